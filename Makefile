@@ -1,0 +1,44 @@
+# make demo     the main job: the LibriSpeech recipe on the offline demo corpus
+# make test     all tests, in the reference environment (Python 3.10, torch 1.13.1, k2)
+# make setup    the reference environment alone, in .venv
+# make lint     ruff
+# make test-modern   the tests that need no FSAs, on Python 3.11 and torch 2.13 without k2
+# make clean    remove both environments; what recipes made stays
+
+python := .venv/bin/python
+modern := .venv-modern/bin/python
+setup_files := pyproject.toml requirements.lock $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
+
+.PHONY: setup demo test lint test-modern clean
+
+setup: .venv/ready
+
+# pip stays below 24, because k2's wheel has a tag that later pips refuse.
+.venv/ready: $(setup_files)
+	found=$$(setup/find-python 3.10) && "$$found" -m venv .venv
+	$(python) -m pip install --quiet "pip<24"
+	$(python) -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
+	setup/kaldifeat/install.sh $(python)
+	touch $@
+
+demo: setup
+	recipes/librispeech/run.py --profile demo
+
+test: setup
+	$(python) -m pytest
+
+lint: setup
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+
+test-modern: .venv-modern/ready
+	$(modern) -m pytest
+
+.venv-modern/ready: pyproject.toml
+	found=$$(setup/find-python 3.11) && "$$found" -m venv .venv-modern
+	$(modern) -m pip install --quiet "torch==2.13.0"
+	$(modern) -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .venv-modern

@@ -1,0 +1,70 @@
+"""AN4's layout: `etc/*_{train,test}.{fileids,transcription}` and audio under the file ids."""
+
+import re
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.split import assemble
+
+AUDIO_SUFFIXES = (".sph", ".flac", ".wav")
+
+
+def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
+    """Read AN4 in `root`.
+
+    Parts are "train" and "test", after the endings of the files in `etc`. "dev" is held out of
+    train by speaker, and so is "test" where the official test part is missing. The speaker is the
+    folder that holds the audio.
+    """
+    parts = {}
+    for fileids in sorted((root / "etc").glob("*.fileids")):
+        name = fileids.stem.rpartition("_")[2]
+        parts.setdefault(name, []).extend(_read_part(root, fileids))
+    if not parts:
+        raise ManifestError(
+            f"no etc/*.fileids under {root}: corpus.root must be AN4's folder, with "
+            "etc/an4_train.fileids and etc/an4_train.transcription in it"
+        )
+    return assemble(parts, corpus, hold_out_test=True)
+
+
+def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
+    transcription = fileids.with_suffix(".transcription")
+    if not transcription.is_file():
+        raise ManifestError(f"{fileids} has no {transcription.name} beside it")
+    lines = fileids.read_text(encoding="utf-8", errors="replace").split()
+    audio = [(line.rpartition("/")[2], Audio(str(_find_audio(root, line)))) for line in lines]
+    content = transcription.read_text(encoding="utf-8", errors="replace")
+    texts = [parse_line(line, transcription) for line in content.split("\n") if line.strip()]
+    return pair(texts, audio, _speaker, str(transcription))
+
+
+def parse_line(line: str, path: Path) -> tuple[str, str]:
+    """Split `<s> WORDS </s> (utterance)` into the utterance and its words."""
+    match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
+    if match is None:
+        raise ManifestError(f"{path}: no (utterance) at the end of the line {line!r}")
+    words = [word for word in match[1].split() if word not in ("<s>", "</s>")]
+    return match[2], " ".join(words)
+
+
+def _find_audio(root: Path, fileid: str) -> Path:
+    """Find a file id's audio in `root` or `root`/wav; the first choice where there is none."""
+    choices = [
+        (root / folder / fileid).with_name(Path(fileid).name + suffix).absolute()
+        for folder in ("", "wav")
+        for suffix in AUDIO_SUFFIXES
+    ]
+    return next((path for path in choices if path.is_file()), choices[0])
+
+
+def _speaker(id: str, path: Path | None) -> str:
+    """Name the folder; for a transcript without audio the middle of an id such as an1-mblw-b."""
+    if path is not None:
+        return path.parent.name
+    pieces = id.split("-")
+    return pieces[1] if len(pieces) > 2 else id

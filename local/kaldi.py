@@ -1,0 +1,33 @@
+"""Kaldi data directories: a root with one directory per part (train, dev, test...)."""
+
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.pipes import PipeRunner
+from toolkit.corpus.split import assemble, matches
+
+
+def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
+    """Read every data directory in `root` whose name fits a pattern.
+
+    Commands in wav.scp are refused, as faults for the check to name. With `corpus.allow_pipes`
+    they are run, once each, into audio files in the folder `corpus.pipes`.
+    """
+    patterns = ",".join((corpus.train, corpus.dev, corpus.test))
+    run_pipe = PipeRunner(corpus.pipes or root / "pipes") if corpus.allow_pipes else None
+    folders = sorted(path.parent for path in root.glob("*/wav.scp"))
+    parts = {
+        folder.name: read_kaldi_dir(folder, run_pipe)
+        for folder in folders
+        if matches(folder.name, patterns)
+    }
+    if not parts:
+        raise ManifestError(
+            f"no Kaldi data directory (a folder with wav.scp and text) under {root} has a "
+            f"name such as {patterns}"
+        )
+    return assemble(parts, corpus, hold_out_test=True)

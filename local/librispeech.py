@@ -1,0 +1,92 @@
+"""LibriSpeech's layout: `<part>/<speaker>/<chapter>/` with audio and a `.trans.txt`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.split import assemble, matches
+
+AUDIO_SUFFIXES = (".flac", ".wav")
+
+
+def fetch(
+    corpus: CorpusConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Download the parts that fit the patterns into `out`, by lhotse.
+
+    Where the patterns are the general ones, these are mini LibriSpeech's train-clean-5 and
+    dev-clean-2. lhotse downloads one part after the other and says itself how far it is.
+    """
+    from lhotse.recipes import download_librispeech
+    from lhotse.recipes.librispeech import LIBRISPEECH, MINI_LIBRISPEECH
+
+    patterns = (corpus.train, corpus.dev, corpus.test)
+    if patterns == ("train*", "dev*", "test*"):
+        parts = list(MINI_LIBRISPEECH)
+    else:
+        known = (*LIBRISPEECH, *MINI_LIBRISPEECH)
+        parts = [part for part in known if matches(part, ",".join(patterns))]
+    try:
+        download_librispeech(out, dataset_parts=parts)
+    except OSError as error:
+        raise ManifestError(
+            f"cannot download LibriSpeech ({', '.join(parts)}): {error}. "
+            "Give a copy with --set corpus.root=FOLDER"
+        ) from error
+    return {"parts": len(parts)}
+
+
+def manifests(corpus: CorpusConfig, audio: Path) -> dict[str, list[MonoCut]]:
+    """Read the parts in `audio` (LibriSpeech itself or its parent) that fit the patterns.
+
+    Training parts are merged into "train", the others keep their names.
+
+    Utterances without audio, audio without a transcript and repeated lines are kept as cuts with
+    faults or as copies, for the check to name.
+    """
+    parts = {part.name: _read_part(part) for part in _find_parts(audio, corpus)}
+    return assemble(parts, corpus)
+
+
+def _find_parts(root: Path, corpus: CorpusConfig) -> list[Path]:
+    """List the folders that fit a pattern, in `root` or `root`/LibriSpeech."""
+    patterns = ",".join((corpus.train, corpus.dev, corpus.test))
+    for folder in (root, root / "LibriSpeech"):
+        if folder.is_dir():
+            folders = sorted(path for path in folder.iterdir() if path.is_dir())
+            found = [path for path in folders if matches(path.name, patterns)]
+            if found:
+                return found
+    raise ManifestError(
+        f"no LibriSpeech part under {root}: corpus.root must hold folders such as train-clean-100 "
+        f"(looked for {patterns})"
+    )
+
+
+def _read_part(part: Path) -> list[MonoCut]:
+    cuts = []
+    for chapter in sorted(path for path in part.glob("*/*") if path.is_dir()):
+        if not any(name.startswith(".") for name in chapter.relative_to(part).parts):
+            cuts += _read_chapter(chapter)
+    return cuts
+
+
+def _read_chapter(chapter: Path) -> list[MonoCut]:
+    audio, texts = [], []
+    for path in sorted(chapter.iterdir()):
+        if path.suffix in AUDIO_SUFFIXES:
+            audio.append((path.stem, Audio(str(path.absolute()))))
+        elif path.name.endswith(".trans.txt"):
+            content = path.read_text(encoding="utf-8", errors="replace")
+            for line in content.split("\n"):
+                if line.strip():
+                    id, _, text = line.strip().partition(" ")
+                    texts.append((id, text))
+    return pair(texts, audio, lambda id, path: chapter.parent.name, f"{chapter}/*.trans.txt")

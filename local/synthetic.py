@@ -1,0 +1,284 @@
+"""The offline demo corpus: espeak-ng voices in noisy rooms, in LibriSpeech's layout.
+
+On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
+bit) with `.trans.txt` and `times.tsv` (utterance, start and end in seconds, words: the true times
+from the synthesiser) beside them, and `<root>/lm.txt`, text of the same grammar for the language
+model. No sentence of a split is in another one or, for dev and test, in `lm.txt`.
+"""
+
+import dataclasses
+import itertools
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from lhotse import MonoCut
+
+from local import espeak, librispeech, synthetic_sound, synthetic_text
+from local.espeak import Voice
+from local.synthetic_sound import SAMPLING_RATE
+from toolkit.corpus.config import CorpusConfig
+from toolkit.errors import ToolkitError
+from toolkit.stages.files import write_atomically
+from toolkit.stages.workers import map_in_processes
+
+UTTERANCES_PER_CHAPTER = 20
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(CorpusConfig):
+    """The demo corpus: its size and difficulty besides the settings of any corpus."""
+
+    train_speakers: int = 16
+    """Different voices in train (at most 16); dev has 3 and test 4 others."""
+    train_hours: float = 0.9
+    """Hours of training speech, shared evenly by the speakers."""
+    dev_hours: float = 0.08
+    """Hours of dev."""
+    test_hours: float = 0.1
+    """Hours of test."""
+    snr_db: tuple[float, float] = (5.0, 20.0)
+    """Range of the signal-to-noise ratio, drawn per utterance."""
+    t60_seconds: tuple[float, float] = (0.1, 0.4)
+    """Range of the reverberation time, drawn per utterance."""
+    direct_to_reverberant_db: tuple[float, float] = (3.0, 12.0)
+    """Range of the direct sound's energy over the reverberation's, drawn per utterance."""
+    lm_sentences: int = 5000
+    """Sentences in `lm.txt`."""
+    seed: int = 1
+    """Of texts, rooms and noise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.train_speakers <= len(SPEAKERS["train"]):
+            raise ValueError(f"train_speakers must be 1 to {len(SPEAKERS['train'])}")
+        if min(self.train_hours, self.dev_hours, self.test_hours) <= 0:
+            raise ValueError("train_hours, dev_hours and test_hours must be positive")
+        for name in ("snr_db", "t60_seconds", "direct_to_reverberant_db"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
+        if self.t60_seconds[0] < 0.05:
+            raise ValueError("t60_seconds must be at least 0.05")
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """One voice of the corpus."""
+
+    id: str
+    """LibriSpeech speaker number."""
+    voice: Voice
+    """The synthesiser's settings."""
+    tract: float
+    """Vocal tract length relative to the synthesiser's."""
+
+
+def _speakers(first: int, rows: list[tuple[str, int, int, int, float]]) -> list[Speaker]:
+    return [
+        Speaker(str(first + number), Voice(f"en-us+{variant}", pitch, pitch_range, rate), tract)
+        for number, (variant, pitch, pitch_range, rate, tract) in enumerate(rows)
+    ]
+
+
+# variant, pitch, pitch range, words per minute, vocal tract length
+SPEAKERS: dict[str, list[Speaker]] = {
+    "train": _speakers(
+        101,
+        [
+            ("f1", 50, 50, 165, 1.00),
+            ("m1", 48, 45, 160, 1.00),
+            ("f2", 55, 60, 175, 1.04),
+            ("m3", 42, 55, 170, 0.96),
+            ("f4", 46, 40, 155, 0.98),
+            ("m2", 55, 50, 180, 1.03),
+            ("f5", 40, 55, 160, 1.02),
+            ("m6", 50, 65, 150, 0.98),
+            ("linda", 40, 50, 170, 1.03),
+            ("paul", 52, 45, 165, 0.97),
+            ("steph", 50, 50, 178, 0.99),
+            ("robert", 45, 60, 158, 1.02),
+            ("Annie", 45, 35, 168, 1.05),
+            ("Michael", 55, 50, 172, 0.95),
+            ("f1", 62, 70, 150, 1.06),
+            ("m7", 38, 40, 182, 1.00),
+        ],
+    ),
+    "dev": _speakers(
+        201,
+        [
+            ("f3", 48, 55, 168, 1.02),
+            ("m4", 52, 50, 162, 0.99),
+            ("max", 47, 55, 174, 1.00),
+        ],
+    ),
+    "test": _speakers(
+        301,
+        [
+            ("belinda", 44, 45, 164, 1.01),
+            ("m8", 54, 55, 170, 0.98),
+            ("f3", 58, 40, 156, 0.97),
+            ("quincy", 50, 50, 176, 1.02),
+        ],
+    ),
+}
+
+
+def fetch(
+    corpus: SyntheticConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Make the corpus in `out`."""
+    return generate(corpus, out, jobs, progress)
+
+
+manifests = librispeech.manifests
+
+
+def generate(
+    settings: SyntheticConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Make the corpus in `out`; speakers that are there already are kept.
+
+    The bytes depend on the settings alone, not on `jobs` or interruptions.
+
+    Args:
+      jobs: processes, each of which speaks for one speaker at a time.
+      progress: called with (speakers done, speakers).
+
+    Returns:
+      Hours by split.
+
+    Raises:
+      ToolkitError: `out` holds a corpus of other settings.
+    """
+    _claim(out, settings)
+    lm_text = itertools.islice(
+        synthetic_text.sentences("train", f"{settings.seed}/lm"), settings.lm_sentences
+    )
+    write_atomically(out / "lm.txt", "".join(f"{text}\n" for text in lm_text))
+    tasks = []
+    for split, speakers in SPEAKERS.items():
+        chosen = speakers[: settings.train_speakers] if split == "train" else speakers
+        seconds = 3600.0 * getattr(settings, f"{split}_hours") / len(chosen)
+        tasks += [_Task(settings, out, split, speaker, seconds) for speaker in chosen]
+    missing = [task for task in tasks if not (out / task.split / task.speaker.id).exists()]
+    finished = map_in_processes(_make_speaker, missing, jobs)
+    for count, _ in enumerate(finished, start=len(tasks) - len(missing) + 1):
+        if progress is not None:
+            progress(count, len(tasks))
+    return {f"{split}_hours": _hours(out / split) for split in SPEAKERS}
+
+
+def _claim(out: Path, settings: SyntheticConfig) -> None:
+    """Note the settings in `out`, or see that they are those of the corpus there."""
+    path = out / "settings.json"
+    content = json.dumps(dataclasses.asdict(settings), indent=1) + "\n"
+    if path.exists() and path.read_text() != content:
+        raise ToolkitError(
+            f"{out} holds a demo corpus of other settings: delete it or choose another folder"
+        )
+    write_atomically(path, content)
+
+
+@dataclass(frozen=True)
+class _Task:
+    settings: SyntheticConfig
+    out: Path
+    split: str
+    speaker: Speaker
+    seconds: float
+
+
+def _make_speaker(task: _Task) -> None:
+    """Speak, mix and write a speaker's utterances until they last `task.seconds`."""
+    settings, speaker = task.settings, task.speaker
+    final = task.out / task.split / speaker.id
+    partial = final.with_name(f".{speaker.id}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    texts = synthetic_text.sentences(task.split, f"{settings.seed}/{task.split}/{speaker.id}")
+    babble = _babble(settings, speaker)
+    samples, number = 0, 0
+    while samples < task.seconds * SAMPLING_RATE:
+        chapter = str(1001 + number // UTTERANCES_PER_CHAPTER)
+        name = f"{speaker.id}-{chapter}-{number % UTTERANCES_PER_CHAPTER:04d}"
+        folder = partial / chapter
+        folder.mkdir(parents=True, exist_ok=True)
+        text = next(texts)
+        mixture, times = _utterance(settings, speaker, name, text, babble)
+        soundfile.write(folder / f"{name}.flac", mixture, SAMPLING_RATE, subtype="PCM_16")
+        with open(folder / f"{speaker.id}-{chapter}.trans.txt", "a", encoding="utf-8") as file:
+            file.write(f"{name} {text}\n")
+        with open(folder / "times.tsv", "a", encoding="utf-8") as file:
+            file.writelines(f"{name}\t{b:.4f}\t{e:.4f}\t{words}\n" for b, e, words in times)
+        samples += len(mixture)
+        number += 1
+    partial.rename(final)
+
+
+def _utterance(
+    settings: SyntheticConfig, speaker: Speaker, name: str, text: str, babble: np.ndarray
+) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
+    """Speak `text` in a room drawn by `name`: int16[S], and (start, end, words) in seconds."""
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    rate = round(speaker.voice.rate * speaker.tract * rng.uniform(0.93, 1.07))
+    pitch = round(speaker.voice.pitch + rng.uniform(-4, 4))
+    speech = espeak.speak(
+        text.lower() + ".", dataclasses.replace(speaker.voice, rate=rate, pitch=pitch)
+    )
+    dry = synthetic_sound.to_corpus_rate(speech.samples, speaker.tract)
+    lead, trail = (int(SAMPLING_RATE * rng.uniform(0.15, 0.4)) for _ in range(2))
+    length = lead + len(dry) + trail
+    noise = synthetic_sound.coloured_noise(rng, length, rng.uniform(0.0, 2.0))
+    start = int(rng.integers(len(babble) - length))
+    noise += rng.uniform(0.0, 1.0) * babble[start : start + length]
+    response = synthetic_sound.room_response(
+        rng, rng.uniform(*settings.t60_seconds), rng.uniform(*settings.direct_to_reverberant_db)
+    )
+    mixture = synthetic_sound.mix(
+        dry,
+        response,
+        noise,
+        snr_db=rng.uniform(*settings.snr_db),
+        level_db=rng.uniform(-34.0, -20.0),
+        lead=lead,
+        trail=trail,
+    )
+    up, down = synthetic_sound.resampling(speaker.tract)
+    starts = [(lead + sample * up / down) / SAMPLING_RATE for sample, _ in speech.words]
+    ends = [*starts[1:], (lead + len(dry)) / SAMPLING_RATE]
+    words = [words.rstrip(".").upper() for _, words in speech.words]
+    return mixture, list(zip(starts, ends, words, strict=True))
+
+
+def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) -> np.ndarray:
+    """Let three training voices talk at once: float64 of unit power, different per speaker."""
+    length = int(seconds * SAMPLING_RATE)
+    total = np.zeros(length)
+    others = [other for other in SPEAKERS["train"] if other.id != speaker.id]
+    rng = np.random.default_rng([settings.seed, zlib.crc32(speaker.id.encode())])
+    for index in rng.choice(len(others), 3, replace=False):
+        texts = synthetic_text.sentences("train", f"{settings.seed}/babble/{speaker.id}/{index}")
+        spoken, parts = 0, []
+        while spoken < length:
+            speech = espeak.speak(next(texts).lower(), others[index].voice)
+            parts.append(synthetic_sound.to_corpus_rate(speech.samples))
+            spoken += len(parts[-1])
+        track = np.concatenate(parts)[:length]
+        total += track / np.sqrt(np.mean(track**2))
+    return total / np.sqrt(np.mean(total**2))
+
+
+def _hours(part: Path) -> float:
+    frames = sum(soundfile.info(path).frames for path in part.glob("*/*/*.flac"))
+    return frames / SAMPLING_RATE / 3600.0

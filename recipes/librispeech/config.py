@@ -1,0 +1,101 @@
+"""Configurations of the hybrid LibriSpeech recipe: one dataclass per stage, one function per run."""
+
+from dataclasses import dataclass, field, replace
+
+from local.synthetic import SyntheticConfig
+from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.monophone import MonophoneConfig
+from toolkit.corpus.config import CheckConfig, CorpusConfig
+from toolkit.decode.first_pass import DecodeConfig
+from toolkit.features.extract import ExtractConfig
+from toolkit.features.frontend import FrontendConfig
+from toolkit.fsa.search import Beam
+from toolkit.lang.config import LangConfig, NgramConfig
+from toolkit.models.lstm import LstmConfig
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run; a stage is stale when a section that it reads has changed."""
+
+    corpus: CorpusConfig = CorpusConfig()
+    """Which corpus, and its splits."""
+    check: CheckConfig = CheckConfig()
+    """What counts as a fault of the data."""
+    lang: LangConfig = LangConfig()
+    """Lexicon and vocabulary."""
+    lm: NgramConfig = NgramConfig()
+    """The n-gram language model."""
+    cepstra: ExtractConfig = ExtractConfig(FrontendConfig("plp"))
+    """Features of the GMMs: 13 PLP cepstra (C4)."""
+    fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
+    """Features of the networks: 64 log-mel energies (C5)."""
+    prior_frames: int = 200
+    """Frames that the global mean weighs in the causal mean of a speaker (Kaldi: 200)."""
+    mono: MonophoneConfig = MonophoneConfig()
+    """The monophone GMMs."""
+    mono_decode: DecodeConfig = DecodeConfig()
+    """Decoding with GMMs, 100 frames per second."""
+    align: CorpusAlignConfig = CorpusAlignConfig()
+    """Alignment of the training data."""
+    ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
+    """The LSTM and its cross entropy training (C6, C7)."""
+    decode: DecodeConfig = DecodeConfig(
+        acoustic_scale=0.4,
+        scales=(0.2, 0.3, 0.4, 0.5, 0.6, 0.8),
+        penalties=(-3.0, -2.0, -1.0, 0.0, 1.0),
+        beam=Beam(search=15.0, output=8.0),
+    )
+    """Decoding with the LSTM, 33 frames per second."""
+
+
+def _lstm(hidden: int, layers: int, epochs: int, batch: int, dropout: float) -> CrossEntropyConfig:
+    return CrossEntropyConfig(
+        epochs=epochs,
+        initial_rate=2e-3,
+        final_rate=1e-4,
+        model=LstmConfig(hidden=hidden, layers=layers, dropout=dropout),
+        chunks=ChunkConfig(batch=batch),
+    )
+
+
+def demo() -> Config:
+    """The offline demo corpus, minutes on two cores."""
+    return Config(
+        corpus=SyntheticConfig(), ce=_lstm(hidden=256, layers=2, epochs=8, batch=32, dropout=0.1)
+    )
+
+
+def mini() -> Config:
+    """A few hours of LibriSpeech on a CPU: set corpus.root, or mini LibriSpeech is downloaded."""
+    return Config(
+        corpus=CorpusConfig("librispeech"),
+        ce=_lstm(hidden=320, layers=3, epochs=15, batch=32, dropout=0.2),
+    )
+
+
+def an4() -> Config:
+    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    return Config(
+        corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
+        ce=_lstm(hidden=256, layers=3, epochs=20, batch=32, dropout=0.2),
+    )
+
+
+def kaldi() -> Config:
+    """Your own Kaldi data directories, train, dev and test under corpus.root."""
+    return replace(mini(), corpus=CorpusConfig("kaldi"))
+
+
+def full() -> Config:
+    """LibriSpeech's 960 hours and the paper's network: 5 x 768, ten epochs (C6, C7)."""
+    return Config(
+        corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
+        lang=LangConfig(vocabulary_size=200_000),
+        ce=_lstm(hidden=768, layers=5, epochs=10, batch=64, dropout=0.0),
+    )
+
+
+PROFILES = {"demo": demo, "mini": mini, "an4": an4, "kaldi": kaldi, "full": full}

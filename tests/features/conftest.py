@@ -1,0 +1,71 @@
+"""Small stores and recordings shared by the tests of this folder."""
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+RATE = 16000
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def make_cut(tmp_path):
+    """Write noise as FLAC and return a cut of it."""
+    from lhotse import Recording, SupervisionSegment
+    from lhotse.cut import MonoCut
+
+    def make(name, speaker="a", seconds=0.5, start=0.0, end=None, rate=RATE, channels=1, **custom):
+        path = tmp_path / "audio" / f"{name}.flac"
+        path.parent.mkdir(exist_ok=True)
+        seed = sum(name.encode())
+        noise = np.random.default_rng(seed).uniform(-0.5, 0.5, (round(seconds * rate), channels))
+        soundfile.write(path, noise, rate)
+        recording = Recording.from_file(path, recording_id=name)
+        duration = (seconds if end is None else end) - start
+        supervision = SupervisionSegment(name, name, 0.0, duration, text="x", speaker=speaker)
+        return MonoCut(
+            name, start, duration, 0, supervisions=[supervision], recording=recording,
+            custom=custom or None,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def small_store(tmp_path, make_cut):
+    """A store of random features written without a front end: two shards, three speakers."""
+    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.shards import write_shard
+    from toolkit.features.store import FeatureStore
+
+    config = FrontendConfig(num_mel_bins=4)
+    generator = torch.Generator().manual_seed(1)
+    folder = tmp_path / "fbank"
+    features, cuts, shards = {}, {}, []
+    for index, speakers in enumerate((("anna", "bert"), ("carl",))):
+        utterances = []
+        for speaker in speakers:
+            for number in range(3):
+                name = f"{speaker}.x/{number}"  # a dot and a slash, as real ids have
+                frames = 20 + 7 * number + 11 * index
+                cut = make_cut(name.replace("/", "-"), speaker, seconds=frames / 100)
+                cut.id = name
+                x = 15 + 4 * torch.randn(frames, 4, generator=generator)
+                features[name], cuts[name] = x.half().float(), cut
+                utterances.append((cut, speaker, x))
+        written = write_shard(folder / "shards", index, utterances, config)
+        shards.append({"utterances": written[0], "frames": written[1]})
+    manifest = {"frontend": asdict(config), "utterances": len(features), "shards": shards}
+    (folder / "features.json").write_text(json.dumps(manifest))
+    return SimpleNamespace(
+        store=FeatureStore(folder), path=folder, features=features, cuts=cuts, config=config
+    )

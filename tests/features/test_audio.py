@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from toolkit.features.audio import AudioError, load_audio, load_cut_audio
+
+
+@pytest.fixture
+def tone(tmp_path):
+    """Write a stereo tone of 440 Hz; the right channel is half as loud."""
+
+    def write(name, rate=16000, seconds=1.0, subtype="PCM_16"):
+        t = np.arange(round(rate * seconds)) / rate
+        left = 0.5 * np.sin(2 * np.pi * 440 * t)
+        soundfile.write(tmp_path / name, np.stack([left, left / 2], 1), rate, subtype=subtype)
+        return tmp_path / name, left
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_mixes_and_selects_channels(tone, name):
+    path, left = tone(name)
+    mixed = load_audio(path)
+    assert mixed.dtype == torch.float32
+    assert mixed.shape == (16000,)
+    np.testing.assert_allclose(mixed, left * 0.75, atol=1e-4)
+    np.testing.assert_allclose(load_audio(path, channel=1), left / 2, atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
+def test_resamples(tone, rate):
+    path, _ = tone("a.wav", rate, subtype="FLOAT")
+    got = load_audio(path, 16000)
+    assert got.shape == (16000,)
+    expected = 0.375 * np.sin(2 * np.pi * 440 * np.arange(16000) / 16000)
+    np.testing.assert_allclose(got[500:-500], expected[500:-500], atol=2e-3)
+
+
+def test_reads_a_part(tone):
+    path, left = tone("a.flac")
+    part = load_audio(path, offset=0.25, duration=0.5)
+    np.testing.assert_allclose(part, left[4000:12000] * 0.75, atol=1e-4)
+    assert len(load_audio(path, offset=0.75)) == 4000
+
+
+def test_names_every_fault(tone, tmp_path):
+    path, _ = tone("a.flac")
+    cases = {
+        "missing.wav": (None, {}, "no such audio file"),
+        "empty.flac": (b"", {}, "not audio"),
+        "text.wav": (b"hello there, no audio in here", {}, "not audio"),
+        "cut.flac": (path.read_bytes()[: path.stat().st_size // 2], {}, "truncated"),
+        "short.flac": (path.read_bytes(), {"offset": 0.5, "duration": 1.0}, "ends at 1.000 s"),
+        "past.flac": (path.read_bytes(), {"offset": 2.0}, "no samples"),
+        "mono.flac": (path.read_bytes(), {"channel": 2}, "2 channels"),
+    }
+    for name, (content, arguments, message) in cases.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(AudioError, match=message) as caught:
+            load_audio(tmp_path / name, **arguments)
+        assert name in str(caught.value)
+    soundfile.write(tmp_path / "nan.wav", np.full(100, np.nan), 16000, subtype="FLOAT")
+    with pytest.raises(AudioError, match="not numbers"):
+        load_audio(tmp_path / "nan.wav")
+
+
+def test_a_cut_is_its_span_and_channel(make_cut):
+    cut = make_cut("long", seconds=2.0, start=0.5, end=1.5, channels=2)
+    expected = cut.load_audio()[0]
+    np.testing.assert_array_equal(load_cut_audio(cut), expected)
+    assert load_cut_audio(cut, 8000).shape == (8000,)
+
+
+def test_a_transformed_cut_goes_through_lhotse(make_cut):
+    cut = make_cut("long", seconds=1.0).resample(8000)
+    assert load_cut_audio(cut, 16000).shape == (16000,)
+
+
+def test_a_cut_of_a_changed_file_names_the_file(make_cut):
+    cut = make_cut("a", seconds=1.0)
+    source = cut.recording.sources[0].source
+    soundfile.write(source, np.zeros(8000), 16000)
+    with pytest.raises(AudioError, match=r"a\.flac: 1\.000 s asked for"):
+        load_cut_audio(cut)
+
+
+def test_never_runs_a_command(make_cut, tmp_path):
+    cut = make_cut("a")
+    cut.recording.sources[0].type = "command"
+    cut.recording.sources[0].source = f"touch {tmp_path / 'ran'}"
+    with pytest.raises(AudioError, match="not run"):
+        load_cut_audio(cut)
+    assert not (tmp_path / "ran").exists()

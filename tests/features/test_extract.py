@@ -1,0 +1,168 @@
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("kaldifeat")
+
+from toolkit.environment import BLAS_VARIABLE
+from toolkit.features import extract as module
+from toolkit.features.audio import load_cut_audio
+from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
+from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.store import FeatureStore
+
+CONFIG = ExtractConfig(FrontendConfig(kind="mfcc"), hours_per_shard=1.2 / 3600)
+
+
+@pytest.fixture
+def cuts(make_cut):
+    return [
+        make_cut(f"{speaker}{number}", speaker, seconds=0.3 + 0.05 * number)
+        for number in range(3)
+        for speaker in ("a", "b", "c", "d")
+    ]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_stores_what_the_front_end_gives(cuts, tmp_path):
+    calls = []
+    headline = extract(cuts, CONFIG, tmp_path / "f", progress=lambda *call: calls.append(call))
+    store = FeatureStore(tmp_path / "f")
+    assert sorted(store.ids) == sorted(cut.id for cut in cuts)
+    assert store.config == CONFIG.frontend
+    frontend = Frontend(CONFIG.frontend)
+    for cut in cuts:
+        expected = frontend(load_cut_audio(cut))
+        torch.testing.assert_close(store.load(cut.id), expected, rtol=2**-11, atol=1e-6)
+    assert len(store.shards) == 3  # 4.2 s in shards of 1.2 s, rounded down: 3.5
+    assert calls[-1] == (12, 12)
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
+    assert headline["utterances"] == 12
+    assert headline["hours"] == pytest.approx(4.2 / 3600)
+    assert headline["xRT"] > 0
+
+
+def test_bytes_depend_neither_on_jobs_nor_on_the_order_of_the_cuts(cuts, tmp_path, monkeypatch):
+    if BLAS_VARIABLE not in os.environ:  # torch came before toolkit: workers must not tune either
+        monkeypatch.setenv(BLAS_VARIABLE, "")
+    extract(cuts, CONFIG, tmp_path / "one")
+    extract(reversed(cuts), CONFIG, tmp_path / "two", jobs=2)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert len(digests(tmp_path / "one")) == 2 + 3 * 3
+
+
+def test_resumes_at_the_first_missing_shard(cuts, tmp_path, monkeypatch):
+    out = tmp_path / "f"
+    extract(cuts, CONFIG, tmp_path / "whole")
+    compute = module._extract_shard
+    computed = []
+
+    def stop_at_the_second(plan, **kwargs):
+        if plan.index == 1 and not computed.count(1):
+            computed.append(1)
+            raise KeyboardInterrupt
+        computed.append(plan.index)
+        return compute(plan, **kwargs)
+
+    monkeypatch.setattr(module, "_extract_shard", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        extract(cuts, CONFIG, out)
+    (out / "shards" / ".features.000001.tar.1234.tmp").write_bytes(b"left by a killed process")
+    computed.clear()
+    computed.append(1)
+    headline = extract(cuts, CONFIG, out)
+    assert computed == [1, 1, 2]
+    assert digests(out) == digests(tmp_path / "whole")
+    computed.clear()
+    again = extract(cuts, CONFIG, out)
+    assert computed == []
+    assert again == {k: v for k, v in headline.items() if k != "xRT"}
+
+
+def test_another_front_end_or_cut_is_extracted_anew(cuts, tmp_path):
+    out = tmp_path / "f"
+    extract(cuts, CONFIG, out)
+    fbank = ExtractConfig(FrontendConfig(num_mel_bins=10), hours_per_shard=1.0)
+    extract(cuts, fbank, out)
+    store = FeatureStore(out)
+    assert store.load("a0").shape == (30, 10)
+    assert len(list((out / "shards").iterdir())) == 2
+    extract(cuts[:-1], fbank, out)
+    assert cuts[-1].id not in FeatureStore(out)
+
+
+def test_lists_failures_and_goes_on(cuts, tmp_path):
+    Path(cuts[5].recording.sources[0].source).write_bytes(b"broken")
+    config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.1)
+    headline = extract(cuts, config, tmp_path / "f")
+    assert (headline["failed"], headline["utterances"]) == (1, 11)
+    (line,) = (tmp_path / "f" / "failed.tsv").read_text().splitlines()
+    assert line.split("\t")[0] == cuts[5].id
+    store = FeatureStore(tmp_path / "f")
+    assert len(store) == 11
+    own = [cut.id for cut in cuts if cut.id.startswith("b") and cut.id != cuts[5].id]
+    assert store.state(own[1]).frames == store.num_frames(own[0])
+
+
+def test_too_many_failures_are_an_error(cuts, tmp_path):
+    Path(cuts[5].recording.sources[0].source).write_bytes(b"broken")
+    with pytest.raises(ExtractError, match=rf"1 of 12 .*{cuts[5].id}.*failed\.tsv"):
+        extract(cuts, CONFIG, tmp_path / "f")
+    assert not (tmp_path / "f" / "features.json").exists()
+
+
+def test_a_bug_names_the_utterance(cuts, tmp_path, monkeypatch):
+    def fail(cut, rate):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "load_cut_audio", fail)
+    with pytest.raises(ExtractError, match="a0: ZeroDivisionError"):
+        extract(cuts, CONFIG, tmp_path / "f")
+
+
+def test_refuses_no_cuts_and_double_ids(cuts, tmp_path):
+    with pytest.raises(ExtractError, match="no cuts"):
+        extract([], CONFIG, tmp_path / "f")
+    with pytest.raises(ExtractError, match="a0"):
+        extract([*cuts, cuts[0]], CONFIG, tmp_path / "f")
+
+
+def test_shards_are_whole_speakers_of_near_equal_duration(make_cut):
+    lengths = {"huge": 40, "a": 3, "b": 4, "c": 5, "d": 6, "e": 7}
+    cuts = []
+    for speaker, count in lengths.items():
+        template = make_cut(f"{speaker}-x", speaker, seconds=0.1)
+        for number in range(count):
+            cut = template.with_id(f"{speaker}-{number:02}")
+            cuts.append(cut)
+    shards = pack_shards(cuts, 1.0 / 3600)
+    speakers = [{cut.supervisions[0].speaker for cut in shard} for shard in shards]
+    assert sorted(name for own in speakers for name in own) == sorted(lengths)
+    loads = sorted(len(shard) for shard in shards)
+    assert loads[-1] == 40
+    assert loads[-2] - loads[0] <= 7  # the shortest speaker that could still be moved
+    assert shards == pack_shards(cuts[::-1], 1.0 / 3600)
+    assert len(pack_shards(cuts, 100.0)) == 1
+
+
+def test_a_speakers_cuts_go_by_time_or_else_by_id(make_cut):
+    timed = [make_cut(name, "a", time=t) for name, t in (("x", 3), ("y", 1), ("z", 2))]
+    untimed = [make_cut("q", "b"), make_cut("p", "b", time=9)]
+    (shard,) = pack_shards(timed + untimed, 1.0)
+    assert [cut.id for cut in shard] == ["y", "z", "x", "p", "q"]
+
+
+@pytest.mark.parametrize("wrong", [{"hours_per_shard": 0.0}, {"max_failed_share": 1.5}])
+def test_refuses_impossible_settings(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ExtractConfig(**wrong)

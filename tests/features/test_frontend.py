@@ -1,0 +1,135 @@
+import math
+
+import pytest
+import torch
+
+from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "lpc"}, "kind"),
+        ({"num_mel_bins": 2}, "num_mel_bins"),
+        ({"kind": "mfcc", "num_ceps": 24}, "num_ceps"),
+        ({"kind": "plp", "num_ceps": 14}, "num_ceps"),
+        ({"frame_shift_ms": 30.0}, "frame_shift_ms"),
+        ({"low_freq": 9000.0}, "low_freq"),
+        ({"high_freq": -7990.0}, "high_freq"),
+    ],
+)
+def test_refuses_impossible_settings(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        FrontendConfig(**wrong)
+
+
+def test_dimensions():
+    assert FrontendConfig().dimension == 64
+    assert FrontendConfig(num_mel_bins=80).dimension == 80
+    assert FrontendConfig(kind="plp").dimension == 13
+    assert FrontendConfig(kind="mfcc").mel_bins == 23
+
+
+@pytest.fixture
+def noise():
+    return 0.1 * torch.randn(16123, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc"])
+def test_equals_torchaudio(kind, noise):
+    pytest.importorskip("kaldifeat")
+    kaldi = pytest.importorskip("torchaudio.compliance.kaldi")
+    config = FrontendConfig(kind=kind, frame_length_ms=32.0, high_freq=-400.0)
+    got = Frontend(config)(noise)
+    common = {
+        "num_mel_bins": config.mel_bins,
+        "frame_length": 32.0,
+        "high_freq": -400.0,
+        "snip_edges": False,
+        "dither": 0.0,
+    }
+    function = getattr(kaldi, kind)
+    expected = function(noise.unsqueeze(0) * 32768, **common)
+    assert got.shape == expected.shape
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-2)
+
+
+def plp_of_frame(frame, mel_edges, order=12, num_ceps=13):
+    """PLP of one frame in float64 from the definition (Hermansky 1990, with Kaldi's choices)."""
+    length = len(frame)
+    frame = frame.double() - frame.double().mean()
+    frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
+    window = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(length).double() / (length - 1))
+    spectrum = torch.fft.rfft(frame * window**0.85, n=512).abs().square()
+    mel = 1127 * torch.log(1 + torch.arange(257).double() * 16000 / 512 / 700)
+    points = torch.linspace(*mel_edges, 25, dtype=torch.float64)
+    left, middle, right = (points[i : i + 23].unsqueeze(1) for i in range(3))
+    weights = torch.minimum((mel - left) / (middle - left), (right - mel) / (right - middle))
+    weights = weights.clamp(min=0)
+    weights[:, 256] = 0  # Kaldi leaves the Nyquist bin out
+    energies = weights @ spectrum
+    hertz = 700 * (torch.exp(middle.squeeze(1) / 1127) - 1)
+    square = hertz**2
+    loudness = (square / (square + 1.6e5)) ** 2 * ((square + 1.44e6) / (square + 9.61e6))
+    compressed = (energies * loudness) ** (1 / 3)
+    padded = torch.cat([compressed[:1], compressed, compressed[-1:]])
+    autocorrelation = torch.fft.irfft(padded.to(torch.complex128), n=48)[: order + 1]
+    matrix = torch.stack([autocorrelation[(torch.arange(order) - i).abs()] for i in range(order)])
+    lpc = torch.linalg.solve(matrix, autocorrelation[1:])  # x_t is predicted by sum lpc_i x_{t-i}
+    residual = autocorrelation[0] - lpc @ autocorrelation[1:]
+    cepstrum = [residual.log()]
+    for n in range(1, num_ceps):
+        cepstrum.append(lpc[n - 1] + sum(k / n * cepstrum[k] * lpc[n - k - 1] for k in range(1, n)))
+    lifter = 1 + 11 * torch.sin(math.pi * torch.arange(num_ceps).double() / 22)
+    return torch.stack(cepstrum) * lifter
+
+
+def test_plp_equals_its_definition(noise):
+    pytest.importorskip("kaldifeat")
+    got = Frontend(FrontendConfig(kind="plp"))(noise)
+    edges = tuple(1127 * math.log(1 + f / 700) for f in (20, 8000))
+    for t in (10, 50):
+        middle = t * 160 + 80
+        expected = plp_of_frame(noise[middle - 200 : middle + 200] * 32768, edges)
+        torch.testing.assert_close(got[t].double(), expected, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
+@pytest.mark.parametrize("num_samples", [400, 479, 480, 16000, 16079, 16080])
+def test_the_number_of_frames_is_that_of_every_kind(kind, num_samples):
+    pytest.importorskip("kaldifeat")
+    config = FrontendConfig(kind=kind)
+    got = Frontend(config)(torch.randn(num_samples) * 0.1)
+    assert got.shape == ((num_samples + 80) // 160, config.dimension)
+    assert got.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
+def test_digital_silence_is_finite(kind):
+    pytest.importorskip("kaldifeat")
+    assert Frontend(FrontendConfig(kind=kind))(torch.zeros(4000)).isfinite().all()
+
+
+def test_silence_changes_no_other_frame():
+    pytest.importorskip("kaldifeat")
+    frontend = Frontend(FrontendConfig(kind="plp"))
+    noise = 0.1 * torch.randn(8000)
+    got = frontend(torch.cat([noise, torch.zeros(4000)]))
+    assert got.isfinite().all()
+    torch.testing.assert_close(got[:47], frontend(noise)[:47], rtol=0, atol=1e-3)
+    assert torch.equal(got, frontend(torch.cat([noise, torch.zeros(4000)])))
+
+
+def test_too_short_and_not_a_number():
+    pytest.importorskip("kaldifeat")
+    frontend = Frontend(FrontendConfig())
+    with pytest.raises(FrontendError, match="399 samples"):
+        frontend(torch.zeros(399))
+    with pytest.raises(FrontendError, match="finite"):
+        frontend(torch.full((4000,), math.nan))
+
+
+def test_says_how_to_get_kaldifeat(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "kaldifeat", None)
+    with pytest.raises(FrontendError, match="make setup"):
+        Frontend(FrontendConfig())

@@ -1,0 +1,112 @@
+import json
+
+import pytest
+import torch
+
+from toolkit.features.normalise import (
+    GlobalStats,
+    MeanState,
+    Normaliser,
+    NormaliserError,
+    estimate_normaliser,
+)
+
+
+def loop(x, prior_mean, prior_frames, frames=0, total=0.0):
+    """x_t - m_t frame by frame."""
+    rows, total = [], torch.zeros(x.shape[1], dtype=torch.float64) + total
+    for row in x.double():
+        total = total + row
+        frames += 1
+        rows.append(row - (prior_frames * prior_mean + total) / (prior_frames + frames))
+    return torch.stack(rows)
+
+
+@pytest.fixture
+def normaliser():
+    generator = torch.Generator().manual_seed(0)
+    residual = GlobalStats.of(0.3 + 2 * torch.randn(500, 3, generator=generator))
+    return Normaliser(torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64), residual, 20)
+
+
+def test_equals_a_loop(normaliser):
+    x = 10 + 3 * torch.randn(57, 3)
+    state = MeanState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
+    stats = normaliser.residual
+    for given, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
+        residual = loop(x, normaliser.prior_mean, 20, frames, total)
+        expected = ((residual - stats.mean) / stats.std).float()
+        torch.testing.assert_close(normaliser.apply(x, given), expected, rtol=0, atol=2e-6)
+
+
+def test_carried_state_equals_concatenation(normaliser):
+    first, second = 10 + torch.randn(30, 3), 20 + torch.randn(41, 3)
+    state = MeanState.empty(3)
+    parts = [normaliser.apply(first, state), normaliser.apply(second, state.after(first))]
+    whole = normaliser.apply(torch.cat([first, second]))
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
+
+
+def test_is_causal(normaliser):
+    x = torch.randn(40, 3)
+    changed = x.clone()
+    changed[25:] += 100
+    assert torch.equal(normaliser.apply(x)[:25], normaliser.apply(changed)[:25])
+
+
+def test_does_not_drift_after_hours_of_a_speaker(normaliser):
+    frames = 50_000_000
+    mean = torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64)
+    x = mean.float() + torch.randn(100, 3)
+    got = normaliser.apply(x, MeanState(frames, frames * mean))
+    expected = (x.double() - mean - normaliser.residual.mean) / normaliser.residual.std
+    torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
+
+
+def test_without_a_prior_the_first_frame_is_its_own_mean(normaliser):
+    bare = Normaliser(normaliser.prior_mean, GlobalStats(1, torch.zeros(3), torch.ones(3)), 0)
+    assert torch.equal(bare.apply(torch.randn(5, 3))[0], torch.zeros(3))
+
+
+def test_parts_of_the_statistics_merge_to_the_whole():
+    x = 1000 + torch.randn(300, 4)
+    merged = GlobalStats.of(x[:120]) + GlobalStats.of(x[120:]) + GlobalStats.empty(4)
+    torch.testing.assert_close(merged.mean, x.double().mean(0))
+    torch.testing.assert_close(merged.std, x.double().std(0, unbiased=False), rtol=1e-6, atol=0)
+
+
+def test_a_constant_dimension_stays_finite():
+    stats = GlobalStats.of(torch.full((50, 1), 3.7))
+    assert stats.std.item() >= 1e-5
+
+
+def test_saves_bit_for_bit(normaliser, tmp_path):
+    normaliser.save(tmp_path / "normaliser.json")
+    again = Normaliser.load(tmp_path / "normaliser.json")
+    x = torch.randn(20, 3)
+    assert torch.equal(again.apply(x), normaliser.apply(x))
+    assert again.prior_frames == 20
+    (tmp_path / "normaliser.json").write_text(json.dumps({"prior_frames": 3}))
+    with pytest.raises(NormaliserError, match=r"normaliser\.json"):
+        Normaliser.load(tmp_path / "normaliser.json")
+
+
+def test_refuses_another_front_end(normaliser):
+    with pytest.raises(NormaliserError, match="front end"):
+        normaliser.apply(torch.randn(5, 4))
+
+
+def test_estimated_over_a_store(small_store):
+    got = estimate_normaliser(small_store.store, prior_frames=20)
+    frames = torch.cat(list(small_store.features.values())).double()
+    torch.testing.assert_close(got.prior_mean, frames.mean(0), rtol=1e-12, atol=0)
+    speakers = {}
+    for name, x in small_store.features.items():
+        speakers.setdefault(name[:4], []).append(x)
+    residual = torch.cat([loop(torch.cat(own), frames.mean(0), 20) for own in speakers.values()])
+    torch.testing.assert_close(got.residual.mean, residual.mean(0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(got.residual.std, residual.std(0, unbiased=False))
+    store = small_store.store
+    normalised = torch.cat([got.apply(store.load(n), store.state(n)) for n in store.ids])
+    torch.testing.assert_close(normalised.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
+    torch.testing.assert_close(normalised.std(0, unbiased=False), torch.ones(4))

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+from toolkit.lang.config import LangConfig, NgramConfig
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        (LangConfig, {"vocabulary_size": -1}, "vocabulary_size is -1"),
+        (LangConfig, {"max_unknown": 1.5}, "max_unknown is 1.5"),
+        (NgramConfig, {"order": 5}, "order is 5"),
+        (NgramConfig, {"min_counts": (2,)}, "must start with 1"),
+        (NgramConfig, {"min_counts": (1, 3, 2)}, "not decrease"),
+        (NgramConfig, {"min_counts": ()}, "must start with 1"),
+        (NgramConfig, {"estimator": "srilm"}, "'srilm'"),
+    ],
+)
+def test_wrong_values_are_refused(config, changes, message):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_usual_values_pass():
+    assert NgramConfig(text=Path("a"), order=4, min_counts=(1, 1, 2)).min_counts == (1, 1, 2)
+    assert LangConfig(vocabulary_size=None).vocabulary_size is None

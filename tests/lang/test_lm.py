@@ -1,0 +1,54 @@
+import json
+
+import pytest
+
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.config import NgramConfig
+from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.ngram import estimate
+from toolkit.lang.perplexity import perplexity
+
+TEXTS = {"train": {"b": "A b", "a": "b, a c", "e": ""}, "dev": {"d": "a q"}}
+TRAIN = [["B", "A", "C"], ["A", "B"]]
+
+
+def test_from_transcripts(tmp_path):
+    headline = prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path)
+    expected, discounts = estimate(TRAIN, {"A", "B", "C"}, 2)
+    model = read_arpa(tmp_path / "lm.arpa")
+    assert model.logprob(["B", "C"]) == pytest.approx(expected.logprob(["B", "C"]), abs=1e-6)
+    dev = perplexity(expected, [["A", "Q"]])
+    assert headline["ppl_dev"] == pytest.approx(dev.ppl_known)
+    assert headline["oov_dev"] == 0.5
+    assert headline["1-grams"] == 6
+    lines = (tmp_path / "perplexity.tsv").read_text().splitlines()
+    assert lines[1] == f"dev\t1\t2\t1\t0.5000\t{dev.ppl:.2f}\t{dev.ppl_known:.2f}"
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [d.split()[0] for d in report["discounts"]] == [d.rule for d in discounts]
+
+
+def test_from_text(tmp_path):
+    (tmp_path / "text.txt").write_text("a c a\nb\n")
+    config = NgramConfig(text=tmp_path / "text.txt", order=3)
+    assert word_weights(config) == {"A": 2, "C": 1, "B": 1}
+    prepare_lm(config, TEXTS, {"A", "B"}, tmp_path)
+    expected, _ = estimate([["A", "C", "A"], ["B"]], {"A", "B"}, 3)
+    model = read_arpa(tmp_path / "lm.arpa")
+    assert model.logprob(["A", "C"]) == pytest.approx(expected.logprob(["A", "C"]), abs=1e-6)
+
+
+def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
+    prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path / "one")
+    config = NgramConfig(arpa=tmp_path / "one/lm.arpa")
+    weights = word_weights(config)
+    assert weights["A"] > weights["C"]
+    prepare_lm(config, TEXTS, {"A", "B", "NEW"}, tmp_path / "two")
+    model = read_arpa(tmp_path / "two/lm.arpa")
+    assert model.vocabulary == ("</s>", "<UNK>", "<s>", "A", "B")
+    assert json.loads((tmp_path / "two/report.json").read_text())["missing_words"] == 1
+    whole = read_arpa(config.arpa)
+    assert model.logprob(["A", "B"]) == pytest.approx(whole.logprob(["A", "B"]))
+
+
+def test_no_weights_without_text():
+    assert word_weights(NgramConfig()) is None

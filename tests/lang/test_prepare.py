@@ -1,0 +1,114 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from toolkit.lang.config import LangConfig
+from toolkit.lang.lang import Lang, LangError
+from toolkit.lang.prepare import prepare_lang
+
+LEXICON = "bat B AE T\ntab T AE B\ncat K AE T\nact AE K T\ntact T AE K T\nat AE T\n"
+TEXTS = {
+    "train": {"u1": "bat, tab", "u2": "Cab bat"},
+    "dev": {"v1": "tact zoo bat", "v2": "zoo act", "v3": ""},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "lexicon.txt").write_text(LEXICON)
+
+    def make(**changes):
+        return LangConfig(lexicon=tmp_path / "lexicon.txt", **changes)
+
+    return make
+
+
+def rows(path):
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def test_vocabulary_guesses_and_report(config, tmp_path):
+    weights = {"ACT": 3, "AT": 9, "TACT": 1, "TABAC": 5}
+    out = tmp_path / "lang"
+    headline = prepare_lang(config(vocabulary_size=2), TEXTS, weights, out)
+    lang = Lang.load(out)
+    assert lang.vocabulary == ["ACT", "AT", "BAT", "CAB", "TAB"]
+    assert lang.lexicon["CAB"] == [("K", "AE", "B")]
+    header, guess = rows(out / "g2p.tsv")
+    assert header == ["word", "pronunciation", "score"]
+    assert guess[:2] == ["CAB", "K AE B"]
+    assert rows(out / "oov.tsv") == [
+        ["split", "word", "count", "utterances"],
+        ["dev", "ZOO", "2", "v1 v2"],
+        ["dev", "TACT", "1", "v1"],
+    ]
+    assert headline == {
+        "words": 5,
+        "pronunciations": 5,
+        "phones": 6,
+        "guessed": 1,
+        "oov_dev": 3 / 5,
+        "oov_train": 0.0,
+    }
+    report = json.loads((out / "report.json").read_text())
+    assert report["oov"]["dev"] == {"types": 2, "tokens": 3, "words": 5, "rate": 0.6}
+    assert (out / "g2p.npz").exists()
+
+
+def test_language_model_words_are_guessed_on_request(config, tmp_path):
+    weights = {"TABAC": 5, "BAT2": 4, "ZZ": 3, "AT": 1}
+    prepare_lang(config(g2p_for_lm_words=True, vocabulary_size=2), TEXTS, weights, tmp_path / "o")
+    assert Lang.load(tmp_path / "o").vocabulary == ["BAT", "CAB", "TAB", "TABAC"]
+    assert ["ZZ", "SPN", "0"] in rows(tmp_path / "o/g2p.tsv")
+
+
+def test_no_guess_needed_no_model(config, tmp_path):
+    texts = {"train": {"u1": "bat tab"}}
+    prepare_lang(config(), texts, None, tmp_path / "o")
+    assert Lang.load(tmp_path / "o").vocabulary == ["BAT", "TAB"]
+    assert not (tmp_path / "o/g2p.npz").exists()
+
+
+def test_words_without_a_guess_become_unknown(config, tmp_path):
+    texts = {"train": {"u1": "bat bat bat", "u2": "zz"}}
+    with pytest.raises(LangError, match=r"25\.0% of the training words.*oov\.tsv"):
+        prepare_lang(config(), texts, None, tmp_path / "o")
+    found = prepare_lang(config(max_unknown=0.3), texts, None, tmp_path / "o")
+    assert found["oov_train"] == 0.25
+    assert ["train", "ZZ", "1", "u2"] in rows(tmp_path / "o/oov.tsv")
+    assert Lang.load(tmp_path / "o").word_id("ZZ") == Lang.load(tmp_path / "o").words["<UNK>"]
+
+
+@pytest.mark.parametrize("texts", [{}, {"train": {}}, {"train": {"u": "12"}}])
+def test_no_transcripts(config, tmp_path, texts):
+    with pytest.raises(LangError, match="'train' has no transcript"):
+        prepare_lang(config(), texts, None, tmp_path / "o")
+
+
+def test_a_foreign_lexicon(config, tmp_path):
+    with pytest.raises(LangError, match="same language"):
+        prepare_lang(config(), {"train": {"u": "zoo"}}, None, tmp_path / "o")
+
+
+PROGRAM = """
+import sys; from pathlib import Path
+from toolkit.lang.config import LangConfig; from toolkit.lang.prepare import prepare_lang
+prepare_lang(LangConfig(lexicon=Path(sys.argv[1])), {"train": {"u": "cab bat tab tact"},
+    "dev": {"v": "zoo zip act"}}, {"AT": 1, "ACT": 1, "CAT": 1}, Path(sys.argv[2]))
+"""
+
+
+def test_files_do_not_depend_on_the_hash_seed(config, tmp_path):
+    contents = []
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, config().lexicon, out],
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        contents.append({p.name: p.read_bytes() for p in out.iterdir()})
+    assert contents[0] == contents[1]

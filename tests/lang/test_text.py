@@ -1,0 +1,73 @@
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.lang.text import Normaliser, TextError, count_words, read_sentences, text_files
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hello, world!", "HELLO WORLD"),
+        ("well-known — state–of", "WELL KNOWN STATE OF"),
+        ("don’t 'tis ' boys'", "DON'T 'TIS BOYS'"),
+        ("Mr. Bennet and Mrs Hurst, Dr.", "MISTER BENNET AND MISSUS HURST DOCTOR"),
+        ("café naïve Ångström", "CAFE NAIVE ANGSTROM"),
+        ("the U.S. and\tthe end.Next", "THE U S AND THE END NEXT"),
+        ("“quoted” text…", "QUOTED TEXT"),
+        ("straße", "STRASSE"),
+        ("", ""),
+    ],
+)
+def test_rules(text, words):
+    normaliser = Normaliser()
+    assert normaliser(text) == words
+    assert not normaliser.removed
+
+
+def test_other_characters_are_removed_and_counted():
+    normaliser = Normaliser()
+    assert normaliser("in 1984 we paid 5 £ Ж") == "IN WE PAID"
+    assert normaliser.removed == {"1": 1, "9": 1, "8": 1, "4": 1, "5": 1, "£": 1, "Ж": 1}
+
+
+@given(st.text())
+def test_output_has_the_alphabet_alone_and_is_stable(text):
+    words = Normaliser().words(text)
+    assert all(word and set(word) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ'") for word in words)
+    again = Normaliser()
+    assert again.words(" ".join(words)) == words
+    assert not again.removed
+
+
+def test_sources(tmp_path):
+    (tmp_path / "b.txt").write_text("second file\n\n!\n")
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write("first file\n")
+    (tmp_path / "LICENSE").write_text("no text\n")
+    first, second = ["FIRST", "FILE"], ["SECOND", "FILE"]
+    assert list(read_sentences(tmp_path, Normaliser())) == [first, second]
+    assert list(read_sentences(tmp_path / "b.txt", Normaliser())) == [second]
+    assert list(read_sentences(tmp_path / "*.gz", Normaliser())) == [first]
+    assert count_words([first, second]) == {"FIRST": 1, "FILE": 2, "SECOND": 1}
+
+
+def test_missing_text_is_named(tmp_path):
+    with pytest.raises(TextError, match="no file, folder or pattern matches"):
+        text_files(tmp_path / "absent*")
+    with pytest.raises(TextError, match=r"no \.txt"):
+        text_files(tmp_path)
+
+
+def test_broken_files_name_the_line(tmp_path):
+    (tmp_path / "latin.txt").write_bytes("good\ncafé\n".encode("latin1"))
+    with pytest.raises(TextError, match=r"latin\.txt:2: not UTF-8.*iconv"):
+        list(read_sentences(tmp_path / "latin.txt", Normaliser()))
+    packed = gzip.compress(b"word\n" * 10000)
+    (tmp_path / "cut.txt.gz").write_bytes(packed[: len(packed) // 2])
+    (tmp_path / "bad.txt.gz").write_bytes(packed[:12] + b"\xff" * 20)
+    for name in ("cut", "bad"):
+        with pytest.raises(TextError, match=rf"{name}\.txt\.gz: cannot be read"):
+            list(read_sentences(tmp_path / f"{name}.txt.gz", Normaliser()))

@@ -1,0 +1,121 @@
+import dataclasses
+import shutil
+
+import pytest
+import soundfile
+
+pytest.importorskip("espeakng_loader")
+
+from local import synthetic
+from local.synthetic import SPEAKERS, SyntheticConfig
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.errors import ToolkitError
+
+TINY = SyntheticConfig(
+    train_speakers=2, train_hours=0.004, dev_hours=0.002, test_hours=0.002, lm_sentences=50
+)
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    root = tmp_path_factory.mktemp("synthetic") / "corpus"
+    return root, synthetic.generate(TINY, root, jobs=1)
+
+
+def test_manifests_have_the_splits_speakers_and_hours(corpus, tmp_path):
+    root, hours = corpus
+    splits = synthetic.manifests(CorpusConfig(root=root), tmp_path)
+    assert list(splits) == ["train", "dev", "test"]
+    for split, cuts in splits.items():
+        seconds = sum(cut.duration for cut in cuts)
+        assert seconds == pytest.approx(3600 * hours[f"{split}_hours"])
+        wanted = 3600 * getattr(TINY, f"{split}_hours")
+        assert wanted <= seconds < wanted + 8.0 * len({speaker_of(cut) for cut in cuts})
+        assert all(cut.recording.sampling_rate == 16000 and not cut.custom for cut in cuts)
+    assert {speaker_of(cut) for cut in splits["train"]} == {"101", "102"}
+    assert len({speaker_of(cut) for cut in splits["test"]}) == 4
+
+
+def test_sentences_of_dev_and_test_are_in_no_other_text(corpus, tmp_path):
+    root, _ = corpus
+    splits = synthetic.manifests(CorpusConfig(root=root), tmp_path)
+    texts = {split: {text_of(cut) for cut in cuts} for split, cuts in splits.items()}
+    texts["lm"] = set((root / "lm.txt").read_text().splitlines())
+    assert len(texts["lm"]) == 50
+    for held in ("dev", "test"):
+        assert all(not texts[held] & texts[name] for name in texts if name != held)
+
+
+def test_word_times_cover_the_transcript_in_order(corpus):
+    root, _ = corpus
+    for path in root.glob("*/*/*/times.tsv"):
+        words, end = {}, {}
+        for line in path.read_text().splitlines():
+            id, begin, stop, text = line.split("\t")
+            assert end.get(id, 0.1) <= float(begin) < float(stop)
+            end[id] = float(stop)
+            words.setdefault(id, []).append(text)
+        (trans,) = path.parent.glob("*.trans.txt")
+        for line in trans.read_text().splitlines():
+            id, _, text = line.partition(" ")
+            assert " ".join(words[id]) == text
+            assert end[id] < soundfile.info(path.parent / f"{id}.flac").duration
+
+
+def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
+    root, _ = corpus
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    shutil.rmtree(copy / "train" / "101")
+    (copy / "test" / "301").rename(copy / "test" / ".301.partial")
+    seen = []
+    synthetic.generate(TINY, copy, jobs=2, progress=lambda *args: seen.append(args))
+    assert contents(copy) == contents(root)
+    assert seen == [(8, 9), (9, 9)]
+
+
+def test_a_corpus_of_other_settings_is_not_mixed_in(corpus):
+    root, _ = corpus
+    with pytest.raises(ToolkitError, match="other settings"):
+        synthetic.generate(dataclasses.replace(TINY, seed=2), root)
+
+
+def test_the_corpus_is_made_where_no_root_is_given(corpus, tmp_path):
+    root, _ = corpus
+    shutil.copytree(root, tmp_path / "corpus")
+    (tmp_path / "corpus" / "lm.txt").unlink()
+    synthetic.manifests(CorpusConfig(), tmp_path, settings=TINY)
+    assert contents(tmp_path / "corpus") == contents(root)
+
+
+def test_voices_differ():
+    speakers = [speaker for part in SPEAKERS.values() for speaker in part]
+    assert len({speaker.id for speaker in speakers}) == len(speakers)
+    assert len({(speaker.voice, speaker.tract) for speaker in speakers}) == len(speakers)
+    assert len(SPEAKERS["train"]) >= 16
+    heard = {speaker.voice.name for speaker in SPEAKERS["train"]}
+    assert not heard & {s.voice.name for name in ("dev", "test") for s in SPEAKERS[name]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("train_speakers", 0),
+        ("train_speakers", 99),
+        ("dev_hours", 0.0),
+        ("snr_db", (20.0, 5.0)),
+        ("t60_seconds", (0.0, 0.3)),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        dataclasses.replace(TINY, **{field: value})

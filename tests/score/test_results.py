@@ -1,0 +1,84 @@
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from toolkit.errors import ToolkitError
+from toolkit.score.results import Result, print_results, read_results, record_results, results_table
+from toolkit.score.wer import score
+
+REFS, HYPS = {"u": "the cat sat"}, {"u": "the hat sat down"}
+MONO = Result.of(
+    score(REFS, HYPS),
+    score(REFS, HYPS, "char"),
+    system="mono",
+    split="dev",
+    lm="3gram",
+    rtf=0.012345,
+    command="./run.py --stage 5",
+)
+LSTM = replace(MONO, system="lstm_ce", wer=10.0)
+
+
+def test_file_has_the_agreed_fields(tmp_path):
+    record_results(tmp_path / "results.json", [MONO])
+    assert json.loads((tmp_path / "results.json").read_text()) == [
+        {
+            "system": "mono",
+            "split": "dev",
+            "lm": "3gram",
+            "wer": 66.67,
+            "cer": 54.55,
+            "ins": 1,
+            "del": 0,
+            "sub": 1,
+            "ref_words": 3,
+            "rtf": 0.0123,
+            "command": "./run.py --stage 5",
+        }
+    ]
+
+
+def test_rows_are_replaced_in_place_and_added_at_the_end(tmp_path):
+    path = tmp_path / "results.json"
+    record_results(path, [MONO, LSTM])
+    test = replace(MONO, split="test")
+    better = replace(MONO, wer=50.0)
+    assert record_results(path, [test, better]) == [better, LSTM, test]
+    assert read_results(path) == [better, LSTM, test]
+
+
+def test_same_results_give_the_same_bytes(tmp_path):
+    record_results(tmp_path / "a", [MONO, LSTM])
+    record_results(tmp_path / "b", [MONO])
+    record_results(tmp_path / "b", [LSTM])
+    record_results(tmp_path / "b", [MONO])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_absent_file_has_no_rows(tmp_path):
+    assert read_results(tmp_path / "results.json") == []
+
+
+@pytest.mark.parametrize("content", ["", "{}]", '{"a": 1}', '[{"system": "mono"}]', "[1]", "3"])
+def test_damaged_file_is_named(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    with pytest.raises(ToolkitError, match=r"results\.json is not a results file"):
+        record_results(path, [MONO])
+    assert path.read_text() == content
+
+
+def test_table_shows_every_row_and_marks_the_best_of_a_split(capsys, tmp_path):
+    table = results_table([replace(MONO, lm="3gram[small]"), LSTM, replace(MONO, split="test")])
+    file = io.StringIO()
+    Console(file=file, width=120, force_terminal=True, color_system="standard").print(table)
+    shown = file.getvalue()
+    assert "3gram[small]" in shown
+    assert shown.count("\x1b[1m10.00") == 1
+    assert shown.count("\x1b[1m66.67") == 1  # alone on its split, and not the best on dev
+    record_results(tmp_path / "results.json", [MONO])
+    print_results(tmp_path / "results.json")
+    assert "66.67" in capsys.readouterr().out

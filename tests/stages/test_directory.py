@@ -1,0 +1,57 @@
+import errno
+import os
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.directory import RunDirectory, storage_error
+
+
+def os_error(number, path=None):
+    return OSError(number, os.strerror(number), path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told(tmp_path, number):
+    error = storage_error(os_error(number, str(tmp_path / "x")), tmp_path)
+    assert "the disk is full" in str(error)
+    assert str(tmp_path / "x") in str(error)
+
+
+def test_a_full_disk_is_found_behind_other_errors(tmp_path):
+    try:
+        try:
+            raise os_error(errno.ENOSPC)
+        except OSError as cause:
+            raise RuntimeError("cannot write the archive") from cause
+    except RuntimeError as error:
+        assert "the disk is full" in str(storage_error(error, tmp_path))
+    quoted = ValueError("I/O error: No space left on device (os error 28)")
+    assert "the disk is full" in str(storage_error(quoted, tmp_path))
+
+
+def test_any_error_on_a_disk_without_space_is_blamed_on_it(tmp_path, monkeypatch):
+    from toolkit.stages import directory as module
+
+    monkeypatch.setattr(module, "LEAST_FREE", 1 << 62)
+    assert "the disk is full" in str(storage_error(RuntimeError("write failed"), tmp_path))
+    assert storage_error(ToolkitError("a user's fault"), tmp_path) is None
+
+
+def test_a_read_only_directory_is_told_from_other_permissions(tmp_path):
+    assert "--exp DIR" in str(storage_error(os_error(errno.EROFS), tmp_path))
+    denied = os_error(errno.EACCES, str(tmp_path / "stages"))
+    assert "--exp DIR" in str(storage_error(denied, tmp_path))
+    assert storage_error(os_error(errno.EACCES, "/corpus/a.flac"), tmp_path) is None
+    assert storage_error(ValueError("no"), tmp_path) is None
+
+
+def test_discarding_takes_away_in_one_step(tmp_path):
+    directory = RunDirectory(tmp_path)
+    folder = tmp_path / "model"
+    (folder / "deep").mkdir(parents=True)
+    directory.discard(folder)
+    assert not folder.exists()
+    directory.discard(folder)
+    directory.empty_trash()
+    assert [path for path in tmp_path.rglob("*") if path.name != ".partial"] == []

@@ -1,0 +1,98 @@
+import json
+import subprocess
+
+import pytest
+
+from toolkit.stages.digest import Content
+from toolkit.stages.marker import (
+    Marker,
+    UnreadableMarkerError,
+    git_state,
+    outputs_of,
+    parameters_digest,
+    versions,
+)
+
+
+def marker(**changes):
+    values = {
+        "stage": 6,
+        "title": "Train",
+        "parameters": {"ce": {"epochs": 4, "rate": 0.1, "parts": ["a"], "limit": None}},
+        "inputs": {"lang": Content(5, "aa", 1, files={"lexicon.txt": "bb"})},
+        "outputs": {"model": Content(7, "cc"), "ali/train": Content(9, "dd")},
+        "versions": {"python": "3.10", "k2": None},
+        "git": {"commit": "123", "dirty": False},
+        "command": "run.py --stage 6",
+        "started": "2026-11-21T06:00:00+00:00",
+        "ended": "2026-11-21T06:00:09+00:00",
+        "seconds": 9.25,
+        "headline": {"wer": 8.5, "words": 12},
+    }
+    return Marker(**(values | changes))
+
+
+def test_a_marker_survives_the_disk_and_is_readable(tmp_path):
+    path = tmp_path / "06.json"
+    marker().write(path)
+    assert Marker.read(path) == marker()
+    plain = json.loads(path.read_text())
+    assert plain["schema"] == 1
+    assert plain["parameters_digest"] == parameters_digest(marker().parameters)
+    assert '   "lexicon.txt": "bb"\n' in path.read_text()
+    assert outputs_of(path) == ["ali/train", "model"]
+
+
+def test_a_missing_marker_is_none(tmp_path):
+    assert Marker.read(tmp_path / "06.json") is None
+    assert outputs_of(tmp_path / "06.json") == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[: len(text) // 2], "damaged"),
+        (lambda text: "[]", "damaged"),
+        (lambda text: text.replace('"outputs"', '"output"'), "damaged"),
+        (lambda text: text.replace('"digest"', '"hash"'), "damaged"),
+        (lambda text: text.replace('"schema": 1', '"schema": 0'), "another version"),
+        (lambda text: text.replace('"epochs": 4', '"epochs": 5'), "were edited"),
+    ],
+)
+def test_a_damaged_marker_is_told_from_a_good_one(tmp_path, damage, why):
+    path = tmp_path / "06.json"
+    marker().write(path)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UnreadableMarkerError, match=why):
+        Marker.read(path)
+    assert outputs_of(path) == []
+
+
+def test_the_digest_of_parameters_does_not_depend_on_their_order():
+    assert parameters_digest({"a": 1, "b": 2}) == parameters_digest({"b": 2, "a": 1})
+    assert parameters_digest({"a": 1}) != parameters_digest({"a": 2})
+
+
+def test_versions_name_python_and_the_engines():
+    assert set(versions()) == {"python", "toolkit", "torch", "k2"}
+
+
+def test_git_state_tells_commit_and_changes(tmp_path):
+    assert git_state(tmp_path / "none") == {"commit": None, "dirty": None}
+
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", *identity, "-C", str(tmp_path), *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "first")
+    git_state.cache_clear()
+    clean = git_state(tmp_path)
+    assert len(clean["commit"]) == 40
+    assert clean["dirty"] is False
+    (tmp_path / "file").write_text("2")
+    git_state.cache_clear()
+    assert git_state(tmp_path) == {"commit": clean["commit"], "dirty": True}

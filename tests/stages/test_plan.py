@@ -1,0 +1,196 @@
+from dataclasses import dataclass, field
+
+import pytest
+
+from toolkit.stages.digest import Content, Digests, digest_bytes
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.marker import Marker
+from toolkit.stages.partial import Progress, Record
+from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan
+
+
+@dataclass(frozen=True)
+class Train:
+    epochs: int = 4
+    warm: bool = True
+    rate: float = 1.0
+    note: str = "x"
+
+
+@dataclass(frozen=True)
+class Config:
+    ce: Train = field(default_factory=Train)
+    seed: int = 0
+
+
+def marker(number=1, inputs=(), outputs=(), parameters=None):
+    def contents(names):
+        return {name: Content(1, digest_bytes(b"1")) for name in names}
+
+    return Marker(
+        number,
+        "title",
+        parameters or {},
+        contents(inputs),
+        contents(outputs),
+        {},
+        {},
+        "",
+        "",
+        "",
+        1.0,
+        {},
+    )
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "exp").mkdir()
+    return RunDirectory(tmp_path / "exp")
+
+
+def inspector(directory, config=None):
+    return Inspector(directory, config or Config(), Digests(directory))
+
+
+def put(directory, *names):
+    for name in names:
+        (directory.root / name).write_text("1")
+
+
+def test_a_stage_is_done_when_everything_matches(directory):
+    put(directory, "in", "out")
+    plain = {"epochs": 4, "warm": True, "rate": 1, "note": "x"}
+    marker(1, ["in"], ["out"], {"ce": plain, "seed": 0}).write(directory.marker(1))
+    assert inspector(directory).state(1).done
+    assert inspector(directory).state(2) == State("missing")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "config", "why"),
+    [
+        ({"seed": 1}, Config(), "`seed` 1 -> 0"),
+        ({"ce": {"epochs": 4}}, Config(), "`ce.note` x is a new parameter; "),
+        (
+            {"ce": {"epochs": 6, "warm": True, "rate": 1.0, "note": "x", "old": 3}},
+            Config(),
+            "`ce.epochs` 6 -> 4; `ce.old` is no longer a parameter",
+        ),
+        ({"gone": 1}, Config(), "`gone` is no longer a parameter"),
+        ({"ce": {"epochs": 4, "warm": 1, "rate": 1, "note": "x"}}, Config(), "`ce.warm` 1 -> true"),
+        (
+            {"ce": {"epochs": 4, "warm": True, "rate": 1.0, "note": "a" * 99 + "b"}},
+            Config(Train(note="a" * 99 + "c")),
+            "`ce.note` changed",
+        ),
+    ],
+)
+def test_a_changed_parameter_is_named_with_both_values(directory, recorded, config, why):
+    marker(1, parameters=recorded).write(directory.marker(1))
+    state = inspector(directory, config).state(1)
+    assert state.kind == "stale"
+    assert state.why.startswith(why)
+
+
+def test_parameters_that_the_stage_did_not_read_do_not_count(directory):
+    marker(1, parameters={"seed": 0}).write(directory.marker(1))
+    assert inspector(directory, Config(Train(epochs=9))).state(1).done
+
+
+def test_a_damaged_marker_is_stale(directory):
+    directory.stages.mkdir()
+    directory.marker(1).write_text("{")
+    assert str(inspector(directory).state(1)) == "stale: the marker is damaged"
+
+
+def test_partial_outputs_show_how_far_they_are(directory):
+    Record({"seed": 0}).write(directory, 1)
+    assert str(inspector(directory).state(1)) == "partial"
+    Progress(31, 50, 1.0).write(directory, 1)
+    assert str(inspector(directory).state(1)) == "partial 62 %"
+    state = inspector(directory, Config(seed=3)).state(1)
+    assert str(state) == "partial 62 %: to be started afresh, `seed` 0 -> 3"
+
+
+def test_a_failed_stage_shows_its_message_until_it_is_done(directory):
+    Record({"seed": 0}).write(directory, 1)
+    Progress(1, 2, 1.0).write(directory, 1)
+    directory.stages.mkdir()
+    directory.failure(1).write_text("ValueError: no\n\ntraceback")
+    assert str(inspector(directory).state(1)) == "failed 50 %: ValueError: no"
+    marker(1).write(directory.marker(1))
+    assert inspector(directory).state(1).done
+
+
+def test_an_interrupted_publication_is_all_but_done(directory):
+    marker(1).write(directory.publishing(1))
+    assert str(inspector(directory).state(1)).startswith("partial 100 %: the next run puts")
+
+
+def done(number, inputs=(), outputs=()):
+    return (number, "t", State("done", marker=marker(number, inputs, outputs)))
+
+
+def stale(number, inputs=(), outputs=()):
+    return (number, "t", State("stale", "why", marker(number, inputs, outputs)))
+
+
+def actions(stages, forced=()):
+    return [(step.action, step.why) for step in plan(stages, forced)]
+
+
+def test_a_plan_skips_what_is_done_and_runs_the_rest():
+    stages = [
+        done(1),
+        stale(2),
+        (3, "t", State("missing")),
+        (4, "t", State("partial", "", None, 5)),
+    ]
+    assert actions(stages) == [
+        ("skip", "done"),
+        ("run", "why"),
+        ("run", "never run"),
+        ("run", "partial 5 %"),
+    ]
+
+
+def test_what_reads_a_changing_output_may_run_and_so_on_down_the_chain():
+    stages = [
+        stale(1, outputs=["a"]),
+        done(2, ["a/file"], ["b"]),
+        done(3, ["b"], ["c"]),
+        done(4, ["/outside"], ["d"]),
+        done(5, ["d", "c"]),
+    ]
+    assert actions(stages) == [
+        ("run", "why"),
+        ("may run", "if stage 1 changes its outputs"),
+        ("may run", "if stage 2 changes its outputs"),
+        ("skip", "done"),
+        ("may run", "if stage 3 changes its outputs"),
+    ]
+
+
+def test_a_stage_without_a_marker_may_make_what_nobody_else_makes():
+    stages = [(1, "t", State("missing")), done(2, (), ["b"]), done(3, ["a"]), done(4, ["b"])]
+    assert [action for action, _ in actions(stages)] == ["run", "skip", "may run", "skip"]
+
+
+def test_force_makes_a_done_stage_run():
+    assert actions([done(1, (), ["a"]), done(2, ["a"])], {1}) == [
+        ("run", "forced"),
+        ("may run", "if stage 1 changes its outputs"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [("a", "a", True), ("a", "a/b", True), ("a/b", "a", True), ("a", "ab", False)],
+)
+def test_paths_overlap_when_one_contains_the_other(first, second, expected):
+    assert overlap(first, second) is expected
+
+
+def test_many_reasons_are_shortened():
+    assert join_reasons(["a", "b"]) == "a; b"
+    assert join_reasons(["a", "b", "c", "d", "e"]) == "a; b; c; and 2 more"

@@ -1,0 +1,89 @@
+import pytest
+
+from toolkit.stages.digest import Digests
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.marker import Marker, outputs_of
+from toolkit.stages.partial import Record
+from toolkit.stages.publish import complete_interrupted, publish
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory(tmp_path / "exp")
+
+
+def build(directory, text, *names):
+    """Build outputs in the partial place and return their marker."""
+    known = Digests(directory)
+    for name in names:
+        path = directory.partial(1, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    Record().write(directory, 1)
+    contents = {name.split("/")[0]: None for name in names}
+    outputs = {name: known.content(directory.partial(1, name)) for name in contents}
+    return Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
+
+
+def tree(directory):
+    return {
+        str(path.relative_to(directory.root)): path.read_text()
+        for path in sorted(directory.root.rglob("*"))
+        if path.is_file() and path.name != "digests.json"
+    }
+
+
+def test_outputs_and_marker_take_their_places(directory):
+    publish(directory, build(directory, "new", "model/a", "list"), Digests(directory))
+    assert tree(directory).keys() == {"list", "model/a", "stages/01.json"}
+
+
+def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
+    publish(directory, build(directory, "old", "model/a", "model/b", "list"), Digests(directory))
+    publish(directory, build(directory, "new", "model/a", "notes"), Digests(directory))
+    files = tree(directory)
+    del files["stages/01.json"]
+    assert files == {"model/a": "new", "notes": "new"}
+
+
+def test_a_completed_publication_can_be_completed_again(directory):
+    publish(directory, build(directory, "old", "model/a"), Digests(directory))
+    marker = build(directory, "new", "model/a", "list")
+    publish(directory, marker, Digests(directory))
+    expected = tree(directory)
+    directory.marker(1).rename(directory.publishing(1))
+    complete_interrupted(directory, Digests(directory))
+    assert tree(directory) == expected
+
+
+def test_an_output_that_moves_into_an_old_ones_folder_survives_recovery(directory):
+    old = build(directory, "old", "model/a")
+    publish(directory, old, Digests(directory))
+    (directory.partial(1, "model")).mkdir(parents=True)
+    (directory.partial(1, "model/a")).write_text("new")
+    outputs = {"model/a": Digests(directory).content(directory.partial(1, "model/a"))}
+    marker = Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
+    marker.write(directory.publishing(1))
+    for _ in range(2):  # the second time as after a kill just before the marker
+        complete_interrupted(directory, Digests(directory))
+        assert (directory.root / "model" / "a").read_text() == "new"
+        old.write(directory.marker(1))
+        marker.write(directory.publishing(1))
+
+
+def test_a_damaged_publication_is_dropped(directory):
+    directory.stages.mkdir(parents=True)
+    directory.publishing(1).write_text("{")
+    complete_interrupted(directory, Digests(directory))
+    assert not directory.publishing(1).exists()
+
+
+def test_what_a_kill_left_half_written_is_removed(directory):
+    directory.stages.mkdir(parents=True)
+    (directory.stages / ".01.json.0123abcd.tmp").write_text("{")
+    directory.discard_partial(1)
+    directory.partial(1).mkdir(parents=True)
+    directory.discard(directory.partial(1))
+    complete_interrupted(directory, Digests(directory))
+    assert tree(directory) == {}
+    assert outputs_of(directory.marker(1)) == []

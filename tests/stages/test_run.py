@@ -1,0 +1,184 @@
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.digest import Digests
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.partial import Record, read_progress, read_record
+from toolkit.stages.plan import Inspector
+from toolkit.stages.run import (
+    DeclarationError,
+    MissingInputError,
+    Neighbour,
+    Run,
+    plain_headline,
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    root: Path = Path("/no/such/corpus")
+
+
+@dataclass(frozen=True)
+class Config:
+    corpus: Corpus = field(default_factory=Corpus)
+    seed: int = 3
+    jobs: int = 4
+
+    @property
+    def doubled(self):
+        return 2 * self.seed
+
+    def scaled(self, factor):
+        return factor * self.jobs
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "exp").mkdir()
+    return RunDirectory(tmp_path / "exp")
+
+
+def run_of(directory, device=None):
+    inspector = Inspector(directory, Config(), Digests(directory))
+    neighbours = [
+        Neighbour(1, "Prepare", ("data",)),
+        Neighbour(2, "Lexicon", ()),
+        Neighbour(6, "Decode", ("results.json",)),
+    ]
+    return Run(4, inspector, Record(), neighbours, device, 2, "run.py")
+
+
+def test_only_the_fields_that_are_read_become_parameters(directory):
+    run = run_of(directory)
+    assert run.config.corpus.root == Path("/no/such/corpus")
+    assert run.record.parameters == {"corpus": {"root": "/no/such/corpus"}}
+
+
+def test_methods_and_properties_record_what_they_read(directory):
+    run = run_of(directory)
+    assert run.config.doubled == 6
+    assert run.record.parameters == {"seed": 3}
+    assert run.config.scaled(2) == 8
+    assert run.record.parameters == {"seed": 3, "jobs": 4}
+    with pytest.raises(AttributeError):
+        _ = run.config.sede
+
+
+def test_inputs_are_recorded_by_content(directory):
+    (directory.root / "data").mkdir()
+    (directory.root / "data" / "a").write_text("1")
+    run = run_of(directory)
+    assert run.need("data/") == directory.root / "data"
+    assert run.need(directory.root / "data" / "a") == directory.root / "data" / "a"
+    assert set(run.record.inputs) == {"data", "data/a"}
+    assert run.record.inputs["data"].files.keys() == {"a"}
+
+
+def test_inputs_from_outside_are_recorded_by_listing_or_content(directory, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a").write_text("1")
+    run = run_of(directory)
+    assert run.need_outside(tmp_path / "corpus") == tmp_path / "corpus"
+    run.need_outside(tmp_path / "corpus" / "a")
+    assert run.need(tmp_path / "corpus" / "a") == tmp_path / "corpus" / "a"
+    kinds = {name: content.kind for name, content in run.record.inputs.items()}
+    assert kinds == {
+        str(tmp_path / "corpus"): "listing",
+        str(tmp_path / "corpus" / "a"): "content",
+    }
+
+
+def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
+    run = run_of(directory)
+    with pytest.raises(MissingInputError, match=r"made by stage 1 \(Prepare\).*--stage 1"):
+        run.need("data/train.json")
+    with pytest.raises(
+        MissingInputError,
+        match=r"`lang` is missing; not done yet: stage 1 \(Prepare\), 2 \(Lexicon\)",
+    ):
+        run.need("lang")
+
+
+def test_a_missing_corpus_names_the_key_that_says_where_it_is(directory):
+    with pytest.raises(MissingInputError, match="--set corpus.root=PATH"):
+        run_of(directory).need_outside("/no/such/corpus")
+    with pytest.raises(MissingInputError, match="`/no/other` does not exist$"):
+        run_of(directory).need_outside("/no/other")
+
+
+@pytest.mark.parametrize(
+    "name", ["/abs", "../up", "a/../../b", ".", "", "stages/x", ".partial", "log.txt"]
+)
+def test_outputs_lie_in_the_run_directory_and_not_among_the_runners_files(directory, name):
+    with pytest.raises(DeclarationError, match="cannot be the name of an output"):
+        run_of(directory).make(name)
+
+
+def test_declarations_that_contradict_are_refused(directory):
+    for name in ("data", "results.json", "mine"):
+        (directory.root / name).write_text("")
+    run = run_of(directory)
+    with pytest.raises(DeclarationError, match="which stage 6 makes later"):
+        run.need("results.json")
+    with pytest.raises(DeclarationError, match="stage 1 makes too; .* --force 1"):
+        run.make("data/more")
+    run.need("mine")
+    with pytest.raises(DeclarationError, match="which it also needs"):
+        run.make("mine")
+    run.make("model")
+    with pytest.raises(DeclarationError, match="which it makes itself"):
+        run.need("model/final.txt")
+    with pytest.raises(DeclarationError, match="overlaps another"):
+        run.make("model/final.txt")
+
+
+def test_the_place_of_an_output_is_stable_and_its_record_precedes_it(directory):
+    run = run_of(directory)
+    _ = run.config.seed
+    assert read_record(directory, 4) is None
+    place = run.make("ali/train")
+    assert place == run.make("ali/train") == directory.root / ".partial" / "04" / "ali" / "train"
+    assert place.parent.is_dir()
+    assert not place.exists()
+    assert read_record(directory, 4).parameters == {"seed": 3}
+    (directory.root / "late").write_text("1")
+    _ = run.config.jobs
+    run.need("late")
+    record = read_record(directory, 4)
+    assert record.parameters == {"seed": 3, "jobs": 4}
+    assert record.inputs.keys() == {"late"}
+
+
+def test_progress_is_written_at_once_and_then_seldom(directory):
+    run = run_of(directory)
+    run.progress(1, 10)
+    run.progress(2, 10)
+    progress = read_progress(directory, 4)
+    assert (progress.done, progress.total) == (1, 10)
+    assert 0 <= progress.seconds < 60
+
+
+def test_the_device_is_a_gpu_when_there_is_one(directory, monkeypatch):
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert run_of(directory).device == "cpu"
+    with pytest.raises(ToolkitError, match="--device cuda:1: torch finds no GPU"):
+        _ = run_of(directory, "cuda:1").device
+    torch.cuda.is_available = lambda: True
+    assert run_of(directory).device == "cuda"
+    assert run_of(directory, "cuda:1").device == "cuda:1"
+    assert run_of(directory, "cpu").device == "cpu"
+
+
+def test_headline_numbers_become_plain():
+    plain = plain_headline({"wer": np.float32(8.5), "words": 3, "note": "x"})
+    assert plain == {"wer": 8.5, "words": 3, "note": "x"}
+    assert type(plain["wer"]) is float
+    assert plain_headline(None) == {}

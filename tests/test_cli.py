@@ -1,0 +1,138 @@
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit import __version__, cli
+from toolkit.bench import harness
+from toolkit.bench.harness import Case, compare
+from toolkit.errors import ToolkitError
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "ref").write_text("u1 the cat sat\nu2 on the mat\n")
+    (tmp_path / "hyp").write_text("the hat sat (u1)\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", sorted(cli.main.commands))
+def test_every_command_has_help_with_an_example(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example:\n    toolkit {command}" in result.stdout
+
+
+def test_commands_are_those_documented():
+    assert sorted(cli.main.commands) == ["bench", "doctor", "score", "transcribe"]
+    assert __version__ in run("--version").stdout
+
+
+def test_score_prints_kaldis_lines(files):
+    result = run("score", "--ref", files / "ref", "--hyp", files / "hyp")
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "%WER 66.67 [ 4 / 6, 0 ins, 3 del, 1 sub ] [PARTIAL]\n"
+        "%SER 100.00 [ 2 / 2 ]\n"
+        "Scored 2 sentences, 1 not present in hyp.\n"
+    )
+    assert "ref as text" in result.stderr
+    assert "1 of 2 utterances have no hypothesis" in result.stderr
+
+
+def test_score_in_characters_with_alignments(files):
+    target = files / "errors.txt"
+    arguments = ["--ref", files / "ref", "--hyp", files / "ref", "--alignments", target]
+    result = run("score", *arguments, "--unit", "char", "--format", "text")
+    assert result.stdout.startswith("%CER 0.00 [ 0 / 21, 0 ins, 0 del, 0 sub ]\n")
+    assert result.stderr == ""
+    assert "u1 0/11: the␣cat␣sat" in target.read_text()
+
+
+def test_a_file_against_itself_is_scored_under_one_format(files):
+    result = run("score", "--ref", files / "ref", "--hyp", files / "ref", "--format", "plain")
+    assert result.stdout.startswith("%WER 0.00 [ 0 / 8, ")
+
+
+def test_fault_in_the_data_ends_with_its_message_and_status_1(files):
+    result = run("score", "--ref", files / "absent", "--hyp", files / "hyp")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert (
+        result.stderr == f"Error: {files / 'absent'}: cannot read it: No such file or directory\n"
+    )
+
+
+def test_file_that_cannot_be_written_is_named(files):
+    arguments = ["--ref", files / "ref", "--hyp", files / "hyp"]
+    result = run("score", *arguments, "--alignments", files / "ref" / "errors.txt")
+    assert result.exit_code == 1
+    assert "Error: " in result.stderr
+    assert str(files / "ref") in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["scroe"], ["score"], ["transcribe", "--model", "m"]])
+def test_wrong_command_line_ends_with_status_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(("works", "status"), [(True, 0), (False, 1)])
+def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
+    import toolkit.doctor
+
+    monkeypatch.setattr(toolkit.doctor, "examine", lambda: works)
+    assert run("doctor").exit_code == status
+
+
+def test_bench_prints_the_table_and_writes_json(monkeypatch, tmp_path):
+    module = ModuleType("toolkit.bench.quick")
+    module.benchmark = lambda: compare([Case("ours", lambda: 1.0)], "runs", "ours", 1)
+    monkeypatch.setitem(sys.modules, "toolkit.bench.quick", module)
+    monkeypatch.setattr(harness, "available_benchmarks", lambda: ["quick"])
+    result = run("bench", "quick", "--json", tmp_path / "quick.json")
+    assert result.exit_code == 0
+    assert "runs / s" in result.stdout
+    assert json.loads((tmp_path / "quick.json").read_text())["rows"][0]["name"] == "ours"
+    unknown = run("bench", "slow")
+    assert unknown.exit_code == 1
+    assert "there are: quick" in unknown.stderr
+
+
+@pytest.fixture
+def transcriber(monkeypatch):
+    module = ModuleType("toolkit.decode.transcribe")
+
+    def transcribe(model, audio):
+        if not model.name.startswith("final"):
+            raise ToolkitError(f"{model} is not a bundle")
+        for path in audio:
+            broken = "broken" in path.name
+            yield path, ToolkitError("not audio") if broken else f"WORDS OF {path.stem}"
+
+    module.transcribe = transcribe
+    monkeypatch.setitem(sys.modules, "toolkit.decode.transcribe", module)
+
+
+def test_transcribe_prints_a_line_per_file(transcriber):
+    result = run("transcribe", "--model", "final", "a.wav", "b.flac")
+    assert result.exit_code == 0
+    assert result.stdout == "a.wav WORDS OF a\nb.flac WORDS OF b\n"
+
+
+def test_transcribe_names_broken_files_and_goes_on(transcriber):
+    result = run("transcribe", "--model", "final", "a.wav", "broken.wav", "c.wav")
+    assert result.exit_code == 1
+    assert result.stdout == "a.wav WORDS OF a\nc.wav WORDS OF c\n"
+    assert result.stderr == "Error: broken.wav: not audio\n"
+
+
+def test_transcribe_without_a_bundle_fails(transcriber):
+    result = run("transcribe", "--model", Path("other"), "a.wav")
+    assert (result.exit_code, result.stderr) == (1, "Error: other is not a bundle\n")

@@ -1,0 +1,93 @@
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import toolkit
+from toolkit import environment
+
+
+@pytest.mark.parametrize(
+    ("vendor", "user", "torch_loaded", "expected"),
+    [
+        ("AuthenticAMD", None, False, "5"),
+        ("GenuineIntel", None, False, None),
+        (None, None, False, None),
+        ("AuthenticAMD", "4", False, "4"),
+        ("AuthenticAMD", "", False, ""),
+        ("AuthenticAMD", None, True, None),
+    ],
+)
+def test_blas_is_tuned_on_amd_only_and_never_against_the_user(
+    monkeypatch, vendor, user, torch_loaded, expected
+):
+    monkeypatch.setattr(environment, "_cpu_field", lambda name: vendor)
+    monkeypatch.delenv(environment.BLAS_VARIABLE, raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    if user is not None:
+        monkeypatch.setenv(environment.BLAS_VARIABLE, user)
+    if torch_loaded:
+        monkeypatch.setitem(sys.modules, "torch", environment)
+    changed = environment.tune_blas()
+    assert os.environ.get(environment.BLAS_VARIABLE) == expected
+    assert changed == (expected != user)
+    os.environ.pop(environment.BLAS_VARIABLE, None)
+
+
+def test_import_of_the_package_loads_nothing_heavy():
+    code = "import sys, toolkit; print(*sorted(m.split('.')[0] for m in sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=environment.project_root(), capture_output=True, text=True
+    ).stdout.split()
+    assert "toolkit" in loaded
+    assert not {"torch", "numpy", "k2", "lhotse", "click", "rich", "numba"} & set(loaded)
+
+
+def test_version_is_that_of_the_project_file():
+    project = (environment.project_root() / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.*)"', project, re.M)[1] == toolkit.__version__
+
+
+def test_versions_name_what_is_installed(monkeypatch):
+    monkeypatch.setattr(environment, "DISTRIBUTIONS", ("numpy", "no-such-distribution"))
+    import numpy
+
+    found = environment.versions()
+    assert found == {"python": sys.version.split()[0], "numpy": numpy.__version__}
+
+
+def git(folder, *arguments):
+    who = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True)
+
+
+def test_commit_is_named_and_edits_are_marked(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "project_root", lambda: tmp_path)
+    assert environment.git_commit() is None
+    git(tmp_path, "init")
+    assert environment.git_commit() is None  # nothing committed yet
+    (tmp_path / "file").write_text("a")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-m", "first")
+    commit = environment.git_commit()
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "file").write_text("b")
+    assert environment.git_commit() == commit + "+changes"
+
+
+def test_machine_and_speed_are_positive_numbers():
+    assert environment.machine()["cpus"] >= 1
+    assert environment.machine()["memory_gib"] >= 0
+    assert 0.01 < environment.gemm_gflops(size=64, seconds=0.01) < 10_000
+
+
+def test_gemm_leaves_the_number_of_threads():
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    environment.gemm_gflops(size=16, seconds=0.0)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)

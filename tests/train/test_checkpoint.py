@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from toolkit.train.checkpoint import Checkpoints, read_state, write_state
+from toolkit.train.errors import TrainingError
+
+
+def test_a_nest_comes_back_with_types_keys_and_bits(tmp_path):
+    state = {
+        "tensors": {0: {"step": torch.tensor(3.0), "m": torch.randn(3, 2).t()}, 1: {}},
+        "numbers": [1, 0.1, float("nan"), True, None, "text"],
+        "tuple": (0.9, 0.999),
+        "half": torch.randn(4).half(),
+        "empty": torch.zeros(0, dtype=torch.int64),
+    }
+    write_state(tmp_path / "state", state)
+    loaded = read_state(tmp_path / "state")
+    assert list(loaded["tensors"]) == [0, 1]
+    assert torch.equal(loaded["tensors"][0]["m"], state["tensors"][0]["m"])
+    assert loaded["tensors"][0]["step"].shape == ()
+    assert loaded["numbers"][:2] == [1, 0.1]
+    assert loaded["numbers"][2] != loaded["numbers"][2]
+    assert loaded["numbers"][3:] == [True, None, "text"]
+    assert loaded["tuple"] == [0.9, 0.999]
+    assert loaded["half"].dtype == torch.float16
+    assert torch.equal(loaded["empty"], state["empty"])
+
+
+def test_an_optimizer_goes_on_as_if_nothing_had_happened(tmp_path):
+    def make():
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 2)
+        return layer, torch.optim.Adam(layer.parameters(), lr=0.1)
+
+    def step(layer, optimizer):
+        optimizer.zero_grad()
+        layer(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+
+    layer, optimizer = make()
+    step(layer, optimizer)
+    write_state(tmp_path / "s", {"m": layer.state_dict(), "o": optimizer.state_dict()})
+    step(layer, optimizer)
+    other, restored = make()
+    state = read_state(tmp_path / "s")
+    other.load_state_dict(state["m"])
+    restored.load_state_dict(state["o"])
+    step(other, restored)
+    assert torch.equal(other.weight, layer.weight)
+
+
+def test_the_newest_is_read_and_old_ones_are_removed(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.latest() is None
+    for epoch, step in ((0, 9), (0, 10), (1, 0), (1, 2)):
+        checkpoints.save(epoch, step, {"at": [epoch, step]})
+        assert checkpoints.latest() == {"at": [epoch, step]}
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "other.safetensors").touch()
+    checkpoints.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["other.safetensors"]
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    Checkpoints(tmp_path).save(0, 1, {"x": torch.ones(100)})
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(TrainingError, match=path.name):
+        Checkpoints(tmp_path).latest()

@@ -1,0 +1,170 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from toolkit.features.lfr import centre, stack
+from toolkit.models.lstm import LstmConfig, log_posteriors
+from toolkit.models.store import load_model
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.priors import load_log_priors
+
+CONFIG = CrossEntropyConfig(
+    epochs=9,
+    initial_rate=3e-2,
+    final_rate=3e-3,
+    valid_utterances=4,
+    model=LstmConfig(hidden=48, layers=1, lookahead=3),
+    chunks=ChunkConfig(frames=16, batch=8),
+)
+
+
+def train(stores, out, config=CONFIG, **options):
+    return train_cross_entropy(
+        stores.features, stores.alignments, stores.normaliser, config, 5, out, **options
+    )
+
+
+@pytest.fixture
+def toy(make_stores):
+    """60 utterances whose targets are shown `delay` low-rate frames later."""
+    return lambda delay, **options: make_stores(
+        [120 + 3 * i for i in range(60)], dimension=6, delay=delay, **options
+    )
+
+
+def frame_accuracy(out, stores, offset):
+    """Accuracy of the saved model at an offset, computed by the decoding path."""
+    model = load_model(out)
+    correct, frames = 0, 0
+    for name, raw in stores.features.features.items():
+        posteriors = log_posteriors(model, [stack(raw, offset)])[0]
+        targets = stores.alignments.load(name)[centre(len(raw), offset)]
+        correct += int((posteriors.argmax(1) == targets).sum())
+        frames += len(targets)
+    return correct / frames
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_learns_targets_up_to_the_lookahead(toy, tmp_path, delay):
+    headline = train(toy(delay), tmp_path)
+    assert headline["frame_accuracy"] > 0.95
+    assert headline["utterances"] == 56
+    unseen = toy(delay, seed=1)
+    for offset in range(3):  # one offset per epoch in rotation: the model has seen all three
+        assert frame_accuracy(tmp_path, unseen, offset) > 0.95
+
+
+def test_targets_beyond_the_lookahead_cannot_be_learnt(toy, tmp_path):
+    # one frame more than the look-ahead, with the training that suffices for 0 and 3
+    headline = train(toy(4), tmp_path)
+    assert headline["frame_accuracy"] < 0.4
+
+
+def test_what_a_finished_training_leaves(toy, tmp_path):
+    stores = toy(0)
+    del stores.alignments.targets["utt007"]
+    headline = train(stores, tmp_path, replace(CONFIG, epochs=2))
+    names = {path.name for path in tmp_path.iterdir()} - {"checkpoints", "tensorboard"}
+    assert names == {
+        "config.json",
+        "model.safetensors",
+        "priors.json",
+        "history.json",
+        "excluded.tsv",
+        "headline.json",
+    }
+    assert not list((tmp_path / "checkpoints").iterdir())
+    assert (tmp_path / "excluded.tsv").read_text() == "utt007\tno alignment\n"
+    model = load_model(tmp_path)
+    assert (model.config.input_dim, model.config.output_dim) == (18, 5)
+    assert headline["loss"] == json.loads((tmp_path / "history.json").read_text())[-1]["loss"]
+    priors = load_log_priors(tmp_path)
+    counts = json.loads((tmp_path / "priors.json").read_text())["counts"]
+    assert sum(counts) < sum(map(len, stores.alignments.targets.values()))  # some are held out
+    torch.testing.assert_close(priors.exp(), torch.tensor(counts) / sum(counts))
+
+
+def test_a_killed_run_is_continued_and_a_finished_one_left_alone(toy, tmp_path):
+    config = replace(CONFIG, epochs=2, checkpoint_seconds=0)
+    headline = train(toy(0), tmp_path / "whole", config)
+
+    class KilledError(Exception):
+        pass
+
+    stores = toy(0)
+    calls = []
+
+    def normalise(features, state):
+        calls.append(1)
+        if len(calls) == 100:
+            raise KilledError
+        return features + state
+
+    stores.normaliser.apply = normalise
+    small = replace(config, chunks=replace(config.chunks, window=1000))
+    with pytest.raises(KilledError):
+        train(stores, tmp_path / "killed", small)
+    assert list((tmp_path / "killed/checkpoints").glob("epoch-*"))
+    expected = train(toy(0), tmp_path / "small", small)
+    continued = train(toy(0), tmp_path / "killed", small)
+    assert continued["loss"] == expected["loss"]
+    weights = [tmp_path / name / "model.safetensors" for name in ("killed", "small")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+    untouched = toy(0)
+    untouched.features.load = None
+    assert train(untouched, tmp_path / "whole", config) == headline
+
+
+def test_other_settings_do_not_continue_a_partial_run(toy, tmp_path):
+    stores = toy(0)
+    loads = []
+
+    def load(name):
+        loads.append(name)
+        if len(loads) > 100:
+            raise OSError("gone")
+        return stores.features.features[name]
+
+    stores.features.load = load
+    config = replace(CONFIG, checkpoint_seconds=0, chunks=ChunkConfig(16, 0, 8, window=1000))
+    with pytest.raises(OSError, match="gone"):
+        train(stores, tmp_path, config)
+    with pytest.raises(TrainingError, match="seed"):
+        train(toy(0), tmp_path, replace(config, seed=1))
+
+
+def test_several_stores_and_separate_validation_data(make_stores, tmp_path):
+    one, two, valid = (make_stores([60] * 6, seed=seed) for seed in range(3))
+    headline = train_cross_entropy(
+        [one.features, two.features],
+        [one.alignments, two.alignments],
+        one.normaliser,
+        replace(CONFIG, epochs=1),
+        5,
+        tmp_path,
+        valid=(valid.features, valid.alignments),
+    )
+    assert headline["utterances"] == 12
+    assert all(valid.features.loads.values())
+    assert all(one.features.loads.values())
+    assert all(two.features.loads.values())
+
+
+def test_too_many_exclusions_stop_the_training(toy, tmp_path):
+    stores = toy(0)
+    for name in list(stores.alignments.targets)[::2]:
+        del stores.alignments.targets[name]
+    with pytest.raises(TrainingDataError, match="cannot be trained on"):
+        train(stores, tmp_path)
+    assert len((tmp_path / "excluded.tsv").read_text().splitlines()) == 30
+
+
+@pytest.mark.parametrize("wrong", [{"valid_utterances": -1}, {"max_excluded": 1.5}, {"epochs": 0}])
+def test_impossible_configurations_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        CrossEntropyConfig(**wrong)

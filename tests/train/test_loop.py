@@ -1,0 +1,253 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.strategy import SingleProcess
+from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.config import TrainerConfig
+from toolkit.train.corpus import Corpus
+from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.loop import Trainer
+from toolkit.train.objectives import CrossEntropy
+from toolkit.train.utterances import WholeUtterances
+
+CONFIG = TrainerConfig(epochs=3, initial_rate=1e-2, final_rate=1e-3, checkpoint_seconds=0)
+LENGTHS = [90, 40, 70, 100, 30, 60]
+
+
+class StopAt(CrossEntropy):
+    """The objective, with a fault in its n-th training batch."""
+
+    def __init__(self, n=None, fault=None):
+        self.n, self.fault, self.seen = n, fault, 0
+
+    def __call__(self, model, batch):
+        loss, stats = super().__call__(model, batch)
+        if model.training:
+            self.seen += 1
+            if self.seen == self.n:
+                loss = self.fault(loss)
+        return loss, stats
+
+
+def interrupt(_):
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def make_trainer(make_stores, tmp_path):
+    def make(name, objective=None, config=CONFIG, dropout=0.3, window=10_000, **options):
+        stores = make_stores(LENGTHS)
+        corpus = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5)
+        torch.manual_seed(1)
+        model = LstmModel(LstmConfig(12, 5, hidden=8, layers=2, dropout=dropout))
+        chunks = Chunks(corpus, ChunkConfig(frames=8, batch=4, window=window), 3, seed=0)
+        options.setdefault("valid", WholeUtterances(corpus, 3))
+        objective = objective or CrossEntropy()
+        return model, Trainer(model, objective, chunks, config, tmp_path / name, **options)
+
+    return make
+
+
+def weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def without_times(history):
+    timed = ("seconds", "frames_per_second", "data_wait")
+    return [{k: v for k, v in record.items() if k not in timed} for record in history]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("window", [100, 10_000])
+def test_an_interrupted_run_ends_with_the_same_bits(make_trainer, optimizer, window):
+    config = replace(CONFIG, optimizer=optimizer, average_epochs=2)
+    model, trainer = make_trainer("whole", config=config, window=window)
+    record = trainer.run()
+    for n in (1, 2, 7, 12):
+        name = f"stopped{n}"
+        objective = StopAt(n, interrupt)
+        _, stopped = make_trainer(name, objective, config=config, window=window)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run()
+        objective = StopAt()
+        other, resumed = make_trainer(name, objective, config=config, window=window)
+        resumed_record = resumed.run()
+        assert without_times([resumed_record]) == without_times([record])
+        assert without_times(resumed.history) == without_times(trainer.history)
+        for key, value in weights(model).items():
+            assert torch.equal(weights(other)[key], value), (n, key)
+        whole = make_trainer("unused", config=config, window=window)[1]
+        total = sum(whole._steps)
+        assert objective.seen <= total - (n - 1) + 1  # at most one step was done again
+
+
+def test_a_finished_run_is_not_repeated(make_trainer):
+    model, trainer = make_trainer("run")
+    trainer.run()
+    objective = StopAt(1, interrupt)
+    other, again = make_trainer("run", objective)
+    again.run()
+    assert torch.equal(weights(model)["output.weight"], weights(other)["output.weight"])
+
+
+def test_dropout_and_order_follow_from_the_seed(make_trainer):
+    ends = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(len(ends))  # whatever came before
+        model, trainer = make_trainer(name, config=replace(CONFIG, seed=seed, epochs=1))
+        trainer.run()
+        ends.append(weights(model)["output.weight"])
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(make_trainer, tmp_path, bad):
+    _, trainer = make_trainer("run", StopAt(5, lambda loss: loss * bad))
+    with pytest.raises(TrainingError, match=r"not finite in epoch 1.*utt00\d.*bad_batch") as error:
+        trainer.run()
+    with safe_open(tmp_path / "run/checkpoints/bad_batch.safetensors", framework="pt") as file:
+        ids = json.loads(file.metadata()["ids"])
+        assert file.get_tensor("inputs").shape == (len(ids), 11, 12)
+    for name in ids:
+        assert name in str(error.value)
+    # the last checkpoint is from before: a run with sound data goes on from step 4
+    objective = StopAt()
+    model, trainer = make_trainer("run", objective)
+    trainer.run()
+    assert objective.seen == sum(trainer._steps) - 4
+    assert all(torch.isfinite(value).all() for value in weights(model).values())
+
+
+def test_other_settings_are_refused(make_trainer):
+    _, trainer = make_trainer("run")
+    trainer.run()
+    for config in (replace(CONFIG, epochs=4), replace(CONFIG, initial_rate=0.5)):
+        with pytest.raises(TrainingError, match=r"epochs|initial_rate"):
+            make_trainer("run", config=config)[1].run()
+    make_trainer("run", config=replace(CONFIG, checkpoint_seconds=9))[1].run()
+
+
+def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
+    class Counting(SingleProcess):
+        def __init__(self):
+            self.calls = []
+            self.count = torch.zeros(())
+
+        def after_backward(self, model):
+            assert all(p.grad is not None for p in model.parameters())
+            self.calls.append("backward")
+            self.before = weights(model)
+
+        def after_step(self, model, optimizer):
+            assert not torch.equal(self.before["output.weight"], model.output.weight)
+            self.calls.append("step")
+            self.count += 1
+
+        def state(self):
+            return {"count": self.count}
+
+        def load_state(self, state):
+            self.count = state["count"]
+
+    strategy = Counting()
+    _, trainer = make_trainer("run", StopAt(8, interrupt), strategy=strategy)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert strategy.calls == ["backward", "step"] * 7
+    strategy = Counting()
+    _, trainer = make_trainer("run", strategy=strategy)
+    trainer.run()
+    assert int(strategy.count) == sum(trainer._steps)
+
+
+def test_each_rank_trains_on_its_part(make_trainer):
+    class Rank(SingleProcess):
+        def __init__(self, rank):
+            self.rank = rank
+
+        def part(self):
+            return self.rank, 2
+
+    seen = []
+    for rank in range(2):
+        objective = StopAt()
+        _, trainer = make_trainer(f"rank{rank}", objective, strategy=Rank(rank))
+        trainer.run()
+        seen.append(objective.seen)
+    _, trainer = make_trainer("alone")
+    assert seen[0] == seen[1] == sum(steps // 2 for steps in trainer._steps)
+
+    class TooMany(SingleProcess):
+        def part(self):
+            return 0, 1000
+
+    with pytest.raises(TrainingDataError, match="1000 processes"):
+        make_trainer("many", strategy=TooMany())
+
+
+def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
+    rates = []
+
+    class Watching(SingleProcess):
+        def after_step(self, model, optimizer):
+            norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+            assert norm <= 1e-3 * 1.001
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    config = replace(CONFIG, max_gradient_norm=1e-3, warmup_steps=2, epochs=2)
+    _, trainer = make_trainer("run", config=config, strategy=Watching())
+    trainer.run()
+    assert rates[:3] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2])
+    assert rates[-1] == pytest.approx(1e-3)
+    assert trainer.history[-1]["rate"] == pytest.approx(1e-3)
+
+
+def test_bf16_trains_and_keeps_float32_weights(make_trainer):
+    losses = {}
+    for amp in ("fp32", "bf16"):
+        config = replace(CONFIG, amp=amp, epochs=2)
+        model, trainer = make_trainer(amp, config=config, dropout=0.0)
+        losses[amp] = trainer.run()["loss"]
+        assert model.output.weight.dtype == torch.float32
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)
+    assert losses["bf16"] != losses["fp32"]
+
+
+def test_without_held_out_data_the_last_weights_are_kept(make_trainer):
+    model, trainer = make_trainer("run", valid=None)
+    kept = {}
+    finish = trainer._finish_epoch
+    trainer._finish_epoch = lambda watch: (kept.update(weights(model)), finish(watch))
+    assert trainer.run()["score"] == 0.0
+    assert torch.equal(kept["output.weight"], weights(model)["output.weight"])
+
+
+def test_reports(make_trainer, tmp_path, capfd, caplog):
+    told = []
+    caplog.set_level("INFO")
+    _, trainer = make_trainer("run", progress=lambda done, total: told.append((done, total)))
+    trainer.run()
+    history = json.loads((tmp_path / "run/history.json").read_text())
+    assert [record["epoch"] for record in history] == [1, 2, 3]
+    assert {"loss", "accuracy", "valid_loss", "valid_accuracy", "rate"} <= set(history[0])
+    assert history[0]["frames_per_second"] > 0
+    assert 0 <= history[0]["data_wait"] < 1
+    assert told[-1] == (sum(trainer._steps),) * 2
+    assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
+    assert capfd.readouterr().err == ""  # no bar where there is no terminal
+    assert [r.message for r in caplog.records if r.message.startswith("epoch 3/3")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp16"}, {"final_rate": 0.0}, {"seed": -1}],
+)
+def test_impossible_configurations_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TrainerConfig(**wrong)

@@ -1,0 +1,57 @@
+import threading
+
+import pytest
+
+from toolkit.train.prefetch import prefetched
+
+
+def test_items_keep_their_order():
+    assert list(prefetched(range(100), depth=3)) == list(range(100))
+    assert list(prefetched([], depth=1)) == []
+
+
+def test_items_are_made_ahead_but_not_more_than_depth():
+    made = []
+    third = threading.Event()
+
+    def items():
+        for i in range(10):
+            made.append(i)
+            if i == 3:
+                third.set()
+            yield i
+
+    stream = prefetched(items(), depth=2)
+    assert next(stream) == 0
+    assert third.wait(timeout=10)  # two in the queue, one in the hand
+    assert len(made) == 4
+    assert list(stream) == list(range(1, 10))
+
+
+def test_an_error_comes_at_its_place():
+    def items():
+        yield 1
+        raise KeyError("broken")
+
+    stream = prefetched(items(), depth=4)
+    assert next(stream) == 1
+    with pytest.raises(KeyError, match="broken"):
+        next(stream)
+
+
+def test_closing_ends_the_thread_and_closes_the_source():
+    closed = threading.Event()
+
+    def items():
+        try:
+            while True:
+                yield 0
+        finally:
+            closed.set()
+
+    before = threading.active_count()
+    stream = prefetched(items(), depth=2)
+    next(stream)
+    stream.close()
+    assert closed.is_set()
+    assert threading.active_count() == before

@@ -1,0 +1,28 @@
+import json
+
+import pytest
+import torch
+
+from toolkit.train.errors import TrainingError
+from toolkit.train.priors import load_log_priors, log_priors, save_priors
+
+
+def test_priors_are_relative_frequencies(tmp_path):
+    counts = torch.tensor([10, 30, 60])
+    save_priors(tmp_path, counts)
+    loaded = load_log_priors(tmp_path)
+    torch.testing.assert_close(loaded.exp(), torch.tensor([0.1, 0.3, 0.6]))
+    assert json.loads((tmp_path / "priors.json").read_text()) == {"counts": [10, 30, 60]}
+
+
+def test_unseen_targets_get_a_hundredth_of_the_mean():
+    log_prior = log_priors(torch.tensor([0, 1, 2999, 1000]))
+    torch.testing.assert_close(log_prior.exp(), torch.tensor([10, 10, 2999, 1000]) / 4019)
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"counts": []}', '{"counts": "x"}', "[]"])
+def test_missing_or_damaged_priors_are_an_error(tmp_path, content):
+    if content is not None:
+        (tmp_path / "priors.json").write_text(content)
+    with pytest.raises(TrainingError, match=r"priors\.json"):
+        load_log_priors(tmp_path)

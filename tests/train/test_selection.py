@@ -1,0 +1,54 @@
+import pytest
+import torch
+from torch import nn
+
+from toolkit.train.selection import EpochModels
+
+
+def model_of(value):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def run(tmp_path, scores, average_epochs, average_score):
+    models = EpochModels(tmp_path, average_epochs)
+    for epoch in range(len(scores)):
+        models.add(model_of(epoch), scores[: epoch + 1])
+    stored = sorted(int(path.stem[-4:]) for path in tmp_path.iterdir())
+    result = model_of(-1)
+    chosen, score = models.choose(result, scores, lambda: average_score)
+    models.remove()
+    assert not list(tmp_path.iterdir())
+    return stored, chosen, score, result.weight.item()
+
+
+@pytest.mark.parametrize(
+    ("scores", "average_epochs", "average_score", "stored", "score", "weight"),
+    [
+        ([0.1, 0.5, 0.4, 0.3], 1, None, [1, 3], 0.5, 1.0),  # the best epoch
+        ([0.1, 0.5, 0.4, 0.3], 2, 0.6, [1, 2, 3], 0.6, 2.5),  # the average is better
+        ([0.1, 0.5, 0.4, 0.3], 2, 0.4, [1, 2, 3], 0.5, 1.0),  # it is worse
+        ([0.0, 0.0, 0.0], 1, None, [2], 0.0, 2.0),  # nothing measured: the last
+        ([0.0, 0.0, 0.0], 5, 0.0, [0, 1, 2], 0.0, 1.0),  # or the average of what there is
+    ],
+)
+def test_choice(tmp_path, scores, average_epochs, average_score, stored, score, weight):
+    found = run(tmp_path, scores, average_epochs, average_score)
+    assert (found[0], found[2], found[3]) == (stored, score, weight)
+
+
+def test_the_average_is_what_gets_evaluated(tmp_path):
+    models = EpochModels(tmp_path, 2)
+    for epoch in range(2):
+        models.add(model_of(epoch), [0.0] * (epoch + 1))
+    model = model_of(-1)
+    seen = []
+
+    def evaluate():
+        seen.append(model.weight.item())
+        return 1.0
+
+    assert models.choose(model, [0.0, 0.0], evaluate)[0] == "average of the last 2 epochs"
+    assert seen == [0.5]
+    assert torch.equal(model.weight, model_of(0.5).weight)

@@ -1,0 +1,123 @@
+"""Forced alignment of a corpus with any acoustic model."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+from tqdm import tqdm
+
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.scorer import Scorer
+from toolkit.align.store import Outcome, read_table, write_shard, write_table
+from toolkit.corpus.manifest import text_of
+from toolkit.errors import ToolkitError
+from toolkit.fsa.alignment import AlignConfig, force_align
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lang import Lang
+from toolkit.stages.workers import map_in_processes
+
+
+class AlignmentFailuresError(ToolkitError):
+    """Too many utterances cannot be aligned."""
+
+
+@dataclass(frozen=True)
+class CorpusAlignConfig:
+    """Alignment of a whole corpus."""
+
+    search: AlignConfig = AlignConfig()
+    """The search of one utterance."""
+    max_failed: float = 0.1
+    """Share of failed utterances above which the corpus counts as unusable."""
+
+
+@dataclass(frozen=True)
+class _Shard:
+    number: int
+    ids: Sequence[str]
+
+
+def align_corpus(
+    scorer: Scorer,
+    topology: Topology,
+    lang: Path,
+    config: CorpusAlignConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Align every utterance of a feature store with its own transcript.
+
+    Args:
+      scorer: the acoustic model, with the features it scores.
+      topology: the HMMs whose pdfs the model knows.
+      lang: the folder of the lexicon.
+      config: search and limits.
+      out: gets one `ali.NNNNNN.safetensors` per feature shard and `table.tsv`; shards that an
+        earlier run finished are kept.
+      jobs: worker processes.
+      progress: told (shards done, shards).
+
+    Raises:
+      AlignmentFailuresError: more than `max_failed` of the utterances failed. The failed ones are
+        in `table.tsv` with reasons, here as below the limit.
+    """
+    shards = [_Shard(n, ids) for n, ids in enumerate(scorer.store.shards)]
+    work = partial(_align_shard, scorer, topology, lang, config.search, out)
+    outcomes: list[Outcome] = []
+    results = map_in_processes(work, shards, jobs)
+    for done, path in enumerate(tqdm(results, "align", len(shards), disable=None), 1):
+        outcomes += read_table(path)
+        progress(done, len(shards))
+    write_table(out / "table.tsv", outcomes)
+    for part in out.glob("ali.*.tsv"):
+        part.unlink()
+
+    counts = Counter(outcome.status for outcome in outcomes)
+    if counts["failed"] > config.max_failed * len(outcomes):
+        first = [o for o in outcomes if o.status == "failed"][:5]
+        raise AlignmentFailuresError(
+            f"{counts['failed']} of {len(outcomes)} utterances could not be aligned: "
+            + "; ".join(f"{o.utterance} ({o.reason})" for o in first)
+            + f"; all of them are in {out / 'table.tsv'}"
+        )
+    good = [o.log_likelihood_per_frame for o in outcomes if o.status != "failed"]
+    return {
+        "aligned": len(good),
+        "retried": counts["retried"],
+        "failed": counts["failed"],
+        "log_likelihood_per_frame": round(sum(good) / len(good), 3),
+    }
+
+
+def _align_shard(
+    scorer: Scorer, topology: Topology, lang: Path, search: AlignConfig, out: Path, shard: _Shard
+) -> Path:
+    path = out / f"ali.{shard.number:06d}.safetensors"
+    table = path.with_suffix(".tsv")
+    if path.exists() and table.exists():
+        return table
+    compiler = TranscriptCompiler(Lang.load(lang), topology)
+    alignments: dict[str, Tensor] = {}
+    outcomes = []
+    for utterance in shard.ids:
+        words = text_of(scorer.store.cut(utterance)).split()
+        scores = scorer.log_likelihoods(utterance)
+        found = force_align(scores, compiler.compile(words), search)
+        if found is None:
+            needed = compiler.min_frames(words)
+            reason = (
+                f"{len(scores)} frames, the transcript needs {needed}"
+                if len(scores) < needed
+                else f"no path within beam {search.beams()[-1].search:g}"
+            )
+            outcomes.append(Outcome(utterance, "failed", float("nan"), 0.0, reason))
+            continue
+        status = "ok" if found.beam == search.beam else "retried"
+        outcomes.append(Outcome(utterance, status, round(found.score, 4), found.beam, ""))
+        alignments[utterance] = found.pdfs
+    write_shard(path, alignments, outcomes)
+    return table

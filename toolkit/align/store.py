@@ -1,0 +1,85 @@
+"""Alignments on disk: one file per shard of features, and a table of how each utterance fared."""
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.files import write_atomically
+
+
+class MissingAlignmentError(ToolkitError):
+    """An utterance without an alignment."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the alignment of one utterance went: a line of `table.tsv`."""
+
+    utterance: str
+    """Utterance id."""
+    status: str
+    """`ok`, `retried` (a wider beam was needed) or `failed`."""
+    log_likelihood_per_frame: float
+    """Unscaled; NaN when failed."""
+    beam: float
+    """The search beam that found the path; 0 when failed."""
+    reason: str
+    """Why it failed."""
+
+
+class AlignmentStore:
+    """A folder of `ali.NNNNNN.safetensors`, each with int32 pdf ids [T] by utterance."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+
+    @cached_property
+    def _shard_of(self) -> dict[str, Path]:
+        index = {}
+        for path in sorted(self._folder.glob("ali.*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                index |= dict.fromkeys(file.keys(), path)
+        return index
+
+    @property
+    def ids(self) -> list[str]:
+        """The aligned utterances, sorted within their shards."""
+        return list(self._shard_of)
+
+    def load(self, utterance: str) -> Tensor:
+        """The pdf of every frame, [T] int64."""
+        if utterance not in self._shard_of:
+            raise MissingAlignmentError(
+                f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
+            )
+        with safe_open(self._shard_of[utterance], framework="pt") as file:
+            return file.get_tensor(utterance).long()
+
+
+def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Outcome]) -> None:
+    """Write one shard; its part of the table first, so that the shard's presence means done."""
+    write_table(path.with_suffix(".tsv"), outcomes)
+    write_atomically(path, save({u: pdfs.int().contiguous() for u, pdfs in alignments.items()}))
+
+
+def write_table(path: Path, outcomes: Iterable[Outcome]) -> None:
+    """Write outcomes as tab-separated values under a line of names."""
+    lines = ["\t".join(field.name for field in fields(Outcome))]
+    for outcome in outcomes:
+        lines.append("\t".join(str(value) for value in astuple(outcome)))
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+def read_table(path: Path) -> list[Outcome]:
+    """Read what `write_table` wrote."""
+    outcomes = []
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        utterance, status, score, beam, reason = line.split("\t")
+        outcomes.append(Outcome(utterance, status, float(score), float(beam), reason))
+    return outcomes

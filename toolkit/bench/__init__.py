@@ -1,0 +1,1 @@
+"""Benchmarks: each module defines `benchmark()`, run by `toolkit bench NAME`."""

@@ -1,0 +1,99 @@
+"""Feature extraction on one core: ours beside bare kaldifeat, lhotse's default and the FFT."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.bench.harness import Case, Table, compare
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut
+
+RATE = 16000
+SECONDS = 10.0
+FILES = 20
+REPEATS = 9
+
+
+def benchmark() -> Table:
+    """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
+
+    Rows from samples leave decoding out. lhotse's default is 80 log-mel by its own torch code;
+    window and FFT alone are frames of 400 samples and a real FFT of 512 points.
+    """
+    from toolkit.stages.threads import one_thread
+
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        cases = _cases([_write_noise(Path(folder), number) for number in range(FILES)])
+        return compare(
+            cases,
+            unit="s of audio",
+            baseline="kaldifeat, samples to features",
+            repeats=REPEATS,
+            title="Features on one core",
+            notes=(f"{FILES} FLAC files of noise, {SECONDS:g} s each, one at a time",),
+        )
+
+
+def _write_noise(folder: Path, number: int) -> "MonoCut":
+    import numpy as np
+    import soundfile
+    from lhotse import Recording, SupervisionSegment
+    from lhotse.cut import MonoCut
+
+    path = folder / f"noise-{number}.flac"
+    noise = np.random.default_rng(number).normal(0.0, 0.1, round(SECONDS * RATE))
+    soundfile.write(path, noise.clip(-1, 1), RATE)
+    recording = Recording.from_file(path)
+    supervision = SupervisionSegment(path.stem, path.stem, 0.0, SECONDS, text="", speaker="noise")
+    return MonoCut(path.stem, 0.0, SECONDS, 0, supervisions=[supervision], recording=recording)
+
+
+def _cases(cuts: "Sequence[MonoCut]") -> list[Case]:
+    import kaldifeat
+    import torch
+    from lhotse import Fbank
+
+    from toolkit.features.audio import load_cut_audio
+    from toolkit.features.frontend import Frontend, FrontendConfig
+    from toolkit.features.shards import write_shard
+
+    ours = Frontend(FrontendConfig())
+    options = kaldifeat.FbankOptions()
+    options.frame_opts.dither = 0.0
+    options.mel_opts.num_bins = 64
+    bare = kaldifeat.Fbank(options)
+    lhotse = Fbank()
+    window = torch.hann_window(400)
+    samples = [load_cut_audio(cut) for cut in cuts]
+    scaled = [x * 32768 for x in samples]
+    folder = Path(cuts[0].recording.sources[0].source).parent / "shards"
+
+    def case(name: str, function: Callable[[Any], object], items: Sequence) -> Case:
+        def run() -> float:
+            for item in items:
+                function(item)
+            return SECONDS * len(items)
+
+        return Case(name, run)
+
+    def write(some: "Sequence[MonoCut]") -> float:
+        utterances = ((cut, "noise", ours(load_cut_audio(cut))) for cut in some)
+        write_shard(folder, 0, utterances, ours.config)
+        return SECONDS * len(some)
+
+    return [
+        case("kaldifeat, samples to features", bare, scaled),
+        case("ours, samples to features", ours, samples),
+        case("ours, FLAC to samples", load_cut_audio, cuts),
+        case("ours, FLAC to features", lambda cut: ours(load_cut_audio(cut)), cuts),
+        Case("ours, FLAC to shard", lambda: write(cuts)),
+        case("lhotse, samples to features", lambda x: lhotse.extract(x, RATE), samples),
+        case("lhotse, FLAC to features", lambda cut: cut.compute_features(lhotse), cuts),
+        case(
+            "window and FFT alone",
+            lambda x: torch.fft.rfft(x.unfold(0, 400, 160) * window, n=512),
+            samples,
+        ),
+    ]

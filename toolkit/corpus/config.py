@@ -1,0 +1,79 @@
+"""Which corpus a recipe reads, and how it is split."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("synthetic", "librispeech", "an4", "kaldi")
+"""Corpora with a reader: each is a module of `local` of that name."""
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """A corpus and its splits."""
+
+    name: str = "synthetic"
+    """Reader: "synthetic" (offline demo), "librispeech", "an4" or "kaldi" (data directories)."""
+    root: Path | None = None
+    """Folder of the corpus. None: the demo corpus is made, LibriSpeech's parts are downloaded."""
+    train: str = "train*"
+    """Pattern of the part names that are merged into the split "train"."""
+    dev: str = "dev*"
+    """Pattern of the parts to tune on; each is a split of its own name. Where none matches, "dev"
+    is held out of train by speaker."""
+    test: str = "test*"
+    """Pattern of the parts to report on; each is a split of its own name."""
+    dev_speakers: int = 3
+    """Speakers held out as "dev" of a corpus that has no such part."""
+    test_speakers: int = 3
+    """Speakers held out as "test" of a corpus that has no such part."""
+    rotation: int = 0
+    """Which speakers are held out: each step moves on by one held-out group."""
+    hours: float | None = None
+    """At most this many hours of training speech, by whole utterances drawn evenly; None: all."""
+    upper_case: bool = True
+    """Turn transcripts to upper case, as the CMU lexicon has its words."""
+    allow_pipes: bool = False
+    """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything: allow them only
+    in data of your own."""
+    pipes: Path | None = None
+    """Folder for what those commands write; None: `pipes` in the corpus's root."""
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise ValueError(f"name must be one of {', '.join(NAMES)}, not {self.name!r}")
+        if self.dev_speakers < 1 or self.test_speakers < 1:
+            raise ValueError("dev_speakers and test_speakers must be at least 1")
+        if self.rotation < 0:
+            raise ValueError("rotation must not be negative")
+        if self.hours is not None and self.hours <= 0:
+            raise ValueError("hours must be positive (or None for all)")
+
+
+@dataclass(frozen=True)
+class CheckConfig:
+    """What counts as a fault, and how many faults a split may have."""
+
+    alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
+    """Characters that words may have."""
+    sampling_rate: int = 16000
+    """Rate in Hz that audio is resampled to; other rates are noted."""
+    frames_per_phone: int = 3
+    """Frames of 10 ms that a phone takes at least: the emitting states of its HMM."""
+    max_seconds: float | None = None
+    """Longer training utterances are excluded; None: no limit."""
+    max_excluded: float = 0.2
+    """Largest share of a split's utterances that may be excluded ..."""
+    min_excluded: int = 20
+    """... unless no more than this many are: a tiny corpus may lose more than the share."""
+    listed: int = 50
+    """Utterances that report.txt names per kind of finding and split; report.json names all."""
+
+    def __post_init__(self) -> None:
+        if not self.alphabet:
+            raise ValueError("alphabet must not be empty")
+        if self.sampling_rate <= 0 or self.frames_per_phone < 1 or self.listed < 1:
+            raise ValueError("sampling_rate, frames_per_phone and listed must be positive")
+        if self.max_seconds is not None and self.max_seconds <= 0:
+            raise ValueError("max_seconds must be positive (or None for no limit)")
+        if not 0.0 <= self.max_excluded <= 1.0 or self.min_excluded < 0:
+            raise ValueError("max_excluded must be 0 to 1 and min_excluded not negative")

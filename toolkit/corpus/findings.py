@@ -1,0 +1,187 @@
+"""The kinds of faults that the check knows, and how to mend each."""
+
+from dataclasses import dataclass
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of finding."""
+
+    severity: str
+    """"error": something is excluded; "warning": look at it; "note": nothing needs doing."""
+    excluded_from: str
+    """Splits that leave the utterance out: "all", "train" or "none"."""
+    title: str
+    """What it is."""
+    fix: str
+    """What to do about it."""
+
+
+KINDS: dict[str, Kind] = {
+    "missing-audio": Kind(
+        ERROR, "all", "transcript without audio", "add the file, or delete the transcript's line"
+    ),
+    "unreadable-audio": Kind(
+        ERROR,
+        "all",
+        "audio that cannot be read",
+        "copy the file again from its source, or delete it",
+    ),
+    "empty-audio": Kind(
+        ERROR, "all", "audio without samples", "copy the file again from its source, or delete it"
+    ),
+    "truncated-audio": Kind(
+        ERROR,
+        "all",
+        "audio that ends before its header says or breaks off on decoding",
+        "copy the file again from its source (a broken download or a full disk)",
+    ),
+    "refused-pipe": Kind(
+        ERROR,
+        "all",
+        "shell command in a wav.scp, not run",
+        "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true",
+    ),
+    "bad-segment": Kind(
+        ERROR, "all", "segment outside its recording", "correct its times in `segments`"
+    ),
+    "missing-transcript": Kind(
+        ERROR, "all", "audio without a transcript", "add a transcript line, or delete the audio"
+    ),
+    "empty-transcript": Kind(
+        ERROR, "all", "transcript without words", "write what is said, or delete the line"
+    ),
+    "duplicate-id": Kind(
+        ERROR,
+        "all",
+        "utterance id used again in the same split (the first is kept)",
+        "give each utterance an id of its own, or delete the copies",
+    ),
+    "too-short": Kind(
+        ERROR,
+        "train",
+        "audio too short for its transcript",
+        "look whether the transcript belongs to the audio, and at the segment's times",
+    ),
+    "too-long": Kind(
+        ERROR,
+        "train",
+        "audio longer than check.max_seconds",
+        "cut it into segments, or raise check.max_seconds",
+    ),
+    "unspellable": Kind(
+        ERROR,
+        "train",
+        "only words that have no pronunciation and cannot be given one",
+        "write the words out in letters, or add them to the lexicon",
+    ),
+    "silent-audio": Kind(ERROR, "train", "audio of zeros alone", "record it again, or delete it"),
+    "duplicate-recording": Kind(
+        WARNING,
+        "none",
+        "recording id used again in wav.scp (the first is read)",
+        "give each recording an id of its own, or delete the other lines",
+    ),
+    "same-audio-and-text": Kind(
+        WARNING,
+        "none",
+        "same audio and transcript as another utterance",
+        "delete the copy; a copy of a test utterance in train makes the result too good",
+    ),
+    "speaker-overlap": Kind(
+        WARNING,
+        "none",
+        "speaker in more than one split",
+        "move the speaker to one split: results on known speakers are too good",
+    ),
+    "shared-id": Kind(
+        WARNING,
+        "none",
+        "utterance id in more than one split",
+        "look whether the same utterance is in both; give each an id of its own",
+    ),
+    "one-speaker": Kind(
+        WARNING,
+        "none",
+        "split with one speaker",
+        "see that the corpus names its speakers: normalisation and splits go by speaker",
+    ),
+    "bad-characters": Kind(
+        WARNING,
+        "none",
+        "characters outside the alphabet",
+        "write the word in letters of check.alphabet, or add the character there",
+    ),
+    "all-oov": Kind(
+        WARNING,
+        "none",
+        "no word of it is in the lexicon",
+        "look at the language and spelling; add the words to the lexicon: all are guesses so far",
+    ),
+    "short-test": Kind(
+        WARNING,
+        "none",
+        "audio too short for its transcript (still decoded and scored)",
+        "look whether the transcript belongs to the audio, and at the segment's times",
+    ),
+    "trimmed-segment": Kind(
+        NOTE,
+        "none",
+        "segment that ended up to 0.5 s past its recording, trimmed",
+        "correct its end in `segments` (-1 means the end of the recording)",
+    ),
+    "replaced-pipe": Kind(
+        NOTE,
+        "none",
+        "command that only decodes a file: the file is read instead of running it",
+        "nothing; name the file itself in wav.scp to be rid of this note",
+    ),
+    "other-rate": Kind(
+        NOTE,
+        "none",
+        "other sampling rate than check.sampling_rate, will be resampled",
+        "nothing; but speech recorded at 8 kHz has no energy above 4 kHz",
+    ),
+    "many-channels": Kind(
+        NOTE,
+        "none",
+        "more than one channel, will be averaged to one",
+        "nothing; but split the file when its channels hold different talkers",
+    ),
+    "oov": Kind(
+        NOTE,
+        "none",
+        "some words are not in the lexicon and get guessed pronunciations",
+        "add frequent ones to the lexicon: see oov.tsv",
+    ),
+}
+"""Kinds by name, in the order of the report."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of one utterance (or speaker, or split)."""
+
+    kind: str
+    """Name in `KINDS`."""
+    split: str
+    """Where it is."""
+    id: str
+    """Utterance, speaker (speaker-overlap) or split (one-speaker)."""
+    detail: str
+    """The file and what is wrong with it, in words."""
+    copy: int = 1
+    """Which cut of this id in the split: 1 is the first."""
+
+    @property
+    def excluded(self) -> bool:
+        """Whether later stages leave the utterance out."""
+        scope = KINDS[self.kind].excluded_from
+        return scope == "all" or (scope == "train" and is_train(self.split))
+
+
+def is_train(split: str) -> bool:
+    """Tell whether a split is trained on: its faults exclude more than those of a test split."""
+    return split.startswith("train")

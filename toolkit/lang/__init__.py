@@ -1,0 +1,1 @@
+"""Words: lexicon, pronunciation guessing, symbol tables, n-gram language models."""

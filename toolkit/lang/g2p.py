@@ -1,0 +1,300 @@
+"""Pronunciations for unseen words: a joint n-gram model of letters and phones.
+
+The model of Bisani and Ney (2008) in Phonetisaurus's two steps: align spellings and phones into
+graphones once (`graphones.py`), then estimate an n-gram over graphones (`ngram.py`).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.backoff import BackoffModel, Level
+from toolkit.lang.graphones import Aligner, Graphone, Pair
+from toolkit.lang.lexicon import Lexicon, Pronunciation
+from toolkit.lang.ngram import estimate_ids
+from toolkit.lang.tables import END, START
+from toolkit.stages.files import open_atomically
+
+ORDER = 6
+"""Graphones per n-gram."""
+ITERATIONS = 10
+"""Passes of expectation-maximisation."""
+ALIGNED_PAIRS = 40000
+"""Most lexicon entries that expectation-maximisation sees; the n-gram sees all."""
+BEAM = 24
+"""Hypotheses kept per word and letter."""
+CANDIDATES = 24
+"""Most frequent graphones tried for one spelling of one or two letters."""
+BATCH = 128
+"""Words decoded at once."""
+
+
+class G2pError(ToolkitError):
+    """A lexicon that teaches nothing, or a damaged model file."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A guessed pronunciation; `score` is its share, 0 to 1, of the hypotheses' probability."""
+
+    phones: Pronunciation
+    score: float
+
+
+def spellable(word: str) -> bool:
+    """Tell whether `word` is letters and apostrophes alone, with a letter among them."""
+    letters = word.replace("'", "")
+    return letters.isalpha()
+
+
+class G2p:
+    """A trained grapheme-to-phoneme model."""
+
+    def __init__(self, graphones: Sequence[Graphone], model: BackoffModel) -> None:
+        """Wrap a model whose vocabulary is numbered: graphone i is "i", beside <s> and </s>."""
+        self.graphones = tuple(graphones)
+        self.model = model
+        self.letters = frozenset(letter for spelling, _ in graphones for letter in spelling)
+        by_spelling: dict[str, list[int]] = {}
+        for index, (spelling, _) in enumerate(graphones):  # by falling frequency
+            by_spelling.setdefault(spelling, []).append(index)
+        self._candidates = {s: np.array(found[:CANDIDATES]) for s, found in by_spelling.items()}
+        self._words = np.array([model.ids[str(i)] for i in range(len(graphones))])
+
+    @classmethod
+    def train(cls, lexicon: Lexicon, exclude: Collection[str] = ()) -> "G2p":
+        """Train on the spellable words of `lexicon` but `exclude`.
+
+        Raises:
+          G2pError: not one entry can be aligned.
+        """
+        pairs: list[Pair] = [
+            (word, phones)
+            for word, phones in lexicon.pairs()
+            if spellable(word) and word not in exclude
+        ]
+        aligner = Aligner(
+            sorted({letter for word, _ in pairs for letter in word}),
+            sorted({phone for _, phones in pairs for phone in phones}),
+        )
+        step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
+        aligner.train(pairs[::step], ITERATIONS)
+        sequences = [path for path in aligner.align(pairs) if path]
+        if not sequences:
+            raise G2pError(
+                f"no pronunciation can be learnt from the lexicon ({len(pairs)} spellable entries)"
+            )
+        counts = Counter(index for path in sequences for index in path)
+        ranked = sorted(counts, key=lambda index: (-counts[index], index))
+        number = {index: i for i, index in enumerate(ranked)}
+        start, end = len(ranked), len(ranked) + 1
+        tokens = [t for path in sequences for t in (start, *(number[index] for index in path), end)]
+        vocabulary = [*map(str, range(len(ranked))), START, END]
+        model, _ = estimate_ids(np.array(tokens), vocabulary, ORDER)
+        return cls([aligner.graphone(index) for index in ranked], model)
+
+    def guess(self, words: Iterable[str]) -> dict[str, Guess]:
+        """Return the best pronunciation of each word; words it cannot spell are left out."""
+        return {word: found[0] for word, found in self.n_best(words, 1).items()}
+
+    def n_best(self, words: Iterable[str], count: int) -> dict[str, list[Guess]]:
+        """Return up to `count` pronunciations of each word, the likeliest first.
+
+        The probabilities of one pronunciation's different graphone sequences are added. A word
+        with an unknown letter, or of letters that no graphone joins, is left out.
+        """
+        known = [w for w in dict.fromkeys(words) if w and self.letters.issuperset(w)]
+        result: dict[str, list[Guess]] = {}
+        for first in range(0, len(known), BATCH):
+            batch = known[first : first + BATCH]
+            for word, hypotheses in zip(batch, self._search(batch), strict=True):
+                guesses = _merge(hypotheses)
+                if guesses:
+                    result[word] = guesses[:count]
+        return {word: result[word] for word in known if word in result}
+
+    def _search(self, words: list[str]) -> list[list[tuple[Pronunciation, float]]]:
+        """Return each word's complete hypotheses as (phones, log10 probability); beam search.
+
+        All words advance together by letter position; a graphone of two letters skips one.
+        """
+        longest = max(map(len, words))
+        waiting: list[list[_Hypotheses]] = [[] for _ in range(longest + 2)]
+        waiting[0].append(
+            _Hypotheses(
+                word=np.arange(len(words)),
+                state=self.model.start(len(words)),
+                score=np.zeros(len(words)),
+                parent=np.full(len(words), -1),
+                graphone=np.full(len(words), -1),
+            )
+        )
+        arena = _Arena()
+        result: list[list[tuple[Pronunciation, float]]] = [[] for _ in words]
+        for position in range(longest + 1):
+            if not waiting[position]:
+                continue
+            here = _Hypotheses.join(waiting[position]).prune()
+            entries = arena.add(here)
+            ended = np.array([len(words[w]) == position for w in here.word.tolist()])
+            self._finish(here, np.flatnonzero(ended), entries, arena, result)
+            for span in (1, 2):
+                spellings = [words[w][position : position + span] for w in here.word.tolist()]
+                expanded = self._expand(here, entries, spellings, span)
+                if expanded is not None:
+                    waiting[position + span].append(expanded)
+        return result
+
+    def _expand(
+        self, here: "_Hypotheses", entries: np.ndarray, spellings: list[str], span: int
+    ) -> "_Hypotheses | None":
+        """Append every candidate graphone for `spellings` to the hypotheses, None if none fits."""
+        none = np.zeros(0, dtype=np.int64)
+        options = [self._candidates.get(s, none) if len(s) == span else none for s in spellings]
+        source = np.repeat(np.arange(len(options)), [len(o) for o in options])
+        if not len(source):
+            return None
+        graphone = np.concatenate(options)
+        logprob, state = self.model.step(here.state[source], self._words[graphone])
+        return _Hypotheses(
+            word=here.word[source],
+            state=state,
+            score=here.score[source] + logprob,
+            parent=entries[source],
+            graphone=graphone,
+        )
+
+    def _finish(
+        self,
+        here: "_Hypotheses",
+        ended: np.ndarray,
+        entries: np.ndarray,
+        arena: "_Arena",
+        result: list[list[tuple[Pronunciation, float]]],
+    ) -> None:
+        """Close the hypotheses `ended` and append them to their words' results."""
+        end = np.full(len(ended), self.model.ids[END])
+        logprob, _ = self.model.step(here.state[ended], end)
+        total = here.score[ended] + logprob
+        for row, score in zip(ended.tolist(), total.tolist(), strict=True):
+            path = arena.path(int(entries[row]))
+            phones = tuple(phone for index in path for phone in self.graphones[index][1])
+            if phones:
+                result[int(here.word[row])].append((phones, score))
+
+    def save(self, path: Path) -> None:
+        """Write the model as a compressed .npz file of plain arrays."""
+        arrays = {
+            "letters": np.array([spelling for spelling, _ in self.graphones], dtype=np.str_),
+            "phones": np.array([" ".join(phones) for _, phones in self.graphones], dtype=np.str_),
+        }
+        for n, level in enumerate(self.model.levels):
+            arrays[f"context{n}"] = level.context.astype(np.int32)
+            arrays[f"word{n}"] = level.word.astype(np.int32)
+            arrays[f"logprob{n}"] = level.logprob.astype(np.float32)
+            arrays[f"backoff{n}"] = level.backoff.astype(np.float32)
+        with open_atomically(path, "wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "G2p":
+        """Read what `save` wrote (weights come back rounded to single precision).
+
+        Raises:
+          G2pError: the file is missing or damaged.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                phones = [tuple(text.split()) for text in file["phones"].tolist()]
+                graphones = list(zip(file["letters"].tolist(), phones, strict=True))
+                levels = [
+                    Level(
+                        context=file[f"context{n}"].astype(np.int64),
+                        word=file[f"word{n}"].astype(np.int64),
+                        logprob=file[f"logprob{n}"].astype(np.float64),
+                        backoff=file[f"backoff{n}"].astype(np.float64),
+                    )
+                    for n in range(sum(name.startswith("context") for name in file.files))
+                ]
+            vocabulary = [*map(str, range(len(graphones))), START, END]
+            return cls(graphones, BackoffModel(vocabulary, levels))
+        except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
+            raise G2pError(f"{path}: not a G2P model ({error}); build the lexicon again") from error
+
+
+@dataclass(frozen=True)
+class _Hypotheses:
+    """Partial pronunciations, [H]: their word, n-gram state, log10 score, last graphone and the
+    arena entry of what came before."""
+
+    word: np.ndarray
+    state: np.ndarray
+    score: np.ndarray
+    parent: np.ndarray
+    graphone: np.ndarray
+
+    @staticmethod
+    def join(parts: list["_Hypotheses"]) -> "_Hypotheses":
+        return _Hypotheses(
+            word=np.concatenate([p.word for p in parts]),
+            state=np.concatenate([p.state for p in parts]),
+            score=np.concatenate([p.score for p in parts]),
+            parent=np.concatenate([p.parent for p in parts]),
+            graphone=np.concatenate([p.graphone for p in parts]),
+        )
+
+    def prune(self) -> "_Hypotheses":
+        """Keep the BEAM best of each word, ordered by word and falling score."""
+        order = np.lexsort((-self.score, self.word))
+        word = self.word[order]
+        rank = np.arange(len(word)) - np.searchsorted(word, word)
+        kept = order[rank < BEAM]
+        return _Hypotheses(
+            self.word[kept],
+            self.state[kept],
+            self.score[kept],
+            self.parent[kept],
+            self.graphone[kept],
+        )
+
+
+class _Arena:
+    """All kept hypotheses as linked lists, to read a complete one back."""
+
+    def __init__(self) -> None:
+        self._parents: list[int] = []
+        self._graphones: list[int] = []
+
+    def add(self, hypotheses: _Hypotheses) -> np.ndarray:
+        """Store hypotheses; return their entries, [H]."""
+        first = len(self._parents)
+        self._parents.extend(hypotheses.parent.tolist())
+        self._graphones.extend(hypotheses.graphone.tolist())
+        return np.arange(first, len(self._parents))
+
+    def path(self, entry: int) -> list[int]:
+        """Return the graphones that lead to `entry`."""
+        return list(self._backwards(entry))[::-1]
+
+    def _backwards(self, entry: int) -> Iterator[int]:
+        while self._graphones[entry] >= 0:
+            yield self._graphones[entry]
+            entry = self._parents[entry]
+
+
+def _merge(hypotheses: list[tuple[Pronunciation, float]]) -> list[Guess]:
+    """Add up the hypotheses of one pronunciation; sort by falling share, then by phones."""
+    if not hypotheses:
+        return []
+    best = max(score for _, score in hypotheses)
+    shares: dict[Pronunciation, float] = {}
+    for phones, score in hypotheses:
+        shares[phones] = shares.get(phones, 0.0) + 10 ** (score - best)
+    total = sum(shares.values())
+    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return [Guess(phones, share / total) for phones, share in ranked]

@@ -1,0 +1,167 @@
+"""Alignment of spellings with pronunciations into graphones, by expectation-maximisation."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+Pair = tuple[str, tuple[str, ...]]
+"""A spelling and its phones."""
+
+Graphone = tuple[str, tuple[str, ...]]
+"""One or two letters and the phones they stand for: 1 letter and 0 to 2, or 2 letters and 1."""
+
+_SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
+_FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graphones do not win
+
+
+class Aligner:
+    """A unigram model of graphones over fixed letters and phones.
+
+    Weights are one flat array: the four shapes' blocks, each indexed by its letters and phones as
+    digits. A recursion runs over the letters and treats all words of one length at once.
+    """
+
+    def __init__(self, letters: Sequence[str], phones: Sequence[str]) -> None:
+        self.letters = tuple(letters)
+        self.phones = tuple(phones)
+        self._letter_ids = {letter: i for i, letter in enumerate(letters)}
+        self._phone_ids = {phone: i for i, phone in enumerate(phones)}
+        a, p = len(letters), len(phones)
+        sizes = [a**n * p**m for n, m in _SHAPES]
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)])
+        self.weights = np.full(sum(sizes), _FLAT)
+
+    def train(self, pairs: Sequence[Pair], iterations: int) -> None:
+        """Fit the weights to `pairs`; those that no graphones can spell count for nothing."""
+        batches = list(self._batches(pairs))
+        for _ in range(iterations):
+            counts = np.zeros_like(self.weights)
+            for _, ids, lengths in batches:
+                self._add_counts(ids, lengths, counts)
+            self.weights = counts / max(counts.sum(), 1e-300)
+
+    def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
+        """Return each pair's best graphone ids in order, an empty list where there is none."""
+        result: list[list[int]] = [[] for _ in pairs]
+        for rows, ids, lengths in self._batches(pairs):
+            for row, path in zip(rows, self._best(ids, lengths), strict=True):
+                result[row] = path
+        return result
+
+    def graphone(self, index: int) -> Graphone:
+        """Return the graphone with the id `index`."""
+        shape = int(np.searchsorted(self._offsets, index, side="right")) - 1
+        index -= int(self._offsets[shape])
+        num_letters, num_phones = _SHAPES[shape]
+        phones = []
+        for _ in range(num_phones):
+            index, digit = divmod(index, len(self.phones))
+            phones.append(self.phones[digit])
+        letters = []
+        for _ in range(num_letters):
+            index, digit = divmod(index, len(self.letters))
+            letters.append(self.letters[digit])
+        return "".join(reversed(letters)), tuple(reversed(phones))
+
+    def _batches(
+        self, pairs: Sequence[Pair]
+    ) -> Iterator[tuple[list[int], list[np.ndarray], np.ndarray]]:
+        """Yield (rows, graphone ids, phone counts) for words of equal length, at most 4096 each.
+
+        The ids are, for each letter position i, an array [N, J + 1, 4]: the graphone of each shape
+        that ends at letter i and phone j, -1 where the shape does not fit.
+        """
+        by_length: dict[int, list[int]] = {}
+        for row, (spelling, phones) in enumerate(pairs):
+            if spelling and phones:
+                by_length.setdefault(len(spelling), []).append(row)
+        for length in sorted(by_length):
+            rows = by_length[length]
+            for first in range(0, len(rows), 4096):
+                chunk = rows[first : first + 4096]
+                letters = np.array([[self._letter_ids[c] for c in pairs[r][0]] for r in chunk])
+                lengths = np.array([len(pairs[r][1]) for r in chunk])
+                phones = np.full((len(chunk), int(lengths.max())), -1)
+                for n, r in enumerate(chunk):
+                    phones[n, : lengths[n]] = [self._phone_ids[p] for p in pairs[r][1]]
+                yield chunk, self._ids(letters, phones), lengths
+
+    def _ids(self, letters: np.ndarray, phones: np.ndarray) -> list[np.ndarray]:
+        a, p = len(self.letters), len(self.phones)
+        none = np.full((len(letters), 1), -1)
+        one = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j
+        before = np.concatenate([none, one[:, :-1]], axis=1)
+        two = np.where((before >= 0) & (one >= 0), before * p + one, -1)
+        result = []
+        for i in range(letters.shape[1]):
+            letter = letters[:, i, None]
+            ids = np.full((*one.shape, 4), -1)
+            ids[..., 0] = self._offsets[0] + letter
+            ids[..., 1] = np.where(one >= 0, self._offsets[1] + letter * p + one, -1)
+            ids[..., 2] = np.where(two >= 0, self._offsets[2] + letter * p * p + two, -1)
+            if i > 0:
+                pair = letters[:, i - 1, None] * a + letter
+                ids[..., 3] = np.where(one >= 0, self._offsets[3] + pair * p + one, -1)
+            result.append(ids)
+        return result
+
+    def _arcs(self, ids: np.ndarray) -> np.ndarray:
+        return np.where(ids >= 0, self.weights[ids], 0.0)
+
+    def _add_counts(self, ids: list[np.ndarray], lengths: np.ndarray, counts: np.ndarray) -> None:
+        """Add the posterior counts of one batch (forward-backward) to `counts`."""
+        arcs = [self._arcs(i) for i in ids]
+        num, width = arcs[0].shape[:2]
+        rows = np.arange(num)
+        forward = [np.zeros((num, width))]
+        forward[0][:, 0] = 1.0
+        for i, arc in enumerate(arcs):
+            forward.append((_sources(forward, i) * arc).sum(axis=-1))
+        total = forward[-1][rows, lengths]
+        backward = [np.zeros((num, width)) for _ in range(len(arcs) + 2)]
+        with np.errstate(divide="ignore"):
+            backward[-2][rows, lengths] = np.where(total > 0, 1 / total, 0.0)
+        for i in range(len(arcs) - 1, -1, -1):
+            posterior = _sources(forward, i) * arcs[i] * backward[i + 1][..., None]
+            fits = ids[i] >= 0
+            counts += np.bincount(ids[i][fits], posterior[fits], minlength=len(counts))
+            flow = arcs[i] * backward[i + 1][..., None]
+            backward[i] += flow[..., 0]
+            backward[i][:, :-1] += flow[:, 1:, 1]
+            backward[i][:, :-2] += flow[:, 2:, 2]
+            if i > 0:
+                backward[i - 1][:, :-1] += flow[:, 1:, 3]
+
+    def _best(self, ids: list[np.ndarray], lengths: np.ndarray) -> list[list[int]]:
+        """Return the best path of graphone ids of each word of a batch (Viterbi)."""
+        num, width = ids[0].shape[:2]
+        score = [np.zeros((num, width))]
+        score[0][:, 0] = 1.0
+        choice = []
+        for i, positions in enumerate(ids):
+            candidates = _sources(score, i) * self._arcs(positions)
+            choice.append(candidates.argmax(axis=-1))
+            score.append(candidates.max(axis=-1))
+        paths = []
+        for n in range(num):
+            i, j = len(ids), int(lengths[n])
+            path: list[int] = []
+            if score[i][n, j] > 0:
+                while i > 0:
+                    shape = int(choice[i - 1][n, j])
+                    path.append(int(ids[i - 1][n, j, shape]))
+                    i, j = i - _SHAPES[shape][0], j - _SHAPES[shape][1]
+            paths.append(path[::-1])
+        return paths
+
+
+def _sources(scores: list[np.ndarray], i: int) -> np.ndarray:
+    """Gather the score where a graphone of each shape that ends at letter `i` began, [N, J, 4]."""
+    last = scores[i]
+    result = np.zeros((*last.shape, 4))
+    result[..., 0] = last
+    result[:, 1:, 1] = last[:, :-1]
+    result[:, 2:, 2] = last[:, :-2]
+    if i > 0:
+        result[:, 1:, 3] = scores[i - 1][:, :-1]
+    return result

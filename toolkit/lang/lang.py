@@ -1,0 +1,123 @@
+"""The words a recogniser knows: their pronunciations, phones and integers, as one folder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.lexicon import Lexicon, add_disambiguation
+from toolkit.lang.tables import (
+    EPSILON,
+    SPOKEN_NOISE,
+    UNKNOWN,
+    SymbolTable,
+    phone_table,
+    word_table,
+)
+from toolkit.lang.text import Normaliser
+from toolkit.stages.files import open_atomically, write_atomically
+
+
+class LangError(ToolkitError):
+    """Words or transcripts with which no recogniser can be built."""
+
+
+@dataclass(frozen=True)
+class Lang:
+    """A vocabulary with its pronunciations and symbol tables.
+
+    Silence between words is no entry here: the decoding and alignment graphs add SIL.
+    """
+
+    lexicon: Lexicon
+    """The vocabulary and <UNK>, which is pronounced SPN."""
+    phones: SymbolTable
+    """<eps> 0, SIL 1, SPN 2, phones, #0, #1, ... (see `disambiguated_entries`)."""
+    words: SymbolTable
+    """<eps> 0, words, <UNK>, #0, <s>, </s>."""
+    normaliser: str = Normaliser.id
+    """Id of the rules that made the words out of written text."""
+
+    @classmethod
+    def of(cls, lexicon: Lexicon) -> "Lang":
+        """Build the tables for `lexicon`, to which <UNK> is added."""
+        lexicon = lexicon.restrict(lexicon.keys() - {UNKNOWN})
+        if not lexicon:
+            raise LangError("the vocabulary is empty")
+        lexicon.add(UNKNOWN, (SPOKEN_NOISE,))
+        highest = add_disambiguation(lexicon.pairs())[1]
+        return cls(lexicon, phone_table(lexicon.phones(), highest + 2), word_table(lexicon.keys()))
+
+    @property
+    def disambig_symbols(self) -> list[str]:
+        """#0 (for the grammar's back-off arcs), the lexicon's #1 ..., last the silence's."""
+        return [phone for phone in self.phones if phone.startswith("#")]
+
+    @property
+    def real_phones(self) -> list[str]:
+        """The phones that have sounds, SIL and SPN first, by id."""
+        return [p for p in self.phones if p != EPSILON and not p.startswith("#")]
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The words, sorted, without <UNK>."""
+        return sorted(self.lexicon.keys() - {UNKNOWN})
+
+    def word_id(self, word: str) -> int:
+        """Return the id of `word`, <UNK>'s for one outside the vocabulary."""
+        return self.words[word if word in self.lexicon else UNKNOWN]
+
+    def pronunciation_ids(self, word: str) -> list[list[int]]:
+        """Return the phone ids of every pronunciation of `word`, <UNK>'s where it is unknown."""
+        known = self.lexicon.get(word) or self.lexicon[UNKNOWN]
+        return [[self.phones[phone] for phone in phones] for phones in known]
+
+    def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
+        """Return the lexicon for L: (word id, phone ids ending in #1, #2, ... where needed), and
+        the id of the symbol that follows optional silence, the last one, as in Kaldi."""
+        entries, _ = add_disambiguation(self.lexicon.pairs())
+        ids = [(self.words[word], [self.phones[p] for p in phones]) for word, phones in entries]
+        return ids, self.phones[self.disambig_symbols[-1]]
+
+    def save(self, folder: Path) -> None:
+        """Write lexicon.txt, lexicon_disambig.txt, phones.txt, words.txt, disambig.txt, vocab.txt
+        (Kaldi's forms) and lang.json."""
+        folder = Path(folder)
+        self.lexicon.write(folder / "lexicon.txt")
+        entries, _ = add_disambiguation(self.lexicon.pairs())
+        with open_atomically(folder / "lexicon_disambig.txt") as file:
+            file.writelines(f"{word} {' '.join(phones)}\n" for word, phones in entries)
+        self.phones.write(folder / "phones.txt")
+        self.words.write(folder / "words.txt")
+        for name, lines in (("disambig", self.disambig_symbols), ("vocab", self.vocabulary)):
+            write_atomically(folder / f"{name}.txt", "".join(f"{line}\n" for line in lines))
+        settings = {"normaliser": self.normaliser}
+        write_atomically(folder / "lang.json", json.dumps(settings, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Lang":
+        """Read what `save` wrote (lexicon.txt, phones.txt, words.txt, lang.json).
+
+        Raises:
+          LangError: the files do not belong together.
+        """
+        folder = Path(folder)
+        try:
+            normaliser = json.loads((folder / "lang.json").read_text("utf-8"))["normaliser"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LangError(f"{folder / 'lang.json'}: not readable ({error})") from error
+        lang = cls(
+            Lexicon.read(folder / "lexicon.txt", stress=True),
+            SymbolTable.read(folder / "phones.txt"),
+            SymbolTable.read(folder / "words.txt"),
+            str(normaliser),
+        )
+        absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
+        absent += [word for word in sorted(lang.lexicon) if word not in lang.words]
+        if absent or UNKNOWN not in lang.lexicon or len(lang.disambig_symbols) < 2:
+            raise LangError(
+                f"{folder}: lexicon.txt, phones.txt and words.txt do not belong together"
+                + (f" ({absent[0]!r} has no id)" if absent else "")
+                + "; run the language stage again"
+            )
+        return lang

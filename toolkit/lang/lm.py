@@ -1,0 +1,107 @@
+"""The language model stage: an ARPA file, estimated or given, and its perplexity per split."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from toolkit.lang.arpa import read_arpa, write_arpa
+from toolkit.lang.backoff import BackoffModel
+from toolkit.lang.config import NgramConfig
+from toolkit.lang.lmplz import estimate_with_lmplz
+from toolkit.lang.ngram import estimate
+from toolkit.lang.perplexity import perplexity
+from toolkit.lang.prepare import Transcripts
+from toolkit.lang.text import Normaliser, count_words, read_sentences
+from toolkit.stages.files import open_atomically, write_atomically
+
+
+def word_weights(config: NgramConfig) -> dict[str, float] | None:
+    """Rank the words that the language model brings to the vocabulary.
+
+    Returns:
+      Counts in `config.text`, or probabilities in `config.arpa`; None where the training
+      transcripts are the only text.
+    """
+    if config.arpa is not None:
+        model = read_arpa(config.arpa)
+        probabilities = 10.0 ** model.levels[0].logprob
+        return dict(zip(model.vocabulary, probabilities.tolist(), strict=True))
+    if config.text is not None:
+        return dict(count_words(read_sentences(config.text, Normaliser())))
+    return None
+
+
+def prepare_lm(
+    config: NgramConfig,
+    texts_by_split: Mapping[str, Transcripts],
+    vocabulary: Collection[str],
+    out: Path,
+    train: str = "train",
+) -> dict[str, float]:
+    """Write `lm.arpa`, `perplexity.tsv` and `report.json`.
+
+    Words outside `vocabulary` count as <UNK>; in a given ARPA file their n-grams are dropped.
+
+    Args:
+      config: see `NgramConfig`.
+      texts_by_split: transcripts by split, normalised or not.
+      vocabulary: the recogniser's words.
+      out: the folder.
+      train: the split whose transcripts are the text when `config` names none.
+
+    Returns:
+      The n-grams by order, and each split's perplexity (known words) and OOV rate (0 to 1).
+    """
+    normaliser = Normaliser()
+    rules: list[str] = []
+    if config.arpa is not None:
+        model = read_arpa(config.arpa).restrict(vocabulary)
+    else:
+        if config.text is not None:
+            sentences = read_sentences(config.text, normaliser)
+        else:
+            sentences = _sentences(texts_by_split.get(train, {}), normaliser)
+        if config.estimator == "lmplz":
+            model = estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts)
+        else:
+            model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
+            rules = [
+                f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts
+            ]
+    write_arpa(model, out / "lm.arpa")
+    headline: dict[str, float] = {
+        f"{n}-grams": len(level.word) for n, level in enumerate(model.levels, 1)
+    }
+    report = {
+        "ngrams": [len(level.word) for level in model.levels],
+        "discounts": rules,
+        "removed_characters": dict(sorted(normaliser.removed.items())),
+        "missing_words": len(set(vocabulary) - set(model.vocabulary)),
+    }
+    write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
+    return headline | _write_perplexity(model, texts_by_split, out / "perplexity.tsv")
+
+
+def _sentences(texts: Transcripts, normaliser: Normaliser) -> Iterator[list[str]]:
+    """Yield the words of every transcript that has any, by utterance id."""
+    for _, text in sorted(texts.items()):
+        words = normaliser.words(text)
+        if words:
+            yield words
+
+
+def _write_perplexity(
+    model: BackoffModel, texts_by_split: Mapping[str, Transcripts], path: Path
+) -> dict[str, float]:
+    headline = {}
+    with open_atomically(path) as file:
+        file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\n")
+        for split in sorted(texts_by_split):
+            found = perplexity(model, _sentences(texts_by_split[split], Normaliser()))
+            file.write(
+                f"{split}\t{found.sentences}\t{found.words}\t{found.oov}\t{found.oov_rate:.4f}\t"
+                f"{found.ppl:.2f}\t{found.ppl_known:.2f}\n"
+            )
+            headline[f"ppl_{split}"] = found.ppl_known
+            headline[f"oov_{split}"] = found.oov_rate
+    return headline

@@ -1,0 +1,143 @@
+"""The language stage: vocabulary, pronunciations, guesses and out-of-vocabulary report."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.lang.config import LangConfig
+from toolkit.lang.g2p import G2p, Guess, spellable
+from toolkit.lang.lang import Lang, LangError
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.text import Normaliser
+from toolkit.stages.files import open_atomically, write_atomically
+
+Transcripts = Mapping[str, str]
+"""Text by utterance id."""
+
+
+def prepare_lang(
+    config: LangConfig,
+    texts_by_split: Mapping[str, Transcripts],
+    lm_words: Mapping[str, float] | None,
+    out: Path,
+    train: str = "train",
+) -> dict[str, float]:
+    """Write the folder of a `Lang`, `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
+
+    The vocabulary is the words of the training transcripts and the most frequent words of
+    `lm_words`. What the lexicon lacks is guessed and listed in `g2p.tsv`; words that cannot be
+    guessed (SPN, score 0 there) are left out and become <UNK>. `oov.tsv` lists each split's words
+    outside the vocabulary with the utterances that have them.
+
+    Args:
+      config: see `LangConfig`.
+      texts_by_split: transcripts, normalised or not, by split.
+      lm_words: normalised words of the language model with a weight to rank them (see
+        `lm.word_weights`), None for none.
+      out: the folder.
+      train: name of the training split.
+
+    Returns:
+      Sizes, and the out-of-vocabulary rate of each split (share of tokens, 0 to 1).
+
+    Raises:
+      LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
+    """
+    normaliser = Normaliser()
+    words_by_split = {
+        split: {utterance: normaliser.words(text) for utterance, text in texts.items()}
+        for split, texts in texts_by_split.items()
+    }
+    needed = {word for words in words_by_split.get(train, {}).values() for word in words}
+    if not needed:
+        raise LangError(f"the split {train!r} has no transcript with a word in it")
+    source = source_lexicon(config)
+    wanted = needed | set(_ranked(config, lm_words or {}, source))
+    lexicon = source.restrict(wanted)
+    guesses = _guess(source, sorted(wanted - source.keys()), out)
+    for word, guess in guesses.items():
+        if guess:
+            lexicon.add(word, guess.phones)
+    if not lexicon:
+        raise LangError(
+            "not one word of the training transcripts has a pronunciation; do lexicon and "
+            "transcripts belong to the same language?"
+        )
+    lang = Lang.of(lexicon)
+    lang.save(out)
+    with open_atomically(out / "g2p.tsv") as file:
+        file.write("word\tpronunciation\tscore\n")
+        for word, guess in guesses.items():
+            found = f"{' '.join(guess.phones)}\t{guess.score:.3f}" if guess else "SPN\t0"
+            file.write(f"{word}\t{found}\n")
+    oov = _report_oov(words_by_split, lang, out / "oov.tsv")
+    report = {
+        "words": len(lang.vocabulary),
+        "pronunciations": sum(1 for _ in lexicon.pairs()),
+        "phones": len(lang.real_phones),
+        "guessed": sum(guess is not None for guess in guesses.values()),
+        "not_guessed": sum(guess is None for guess in guesses.values()),
+        "removed_characters": dict(sorted(normaliser.removed.items())),
+        "oov": oov,
+    }
+    write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
+    unknown = oov[train]["rate"]
+    if unknown > config.max_unknown:
+        raise LangError(
+            f"{unknown:.1%} of the training words have no pronunciation (limit "
+            f"{config.max_unknown:.0%}); see {out / 'oov.tsv'}, add them to the lexicon, or raise "
+            f"max_unknown"
+        )
+    headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
+    return headline | {f"oov_{split}": numbers["rate"] for split, numbers in oov.items()}
+
+
+def source_lexicon(config: LangConfig) -> Lexicon:
+    """Read the lexicon that words are looked up in."""
+    if config.lexicon is None:
+        return Lexicon.from_cmudict(stress=config.stress)
+    return Lexicon.read(config.lexicon, stress=config.stress)
+
+
+def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
+    """Return the heaviest words that have, or may get, a pronunciation; ties by spelling."""
+    usable = [
+        word for word in lm_words if word in source or (config.g2p_for_lm_words and spellable(word))
+    ]
+    return sorted(usable, key=lambda word: (-lm_words[word], word))[: config.vocabulary_size]
+
+
+def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | None]:
+    """Guess pronunciations of `words`; train and keep a model only when there are any."""
+    if not any(spellable(word) for word in words) or not any(map(spellable, source)):
+        return dict.fromkeys(words)
+    model = G2p.train(source)
+    model.save(out / "g2p.npz")
+    found = model.guess(words)
+    return {word: found.get(word) for word in words}
+
+
+def _report_oov(
+    words_by_split: Mapping[str, Mapping[str, list[str]]], lang: Lang, path: Path
+) -> dict[str, dict[str, float]]:
+    """List the words outside the vocabulary; return types, tokens and rate of each split."""
+    summary = {}
+    with open_atomically(path) as file:
+        file.write("split\tword\tcount\tutterances\n")
+        for split in sorted(words_by_split):
+            utterances: dict[str, list[str]] = {}
+            counts: Counter[str] = Counter()
+            total = 0
+            for utterance, words in sorted(words_by_split[split].items()):
+                total += len(words)
+                unknown = [word for word in words if word not in lang.lexicon]
+                counts.update(unknown)
+                for word in dict.fromkeys(unknown):
+                    utterances.setdefault(word, []).append(utterance)
+            for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+                file.write(f"{split}\t{word}\t{count}\t{' '.join(utterances[word])}\n")
+            tokens = sum(counts.values())
+            rate = tokens / total if total else 0.0
+            summary[split] = {"types": len(counts), "tokens": tokens, "words": total, "rate": rate}
+    return summary

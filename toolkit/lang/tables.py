@@ -1,0 +1,114 @@
+"""Symbol tables: phones and words as integers, in OpenFst's and k2's text format."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.text import read_lines
+from toolkit.stages.files import open_atomically
+
+EPSILON = "<eps>"
+SILENCE = "SIL"
+SPOKEN_NOISE = "SPN"
+UNKNOWN = "<UNK>"
+START = "<s>"
+END = "</s>"
+
+
+class TableError(ToolkitError):
+    """A symbol table with a fault, or a symbol that it lacks."""
+
+
+class SymbolTable:
+    """Symbols and their ids, one to one."""
+
+    def __init__(self, ids: dict[str, int]) -> None:
+        self._ids = ids
+        self._symbols = {index: symbol for symbol, index in ids.items()}
+        if len(self._symbols) != len(ids):
+            raise TableError("symbol table: two symbols share an id")
+
+    @classmethod
+    def of(cls, symbols: Iterable[str]) -> "SymbolTable":
+        """Number `symbols` 0, 1, ... in the order given; a repeated one is a TableError."""
+        ids: dict[str, int] = {}
+        for symbol in symbols:
+            if symbol in ids:
+                raise TableError(f"symbol table: {symbol!r} occurs twice; is it a reserved name?")
+            ids[symbol] = len(ids)
+        return cls(ids)
+
+    @classmethod
+    def read(cls, path: Path) -> "SymbolTable":
+        """Read lines of `symbol id`.
+
+        Raises:
+          TableError: a line of another form or a repeated symbol or id, with file and line.
+        """
+        ids: dict[str, int] = {}
+        seen: set[int] = set()
+        for number, line in read_lines(path):
+            fields = line.split()
+            if not fields:
+                continue
+            if len(fields) != 2 or not fields[1].isdecimal():
+                raise TableError(f"{path}:{number}: expected `symbol id`, found {line!r}")
+            symbol, index = fields[0], int(fields[1])
+            if symbol in ids or index in seen:
+                raise TableError(f"{path}:{number}: {line!r} repeats a symbol or an id")
+            ids[symbol] = index
+            seen.add(index)
+        return cls(ids)
+
+    def write(self, path: Path) -> None:
+        """Write lines of `symbol id`, by rising id."""
+        with open_atomically(path) as file:
+            file.writelines(f"{self._symbols[i]} {i}\n" for i in sorted(self._symbols))
+
+    def __getitem__(self, symbol: str) -> int:
+        try:
+            return self._ids[symbol]
+        except KeyError:
+            raise TableError(f"symbol table has no {symbol!r}") from None
+
+    def get(self, symbol: str, default: int) -> int:
+        """Return the id of `symbol`, or `default`."""
+        return self._ids.get(symbol, default)
+
+    def symbol(self, index: int) -> str:
+        """Return the symbol with the id `index`."""
+        try:
+            return self._symbols[index]
+        except KeyError:
+            raise TableError(f"symbol table has no id {index}") from None
+
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self._ids
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._symbols[i] for i in sorted(self._symbols))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymbolTable) and self._ids == other._ids
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def phone_table(phones: Iterable[str], num_disambig: int) -> SymbolTable:
+    """Number <eps> 0, SIL 1, SPN 2, the other phones sorted, then #0 ... #(num_disambig - 1)."""
+    others = sorted(set(phones) - {SILENCE, SPOKEN_NOISE})
+    disambig = [f"#{i}" for i in range(num_disambig)]
+    return SymbolTable.of([EPSILON, SILENCE, SPOKEN_NOISE, *others, *disambig])
+
+
+def word_table(words: Iterable[str]) -> SymbolTable:
+    """Number <eps> 0, the words sorted, then <UNK>, #0, <s>, </s> (Kaldi's order at the end).
+
+    arpa2fst's `--disambig-symbol=#0` replaces <s> and </s> by epsilon and needs neither here; they
+    are listed, as Kaldi does, for tools that look them up. It skips n-grams of unlisted words.
+    """
+    special = [UNKNOWN, "#0", START, END]
+    return SymbolTable.of([EPSILON, *sorted(set(words) - set(special) - {EPSILON}), *special])

@@ -1,0 +1,128 @@
+"""Text for language models and transcripts: files, sentences, one normalisation for both."""
+
+import glob
+import gzip
+import re
+import unicodedata
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+
+
+class TextError(ToolkitError):
+    """Text that is missing or cannot be read."""
+
+
+TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
+QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
+
+
+class Normaliser:
+    """Written English to the words that are spoken: A to Z and the apostrophe, in upper case.
+
+    Accents fall off (NFKD), hyphens and punctuation part words, the titles MR, MRS and DR are
+    spelled out (the form of LibriSpeech's transcripts), and every other character (digits, other
+    alphabets, symbols) is removed and counted in `removed`. Normalising twice changes nothing.
+    """
+
+    id = "english-upper-1"
+    """Names this rule set wherever its output is stored; a change of rules needs a new name."""
+
+    def __init__(self) -> None:
+        self.removed: Counter[str] = Counter()
+
+    def words(self, text: str) -> list[str]:
+        """Return the normalised words of `text`."""
+        if not text.isascii():
+            text = unicodedata.normalize("NFKD", text.translate(QUOTES))
+            text = "".join(_simplify(c) for c in text)
+        text = text.upper().replace("`", "'")
+        foreign = _FOREIGN.findall(text)
+        if foreign:
+            self.removed.update(foreign)
+            text = _FOREIGN.sub("", text)
+        words = _PUNCTUATION.sub(" ", text).split()
+        return [TITLES.get(word, word) for word in words if word.strip("'")]
+
+    def __call__(self, text: str) -> str:
+        """Return `text` normalised, its words parted by single spaces."""
+        return " ".join(self.words(text))
+
+
+_PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
+_FOREIGN = re.compile(r"[^A-Z'\s\-.,;:!?\"()\[\]{}/\\_]")
+
+
+def _simplify(character: str) -> str:
+    """Drop an accent; turn Unicode punctuation into a hyphen, which parts words."""
+    category = unicodedata.category(character)
+    if character.isascii():
+        return character
+    if category == "Mn":
+        return ""
+    return "-" if category.startswith("P") else character
+
+
+def text_files(source: Path) -> list[Path]:
+    """List the files that `source` names, in sorted order.
+
+    Args:
+      source: a file, a folder (its *.txt and *.txt.gz, at any depth) or a glob pattern.
+
+    Raises:
+      TextError: nothing is there.
+    """
+    source = Path(source)
+    if source.is_file():
+        return [source]
+    if source.is_dir():
+        found = [p for p in source.rglob("*") if p.name.endswith((".txt", ".txt.gz"))]
+        wanted = "no .txt or .txt.gz file in the folder"
+    else:
+        found = [Path(p) for p in glob.glob(str(source), recursive=True)]
+        wanted = "no file, folder or pattern matches"
+    files = sorted(p for p in found if p.is_file())
+    if not files:
+        raise TextError(f"language model text: {wanted} {source}")
+    return files
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a UTF-8 text file, gzipped or not.
+
+    Raises:
+      TextError: the file cannot be read, with the line where it broke.
+    """
+    opener = gzip.open if str(path).endswith(".gz") else open
+    number = 0
+    try:
+        with opener(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{path}:{number}: not UTF-8 ({error.reason}); convert it, for example with "
+            f"`iconv -f latin1 -t utf-8`"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise TextError(f"{path}: cannot be read after line {number}: {error}") from error
+
+
+def read_sentences(source: Path, normaliser: Normaliser) -> Iterator[list[str]]:
+    """Yield the normalised words of every line of `source` that has any (see `text_files`)."""
+    for path in text_files(source):
+        for _, line in read_lines(path):
+            words = normaliser.words(line)
+            if words:
+                yield words
+
+
+def count_words(sentences: Iterable[Iterable[str]]) -> Counter[str]:
+    """Count the words of `sentences`."""
+    counts: Counter[str] = Counter()
+    for words in sentences:
+        counts.update(words)
+    return counts

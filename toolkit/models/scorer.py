@@ -1,0 +1,68 @@
+"""A neural acoustic model as decoding and alignment see it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from toolkit.features.lfr import stack
+from toolkit.features.normalise import MeanState, Normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.models.lstm import log_posteriors
+from toolkit.train.priors import load_log_priors
+from toolkit.models.store import load_model
+
+
+class NeuralModel:
+    """Weights, priors and normalisation together.
+
+    Args:
+      folder: the trained model, with `priors.json`.
+      normaliser: the file of the features' normaliser.
+    """
+
+    def __init__(self, folder: Path, normaliser: Path) -> None:
+        self.model: nn.Module = load_model(folder)
+        self.normaliser = Normaliser.load(normaliser)
+        self.log_priors = load_log_priors(folder)
+
+    def log_likelihoods(self, features: Tensor, state: MeanState | None = None) -> Tensor:
+        """log p(s|x) - log p(s) for stored features.
+
+        Args:
+          features: [T, F] raw log-mel energies at 100 Hz.
+          state: what the speaker's earlier utterances left behind; None for a new speaker.
+
+        Returns:
+          [ceil(T / 3), P] at 33 Hz.
+        """
+        inputs = stack(self.normaliser.apply(features, state))
+        return log_posteriors(self.model, [inputs])[0] - self.log_priors
+
+
+@dataclass
+class NeuralScorer:
+    """A neural model over stored features; see `toolkit.align.scorer.Scorer`."""
+
+    model: Path
+    """The trained model's folder."""
+    normaliser: Path
+    """The file of the features' normaliser."""
+    features: Path
+    """A feature store of log-mel energies."""
+    frame_shift: float = 0.03
+    """Seconds between frames."""
+
+    @cached_property
+    def store(self) -> FeatureStore:
+        """The features that are scored."""
+        return FeatureStore(self.features)
+
+    @cached_property
+    def _model(self) -> NeuralModel:
+        return NeuralModel(self.model, self.normaliser)
+
+    def log_likelihoods(self, utterance: str) -> Tensor:
+        """Scaled likelihoods of every pdf, [T, P], the speaker's earlier utterances known."""
+        return self._model.log_likelihoods(self.store.load(utterance), self.store.state(utterance))

@@ -1,0 +1,1 @@
+"""Error rates, alignments and the table of results."""

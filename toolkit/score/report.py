@@ -1,0 +1,106 @@
+"""The file a person reads to see what was recognised wrongly: alignments and counts of errors."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+from toolkit.score.align import Pair
+from toolkit.score.wer import Score, UtteranceScore
+from toolkit.stages.files import open_atomically
+
+_LEGEND = """\
+In the alignments (A->B) means that A was said and B recognised: (A->) is a deletion, (->B) an
+insertion. Neighbouring errors stand in one pair of parentheses, and spaces of a character
+alignment are written "␣". The numbers before each are errors / reference units."""
+
+
+def write_report(score: Score, path: Path) -> None:
+    """Write summary, remarks, alignments and the tables of confusions and words to a text file.
+
+    Utterances come in the references' order, table rows from the most frequent on, ties by name:
+    the same score gives the same bytes.
+    """
+    with open_atomically(path) as file:
+        file.writelines(f"{line}\n" for line in report_lines(score))
+
+
+def report_lines(score: Score) -> Iterator[str]:
+    """Yield the report's lines without line ends."""
+    yield from score.summary().splitlines()
+    yield from (f"Note: {remark}" for remark in score.remarks())
+    yield ""
+    yield "ALIGNMENTS"
+    yield from _LEGEND.splitlines()
+    for utterance in score.utterances:
+        absent = " (no hypothesis)" if utterance.missing else ""
+        counts = f"{utterance.errors}/{utterance.ref_units}"
+        yield f"{utterance.id}{absent} {counts}: {inline(utterance, score.unit)}".rstrip()
+    pairs = [pair for utterance in score.utterances for pair in utterance.pairs]
+    wrong = Counter(_visible(pair) for pair in pairs if pair[0] != pair[1])
+    yield from _table(
+        "SUBSTITUTIONS (count, said -> recognised)",
+        ((n, f"{ref} -> {hyp}") for (ref, hyp), n in wrong.items() if ref and hyp),
+    )
+    yield from _table(
+        "DELETIONS (count, said)", ((n, ref) for (ref, hyp), n in wrong.items() if not hyp)
+    )
+    yield from _table(
+        "INSERTIONS (count, recognised)", ((n, hyp) for (ref, hyp), n in wrong.items() if not ref)
+    )
+    yield from _units(pairs, score.unit)
+
+
+def inline(utterance: UtteranceScore, unit: str = "word") -> str:
+    """Return an alignment on one line, such as `THE (CAT->HAT) SAT (->DOWN)`."""
+    between = " " if unit == "word" else ""
+    parts = []
+    for correct, run in groupby(
+        map(_visible, utterance.pairs), key=lambda pair: pair[0] == pair[1]
+    ):
+        run = list(run)
+        said = between.join(ref for ref, _ in run if ref)
+        recognised = between.join(hyp for _, hyp in run if hyp)
+        parts.append(said if correct else f"({said}->{recognised})")
+    return between.join(parts)
+
+
+def _visible(pair: Pair) -> tuple[str, str]:
+    ref, hyp = ("" if unit is None else unit.replace(" ", "␣") for unit in pair)
+    return ref, hyp
+
+
+def _table(title: str, rows: Iterable[tuple[int, str]]) -> Iterator[str]:
+    yield ""
+    yield title
+    for count, label in sorted(rows, key=lambda row: (-row[0], row[1])):
+        yield f"{count:7d}  {label}"
+
+
+def _units(pairs: list[Pair], unit: str) -> Iterator[str]:
+    """Yield what became of each unit, those with most errors first."""
+    correct, substituted, deleted, recognised_for_another, inserted = (Counter() for _ in range(5))
+    for ref, hyp in map(_visible, pairs):
+        if ref == hyp:
+            correct[ref] += 1
+        elif not hyp:
+            deleted[ref] += 1
+        elif not ref:
+            inserted[hyp] += 1
+        else:
+            substituted[ref] += 1
+            recognised_for_another[hyp] += 1
+    yield ""
+    yield f"EACH {'WORD' if unit == 'word' else 'CHARACTER'}"
+    yield (
+        "errors  correct  substituted  deleted  recognised for another  inserted  "
+        + ("word" if unit == "word" else "character")
+    )
+    counters = (correct, substituted, deleted, recognised_for_another, inserted)
+    names = sorted(set().union(*counters))
+    rows = [(sum(c[name] for c in counters[1:]), name) for name in names]
+    for errors, name in sorted(rows, key=lambda row: (-row[0], row[1])):
+        yield (
+            f"{errors:6d}  {correct[name]:7d}  {substituted[name]:11d}  {deleted[name]:7d}  "
+            f"{recognised_for_another[name]:22d}  {inserted[name]:8d}  {name}"
+        )

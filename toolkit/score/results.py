@@ -1,0 +1,170 @@
+"""results.json: one row per system, split and language model, and its table."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import ToolkitError
+from toolkit.score.wer import Score
+from toolkit.stages.files import write_atomically
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class ResultsError(ToolkitError):
+    """A results file that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of results. (system, split, lm) name it; a newer result takes the older's place."""
+
+    system: str
+    """What was trained, such as mono, lstm_ce, lstm_smbr."""
+    split: str
+    """What was decoded, such as dev-mini."""
+    lm: str
+    """The language model of the decode, such as 3gram."""
+    wer: float
+    """Word error rate in percent, two digits."""
+    cer: float
+    """Character error rate in percent, two digits, spaces being characters."""
+    insertions: int
+    """Words inserted (`ins` in the file)."""
+    deletions: int
+    """Words deleted (`del` in the file)."""
+    substitutions: int
+    """Words substituted (`sub` in the file)."""
+    ref_words: int
+    """Words of the references."""
+    rtf: float
+    """Real-time factor: processor seconds of decoding per second of audio, four digits."""
+    command: str
+    """The command that gave the result."""
+
+    @classmethod
+    def of(
+        cls,
+        words: Score,
+        characters: Score,
+        *,
+        system: str,
+        split: str,
+        lm: str,
+        rtf: float,
+        command: str,
+    ) -> "Result":
+        """Build a row from the word and the character score of one decode."""
+        return cls(
+            system=system,
+            split=split,
+            lm=lm,
+            wer=round(words.percent, 2),
+            cer=round(characters.percent, 2),
+            insertions=words.insertions,
+            deletions=words.deletions,
+            substitutions=words.substitutions,
+            ref_words=words.ref_units,
+            rtf=round(rtf, 4),
+            command=command,
+        )
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names the row: (system, split, lm)."""
+        return self.system, self.split, self.lm
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as it stands in the file."""
+        return {name: getattr(self, field) for name, field in _FIELDS.items()}
+
+
+_SHORT = {"insertions": "ins", "deletions": "del", "substitutions": "sub"}
+_FIELDS = {_SHORT.get(field, field): field for field in Result.__dataclass_fields__}
+
+
+def read_results(path: Path) -> list[Result]:
+    """Read results.json; a file that is not there has no rows.
+
+    Raises:
+      ResultsError: not a list of rows with the fields of `Result`.
+    """
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        return [Result(**{_FIELDS[name]: value for name, value in row.items()}) for row in rows]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ResultsError(
+            f"{path} is not a results file ({type(error).__name__}: {error}): "
+            "move it away and score again"
+        ) from error
+
+
+def record_results(path: Path, results: Iterable[Result]) -> list[Result]:
+    """Add rows to results.json, or put them in the place of those with the same key.
+
+    Rows keep the order in which their keys first came. The file is written whole or not at all.
+    Two processes must not record in one file at the same time.
+
+    Returns:
+      All rows now in the file.
+    """
+    rows = {row.key: row for row in read_results(path)}
+    rows.update((row.key, row) for row in results)
+    write_atomically(
+        path,
+        json.dumps([row.to_json() for row in rows.values()], indent=1, ensure_ascii=False) + "\n",
+    )
+    return list(rows.values())
+
+
+def collect_results(parts: Iterable[Path], path: Path) -> dict[str, float]:
+    """Write the rows of several files to one; return the best WER in percent of each split."""
+    best: dict[str, float] = {}
+    rows = [row for part in parts for row in read_results(part)]
+    for row in record_results(path, rows):
+        best[f"wer {row.split}"] = min(row.wer, best.get(f"wer {row.split}", row.wer))
+    return best
+
+
+def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
+    """Return a rich table of the rows, the best word error rate of each split in bold."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    results = list(results)
+    best: dict[str, float] = {}
+    for row in results:
+        best[row.split] = min(row.wer, best.get(row.split, row.wer))
+    table = Table(title=escape(title))
+    for name in ("system", "split", "LM"):
+        table.add_column(name, no_wrap=True)
+    for name in ("WER %", "CER %", "ins", "del", "sub", "words", "RTF"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in results:
+        wer = f"{row.wer:.2f}"
+        table.add_row(
+            *map(escape, row.key),
+            f"[bold]{wer}[/bold]" if row.wer == best[row.split] else wer,
+            f"{row.cer:.2f}",
+            str(row.insertions),
+            str(row.deletions),
+            str(row.substitutions),
+            str(row.ref_words),
+            f"{row.rtf:.4f}",
+        )
+    return table
+
+
+def print_results(path: Path) -> None:
+    """Print the table of a results.json to standard output."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120  # a log file has room
+    console.print(results_table(read_results(path), title=str(path)))

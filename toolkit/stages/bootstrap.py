@@ -1,0 +1,51 @@
+"""Lets a recipe be typed as it is: finds the project's own Python environment.
+
+Imports nothing but the standard library and runs on any Python from 3.8 on, since it runs before
+the right interpreter is found. The head of a recipe:
+
+    #!/usr/bin/env python3
+    import sys
+    from pathlib import Path
+
+    ROOT = Path(__file__).resolve().parents[2]
+    sys.path.insert(0, str(ROOT))
+    from toolkit.stages.bootstrap import use_project_environment
+
+    use_project_environment(ROOT)
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+NEEDED = ("click", "yaml", "torch", "lhotse")
+# Holds the process that has already changed interpreters; `execv` keeps the process's id.
+CHANGED = "TOOLKIT_BOOTSTRAPPED"
+
+
+def use_project_environment(root: Path) -> None:
+    """Go on in the interpreter of `root`/.venv, with the same arguments, when it is not this one.
+
+    Does nothing in a program that is not one of the project's own files, such as a test runner
+    that imports a recipe. Exits with status 1 and the way to set up when a module is missing.
+    """
+    environment = Path(root).resolve() / ".venv"
+    python = environment / "bin" / "python"
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    if main is None or Path(root).resolve() not in Path(main).resolve().parents:
+        return
+    inside = Path(sys.prefix).resolve() == environment.resolve()
+    if not inside and python.exists() and os.environ.get(CHANGED) != str(os.getpid()):
+        os.environ[CHANGED] = str(os.getpid())
+        sys.stdout.flush()
+        arguments = getattr(sys, "orig_argv", [sys.executable, *sys.argv])[1:]
+        os.execv(str(python), [str(python), *arguments])
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        state = "is incomplete" if python.exists() else "is not set up yet"
+        sys.stderr.write(
+            "The project's environment {} (missing: {}).\n"
+            "Set it up with: make -C {} setup\n".format(state, ", ".join(missing), root)
+        )
+        sys.exit(1)

@@ -1,0 +1,220 @@
+"""The command line of every recipe."""
+
+import difflib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.errors import ToolkitError
+from toolkit.stages import lock
+from toolkit.stages.config import apply_overrides, load_yaml, resolve_paths
+from toolkit.stages.digest import Digests
+from toolkit.stages.directory import RunDirectory, storage_error
+from toolkit.stages.files import write_atomically
+from toolkit.stages.journal import Journal, duration, headline
+from toolkit.stages.plan import Inspector, State, plan
+from toolkit.stages.recipe import Recipe
+from toolkit.stages.runner import Request, Runner
+
+INTERRUPTED = 130  # the shell's exit status for Ctrl-C
+
+
+class SelectionError(ToolkitError):
+    """A stage, a profile or a range of stages that the recipe does not have."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line as typed."""
+
+    profile: str | None
+    stage: str | None
+    stop_stage: str | None
+    listing: bool
+    dry_run: bool
+    force: tuple[str, ...]
+    overrides: tuple[str, ...]
+    config: Path | None
+    exp: Path | None
+    device: str | None
+    jobs: int | None
+
+
+def main(recipe: Recipe, arguments: Sequence[str] | None) -> None:
+    """Parse `arguments` (default: the process's own), do what they ask and exit.
+
+    Exit status: 0 when all is done, 1 after a fault (told in one message on standard error), 2
+    when an option is not known, 130 after Ctrl-C.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    command = shlex.join([sys.argv[0], *arguments])
+
+    @click.command(
+        help=f"{recipe.title or recipe.name}\n\nWith no option: run every stage that is not done.",
+        epilog=_epilog(recipe),
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    @click.option("--stage", metavar="N", help="First stage to run.")
+    @click.option("--stop-stage", metavar="M", help="Last stage to run.")
+    @click.option("--list", "listing", is_flag=True, help="Show the state of every stage.")
+    @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
+    @click.option("--force", multiple=True, metavar="N", help="Run stage N even if it is done.")
+    @click.option("--profile", metavar="NAME", help=f"One of: {', '.join(recipe.profiles)}.")
+    @click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="E.g. --set ce.epochs=4."
+    )
+    @click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
+    @click.option("--exp", type=click.Path(path_type=Path), help="The run directory.")
+    @click.option("--device", metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is.")
+    @click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; default: cores.")
+    def run(**options: Any) -> None:
+        _run(recipe, Options(**options), command)
+
+    try:
+        run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
+    except ToolkitError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        where = str(interrupt.__cause__ or interrupt) or "interrupted"
+        click.echo(f"{where}; the same command continues", err=True)
+        sys.exit(INTERRUPTED)
+    sys.exit(0)
+
+
+def _epilog(recipe: Recipe) -> str:
+    stages = "\n".join(f"{stage.number:3d}  {stage.title}" for stage in recipe.stages)
+    return f"\b\nStages:\n{stages}"
+
+
+def _run(recipe: Recipe, options: Options, command: str) -> None:
+    profile = options.profile or next(iter(recipe.profiles))
+    if profile not in recipe.profiles:
+        raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
+    numbers = [stage.number for stage in recipe.stages]
+    first = numbers[0] if options.stage is None else _stage(recipe, "--stage", options.stage)
+    last = (
+        numbers[-1]
+        if options.stop_stage is None
+        else _stage(recipe, "--stop-stage", options.stop_stage)
+    )
+    forced = frozenset(_stage(recipe, "--force", number) for number in options.force)
+    if last < first:
+        raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
+    for number in sorted(forced):
+        if not first <= number <= last:
+            raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
+    directory = RunDirectory(options.exp or recipe.folder / "exp" / profile)
+    config = resolve_paths(recipe.profiles[profile](), recipe.folder)
+    if options.config:
+        config = load_yaml(config, options.config)
+    config = apply_overrides(config, options.overrides, Path.cwd())
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    request = Request(config, first, last, forced, options.device, jobs, command, recipe.folder)
+    given = {
+        "recipe": recipe.name,
+        "profile": profile,
+        "set": list(options.overrides),
+        "config": str(options.config.absolute()) if options.config else None,
+    }
+    _compare_with_last(directory, given)
+    try:
+        if options.listing:
+            _list(recipe, directory, config)
+        elif options.dry_run:
+            _dry_run(recipe, directory, request)
+        else:
+            _execute(recipe, directory, request, given)
+    except OSError as error:
+        raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
+
+
+def _execute(recipe: Recipe, directory: RunDirectory, request: Request, given: dict) -> None:
+    with lock.hold(directory.lock, request.command):
+        last = json.dumps(given | {"command": request.command}, indent=1)
+        write_atomically(directory.last_command, last + "\n")
+        Runner(recipe.stages, directory, request, Journal(directory.log)).run()
+
+
+def _states(recipe: Recipe, directory: RunDirectory, config: Any) -> list[tuple[int, str, State]]:
+    inspector = Inspector(directory, config, Digests(directory))
+    return [(s.number, s.title, inspector.state(s.number)) for s in recipe.stages]
+
+
+def _list(recipe: Recipe, directory: RunDirectory, config: Any) -> None:
+    rows = [("stage", "title", "state", "time", "result")]
+    for step in plan(_states(recipe, directory, config), ()):
+        marker = step.state.marker
+        state = str(step.state) + (f" (again {step.why})" if step.action == "may run" else "")
+        results = (duration(marker.seconds), headline(marker.headline)) if marker else ("", "")
+        rows.append((str(step.number), step.title, state, *results))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        click.echo("  ".join([*cells, row[4]]).rstrip())
+
+
+def _dry_run(recipe: Recipe, directory: RunDirectory, request: Request) -> None:
+    states = _states(recipe, directory, request.config)
+    for number, title, state in states:
+        if number < request.first and not state.done:
+            click.echo(f"warning: stage {number} ({title}) is {state}; not in this run")
+    chosen = [state for state in states if request.first <= state[0] <= request.last]
+    for step in plan(chosen, request.forced):
+        verb = {"run": "would run", "skip": "would skip", "may run": "would run"}[step.action]
+        colon = "" if step.action == "may run" else ":"
+        click.echo(f"{step.number:3d} {step.title}: {verb}{colon} {step.why}")
+
+
+def _compare_with_last(directory: RunDirectory, given: dict) -> None:
+    """Say when the last run here had other settings, as a forgotten `--set` makes stages stale."""
+    try:
+        last = json.loads(directory.last_command.read_bytes())
+    except (OSError, ValueError):
+        return
+    if last["recipe"] != given["recipe"]:
+        raise SelectionError(
+            f"{directory.root} holds a run of the recipe {last['recipe']}; choose another "
+            "directory with --exp DIR"
+        )
+    had = [("--profile", last["profile"])] if last["profile"] != given["profile"] else []
+    if last["set"] != given["set"]:
+        had += [("--set", override) for override in last["set"]]
+    if last["config"] != given["config"] and last["config"]:
+        had += [("--config", last["config"])]
+    if had:
+        options = " ".join(f"{option} {shlex.quote(value)}" for option, value in had)
+        click.echo(f"note: the last run in {directory.root} had {options}")
+
+
+def _stage(recipe: Recipe, option: str, text: str) -> int:
+    numbers = {str(stage.number): stage.number for stage in recipe.stages}
+    text = text.strip()
+    known = numbers.get(str(int(text))) if text.isdecimal() else None
+    if known is not None:
+        return known
+    stages = ", ".join(f"{stage.number} ({stage.title})" for stage in recipe.stages)
+    if text.isdecimal():
+        near = str(min(numbers.values(), key=lambda number: abs(number - int(text))))
+    else:
+        titles = {stage.title: str(stage.number) for stage in recipe.stages}
+        words = {word.lower(): n for title, n in titles.items() for word in title.split()}
+        match = difflib.get_close_matches(text.lower(), words, n=1)
+        near = words[match[0]] if match else ""
+    hint = f"; did you mean {near}?" if near else ""
+    raise SelectionError(f"{option} {text}: no such stage{hint} Stages: {stages}")
+
+
+def _choices(given: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(given, known, n=1)
+    return (f"; did you mean `{near[0]}`?" if near else "") + f" Profiles: {', '.join(known)}"

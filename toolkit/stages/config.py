@@ -1,0 +1,224 @@
+"""Typed configurations: nested frozen dataclasses, changed by `--set key=value` and YAML files.
+
+A change goes through `dataclasses.replace`, so that every check in `__post_init__` runs again. All
+changes of one call are made together: two fields that are only valid as a pair can be set as one.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import yaml
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.convert import WrongTypeError, convert, describe, section_type
+
+Config = TypeVar("Config")
+
+
+class ConfigError(ToolkitError):
+    """An unknown key, a value of the wrong type, or a value that the configuration refuses."""
+
+
+def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:
+    """Return `config` with each "key=value" applied; a later one wins over an earlier one.
+
+    Args:
+      config: a dataclass, possibly of dataclasses.
+      overrides: for example ["ce.epochs=4", "corpus.root=../speech"]. Tuples and lists are given
+        with commas or as JSON, `none` empties an optional field.
+      base: the folder that relative paths start from.
+
+    Raises:
+      ConfigError: naming the key, and the nearest known one or the expected type.
+    """
+    values: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"`{override}` is not of the form key=value, e.g. --set ce.epochs=4")
+        values[key.strip()] = text
+    return _apply(config, values, base)
+
+
+def load_yaml(config: Config, path: Path) -> Config:
+    """Return `config` with the values of a YAML mapping; relative paths start from its folder.
+
+    Raises:
+      ConfigError: naming the file and the key.
+    """
+    try:
+        mapping = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read --config {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} is not plain YAML: {error}") from error
+    if mapping is None:
+        return config
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"--config {path}: expected `key: value` lines, found {mapping!r}")
+    try:
+        return _apply(config, dict(_leaves(config, mapping)), Path(path).absolute().parent)
+    except ConfigError as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+
+
+def resolve_paths(config: Config, base: Path) -> Config:
+    """Return `config` with every relative `Path` made absolute, starting from `base`."""
+
+    def resolved(value: Any) -> Any:
+        if isinstance(value, Path):
+            return base / value
+        if isinstance(value, tuple | list):
+            return type(value)(resolved(item) for item in value)
+        return resolve_paths(value, base) if _is_section(value) else value
+
+    changes = {field.name: resolved(getattr(config, field.name)) for field in _fields(type(config))}
+    return dataclasses.replace(config, **changes)
+
+
+def to_plain(value: Any) -> Any:
+    """Return the JSON form of a configuration: paths as strings, tuples as lists."""
+    if _is_section(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in _fields(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(to_plain(item) for item in value)
+    if isinstance(value, Enum):
+        return to_plain(value.value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{value!r} has no plain form; configurations hold plain values")
+
+
+def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
+    """Return {"ce.epochs": 4, ...} for the nested plain mapping {"ce": {"epochs": 4}, ...}."""
+    if not isinstance(plain, Mapping) or (prefix and not plain):
+        return {prefix: plain}
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _is_section(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields(section: type) -> list[dataclasses.Field]:
+    return [field for field in dataclasses.fields(section) if field.init]
+
+
+def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value); a mapping is descended into where the field is a section."""
+    for name, value in mapping.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and _names_a_section(type(config), key):
+            yield from _leaves(config, value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _names_a_section(config: type, key: str) -> bool:
+    for name in key.split("."):
+        annotation = get_type_hints(config).get(name)
+        config = section_type(annotation)
+        if config is None:
+            # An unknown key counts as one, so that the error names the leaf below it.
+            return annotation is None
+    return True
+
+
+def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, leaf = key.split(".")
+        annotation = _annotation(type(config), key)
+        try:
+            converted = convert(value, annotation, base)
+        except WrongTypeError as error:
+            expected = describe(annotation)
+            raise ConfigError(f"`{key}` expects {expected}, not {value!r}{error}") from error
+        node = tree
+        for name in sections:
+            node = node.setdefault(name, {})
+            if isinstance(node, _Leaf):
+                raise ConfigError(f"`{key}` is set, and so is `{name}` as a whole")
+        node[leaf] = _Leaf(converted)
+    return _rebuild(config, tree, "")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    value: Any
+
+
+def _annotation(config: type, key: str) -> Any:
+    """Return the type of the field at the dotted `key`, which must be a leaf."""
+    section, annotation = config, None
+    names = key.split(".")
+    for depth, name in enumerate(names):
+        known = [] if section is None else [field.name for field in _fields(section)]
+        if name not in known:
+            raise _unknown(config, key, ".".join(names[:depth]), name, known)
+        annotation = get_type_hints(section)[name]
+        section = section_type(annotation)
+    return annotation
+
+
+def _unknown(config: type, key: str, prefix: str, name: str, known: list[str]) -> ConfigError:
+    dot = f"{prefix}." if prefix else ""
+    near = [f"{dot}{match}" for match in difflib.get_close_matches(name, known, n=1)]
+    leaves = list(_all_keys(config))
+    same_leaf = [leaf for leaf in leaves if leaf.split(".")[-1] == key.split(".")[-1]]
+    near = near or same_leaf or difflib.get_close_matches(key, leaves, n=1)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    where = f"`{prefix}` has" if prefix else "known keys:"
+    listing = f" ({where} {', '.join(known)})" if known else f" (`{prefix}` has no keys below it)"
+    return ConfigError(f"unknown key `{key}`{hint}{listing}")
+
+
+def _all_keys(config: type, prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(config)
+    for field in _fields(config):
+        section = section_type(hints[field.name])
+        if section is None:
+            yield f"{prefix}{field.name}"
+        else:
+            yield from _all_keys(section, f"{prefix}{field.name}.")
+
+
+def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
+    changes = {}
+    hints = get_type_hints(type(section))
+    for name, node in tree.items():
+        if isinstance(node, _Leaf):
+            changes[name] = node.value
+            continue
+        inner = getattr(section, name)
+        if inner is None:  # an optional section that this profile leaves out
+            inner = _default(section_type(hints[name]), f"{prefix}{name}")
+        changes[name] = _rebuild(inner, node, f"{prefix}{name}.")
+    try:
+        return dataclasses.replace(section, **changes)
+    except ValueError as error:
+        keys = ", ".join(f"`{prefix}{name}`" for name in changes)
+        raise ConfigError(f"{keys}: {error}") from error
+
+
+def _default(section: type, key: str) -> Any:
+    try:
+        return section()
+    except TypeError as error:
+        raise ConfigError(f"`{key}` is not set in this profile and has no defaults") from error

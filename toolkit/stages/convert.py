@@ -1,0 +1,143 @@
+"""Text and plain data to the type that a configuration field is annotated with."""
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+class WrongTypeError(ValueError):
+    """A value that does not fit the annotation; the text, if any, continues a sentence."""
+
+
+def section_type(annotation: Any) -> type | None:
+    """Return the dataclass in `annotation` (alone or optional), None when there is none."""
+    members = get_args(annotation) if _is_union(annotation) else (annotation,)
+    sections = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
+    return sections[0] if sections else None
+
+
+def describe(annotation: Any) -> str:
+    """Return the annotation in words for an error message."""
+    if _is_union(annotation):
+        return " or ".join(describe(member) for member in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(str(option) for option in get_args(annotation))
+    if get_origin(annotation) in (tuple, list):
+        inner = [describe(a) for a in get_args(annotation) if a is not Ellipsis]
+        kind = "a list of" if _is_variadic(annotation) else f"{len(inner)} values:"
+        return f"{kind} {', '.join(inner)}"
+    if annotation is type(None):
+        return "none"
+    if section_type(annotation):
+        names = ", ".join(field.name for field in dataclasses.fields(annotation))
+        return f"a section (set its fields: {names})"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def convert(value: Any, annotation: Any, base: Path) -> Any:
+    """Return `value` as the annotated type.
+
+    Args:
+      value: text from the command line, or plain data from YAML. Text is parsed ("1e-3" is also
+        text to YAML); other data must already be of the type, but for a list that becomes a
+        tuple, an integer that becomes a float and a string that becomes a path.
+      annotation: bool, int, float, str, Path, Literal, None, a union, tuple, list, dict or Any.
+      base: the folder that relative paths start from.
+
+    Raises:
+      WrongTypeError: when the value does not fit.
+    """
+    if annotation is Any:
+        return value
+    if _is_union(annotation):
+        return _convert_union(value, annotation, base)
+    origin = get_origin(annotation) or annotation
+    if origin is Literal:
+        for option in get_args(annotation):
+            if value == option and type(value) is type(option):
+                return option
+            if isinstance(value, str) and value == str(option):
+                return option
+        raise WrongTypeError
+    if origin in (tuple, list):
+        return origin(_convert_items(value, annotation, base))
+    if origin is dict:
+        data = _json(value) if isinstance(value, str) else value
+        if not isinstance(data, Mapping):
+            raise WrongTypeError
+        key_type, item_type = get_args(annotation) or (Any, Any)
+        return {
+            convert(key, key_type, base): convert(item, item_type, base)
+            for key, item in data.items()
+        }
+    if annotation is type(None):
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
+            return None
+        raise WrongTypeError
+    return _convert_scalar(value, annotation, base)
+
+
+def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
+    if kind is Path and isinstance(value, str | Path) and str(value):
+        return base / Path(value).expanduser()
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is bool and isinstance(value, str) and value.lower() in TRUE + FALSE:
+        return value.lower() in TRUE
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind in (int, float) and type(value) in (str, int, kind):
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise WrongTypeError from error
+    raise WrongTypeError
+
+
+def _convert_union(value: Any, annotation: Any, base: Path) -> Any:
+    # `str` and `Path` accept any text, so they are tried last.
+    members = sorted(get_args(annotation), key=lambda m: (m in (str, Path), m is not type(None)))
+    for member in members:
+        try:
+            return convert(value, member, base)
+        except WrongTypeError:
+            continue
+    raise WrongTypeError
+
+
+def _convert_items(value: Any, annotation: Any, base: Path) -> list:
+    if isinstance(value, str):
+        text = value.strip()
+        is_json = text.startswith("[")
+        items = _json(text) if is_json else [item.strip() for item in text.split(",")]
+        items = [] if not text else items
+    else:
+        items = value
+    if not isinstance(items, list | tuple):
+        raise WrongTypeError
+    inner = get_args(annotation) or (Any, Ellipsis)
+    if _is_variadic(annotation) or inner[-1] is Ellipsis:
+        inner = (inner[0],) * len(items)
+    if len(inner) != len(items):
+        raise WrongTypeError(f" ({len(items)} values)")
+    return [convert(item, kind, base) for item, kind in zip(items, inner, strict=True)]
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _is_variadic(annotation: Any) -> bool:
+    return get_origin(annotation) is list or get_args(annotation)[1:] == (Ellipsis,)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise WrongTypeError(f" ({error})") from error

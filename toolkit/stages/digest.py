@@ -1,0 +1,188 @@
+"""Content digests of files and folders, and what changed between two of them.
+
+A file whose size, times and inode are what they were when it was hashed is trusted; any other is
+hashed again. So touching a file changes nothing, an edit is seen whatever the clock said, and a
+finished recipe is checked without reading its data.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.files import write_atomically
+
+CHUNK = 1 << 20  # bytes
+# A file changed this recently (in ns) could change again within one tick of the file system's
+# clock, unseen; its digest is not remembered.
+RACY = 20_000_000
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file or folder holds.
+
+    `files` maps the relative paths in a folder to their digests; it is empty for a file, and for
+    a listing, whose `digest` covers only names, sizes and modification times.
+    """
+
+    size: int
+    digest: str
+    count: int = 1
+    kind: str = "content"
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return the BLAKE2b digest (16 bytes, in hexadecimal) of `data`."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class Digests:
+    """Digests of files, remembered in `stages/digests.json` by size, times and inode."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._known: dict[str, list] = _read_json_object(directory.digests)
+        self._changed = False
+
+    def content(self, path: Path, sync: bool = False) -> Content | None:
+        """Return what `path` holds, None when it is missing.
+
+        Args:
+          path: a file or a folder; links are followed.
+          sync: also see to it that every file is on disk.
+        """
+        if path.is_dir():
+            found = list(_walk(path))
+            files = {name: self._digest(path / name, status, sync) for name, status in found}
+            lines = "".join(f"{name}\0{digest}\n" for name, digest in files.items())
+            size = sum(status.st_size for _, status in found)
+            return Content(size, digest_bytes(_encode(lines)), len(files), files=files)
+        if not path.is_file():
+            return None
+        status = path.stat()
+        return Content(status.st_size, self._digest(path, status, sync))
+
+    def moved(self, old: Path, new: Path) -> None:
+        """Carry what is known of `old` over to `new` after a rename (which changes ctime)."""
+        for name in [name for name, _ in _walk(new)] if new.is_dir() else [""]:
+            known = self._known.pop(self._key(old / name), None)
+            status = (new / name).stat()
+            now = _stamp(status)
+            if known and [*known[:2], known[3]] == [*now[:2], now[3]]:
+                self._known[self._key(new / name)] = [*now, known[4]]
+
+    def save(self) -> None:
+        """Write what was learnt if that is possible; else files are only hashed once more."""
+        if self._changed:
+            root = self._directory.root
+            lines = [
+                f"{json.dumps(key)}: {json.dumps(known)}"
+                for key, known in sorted(self._known.items())
+                if os.path.lexists(root / key)
+            ]
+            text = "{\n" + ",\n".join(lines) + "\n}\n"
+            with contextlib.suppress(OSError):
+                write_atomically(self._directory.digests, text)
+            self._changed = False
+
+    def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
+        key = self._key(path)
+        known = self._known.get(key)
+        if known and known[:4] == _stamp(status) and not sync:
+            return known[4]
+        hasher = hashlib.blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                hasher.update(chunk)
+            if sync:
+                os.fsync(file.fileno())
+        self._known.pop(key, None)
+        if abs(time.time_ns() - status.st_ctime_ns) > RACY:
+            self._known[key] = [*_stamp(status), hasher.hexdigest()]
+        self._changed = True
+        return hasher.hexdigest()
+
+    def _key(self, path: Path) -> str:
+        root = f"{self._directory.root}{os.sep}"
+        return str(path).removeprefix(root)
+
+
+def listing(path: Path) -> Content | None:
+    """Return the digest of the names, sizes and modification times in a folder, unread."""
+    if not path.is_dir():
+        return None
+    found = list(_walk(path))
+    lines = "".join(f"{name}\0{s.st_size}\0{s.st_mtime_ns}\n" for name, s in found)
+    size = sum(status.st_size for _, status in found)
+    return Content(size, digest_bytes(_encode(lines)), len(found), "listing")
+
+
+def difference(name: str, old: Content, new: Content | None) -> str | None:
+    """Return in words how `new` differs from `old`, None when it does not."""
+    if new is None:
+        return f"`{name}` is missing"
+    if old.digest == new.digest:
+        return None
+    if old.kind == "listing":
+        before, after = (f"{c.count} files, {c.size} bytes" for c in (old, new))
+        detail = f"{before} -> {after}" if before != after else "modification times or names"
+        return f"the files in `{name}` changed ({detail})"
+    changes = [
+        f"`{name}/{file}` {_verb(old.files.get(file), new.files.get(file))}"
+        for file in sorted(old.files.keys() | new.files.keys())
+        if old.files.get(file) != new.files.get(file)
+    ]
+    if not changes:
+        return f"`{name}` changed"
+    return changes[0] + (f" (and {len(changes) - 1} more files)" if len(changes) > 1 else "")
+
+
+def _verb(old: str | None, new: str | None) -> str:
+    if old is None:
+        return "is new"
+    return "changed" if new else "is missing"
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield (relative path, status) of the regular files below `folder`, sorted by path."""
+    found = []
+
+    def visit(path: str, prefix: str, ancestors: tuple) -> None:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                # A file may vanish and a link may dangle: both count as not there.
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    here = (status.st_dev, status.st_ino)
+                    if stat.S_ISREG(status.st_mode):
+                        found.append((prefix + entry.name, status))
+                    elif stat.S_ISDIR(status.st_mode) and here not in ancestors:
+                        visit(entry.path, f"{prefix}{entry.name}/", (*ancestors, here))
+
+    status = folder.stat()
+    visit(str(folder), "", ((status.st_dev, status.st_ino),))
+    yield from sorted(found, key=lambda item: item[0])
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _read_json_object(path: Path) -> dict:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,119 @@
+"""Where the runner keeps what it knows, inside one run directory."""
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+
+LEAST_FREE = 1 << 16  # bytes; with less, whatever went wrong went wrong for want of space
+
+
+class StorageError(ToolkitError):
+    """The run directory cannot be written: the disk is full, read-only or not the user's."""
+
+
+class RunDirectory:
+    """The paths of one run directory; nothing is made before it is written to.
+
+    `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
+    being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `.partial/NN/`
+    holds outputs in the making, `.partial/NN.json` what they were started from and
+    `.partial/NN.progress.json` how far they are.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root).absolute()
+        self.stages = self.root / "stages"
+        self.lock = self.stages / ".lock"
+        self.digests = self.stages / "digests.json"
+        self.last_command = self.stages / "last_command.json"
+        self.log = self.root / "log.txt"
+        self.partials = self.root / ".partial"
+        self._trash = self.partials / "trash"
+
+    def marker(self, stage: int) -> Path:
+        """Return the path of a stage's marker."""
+        return self.stages / f"{stage:02d}.json"
+
+    def publishing(self, stage: int) -> Path:
+        """Return the path of the marker of a stage whose outputs are being put in place."""
+        return self.stages / f"{stage:02d}.publishing.json"
+
+    def publishings(self) -> Iterator[Path]:
+        """Yield the markers of interrupted publications."""
+        yield from sorted(self.stages.glob("*.publishing.json"))
+
+    def failure(self, stage: int) -> Path:
+        """Return the path of the traceback that a failed stage leaves."""
+        return self.stages / f"{stage:02d}.failed.txt"
+
+    def partial(self, stage: int, name: str = "") -> Path:
+        """Return where a stage builds its output `name`; without a name, the folder of all."""
+        return self.partials / f"{stage:02d}" / name
+
+    def record(self, stage: int) -> Path:
+        """Return the path of what a stage's partial outputs were started from."""
+        return self.partials / f"{stage:02d}.json"
+
+    def progress(self, stage: int) -> Path:
+        """Return the path of how far a stage's partial outputs are."""
+        return self.partials / f"{stage:02d}.progress.json"
+
+    def discard(self, path: Path) -> None:
+        """Take a file or folder out of the way in one step; `empty_trash` frees its space."""
+        if os.path.lexists(path):
+            self._trash.mkdir(parents=True, exist_ok=True)
+            os.rename(path, self._trash / uuid.uuid4().hex)
+
+    def discard_partial(self, stage: int) -> None:
+        """Throw away what a stage has begun; an interruption leaves nothing half deleted."""
+        self.discard(self.partial(stage))
+        self.progress(stage).unlink(missing_ok=True)
+        self.record(stage).unlink(missing_ok=True)
+        self.empty_trash()
+
+    def empty_trash(self) -> None:
+        """Delete what was discarded."""
+        if self._trash.exists():
+            shutil.rmtree(self._trash)
+
+
+def storage_error(error: BaseException, root: Path) -> StorageError | None:
+    """Return what to tell the user when `error` comes from a full or read-only disk, else None.
+
+    Libraries that write files wrap the operating system's error (safetensors quotes it, torch
+    drops it), hence the look at causes, texts and the space left.
+    """
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    try:
+        if shutil.disk_usage(root).free < LEAST_FREE and not isinstance(error, ToolkitError):
+            chain.append(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)))
+    except OSError:  # the directory is not there
+        pass
+    for link in chain:
+        number = link.errno if isinstance(link, OSError) else None
+        place = getattr(link, "filename", None) or root
+        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(link):
+            return StorageError(
+                f"the disk is full: {place} cannot be written. Nothing finished is lost; free some "
+                "space (or choose another disk with --exp DIR) and give the same command again."
+            )
+        denied = number in (errno.EACCES, errno.EPERM)
+        if number == errno.EROFS or (denied and _is_within(place, root)):
+            return StorageError(
+                f"{place} cannot be written ({link.strerror}); make the directory writable or "
+                "choose another one with --exp DIR."
+            )
+    return None
+
+
+def _is_within(place: str | Path, root: Path) -> bool:
+    return Path(os.fsdecode(place)).absolute().is_relative_to(root)

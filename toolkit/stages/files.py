@@ -1,0 +1,53 @@
+"""Files that are there whole or not at all."""
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+
+
+@contextmanager
+def open_atomically(path: Path, mode: str = "w") -> Iterator[IO]:
+    """Open a temporary neighbour of `path` that takes its name once it is written and on disk.
+
+    The file is flushed and fsynced before the rename, so that a reader (or a run after a crash)
+    sees the old content or the new, never a part. After an exception `path` is as it was.
+
+    Args:
+      path: the file to write; its folder is made when missing.
+      mode: "w" for UTF-8 text, "wb" for bytes.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write `content` to `path` by way of `open_atomically`."""
+    with open_atomically(path, "wb" if isinstance(content, bytes) else "w") as file:
+        file.write(content)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed process left half written anywhere below `folder`.
+
+    To be called only while no other process writes there.
+    """
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if TEMPORARY.fullmatch(name):
+                Path(parent, name).unlink(missing_ok=True)

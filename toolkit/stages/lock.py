@@ -1,0 +1,90 @@
+"""One run at a time in a run directory."""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from toolkit.errors import ToolkitError
+
+UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by some network file systems
+# Worker processes of a killed run may hold its lock until they notice that it is gone.
+ORPHANS_LEAVE_WITHIN = 10.0  # seconds
+
+
+class LockedError(ToolkitError):
+    """Another run is going on in the same run directory."""
+
+
+@contextmanager
+def hold(path: Path, command: str) -> Iterator[None]:
+    """Hold the lock at `path`, with who holds it written inside.
+
+    The operating system drops the lock with the process, however that ends; the file stays.
+
+    Raises:
+      LockedError: naming the holder, when it is taken.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _acquire(descriptor, path)
+        holder = {
+            "pid": os.getpid(),
+            "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "command": command,
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(holder) + "\n").encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + ORPHANS_LEAVE_WITHIN
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno in UNSUPPORTED:
+                click.echo(f"warning: {path} cannot be locked ({error.strerror})", err=True)
+                return
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+        holder = _read_holder(descriptor)
+        if _alive(holder.get("pid")) or time.monotonic() > deadline:
+            raise LockedError(
+                f"another run is going on in {path.parent.parent}: process {holder.get('pid')}, "
+                f"`{holder.get('command')}`, since {holder.get('since')}. Wait for it or stop it, "
+                "or choose another directory with --exp DIR."
+            )
+        time.sleep(0.1)
+
+
+def _read_holder(descriptor: int) -> dict:
+    try:
+        holder = json.loads(os.pread(descriptor, 65536, 0))
+    except ValueError:  # just being written
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

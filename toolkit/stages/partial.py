@@ -1,0 +1,61 @@
+"""What a stage's partial outputs were started from, so that they are resumed only from the same."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.stages.digest import Content
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.files import write_atomically
+from toolkit.stages.marker import contents_from_plain, contents_to_plain
+
+
+@dataclass
+class Record:
+    """The parameters and inputs that a stage has read so far."""
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Content] = field(default_factory=dict)
+    forced: bool = False
+    """Begun by `--force`: the same command continues it."""
+
+    def write(self, directory: RunDirectory, stage: int) -> None:
+        """Write the record; it is there before anything that depends on it is."""
+        plain = {
+            "parameters": self.parameters,
+            "inputs": contents_to_plain(self.inputs),
+            "forced": self.forced,
+        }
+        write_atomically(directory.record(stage), json.dumps(plain, indent=1) + "\n")
+
+
+def read_record(directory: RunDirectory, stage: int) -> Record | None:
+    """Return the record of a stage's partial outputs, None when there is none to go by."""
+    try:
+        plain = json.loads(directory.record(stage).read_bytes())
+        inputs = contents_from_plain(plain["inputs"])
+        return Record(plain["parameters"], inputs, plain["forced"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage's partial outputs are."""
+
+    done: float
+    total: float
+    seconds: float
+    """Wall time spent on them."""
+
+    def write(self, directory: RunDirectory, stage: int) -> None:
+        """Write the progress."""
+        write_atomically(directory.progress(stage), json.dumps(vars(self)) + "\n")
+
+
+def read_progress(directory: RunDirectory, stage: int) -> Progress | None:
+    """Return how far a stage's partial outputs are, None when it did not say."""
+    try:
+        return Progress(**json.loads(directory.progress(stage).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,188 @@
+"""Which stages are done, what makes the others stale, and what a run would do."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from toolkit.stages.config import flatten, to_plain
+from toolkit.stages.digest import Content, Digests, difference, listing
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
+from toolkit.stages.partial import Record, read_progress, read_record
+
+MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of one stage: done, stale, partial, failed or missing."""
+
+    kind: str
+    why: str = ""
+    marker: Marker | None = None
+    percent: int | None = None
+    """How far the partial outputs are."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the stage need not run."""
+        return self.kind == "done"
+
+    def __str__(self) -> str:
+        percent = "" if self.percent is None else f" {self.percent} %"
+        return f"{self.kind}{percent}" + (f": {self.why}" if self.why else "")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a run would do with one stage: `run`, `skip`, or `may run` after another's change."""
+
+    number: int
+    title: str
+    action: str
+    state: State
+    why: str
+
+
+class Inspector:
+    """Compares what stages left in a run directory with the present files and configuration."""
+
+    def __init__(self, directory: RunDirectory, config: Any, digests: Digests) -> None:
+        self.directory, self.config, self.digests = directory, config, digests
+
+    def state(self, stage: int) -> State:
+        """Return the state of a stage; nothing is written."""
+        directory = self.directory
+        progress = read_progress(directory, stage)
+        record = read_record(directory, stage)
+        percent = None
+        if record and progress and progress.total:
+            percent = int(100 * min(progress.done / progress.total, 1))
+        if directory.publishing(stage).exists():
+            return State("partial", "the next run puts its finished outputs in place", None, 100)
+        try:
+            marker = Marker.read(directory.marker(stage))
+            reasons = self.changes(marker) if marker else []
+        except UnreadableMarkerError as error:
+            marker, reasons = None, [str(error)]
+        if marker and not reasons:
+            return State("done", marker=marker)
+        why = join_reasons(reasons)
+        if directory.failure(stage).exists():
+            first = directory.failure(stage).read_text(encoding="utf-8").partition("\n")[0]
+            return State("failed", first, marker, percent)
+        if record:
+            changes = join_reasons(self.record_changes(record))
+            why = f"to be started afresh, {changes}" if changes else why
+            return State("partial", why, marker, percent)
+        return State("stale", why, marker) if why else State("missing")
+
+    def outputs(self, stage: int) -> list[str]:
+        """Return what a stage made when it last ended."""
+        return outputs_of(self.directory.marker(stage))
+
+    def changes(self, marker: Marker) -> list[str]:
+        """Return why the stage of `marker` is not done any more; empty when it is."""
+        reasons = self.record_changes(Record(marker.parameters, marker.inputs))
+        for name, old in marker.outputs.items():
+            new = self.digests.content(self.directory.root / name)
+            if new is None:
+                reasons.append(f"output `{name}` was deleted")
+            elif change := difference(name, old, new):
+                reasons.append(f"output {change}")
+        return reasons
+
+    def record_changes(self, record: Record) -> list[str]:
+        """Return how parameters and inputs differ from those in `record`."""
+        reasons = list(self._parameter_changes(record.parameters))
+        for name, old in record.inputs.items():
+            change = difference(name, old, self.present(name, old.kind))
+            if change:
+                reasons.append(f"input {change}")
+        return reasons
+
+    def present(self, name: str, kind: str) -> Content | None:
+        """Return what an input holds now."""
+        path = self.directory.root / name
+        return listing(path) if kind == "listing" else self.digests.content(path)
+
+    def _parameter_changes(self, recorded: dict[str, Any]) -> Iterator[str]:
+        fields = [field.name for field in dataclasses.fields(self.config)]
+        present = {
+            name: to_plain(getattr(self.config, name)) for name in fields if name in recorded
+        }
+        old, new = flatten(recorded), flatten(present)
+        for key in sorted(old.keys() | new.keys()):
+            if key not in new:
+                yield f"`{key}` is no longer a parameter"
+            elif key not in old:
+                yield f"`{key}` {_show(new[key])} is a new parameter"
+            elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
+                before, after = _show(old[key]), _show(new[key])
+                yield f"`{key}` {before} -> {after}" if before != after else f"`{key}` changed"
+
+
+def plan(stages: Sequence[tuple[int, str, State]], forced: Iterable[int]) -> list[Step]:
+    """Return what a run over `stages` (number, title, state; in order) would do.
+
+    A stage that is done but reads what a stage before it makes anew *may* run: it does when that
+    output comes out different.
+    """
+    steps: list[Step] = []
+    unsettled: set[int] = set()
+    for number, title, state in stages:
+        if number in forced:
+            step = Step(number, title, "run", state, "forced")
+        elif not state.done:
+            step = Step(number, title, "run", state, _why(state))
+        elif sources := sorted(_makers(state.marker, stages) & unsettled):
+            names = ", ".join(str(source) for source in sources)
+            step = Step(number, title, "may run", state, f"if stage {names} changes its outputs")
+        else:
+            step = Step(number, title, "skip", state, "done")
+        if step.action != "skip":
+            unsettled.add(number)
+        steps.append(step)
+    return steps
+
+
+def overlap(first: str, second: str) -> bool:
+    """Return whether two paths are the same or one contains the other."""
+    a, b = PurePosixPath(first), PurePosixPath(second)
+    return a == b or a in b.parents or b in a.parents
+
+
+def join_reasons(reasons: list[str]) -> str:
+    """Return the first few reasons on one line."""
+    more = len(reasons) - MOST_REASONS
+    return "; ".join(reasons[:MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _why(state: State) -> str:
+    if state.kind == "missing":
+        return "never run"
+    return state.why if state.kind == "stale" else str(state)
+
+
+def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int]:
+    """Return the stages that make an input of `reader`, or may: those without a marker might."""
+    markers = {number: state.marker for number, _, state in stages}
+    unknown = {number for number, marker in markers.items() if marker is None}
+    makers: set[int] = set()
+    for name in reader.inputs:
+        if not name.startswith("/"):
+            owners = {
+                number
+                for number, marker in markers.items()
+                if marker and any(overlap(name, output) for output in marker.outputs)
+            }
+            makers |= owners or unknown
+    return makers
+
+
+def _show(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,69 @@
+"""Putting a finished stage's outputs and marker in place, safe against a kill at any moment.
+
+Once `NN.publishing.json` is there the stage is finished: whatever remains to be done (renames,
+then the marker) is done by the next run when this one does not get to it, each step only once.
+"""
+
+import os
+from pathlib import Path
+
+from toolkit.stages.digest import Digests
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.files import remove_temporaries
+from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
+from toolkit.stages.plan import overlap
+
+
+def publish(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
+    """Rename the partial outputs that `marker` lists to their names, then write the marker."""
+    marker.write(directory.publishing(marker.stage))
+    _put_in_place(directory, marker, digests)
+
+
+def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
+    """Complete what a killed run was publishing, and delete what it left half written."""
+    for path in directory.publishings():
+        try:
+            marker = Marker.read(path)
+        except UnreadableMarkerError:
+            path.unlink()
+            continue
+        _put_in_place(directory, marker, digests)
+    directory.empty_trash()
+    remove_temporaries(directory.stages)
+    remove_temporaries(directory.partials)
+
+
+def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
+    stage = marker.stage
+    for name in outputs_of(directory.marker(stage)):
+        # One that overlaps a new output may already be the new output.
+        if not any(overlap(name, output) for output in marker.outputs):
+            directory.discard(directory.root / name)
+    touched = {directory.stages}
+    for name in marker.outputs:
+        source, target = directory.partial(stage, name), directory.root / name
+        if os.path.lexists(source):
+            directory.discard(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(source, target)
+            digests.moved(source, target)
+        touched.add(target.parent)
+    # The record goes before the marker comes: with both there, the stage would look begun anew.
+    directory.discard_partial(stage)
+    directory.failure(stage).unlink(missing_ok=True)
+    for folder in sorted(touched):
+        if folder.is_dir():
+            _sync_folder(folder)
+    os.replace(directory.publishing(stage), directory.marker(stage))
+    _sync_folder(directory.stages)
+    digests.save()
+
+
+def _sync_folder(folder: Path) -> None:
+    """See to it that the renames in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,57 @@
+"""A recipe: numbered stages, profiles and the command line of a `run.py`.
+
+recipe = Recipe("librispeech", Path(__file__), profiles={"demo": demo, "mini": mini})
+
+@recipe.stage(6, "Train the LSTM with cross entropy")
+def train_ce(run: Run) -> dict[str, float]:
+    ...
+
+if __name__ == "__main__":
+    recipe.main()
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.stages.runner import Stage
+
+Body = Callable[..., Mapping[str, float] | None]
+
+
+class Recipe:
+    """Numbered stages over typed configurations.
+
+    Args:
+      name: the recipe's name.
+      file: the recipe's own file; run directories and relative paths start from its folder,
+        wherever it is called from and through whatever link.
+      profiles: functions that each return a configuration, a dataclass of dataclasses; the first
+        is the default.
+      title: what the recipe does, for `--help`.
+    """
+
+    def __init__(
+        self, name: str, file: Path, profiles: Mapping[str, Callable[[], Any]], title: str = ""
+    ) -> None:
+        self.name, self.title = name, title
+        self.folder = Path(file).resolve().parent
+        self.profiles = dict(profiles)
+        self.stages: list[Stage] = []
+
+    def stage(self, number: int, title: str) -> Callable[[Body], Body]:
+        """Declare the decorated function as stage `number`; stages are declared in order."""
+
+        def declare(body: Body) -> Body:
+            if number < 0 or (self.stages and number <= self.stages[-1].number):
+                raise ValueError(f"stage {number} ({title}): stages are numbered upwards from 0")
+            self.stages.append(Stage(number, title, body))
+            return body
+
+        return declare
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Run the command line and exit."""
+        from toolkit.stages.commandline import main
+
+        main(self, arguments)

@@ -1,0 +1,230 @@
+"""What a stage's function is given: its configuration, its inputs and a place for its outputs."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.config import flatten, to_plain
+from toolkit.stages.digest import Content, listing
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.partial import Progress, Record
+from toolkit.stages.plan import Inspector, overlap
+
+RESERVED = ("stages", ".partial", "log.txt")
+PROGRESS_EVERY = 1.0  # seconds
+
+
+class MissingInputError(ToolkitError):
+    """A stage needs a file that is not there."""
+
+
+class DeclarationError(ToolkitError):
+    """A stage declares an input or output that cannot be, a fault in the recipe."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbour:
+    """Another stage of the recipe, as far as this run's errors need it."""
+
+    number: int
+    title: str
+    outputs: tuple[str, ...]
+
+
+class Run:
+    """One stage at work. What the stage reads through it is what makes its result stale later.
+
+    Attributes:
+      stage: the stage's number.
+      jobs: how many worker processes to use; results must not depend on it.
+      command: the command line of this run, for result tables.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        inspector: Inspector,
+        record: Record,
+        neighbours: list[Neighbour],
+        device: str | None,
+        jobs: int,
+        command: str,
+        seconds_before: float = 0.0,
+    ) -> None:
+        self.stage, self.jobs, self.command = stage, jobs, command
+        self.config = RecordedConfig(inspector.config, self)
+        self.outputs: list[str] = []
+        self.record = record
+        self._inspector = inspector
+        self._directory: RunDirectory = inspector.directory
+        self._neighbours, self._device = neighbours, device
+        self._needed: set[str] = set()
+        self._started = time.monotonic() - seconds_before
+        self._progress_written = -PROGRESS_EVERY
+
+    def need(self, name: str | Path) -> Path:
+        """Return the path of an input and record its content.
+
+        Args:
+          name: a file or folder relative to the run directory, or an absolute path outside it.
+
+        Raises:
+          MissingInputError: when it is not there, naming the stages that are not done.
+        """
+        name = self._relative(name)
+        if any(overlap(name, output) for output in self.outputs):
+            raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
+        for other in self._neighbours:
+            if other.number > self.stage and _made_by(other, name):
+                raise DeclarationError(
+                    f"stage {self.stage} needs `{name}`, which stage {other.number} makes later"
+                )
+        content = self._inspector.present(name, "content")
+        if content is None:
+            raise MissingInputError(self._missing(name))
+        self._record_input(name, content)
+        return self._directory.root / name
+
+    def need_outside(self, path: str | Path) -> Path:
+        """Return the path of an input outside the run directory and record it.
+
+        A folder, such as a corpus, is recorded by names, sizes and modification times; a file by
+        content.
+
+        Raises:
+          MissingInputError: when it is not there, naming the configuration key that holds it.
+        """
+        path = Path(path).absolute()
+        content = listing(path) if path.is_dir() else self._inspector.present(str(path), "content")
+        if content is None:
+            raise MissingInputError(f"`{path}` does not exist{self._key_hint(path)}")
+        self._record_input(str(path), content)
+        return path
+
+    def make(self, name: str) -> Path:
+        """Return where to build the output `name`, a file or folder of the run directory.
+
+        The place is the same in each attempt, and what an interrupted attempt left there is kept
+        as long as parameters and inputs are the same: a long stage looks there and continues. It
+        takes its name once the stage has ended well.
+        """
+        path = PurePosixPath(name)
+        inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+        if not inside or path.parts[0] in RESERVED:
+            raise DeclarationError(f"stage {self.stage}: `{name}` cannot be the name of an output")
+        name = str(path)
+        if name not in self.outputs:
+            if any(overlap(name, output) for output in self.outputs):
+                raise DeclarationError(f"stage {self.stage}: the output `{name}` overlaps another")
+            for other in self._neighbours:
+                if _made_by(other, name):
+                    raise DeclarationError(
+                        f"stage {self.stage} makes `{name}`, which stage {other.number} makes too; "
+                        f"if it no longer does, run it again first: --force {other.number}"
+                    )
+            if any(overlap(name, needed) for needed in self._needed):
+                raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")
+            self.outputs.append(name)
+            self._write_record()
+        place = self._directory.partial(self.stage, name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def progress(self, done: float, total: float) -> None:
+        """Note that `done` of `total` units of work are done, for `--list`."""
+        now = time.monotonic()
+        if now - self._progress_written >= PROGRESS_EVERY:
+            self._progress_written = now
+            Progress(done, total, self.seconds).write(self._directory, self.stage)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of this attempt and of those it continues."""
+        return time.monotonic() - self._started
+
+    @property
+    def device(self) -> str:
+        """The torch device to compute on: `--device`, or "cuda" when there is one, or "cpu"."""
+        import torch
+
+        available = torch.cuda.is_available()
+        if self._device is None:
+            return "cuda" if available else "cpu"
+        if self._device.startswith("cuda") and not available:
+            raise ToolkitError(f"--device {self._device}: torch finds no GPU; use --device cpu")
+        return self._device
+
+    def record_parameter(self, name: str, value: Any) -> None:
+        """Record that the stage has read a top-level field of the configuration."""
+        if name not in self.record.parameters:
+            self.record.parameters[name] = to_plain(value)
+            if self.outputs:
+                self._write_record()
+
+    def _record_input(self, name: str, content: Content) -> None:
+        self._needed.add(name)
+        self.record.inputs[name] = content
+        if self.outputs:
+            self._write_record()
+
+    def _write_record(self) -> None:
+        self.record.write(self._directory, self.stage)
+
+    def _relative(self, name: str | Path) -> str:
+        path = os.path.normpath(self._directory.root / name)
+        root = str(self._directory.root)
+        return os.path.relpath(path, root) if path.startswith(root + os.sep) else path
+
+    def _missing(self, name: str) -> str:
+        message = f"`{name}` is missing"
+        makers = [other for other in self._neighbours if _made_by(other, name)]
+        earlier = [other for other in self._neighbours if other.number < self.stage]
+        missing = [o for o in earlier if not self._inspector.state(o.number).done]
+        if stages := makers or missing:
+            names = ", ".join(f"{other.number} ({other.title})" for other in stages)
+            message += f"; {'made by' if makers else 'not done yet:'} stage {names}"
+            message += f". Run from there: --stage {stages[0].number}"
+        return message
+
+    def _key_hint(self, path: Path) -> str:
+        for key, value in flatten(to_plain(self._inspector.config)).items():
+            if value == str(path):
+                return f"; say where it is with --set {key}=PATH"
+        return ""
+
+
+class RecordedConfig:
+    """A configuration that notes which of its top-level fields are read.
+
+    Methods and properties of the configuration run on this object, so that the fields they read
+    are noted too.
+    """
+
+    def __init__(self, config: Any, run: Run) -> None:
+        self._config, self._run = config, run
+        self._names = {field.name for field in dataclasses.fields(config)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            value = getattr(self._config, name)
+            self._run.record_parameter(name, value)
+            return value
+        attribute = getattr(type(self._config), name)
+        bind = getattr(type(attribute), "__get__", None)
+        return bind(attribute, self, type(self._config)) if bind else attribute
+
+
+def plain_headline(headline: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a stage's headline numbers as plain numbers (a tensor or numpy scalar is one too)."""
+    return {
+        str(name): value if isinstance(value, bool | int | float | str) else float(value)
+        for name, value in (headline or {}).items()
+    }
+
+
+def _made_by(other: Neighbour, name: str) -> bool:
+    return any(overlap(name, output) for output in other.outputs)

@@ -1,0 +1,178 @@
+"""Runs the stages of a recipe in order, skipping what is done and resuming what was begun."""
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.digest import Content, Digests
+from toolkit.stages.directory import RunDirectory, storage_error
+from toolkit.stages.files import remove_temporaries, write_atomically
+from toolkit.stages.journal import Journal, duration, headline
+from toolkit.stages.marker import Marker, git_state, versions
+from toolkit.stages.partial import Record, read_progress, read_record
+from toolkit.stages.plan import Inspector, State, join_reasons
+from toolkit.stages.publish import complete_interrupted, publish
+from toolkit.stages.run import DeclarationError, Neighbour, Run, plain_headline
+
+
+class StageFailedError(ToolkitError):
+    """A stage raised; its traceback lies in `stages/NN.failed.txt`."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A numbered step of a recipe."""
+
+    number: int
+    title: str
+    body: Callable[[Run], Mapping[str, float] | None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one command line asks for."""
+
+    config: Any
+    first: int
+    last: int
+    forced: frozenset[int] = frozenset()
+    device: str | None = None
+    jobs: int = 1
+    command: str = ""
+    source: Path = field(default_factory=Path.cwd)
+    """The recipe's folder, whose git commit the markers name."""
+
+
+class Runner:
+    """Runs stages in one run directory, whose lock the caller holds."""
+
+    def __init__(
+        self, stages: Sequence[Stage], directory: RunDirectory, request: Request, journal: Journal
+    ) -> None:
+        self.stages, self.directory = stages, directory
+        self.request, self.journal = request, journal
+        self.digests = Digests(directory)
+        self.inspector = Inspector(directory, request.config, self.digests)
+
+    def run(self) -> None:
+        """Run each stage of the request that is not done.
+
+        Raises:
+          ToolkitError: when a stage fails; those before it are finished.
+        """
+        complete_interrupted(self.directory, self.digests)
+        for stage in self.stages:
+            state = self.inspector.state(stage.number)
+            if stage.number < self.request.first:
+                if not state.done:
+                    self.journal.say(
+                        f"warning: stage {stage.number} ({stage.title}) is {state}; "
+                        f"not run because of --stage {self.request.first}"
+                    )
+            elif stage.number <= self.request.last:
+                if state.done and stage.number not in self.request.forced:
+                    self.journal.say(f"-- {stage.number} {stage.title}: done, skipped")
+                else:
+                    self._attempt(stage, state)
+        self.digests.save()
+
+    def _attempt(self, stage: Stage, state: State) -> None:
+        self.journal.say(f"== {stage.number} {stage.title} (--stage {stage.number})")
+        number = stage.number
+        forced = number in self.request.forced
+        if state.kind in ("stale", "failed"):
+            self.journal.say(f"   {state}")
+        record, seconds_before = self._resumable(number, forced)
+        self.directory.failure(number).unlink(missing_ok=True)
+        run = Run(
+            number,
+            self.inspector,
+            record,
+            self._neighbours(number),
+            self.request.device,
+            self.request.jobs,
+            self.request.command,
+            seconds_before,
+        )
+        started = _now()
+        try:
+            numbers = plain_headline(stage.body(run))
+            marker = Marker(
+                stage=number,
+                title=stage.title,
+                parameters=run.record.parameters,
+                inputs=run.record.inputs,
+                outputs=self._outputs(run),
+                versions=versions(),
+                git=git_state(self.request.source),
+                command=self.request.command,
+                started=started,
+                ended=_now(),
+                seconds=round(run.seconds, 3),
+                headline=numbers,
+            )
+            publish(self.directory, marker, self.digests)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(f"interrupted in stage {number}") from interrupt
+        except (Exception, SystemExit) as error:
+            raise self._failure(stage, error) from error
+        results = headline(numbers)
+        self.journal.say(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
+
+    def _resumable(self, number: int, forced: bool) -> tuple[Record, float]:
+        """Throw away partial outputs of other parameters or inputs; return what is kept."""
+        record = read_record(self.directory, number)
+        changes = self.inspector.record_changes(record) if record else []
+        if record and forced and not record.forced:
+            changes = [f"--force {number}"]
+        if record and not changes:
+            # What this attempt no longer reads stays recorded: what is there may come from it.
+            self.journal.say("   continues where the last attempt stopped")
+            remove_temporaries(self.directory.partial(number))
+            progress = read_progress(self.directory, number)
+            return record, progress.seconds if progress else 0.0
+        if record:
+            self.journal.say(f"   starts afresh: {join_reasons(changes)}")
+        self.directory.discard_partial(number)
+        return Record(forced=forced), 0.0
+
+    def _outputs(self, run: Run) -> dict[str, Content]:
+        outputs = {}
+        for name in run.outputs:
+            content = self.digests.content(self.directory.partial(run.stage, name), sync=True)
+            if content is None:
+                raise DeclarationError(f"stage {run.stage} did not write its output `{name}`")
+            outputs[name] = content
+        return outputs
+
+    def _neighbours(self, number: int) -> list[Neighbour]:
+        neighbours = []
+        for other in self.stages:
+            if other.number != number:
+                outputs = tuple(self.inspector.outputs(other.number))
+                neighbours.append(Neighbour(other.number, other.title, outputs))
+        return neighbours
+
+    def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
+        """Leave the traceback beside the markers and return what to tell the user."""
+        path = self.directory.failure(stage.number)
+        storage = storage_error(error, self.directory.root)
+        user_fault = storage or (error if isinstance(error, ToolkitError) else None)
+        message = str(user_fault) if user_fault else f"{type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        try:
+            write_atomically(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
+            where = f" (traceback in {path})"
+        except OSError:
+            where = ""
+        if not user_fault:
+            self.journal.say(text.rstrip())
+        return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

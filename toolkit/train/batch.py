@@ -1,0 +1,64 @@
+"""What the training loop and an objective see of the data."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.stages.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of equal size: chunks, or whole utterances padded on the right."""
+
+    ids: list[str]
+    """Utterance of each row, length N."""
+    inputs: Tensor
+    """[N, T + lookahead, D] float32."""
+    targets: Tensor
+    """[N, T] int64; anything where the weight is 0."""
+    weights: Tensor
+    """[N, T] float32: 0 for padding and for context that is not scored."""
+    lengths: Tensor
+    """[N] int64, on the CPU: how many of the T frames are real (the others repeat the last)."""
+    frames: int
+    """Number of scored frames, the sum of the weights."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """Move the tensors that computing needs; from pinned memory without waiting."""
+        if device.type == "cpu":
+            return self
+        moved = (x.to(device, non_blocking=True) for x in (self.inputs, self.targets, self.weights))
+        return Batch(self.ids, *moved, lengths=self.lengths, frames=self.frames)
+
+    def pin(self) -> "Batch":
+        """Copy into pinned memory, from where a GPU fetches it while it computes."""
+        pinned = (x.pin_memory() for x in (self.inputs, self.targets, self.weights))
+        return Batch(self.ids, *pinned, lengths=self.lengths, frames=self.frames)
+
+    def save(self, path: Path) -> None:
+        """Write the batch as safetensors, with the utterance ids as metadata, to look into it."""
+        tensors = {
+            name: getattr(self, name).cpu().contiguous()
+            for name in ("inputs", "targets", "weights", "lengths")
+        }
+        write_atomically(path, save(tensors, metadata={"ids": json.dumps(self.ids)}))
+
+
+class DataSource(Protocol):
+    """An endless supply of epochs whose order is a pure function of (seed, epoch)."""
+
+    def steps(self, epoch: int, ranks: int = 1) -> int:
+        """Count the batches that each of `ranks` processes gets in an epoch (from 0)."""
+
+    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+        """Yield the batches of one process from its step `start` on, without making those before.
+
+        Step s of rank r is batch s * ranks + r of the epoch's order.
+        """

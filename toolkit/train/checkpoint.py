@@ -1,0 +1,95 @@
+"""Checkpoints: any nest of dicts and lists of tensors and plain values in one safetensors file."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.stages.files import write_atomically
+from toolkit.train.errors import TrainingError
+
+KEPT = 2
+_NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Write a nest of dicts (with str or int keys) and lists atomically, bit for bit.
+
+    Tensors are moved to the CPU; what is not a tensor goes to the file's header as JSON. The keys
+    keep their type, so that an optimizer's state comes back as it was.
+    """
+    tensors: dict[str, Tensor] = {}
+    plain = _split(state, "", tensors)
+    write_atomically(path, save(tensors, metadata={"plain": json.dumps(plain)}))
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read what `write_state` wrote, tensors on the CPU.
+
+    Raises:
+      TrainingError: the file is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            plain = json.loads(file.metadata()["plain"])
+            names = file.keys()
+            return _join(plain, {name: file.get_tensor(name) for name in names})
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(f"{path} is no checkpoint ({error}); remove it to go on") from error
+
+
+class Checkpoints:
+    """The checkpoints of one training in a folder; the newest two are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+
+    def save(self, epoch: int, step: int, state: dict[str, Any]) -> None:
+        """Write the state after `step` steps of `epoch`, then remove old checkpoints."""
+        write_state(self._folder / f"epoch-{epoch:04d}-step-{step:08d}.safetensors", state)
+        for _, path in self._found()[:-KEPT]:
+            path.unlink(missing_ok=True)
+
+    def latest(self) -> dict[str, Any] | None:
+        """Read the newest checkpoint; None when there is none."""
+        found = self._found()
+        return read_state(found[-1][1]) if found else None
+
+    def remove(self) -> None:
+        """Remove all checkpoints."""
+        for _, path in self._found():
+            path.unlink(missing_ok=True)
+
+    def _found(self) -> list[tuple[tuple[int, int], Path]]:
+        """List the checkpoints, oldest first."""
+        matches = [(_NAME.fullmatch(path.name), path) for path in self._folder.glob("*")]
+        return sorted((tuple(map(int, m.groups())), path) for m, path in matches if m)
+
+
+def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Move tensors out of a nest; containers become JSON lists tagged by kind."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous()
+        return ["tensor", name]
+    if isinstance(value, dict):
+        items = [[key, _split(item, f"{name}/{key}", tensors)] for key, item in value.items()]
+        return ["dict", items]
+    if isinstance(value, (list, tuple)):
+        items = [_split(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]
+        return ["list", items]
+    return ["value", value]
+
+
+def _join(plain: Any, tensors: dict[str, Tensor]) -> Any:
+    kind, value = plain
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "dict":
+        return {key: _join(item, tensors) for key, item in value}
+    if kind == "list":
+        return [_join(item, tensors) for item in value]
+    return value

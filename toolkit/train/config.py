@@ -1,0 +1,59 @@
+"""How a model is optimised."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How a model is optimised, whatever the objective."""
+
+    epochs: int = 10
+    """Passes over the data; 10 for cross entropy on chunks (C7)."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """`adam` with torch's defaults, or `sgd` with momentum."""
+    initial_rate: float = 1e-3
+    """Learning rate after the warm-up; it decays exponentially (C7, which gives no values)."""
+    final_rate: float = 1e-4
+    """Learning rate of the last step."""
+    warmup_steps: int = 0
+    """Steps over which the rate climbs to `initial_rate`."""
+    momentum: float = 0.9
+    """Of `sgd`."""
+    max_gradient_norm: float = 5.0
+    """Longer gradients (of the mean loss per frame) are scaled down to this length."""
+    amp: Literal["fp32", "bf16"] = "fp32"
+    """`bf16`: autocast to bfloat16, twice the speed where the processor has it (avx512_bf16, GPU);
+    weights, optimizer and loss stay float32."""
+    average_epochs: int = 1
+    """The average of the last so many epochs' weights competes with the best epoch's; 1: none."""
+    seed: int = 0
+    """Of initial weights, data order and dropout."""
+    checkpoint_seconds: float = 300.0
+    """At most so long between two checkpoints, in seconds; there is one after every epoch too."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "average_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("initial_rate", "final_rate", "max_gradient_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+        for name in ("warmup_steps", "momentum", "seed", "checkpoint_seconds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        if self.optimizer not in ("adam", "sgd"):
+            raise ValueError(f"optimizer is {self.optimizer!r}, needs to be adam or sgd")
+        if self.amp not in ("fp32", "bf16"):
+            raise ValueError(f"amp is {self.amp!r}, needs to be fp32 or bf16")
+
+
+def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
+    """Make the optimizer of a configuration; the loop sets its learning rate before every step."""
+    if config.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=config.initial_rate)
+    return torch.optim.SGD(model.parameters(), lr=config.initial_rate, momentum=config.momentum)

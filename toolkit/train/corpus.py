@@ -1,0 +1,165 @@
+"""Aligned utterances: which can be trained on, and their normalised features with targets."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from toolkit.stages.files import write_atomically
+from toolkit.train.errors import TrainingDataError
+
+
+class Features(Protocol):
+    """Stored raw features, such as `toolkit.features.store.FeatureStore`."""
+
+    shards: list[list[str]]
+    """Utterance ids in stored order; a shard is what is worth reading in one go."""
+
+    def num_frames(self, name: str) -> int:
+        """Count the raw frames T of an utterance."""
+
+    def load(self, name: str) -> Tensor:
+        """Read an utterance: [T, F] raw."""
+
+    def state(self, name: str) -> Any:
+        """Give the running mean's state before the utterance."""
+
+
+class Alignments(Protocol):
+    """Targets of every raw frame, such as `toolkit.align.store.AlignmentStore`."""
+
+    ids: list[str]
+    """The aligned utterances."""
+
+    def load(self, name: str) -> Tensor:
+        """Read an utterance's targets: [T] integers."""
+
+
+class Normalises(Protocol):
+    """A view of raw features, such as `toolkit.features.normalise.Normaliser`."""
+
+    def apply(self, features: Tensor, state: Any) -> Tensor:
+        """Normalise [T, F] raw features of an utterance, given the speaker's state before it."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One training utterance."""
+
+    name: str
+    """Its id."""
+    source: int
+    """Which pair of stores it is in."""
+    frames: int
+    """T, raw frames."""
+
+
+class Corpus:
+    """The utterances of some stores that have features and an alignment of the same length.
+
+    Opening it reads all alignments once, to check them and to count the targets.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[Features, Alignments]],
+        normaliser: Normalises,
+        num_targets: int,
+        names: Iterable[str] | None = None,
+    ) -> None:
+        """Select and check utterances.
+
+        Args:
+          sources: pairs of stores.
+          normaliser: applied when an utterance is loaded.
+          num_targets: C; alignments hold 0 ... C - 1.
+          names: take only these utterances; None for all.
+
+        Raises:
+          TrainingDataError: a target is not below `num_targets`.
+        """
+        self._sources = list(sources)
+        self._normaliser = normaliser
+        self.counts = torch.zeros(num_targets, dtype=torch.int64)
+        """[C]: number of raw frames of each target."""
+        self.excluded: dict[str, str] = {}
+        """Utterance id -> why it is not trained on."""
+        self.shards: list[list[Utterance]] = []
+        """The utterances, by shard of their store."""
+        wanted = None if names is None else set(names)
+        for index, (features, alignments) in enumerate(self._sources):
+            aligned = set(alignments.ids)
+            for shard in features.shards:
+                selected = [name for name in shard if wanted is None or name in wanted]
+                kept = [u for name in selected if (u := self._check(name, index, aligned))]
+                if kept:
+                    self.shards.append(kept)
+
+    def _check(self, name: str, source: int, aligned: set[str]) -> Utterance | None:
+        features, alignments = self._sources[source]
+        if name not in aligned:
+            self.excluded[name] = "no alignment"
+            return None
+        targets = alignments.load(name)
+        frames = features.num_frames(name)
+        if len(targets) != frames:
+            self.excluded[name] = f"alignment of {len(targets)} frames, features of {frames}"
+            return None
+        if frames and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
+            raise TrainingDataError(
+                f"{name}: its alignment has target {int(targets.max())} but there are "
+                f"{len(self.counts)}; align again with the tree that is to be trained"
+            )
+        self.counts += torch.bincount(targets, minlength=len(self.counts))
+        return Utterance(name, source, frames)
+
+    @property
+    def utterances(self) -> list[Utterance]:
+        """All utterances, shard by shard."""
+        return [utterance for shard in self.shards for utterance in shard]
+
+    def load(self, utterance: Utterance) -> tuple[Tensor, Tensor]:
+        """Read an utterance: normalised features [T, F] float16, targets [T] int32.
+
+        Float16 keeps three digits of values that are a few units large, in half the memory.
+        """
+        features, alignments = self._sources[utterance.source]
+        name = utterance.name
+        normalised = self._normaliser.apply(features.load(name), features.state(name))
+        return normalised.half(), alignments.load(name).int()
+
+    def require(self, max_excluded: float) -> None:
+        """Refuse to train on what is left of a corpus.
+
+        Raises:
+          TrainingDataError: nothing is left, or a larger share than `max_excluded` was excluded.
+        """
+        kept, lost = len(self.utterances), len(self.excluded)
+        if kept and lost <= max_excluded * (kept + lost):
+            return
+        example = next(iter(sorted(self.excluded.items())), None)
+        reason = f", such as {example[0]} ({example[1]})" if example else ""
+        raise TrainingDataError(
+            f"{lost} of {kept + lost} utterances cannot be trained on{reason}; allowed are "
+            f"{100 * max_excluded:g} %. Check that alignments and features are of the same split"
+        )
+
+
+def write_excluded(path: Path, excluded: dict[str, str]) -> None:
+    """Write a line `id TAB reason` for every excluded utterance."""
+    lines = [f"{name}\t{reason}\n" for name, reason in sorted(excluded.items())]
+    write_atomically(path, "".join(lines))
+
+
+def held_out(names: Iterable[str], number: int) -> set[str]:
+    """Choose utterances for validation by a checksum of their ids, at most a tenth of all.
+
+    The choice of an utterance hardly depends on which others there are, and not on their order.
+    """
+    names = sorted(names)
+    ranked = sorted(names, key=lambda name: (zlib.crc32(name.encode()), name))
+    return set(ranked[: min(number, len(names) // 10)])

@@ -1,0 +1,142 @@
+"""Training an acoustic model with cross entropy on the frames of an alignment."""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.store import save_model
+from toolkit.stages.files import write_atomically
+from toolkit.train.chunks import OFFSETS, ChunkConfig, Chunks
+from toolkit.train.config import TrainerConfig
+from toolkit.train.corpus import Alignments, Corpus, Features, Normalises, held_out, write_excluded
+from toolkit.train.loop import Trainer
+from toolkit.train.monitor import Progress
+from toolkit.train.objectives import CrossEntropy
+from toolkit.train.priors import save_priors
+from toolkit.train.utterances import WholeUtterances
+
+logger = logging.getLogger(__name__)
+HEADLINE = "headline.json"
+
+
+@dataclass(frozen=True)
+class CrossEntropyConfig(TrainerConfig):
+    """Cross entropy training on shuffled chunks."""
+
+    model: LstmConfig = field(default_factory=LstmConfig)
+    """The network; its input and output sizes are taken from the data."""
+    chunks: ChunkConfig = field(default_factory=ChunkConfig)
+    """How the data are cut and shuffled."""
+    valid_utterances: int = 100
+    """Training utterances that are held out to measure frame accuracy, at most a tenth of all;
+    they are chosen by a checksum of their ids. Not used when validation data are given."""
+    max_excluded: float = 0.2
+    """Share of utterances without a usable alignment above which training is refused."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.valid_utterances < 0:
+            raise ValueError(f"valid_utterances is {self.valid_utterances}, needs to be 0 or more")
+        if not 0 <= self.max_excluded <= 1:
+            raise ValueError(f"max_excluded is {self.max_excluded}, needs to be in [0, 1]")
+
+
+def train_cross_entropy(
+    features: Features | Sequence[Features],
+    alignments: Alignments | Sequence[Alignments],
+    normaliser: Normalises,
+    config: CrossEntropyConfig,
+    num_targets: int,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    valid: tuple[Features, Alignments] | None = None,
+) -> dict[str, float]:
+    """Train an LSTM on aligned utterances (C7), or continue what a killed run left in `out`.
+
+    Writes into `out`: the model (`config.json`, `model.safetensors`), `priors.json` (counts of
+    the training targets, for `load_log_priors`), `history.json`, `excluded.tsv`, `headline.json`
+    and TensorBoard events. Checkpoints are removed at the end.
+
+    Args:
+      features: one store or several.
+      alignments: as many, with targets of the raw frames of `features`.
+      normaliser: of the raw features.
+      config: sizes, schedule, seed.
+      num_targets: C, number of senones.
+      out: folder of this training alone.
+      device: where to train.
+      progress: told from time to time (steps done, steps in all).
+      valid: held-out stores; without them `config.valid_utterances` are held out.
+
+    Returns:
+      `frame_accuracy` (0 to 1) of the model on held-out data at low rate, `loss` per frame of the
+      last epoch on the training data, `frames_per_second` (low-rate, median over epochs),
+      `utterances`.
+
+    Raises:
+      TrainingDataError: stores do not belong together, or too little is left of them.
+      TrainingError: the loss is not finite, or `out` holds a training with other settings.
+    """
+    out = Path(out)
+    settings = json.loads(json.dumps({**asdict(config), "num_targets": num_targets}))
+    finished = _finished(out, settings)
+    if finished is not None:
+        return finished
+    sources = list(zip(_listed(features), _listed(alignments), strict=True))
+    names = [name for store, _ in sources for shard in store.shards for name in shard]
+    aside = set() if valid else held_out(names, config.valid_utterances)
+    corpus = Corpus(sources, normaliser, num_targets, set(names) - aside)
+    held = Corpus([valid] if valid else sources, normaliser, num_targets, None if valid else aside)
+    write_excluded(out / "excluded.tsv", {**corpus.excluded, **held.excluded})
+    corpus.require(config.max_excluded)
+    input_dim = OFFSETS * corpus.load(corpus.utterances[0])[0].shape[1]
+    torch.manual_seed(config.seed)
+    model = LstmModel(replace(config.model, input_dim=input_dim, output_dim=num_targets))
+    logger.info(
+        "%d utterances, %d held out, %d targets, %.1f M parameters",
+        *(len(corpus.utterances), len(held.utterances), num_targets),
+        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+    )
+    trainer = Trainer(
+        model,
+        CrossEntropy(),
+        Chunks(corpus, config.chunks, config.model.lookahead, config.seed),
+        config,
+        out,
+        device=device,
+        valid=WholeUtterances(held, config.model.lookahead),
+        progress=progress,
+    )
+    record = trainer.run()
+    save_model(out, model)
+    save_priors(out, corpus.counts)
+    speeds = sorted(epoch["frames_per_second"] for epoch in trainer.history)
+    headline = {
+        "frame_accuracy": record["score"] if held.utterances else record["accuracy"],
+        "loss": record["loss"],
+        "frames_per_second": speeds[len(speeds) // 2],
+        "utterances": len(corpus.utterances),
+    }
+    stored = {"settings": settings, "headline": headline}
+    write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")
+    trainer.clean()
+    return headline
+
+
+def _finished(out: Path, settings: dict) -> dict[str, float] | None:
+    """Return the headline of a training that ended in `out`, when it was this one."""
+    try:
+        stored = json.loads((out / HEADLINE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return stored["headline"] if stored["settings"] == settings else None
+
+
+def _listed(stores: Features | Alignments | Sequence) -> list:
+    return list(stores) if isinstance(stores, Sequence) else [stores]

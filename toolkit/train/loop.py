@@ -1,0 +1,299 @@
+"""The training loop: epochs, validation, checkpoints, exact resumption."""
+
+import json
+import logging
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.parallel.strategy import SingleProcess, Strategy
+from toolkit.stages.files import write_atomically
+from toolkit.train.batch import Batch, DataSource
+from toolkit.train.checkpoint import Checkpoints
+from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
+from toolkit.train.objectives import Objective
+from toolkit.train.prefetch import prefetched
+from toolkit.train.schedule import exponential_rate
+from toolkit.train.selection import EpochModels
+
+logger = logging.getLogger(__name__)
+BATCHES_AHEAD = 4
+
+
+class Trainer:
+    """Trains a model and leaves the chosen weights in it.
+
+    Everything that happens follows from (seed, epoch, step), so that a run that was killed and
+    started again ends, on the CPU, with the same bits as one that was not. In `out`: checkpoints
+    (`checkpoints/`), `history.json` with a record per epoch, TensorBoard events (`tensorboard/`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        data: DataSource,
+        config: TrainerConfig,
+        out: Path,
+        *,
+        device: torch.device | str = "cpu",
+        valid: Iterable[Batch] | None = None,
+        strategy: Strategy | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Prepare, on `device`, to train or to go on.
+
+        Args:
+          model: with its initial weights.
+          objective: what is minimised.
+          data: where the batches come from.
+          config: see there.
+          out: folder of this training alone; a partial run in it is continued.
+          device: where to compute.
+          valid: held-out batches, gone through after each epoch; without them the last weights
+            are kept.
+          strategy: data-parallel method; one process by default.
+          progress: told from time to time how many steps of all are done.
+        """
+        self._device = torch.device(device)
+        self._model = model.to(self._device)
+        self._objective = objective
+        self._data = data
+        self._config = config
+        self._out = Path(out)
+        self._valid = valid
+        self._strategy = SingleProcess() if strategy is None else strategy
+        self._rank, self._ranks = self._strategy.part()
+        self._optimizer = make_optimizer(model, config)
+        self._steps = [data.steps(epoch, self._ranks) for epoch in range(config.epochs)]
+        if min(self._steps) == 0:
+            raise TrainingDataError(
+                f"an epoch has fewer batches than the {self._ranks} processes: use fewer processes "
+                "or a smaller batch"
+            )
+        self._checkpoints = Checkpoints(self._out / "checkpoints")
+        self._epoch_models = EpochModels(self._out / "checkpoints", config.average_epochs)
+        self._monitor = Monitor(self._out, sum(self._steps), progress)
+        self._epoch = self._step = 0  # what comes next
+        self._sums: dict[str, Tensor] = {}  # of the epoch so far, float64 on the device
+        self._unchecked: tuple[Tensor, Batch] | None = None
+        self._saved = monotonic()
+        self.history: list[dict[str, float]] = []
+        """A record per finished epoch."""
+
+    def run(self) -> dict[str, float]:
+        """Train to the end.
+
+        Returns:
+          The record of the last epoch, with `score`, the chosen weights' held-out accuracy (or
+          minus the loss, for objectives without one).
+
+        Raises:
+          TrainingError: the loss or a gradient is not finite, or `out` holds another run.
+        """
+        self._resume()
+        self._monitor.start(self._steps_done())
+        try:
+            while self._epoch < self._config.epochs:
+                self._train_epoch()
+            chosen, score = self._epoch_models.choose(
+                self._model, self._scores(), lambda: _score(self.evaluate())
+            )
+        finally:
+            self._monitor.close()
+        self._monitor.share(sum(self._steps))
+        logger.info("kept %s, score %.4f", chosen, score)
+        return {**self.history[-1], "score": score}
+
+    def clean(self) -> None:
+        """Remove the checkpoints, once what they led to is stored elsewhere."""
+        self._checkpoints.remove()
+        self._epoch_models.remove()
+
+    def update(self, batch: Batch) -> None:
+        """Take one step of the optimizer on a batch that is on the device."""
+        seed = f"{self._config.seed} {self._epoch} {self._step} {self._rank}"
+        torch.manual_seed(zlib.crc32(seed.encode()))  # dropout's
+        rate = self._rate(self._step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad(set_to_none=True)
+        loss, stats = self._compute(batch)
+        (loss / stats["weight"]).backward()
+        self._strategy.after_backward(self._model)
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
+        self._optimizer.step()
+        self._strategy.after_step(self._model, self._optimizer)
+        self._check()
+        self._unchecked = (loss.detach() + norm, batch)
+        _add(self._sums, {"loss": loss.detach(), **stats})
+
+    def evaluate(self) -> dict[str, float]:
+        """Average the objective over the held-out batches.
+
+        Returns:
+          `loss` per weight and every statistic's mean, such as `accuracy`; empty without batches.
+        """
+        sums: dict[str, Tensor] = {}
+        self._model.eval()
+        with torch.inference_mode():
+            for batch in prefetched(self._valid or (), BATCHES_AHEAD):
+                loss, stats = self._compute(batch.to(self._device))
+                _add(sums, {"loss": loss, **stats})
+        return _means(sums)
+
+    def _train_epoch(self) -> None:
+        epoch, config = self._epoch, self._config
+        title = f"epoch {epoch + 1}/{config.epochs}"
+        before = sum(self._steps[:epoch])
+        watch = self._monitor.epoch(title, self._steps[epoch], self._step, before)
+        batches = self._data.batches(epoch, self._step, self._rank, self._ranks)
+        if self._device.type == "cuda":
+            batches = map(Batch.pin, batches)
+        ahead = prefetched(batches, BATCHES_AHEAD)
+        self._model.train()
+        try:
+            for batch in watch.timed(ahead):
+                self.update(batch.to(self._device))
+                self._step += 1
+                watch.step(batch.frames, self._values)
+                if monotonic() - self._saved >= config.checkpoint_seconds:
+                    self._checkpoint()
+        finally:
+            ahead.close()
+            watch.close()
+        self._check()
+        self._finish_epoch(watch)
+
+    def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        bf16 = self._config.amp == "bf16"
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=bf16):
+            return self._objective(self._model, batch)
+
+    def _check(self) -> None:
+        """Check the step before the newest, whose result the device has by now.
+
+        Raises:
+          TrainingError: it was not finite; nothing has been stored since.
+        """
+        if self._unchecked is None:
+            return
+        value, batch = self._unchecked
+        self._unchecked = None
+        if math.isfinite(value.item()):
+            return
+        path = self._out / "checkpoints" / "bad_batch.safetensors"
+        batch.save(path)
+        names = sorted(set(batch.ids))
+        listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+        raise TrainingError(
+            f"the loss or its gradient is not finite in epoch {self._epoch + 1}, in the batch of "
+            f"{listed}; it was saved as {path}. Look for broken features or alignments there, or "
+            "lower initial_rate or max_gradient_norm"
+        )
+
+    def _finish_epoch(self, watch: EpochMonitor) -> None:
+        """Validate, record and store what the epoch led to."""
+        record = {
+            "epoch": self._epoch + 1,
+            **_means(self._sums),
+            "rate": self._rate(self._step - 1),
+        }
+        record |= {"seconds": watch.seconds(), **watch.rates()}
+        record |= {f"valid_{name}": value for name, value in self.evaluate().items()}
+        self.history.append(record)
+        self._epoch_models.add(self._model, self._scores())
+        log_epoch(self._config.epochs, record)
+        self._epoch, self._step, self._sums = self._epoch + 1, 0, {}
+        self._monitor.events(self._steps_done(), {f"epoch/{k}": v for k, v in record.items()})
+        self._checkpoint()
+        write_atomically(self._out / "history.json", json.dumps(self.history, indent=1) + "\n")
+
+    def _scores(self) -> list[float]:
+        return [_score(record, "valid_") for record in self.history]
+
+    def _values(self) -> dict[str, float]:
+        return _means(self._sums)
+
+    def _steps_done(self) -> int:
+        return sum(self._steps[: self._epoch]) + self._step
+
+    def _rate(self, step: int) -> float:
+        config = self._config
+        return exponential_rate(
+            sum(self._steps[: self._epoch]) + step,
+            sum(self._steps),
+            config.initial_rate,
+            config.final_rate,
+            config.warmup_steps,
+        )
+
+    def _checkpoint(self) -> None:
+        """Store everything that the remaining steps depend on."""
+        self._check()
+        self._saved = monotonic()
+        self._checkpoints.save(
+            self._epoch,
+            self._step,
+            {
+                "run": self._identity(),
+                "epoch": self._epoch,
+                "step": self._step,
+                "sums": self._sums,
+                "history": self.history,
+                "model": self._model.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "strategy": self._strategy.state(),
+            },
+        )
+
+    def _resume(self) -> None:
+        """Go back to the newest checkpoint, if there is one."""
+        state = self._checkpoints.latest()
+        if state is None:
+            return
+        differing = [k for k, v in self._identity().items() if state["run"].get(k) != v]
+        if differing:
+            raise TrainingError(
+                f"{self._out} holds a training with other settings ({', '.join(differing)}): "
+                "remove the folder to start anew, or restore the settings to continue it"
+            )
+        self._epoch, self._step = state["epoch"], state["step"]
+        self._sums = {name: value.to(self._device) for name, value in state["sums"].items()}
+        self.history = state["history"]
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._strategy.load_state(state["strategy"])
+        logger.info("continuing at epoch %d, step %d", self._epoch + 1, self._step)
+
+    def _identity(self) -> dict[str, Any]:
+        """Describe what makes a training another one."""
+        described = asdict(self._config)
+        del described["checkpoint_seconds"]
+        shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
+        return {**described, "steps per epoch": self._steps, "model": shapes}
+
+
+def _add(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        value = value.detach().double()
+        sums[name] = sums[name] + value if name in sums else value
+
+
+def _means(sums: dict[str, Tensor]) -> dict[str, float]:
+    """Divide sums by the weight."""
+    return {k: (v / sums["weight"]).item() for k, v in sums.items() if k != "weight"}
+
+
+def _score(record: dict[str, float], prefix: str = "") -> float:
+    """Higher is better: the accuracy, or minus the loss, or 0 where nothing was measured."""
+    return record.get(f"{prefix}accuracy", -record.get(f"{prefix}loss", 0.0))

@@ -1,0 +1,128 @@
+"""What a person sees of a running training: a bar or a log line, TensorBoard, the stage's share."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+"""Called as progress(steps done, steps in all)."""
+
+logger = logging.getLogger(__name__)
+SECONDS_BETWEEN_REPORTS = 1.0
+STEPS_BETWEEN_EVENTS = 50
+
+
+class Monitor:
+    """Measures and reports the epochs of one training."""
+
+    def __init__(self, out: Path, total_steps: int, progress: Progress | None) -> None:
+        self._events_folder = out / "tensorboard"
+        self._total_steps = total_steps
+        self._progress = progress
+        self._writer = None
+
+    def start(self, first_step: int) -> None:
+        """Open the event file; events of an earlier run from `first_step` on are hidden."""
+        self._writer = SummaryWriter(str(self._events_folder), purge_step=first_step)
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def epoch(self, title: str, steps: int, done: int, first_step: int) -> "EpochMonitor":
+        """Watch one epoch of `steps` steps, `done` of them done, `first_step` before it."""
+        return EpochMonitor(self, title, steps, done, first_step)
+
+    def share(self, step: int) -> None:
+        """Tell the caller how far training is."""
+        if self._progress is not None:
+            self._progress(step, self._total_steps)
+
+    def events(self, step: int, values: dict[str, float]) -> None:
+        """Write scalars to TensorBoard."""
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+
+class EpochMonitor:
+    """Counts frames, seconds and the share of them spent waiting for data."""
+
+    def __init__(
+        self, monitor: Monitor, title: str, steps: int, done: int, first_step: int
+    ) -> None:
+        self._monitor = monitor
+        self._first_step = first_step
+        self._done = done
+        self._frames = 0
+        self._waited = 0.0
+        self._started = self._reported = perf_counter()
+        self._bar = tqdm(
+            total=steps,
+            initial=done,
+            desc=title,
+            unit="step",
+            disable=not sys.stderr.isatty(),
+            leave=False,
+        )
+
+    def timed(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield `batches`, adding up the time that each was waited for."""
+        iterator = iter(batches)
+        while True:
+            before = perf_counter()
+            item = next(iterator, None)
+            self._waited += perf_counter() - before
+            if item is None:
+                return
+            yield item
+
+    def step(self, frames: int, values: Callable[[], dict[str, float]]) -> None:
+        """Count a finished step; `values` (which may wait for the device) is called when shown."""
+        self._done += 1
+        self._frames += frames
+        self._bar.update(1)
+        now = perf_counter()
+        if now - self._reported >= SECONDS_BETWEEN_REPORTS:
+            self._reported = now
+            self._monitor.share(self._first_step + self._done)
+            if not self._bar.disable:
+                shown = {name: f"{value:.4g}" for name, value in values().items()}
+                self._bar.set_postfix({**shown, **self._rates_in_words()}, refresh=False)
+        if self._done % STEPS_BETWEEN_EVENTS == 0:
+            self._monitor.events(self._first_step + self._done, {**values(), **self.rates()})
+
+    def rates(self) -> dict[str, float]:
+        """Frames per second and the share (0 to 1) of the time that waited for data."""
+        seconds = max(perf_counter() - self._started, 1e-9)
+        return {"frames_per_second": self._frames / seconds, "data_wait": self._waited / seconds}
+
+    def _rates_in_words(self) -> dict[str, str]:
+        rates = self.rates()
+        return {
+            "frames/s": f"{rates['frames_per_second']:.0f}",
+            "data wait": f"{100 * rates['data_wait']:.0f} %",
+        }
+
+    def seconds(self) -> float:
+        """Seconds since the epoch was started or resumed."""
+        return perf_counter() - self._started
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+
+def log_epoch(epochs: int, record: dict[str, float]) -> None:
+    """Write an epoch's line to the log."""
+    shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k != "epoch"]
+    logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(shown))

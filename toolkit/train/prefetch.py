@@ -1,0 +1,58 @@
+"""Work ahead in a thread."""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+_END = object()
+
+
+def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
+    """Yield `items` in order while a thread computes up to `depth` of them ahead.
+
+    An exception of `items` is raised at its place. Closing the returned generator ends the thread
+    after the item it is at. Useful where making an item waits for files or for torch, which lets
+    other threads run.
+    """
+    ready: queue.Queue = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(entry: tuple[object, BaseException | None]) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(entry, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        source = iter(items)
+        try:
+            for item in source:
+                if not put((item, None)):
+                    break
+            else:
+                put((_END, None))
+        except BaseException as error:
+            put((_END, error))
+        finally:
+            close = getattr(source, "close", None)
+            if close is not None:
+                close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is _END:
+                return
+            yield item
+    finally:
+        stopped.set()
+        thread.join()

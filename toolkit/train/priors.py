@@ -1,0 +1,52 @@
+"""Priors of the targets, which turn a network's posteriors into scaled likelihoods."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from toolkit.stages.files import write_atomically
+from toolkit.train.errors import TrainingError
+
+PRIORS = "priors.json"
+FLOOR = 0.01
+
+
+def log_priors(counts: Tensor) -> Tensor:
+    """Compute log p(s) from counts of training frames.
+
+    Decoding uses log p(x | s) = log p(s | x) - log p(s) + const. A target that was hardly seen
+    would get a large likelihood from the noise of its posterior, so that counts below a hundredth
+    of the mean count are taken as that.
+
+    Args:
+      counts: [C] frames of each target, not all 0.
+
+    Returns:
+      [C] float32, natural logarithm.
+    """
+    counts = counts.double()
+    floored = counts.clamp(min=FLOOR * float(counts.mean()))
+    return (floored / floored.sum()).log().float()
+
+
+def save_priors(folder: Path, counts: Tensor) -> None:
+    """Write the counts [C] as `priors.json` in a model's folder."""
+    write_atomically(Path(folder) / PRIORS, json.dumps({"counts": counts.tolist()}) + "\n")
+
+
+def load_log_priors(folder: Path) -> Tensor:
+    """Read log p(s) [C] float32 of the model in `folder`.
+
+    Raises:
+      TrainingError: the file is missing or damaged.
+    """
+    path = Path(folder) / PRIORS
+    try:
+        counts = torch.tensor(json.loads(path.read_text(encoding="utf-8"))["counts"])
+        if counts.dim() != 1 or not counts.sum() > 0:
+            raise ValueError("no counts")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(f"{path} holds no priors ({error}); train the model again") from error
+    return log_priors(counts)

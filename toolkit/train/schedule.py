@@ -1,0 +1,17 @@
+"""Learning rates as pure functions of the step."""
+
+
+def exponential_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
+    """Give the learning rate of a step: linear warm-up, then exponential decay (C7).
+
+    Args:
+      step: from 0.
+      total: steps of the whole training, warm-up included.
+      initial: rate at the end of the warm-up (at step 0 without one).
+      final: rate of the last step.
+      warmup: steps that climb to `initial` in equal parts, none of them at 0.
+    """
+    if step < warmup:
+        return initial * (step + 1) / (warmup + 1)
+    decaying = max(1, total - warmup - 1)
+    return initial * (final / initial) ** min(1.0, (step - warmup) / decaying)

@@ -1,0 +1,88 @@
+"""Which weights a training ends with: an epoch's, or the average of the last epochs'."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from toolkit.stages.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+class EpochModels:
+    """The weights after each epoch that may still be chosen, in a folder."""
+
+    def __init__(self, folder: Path, average_epochs: int) -> None:
+        self._folder = Path(folder)
+        self._average_epochs = average_epochs
+
+    def add(self, model: nn.Module, scores: list[float]) -> None:
+        """Store the weights of the epoch that `scores` ends with, and drop those out of the race.
+
+        Args:
+          model: after epoch len(scores) - 1.
+          scores: of all epochs so far; higher is better, the latest counts among equals.
+        """
+        newest = len(scores) - 1
+        weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+        write_atomically(self._path(newest), save(weights))
+        needed = {*range(newest - self._average_epochs + 1, newest + 1), _best(scores)}
+        for path in self._folder.glob("model-*.safetensors"):
+            if path not in map(self._path, needed):
+                path.unlink(missing_ok=True)
+
+    def choose(
+        self, model: nn.Module, scores: list[float], evaluate: Callable[[], float]
+    ) -> tuple[str, float]:
+        """Load into `model` the weights of the best epoch or, if better, the average.
+
+        The average is over the weights of the last `average_epochs` epochs, summed in float64. An
+        epoch that did harm thus never decides the result.
+
+        Args:
+          model: takes the weights.
+          scores: of all epochs.
+          evaluate: scores the weights in `model`.
+
+        Returns:
+          What was chosen, in words, and its score.
+        """
+        best = _best(scores)
+        number = min(self._average_epochs, len(scores))
+        chosen = (f"epoch {best + 1}", scores[best])
+        if number > 1:
+            average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
+            model.load_state_dict(average)
+            score = evaluate()
+            logger.info("average of the last %d epochs: %.4f, %s: %.4f", number, score, *chosen)
+            if score >= scores[best]:
+                return f"average of the last {number} epochs", score
+        model.load_state_dict(self._load(best))
+        return chosen
+
+    def remove(self) -> None:
+        """Remove the stored weights."""
+        for path in self._folder.glob("model-*.safetensors"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, epoch: int) -> Path:
+        return self._folder / f"model-{epoch:04d}.safetensors"
+
+    def _load(self, epoch: int) -> dict[str, Tensor]:
+        return load(self._path(epoch).read_bytes())
+
+
+def _best(scores: list[float]) -> int:
+    """Index of the highest score, the latest among equals."""
+    return max(range(len(scores)), key=lambda epoch: (scores[epoch], epoch))
+
+
+def _average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(value.dtype)
+        for name, value in states[0].items()
+    }
