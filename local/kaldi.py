@@ -18,7 +18,12 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     they are run, once each, into audio files in the folder `corpus.pipes`.
     """
     patterns = ",".join((corpus.train, corpus.dev, corpus.test))
-    run_pipe = PipeRunner(corpus.pipes or root / "pipes") if corpus.allow_pipes else None
+    if corpus.allow_pipes and corpus.pipes is None:
+        raise ManifestError(
+            "corpus.allow_pipes runs the commands of wav.scp into files: say where these are to "
+            "be kept with --set corpus.pipes=FOLDER"
+        )
+    run_pipe = PipeRunner(corpus.pipes) if corpus.allow_pipes else None
     folders = sorted(path.parent for path in root.glob("*/wav.scp"))
     parts = {
         folder.name: read_kaldi_dir(folder, run_pipe)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from lhotse import MonoCut
 
 from local import espeak, librispeech, synthetic_sound, synthetic_text
 from local.espeak import Voice
@@ -183,7 +182,9 @@ def generate(
 def _claim(out: Path, settings: SyntheticConfig) -> None:
     """Note the settings in `out`, or see that they are those of the corpus there."""
     path = out / "settings.json"
-    content = json.dumps(dataclasses.asdict(settings), indent=1) + "\n"
+    inherited = {field.name for field in dataclasses.fields(CorpusConfig)}
+    made = {k: v for k, v in dataclasses.asdict(settings).items() if k not in inherited}
+    content = json.dumps(made, indent=1) + "\n"
     if path.exists() and path.read_text() != content:
         raise ToolkitError(
             f"{out} holds a demo corpus of other settings: delete it or choose another folder"

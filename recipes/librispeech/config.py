@@ -1,4 +1,4 @@
-"""Configurations of the hybrid LibriSpeech recipe: one dataclass per stage, one function per run."""
+"""The hybrid recipe's settings: a section per verb, a function per profile."""
 
 from dataclasses import dataclass, field, replace
 

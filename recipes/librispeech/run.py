@@ -134,6 +134,7 @@ def train_mono(run: Run) -> dict[str, float]:
         TranscriptCompiler(lang, Topology(tuple(lang.real_phones))),
         run.config.mono,
         run.make("mono"),
+        run.jobs,
         run.progress,
     )
 

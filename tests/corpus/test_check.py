@@ -161,6 +161,8 @@ def test_the_shortest_audio_for_a_transcript(corpus):
     corpus.fill("train")
     corpus.add("train", "enough", text="ONE TWO", seconds=0.15)  # 5 phones of 3 frames of 10 ms
     corpus.add("train", "short", text="ONE TWO", seconds=0.14)
+    exact = "ONE " * 5 + "TWO TWO"  # 57 frames; 0.57 * 100 is a little less than 57
+    corpus.add("train", "exact", text=exact, seconds=0.57)
     corpus.add("train", "guess", text="ABCDE", seconds=0.09)  # half of 5 letters: 3 phones
     corpus.add("train", "wrong", text="ABCDE", seconds=0.08)
     assert {id for kind, _, id in corpus.kinds() if kind == "too-short"} == {"short", "wrong"}

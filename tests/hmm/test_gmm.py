@@ -49,12 +49,15 @@ def test_statistics_are_posterior_weighted_sums(gmm):
     pdfs = torch.arange(30) % 3
     statistics = Statistics.zeros(6, 4)
     gmm.accumulate(x[:11], pdfs[:11], statistics)
-    gmm.accumulate(x[11:], pdfs[11:], statistics)
+    rest = Statistics.zeros(6, 4)
+    gmm.accumulate(x[11:], pdfs[11:], rest)
+    statistics.add(rest)
     occupancy, first = torch.zeros(6).double(), torch.zeros(6, 4).double()
     likelihood = 0.0
     for t in range(30):
         members = [g for g in range(6) if int(gmm.owner[g]) == int(pdfs[t])]
-        scores = gmm.component_scores(x[t : t + 1])[0, members].double()
+        densities = torch.distributions.Normal(gmm.means[members], gmm.variances[members].sqrt())
+        scores = (gmm.weights[members].log() + densities.log_prob(x[t]).sum(1)).double()
         likelihood += float(scores.logsumexp(0))
         for g, posterior in zip(members, scores.softmax(0), strict=True):
             occupancy[g] += posterior

@@ -18,7 +18,7 @@ def corpus(audio, tmp_path):
             lines.append(f"<s> {text} </s> ({fileid.rpartition('/')[2]})\n")
         (etc / f"an4_{part}.fileids").write_text("".join(f"{fileid}\n" for fileid in texts))
         (etc / f"an4_{part}.transcription").write_text("".join(lines) + extra)
-        return CorpusConfig("an4", tmp_path, dev_speakers=1, test_speakers=2)
+        return CorpusConfig("an4", dev_speakers=1, test_speakers=2)
 
     return write
 
@@ -62,7 +62,7 @@ def test_faults_are_kept(corpus, tmp_path):
 
 def test_other_folders_and_lines_are_refused(corpus, tmp_path):
     with pytest.raises(ManifestError, match="fileids"):
-        an4.manifests(CorpusConfig("an4", tmp_path), tmp_path)
+        an4.manifests(CorpusConfig("an4"), tmp_path)
     config = corpus("train", FIVE, extra="<s> NO NAME </s>\n")
     with pytest.raises(ManifestError, match="NO NAME"):
         an4.manifests(config, tmp_path)

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ def root(audio, tmp_path):
 
 
 def test_parts_become_splits(root):
-    splits = kaldi.manifests(CorpusConfig("kaldi", root), root)
+    splits = kaldi.manifests(CorpusConfig("kaldi"), root)
     assert {name: [cut.id for cut in cuts] for name, cuts in splits.items()} == {
         "train": ["a0", "a1", "b0", "b1", "c0", "c1"],
         "dev": ["d0", "d1"],
@@ -33,18 +34,20 @@ def test_parts_become_splits(root):
 
 def test_pipes_run_only_when_allowed(root, tmp_path):
     (root / "dev" / "wav.scp").write_text(f"d0 cat {root}/dev/d0.flac |\nd1 d1.flac\n")
-    refused = kaldi.manifests(CorpusConfig("kaldi", root), tmp_path)["dev"]
+    refused = kaldi.manifests(CorpusConfig("kaldi"), root)["dev"]
     assert refused[0].custom["fault"] == "refused-pipe"
-    assert not (tmp_path / "pipes").exists()
-    allowed = kaldi.manifests(CorpusConfig("kaldi", root, allow_pipes=True), tmp_path)["dev"]
-    assert (allowed[0].duration, allowed[0].custom) == (1.0, None)
+    pipes = tmp_path / "pipes"
+    allowed = CorpusConfig("kaldi", allow_pipes=True, pipes=pipes)
+    cut = kaldi.manifests(allowed, root)["dev"][0]
+    assert (cut.duration, cut.custom) == (1.0, None)
+    assert Path(cut.recording.sources[0].source).parent == pipes
+    with pytest.raises(ManifestError, match=r"corpus\.pipes=FOLDER"):
+        kaldi.manifests(CorpusConfig("kaldi", allow_pipes=True), root)
 
 
 def test_a_root_without_directories_is_refused(tmp_path):
     with pytest.raises(ManifestError, match=r"wav\.scp"):
-        kaldi.manifests(CorpusConfig("kaldi", tmp_path), tmp_path)
-    with pytest.raises(ManifestError, match="no folder"):
-        kaldi.manifests(CorpusConfig("kaldi", tmp_path / "none"), tmp_path)
+        kaldi.manifests(CorpusConfig("kaldi"), tmp_path)
 
 
 def test_a_corpus_full_of_faults_is_read_checked_and_left_usable(root, audio, truncate, tmp_path):
@@ -71,7 +74,7 @@ def test_a_corpus_full_of_faults_is_read_checked_and_left_usable(root, audio, tr
             wav.write(f"{id} {source}\n")
             if id != "mute":
                 text.write(f"{id} {texts.get(id, 'ONE TWO')}\n")
-    splits = kaldi.manifests(CorpusConfig("kaldi", root), tmp_path)
+    splits = kaldi.manifests(CorpusConfig("kaldi"), root)
     paths = {split: tmp_path / f"{split}.jsonl" for split in splits}
     for split, cuts in splits.items():
         write_cuts(cuts, paths[split])

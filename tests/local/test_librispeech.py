@@ -23,7 +23,7 @@ def chapter(audio, tmp_path):
 
 
 def read(root, **options):
-    return librispeech.manifests(CorpusConfig("librispeech", root, **options), root)
+    return librispeech.manifests(CorpusConfig("librispeech", **options), root)
 
 
 @pytest.mark.parametrize("below", ["", "LibriSpeech"])
@@ -94,21 +94,19 @@ def test_an_empty_root_is_refused(tmp_path):
         ),
     ],
 )
-def test_parts_are_downloaded_when_there_is_no_root(
-    chapter, tmp_path, monkeypatch, patterns, parts
-):
+def test_parts_are_downloaded(chapter, tmp_path, monkeypatch, patterns, parts):
     asked = []
 
     def download(target, dataset_parts):
         asked.extend(dataset_parts)
         for part in dataset_parts:
             chapter(part, str(len(part)), ["A"])
-        return tmp_path / "LibriSpeech"
 
     monkeypatch.setattr("lhotse.recipes.download_librispeech", download)
-    splits = librispeech.manifests(CorpusConfig("librispeech", None, **patterns), tmp_path)
+    corpus = CorpusConfig("librispeech", **patterns)
+    assert librispeech.fetch(corpus, tmp_path) == {"parts": len(parts)}
     assert sorted(asked) == parts
-    assert len(splits) == len(parts)
+    assert len(librispeech.manifests(corpus, tmp_path)) == len(parts)
 
 
 def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
@@ -117,4 +115,4 @@ def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
 
     monkeypatch.setattr("lhotse.recipes.download_librispeech", download)
     with pytest.raises(ManifestError, match=r"no network.*corpus\.root=FOLDER"):
-        librispeech.manifests(CorpusConfig("librispeech"), tmp_path)
+        librispeech.fetch(CorpusConfig("librispeech"), tmp_path)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 # Loaded before the forks, so that each of them starts at once.
 import toolkit.stages.commandline
 import toolkit.stages.recipe  # noqa: F401
+from toolkit.stages.marker import git_state, versions
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = Path(__file__).parent / "sample" / "run.py"
@@ -40,6 +42,9 @@ class Sample:
         for name, text in (("a", "one two three"), ("b", "two four")):
             (folder / "corpus" / f"{name}.txt").write_text(text)
         self.exp = folder / "exp" / "demo"
+        # Remembered by the forks, which would each ask again.
+        git_state(folder)
+        versions()
 
     def main(self, *arguments, at_write=None, fault=None, env=None, before=None):
         """Run the command line in a fork of this process.
@@ -56,8 +61,10 @@ class Sample:
                 with open(log, "w") as file:
                     os.dup2(file.fileno(), 1)
                     os.dup2(file.fileno(), 2)
-                sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), write_through=True)
-                sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), write_through=True)
+                sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+                sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+                # A kill leaves the kernel's buffers alone; only a power cut needs the wait.
+                os.fsync = lambda descriptor: None
                 sys.argv = [str(self.script)]
                 recipe = self.load()
                 if before:
@@ -139,8 +146,11 @@ class Sample:
 
 
 @pytest.fixture
-def sample(tmp_path):
-    return Sample(tmp_path / "recipe")
+def sample():
+    # In memory where possible: a disk shared with others can take a second for one rename.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Sample(Path(folder).resolve() / "recipe")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def test_two_runs_started_at_once_do_not_mix(sample, finished):
 def test_paths_on_the_command_line_start_from_the_callers_directory(sample, tmp_path):
     caller = tmp_path / "elsewhere"
     caller.mkdir()
-    (sample.folder / "corpus").rename(caller / "speech")
+    shutil.move(sample.folder / "corpus", caller / "speech")
     process = sample.process("--set", "corpus.root=speech", "--exp", "mine", cwd=caller)
     output, _ = process.communicate()
     assert process.returncode == 0, output

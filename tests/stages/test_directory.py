@@ -19,13 +19,10 @@ def test_a_full_disk_is_told(tmp_path, number):
 
 
 def test_a_full_disk_is_found_behind_other_errors(tmp_path):
-    try:
-        try:
-            raise os_error(errno.ENOSPC)
-        except OSError as cause:
-            raise RuntimeError("cannot write the archive") from cause
-    except RuntimeError as error:
-        assert "the disk is full" in str(storage_error(error, tmp_path))
+    wrapped = RuntimeError("cannot write the archive")
+    wrapped.__cause__ = KeyError()
+    wrapped.__cause__.__context__ = os_error(errno.ENOSPC)
+    assert "the disk is full" in str(storage_error(wrapped, tmp_path))
     quoted = ValueError("I/O error: No space left on device (os error 28)")
     assert "the disk is full" in str(storage_error(quoted, tmp_path))
 

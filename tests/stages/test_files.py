@@ -15,9 +15,8 @@ def test_content_appears_whole(tmp_path):
 def test_an_exception_leaves_the_old_content_and_no_temporary(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), open_atomically(path) as file:
-        file.write("half")
-        raise RuntimeError
+    with pytest.raises(TypeError), open_atomically(path) as file:
+        file.writelines(["half", None])
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -19,9 +19,9 @@ def test_the_lock_names_its_holder_and_is_free_afterwards(path):
     with hold(path, "run.py --stage 3"):
         holder = json.loads(path.read_text())
         assert (holder["pid"], holder["command"]) == (os.getpid(), "run.py --stage 3")
-        with pytest.raises(LockedError, match=rf"process {os.getpid()}, `run.py --stage 3`"):
-            with hold(path, "second"):
-                pass
+        message = rf"process {os.getpid()}, `run.py --stage 3`"
+        with pytest.raises(LockedError, match=message), hold(path, "second"):
+            pass
     with hold(path, "third"):
         assert json.loads(path.read_text())["command"] == "third"
 

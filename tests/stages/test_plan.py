@@ -140,12 +140,8 @@ def actions(stages, forced=()):
 
 
 def test_a_plan_skips_what_is_done_and_runs_the_rest():
-    stages = [
-        done(1),
-        stale(2),
-        (3, "t", State("missing")),
-        (4, "t", State("partial", "", None, 5)),
-    ]
+    begun = State("partial", percent=5)
+    stages = [done(1), stale(2), (3, "t", State("missing")), (4, "t", begun)]
     assert actions(stages) == [
         ("skip", "done"),
         ("run", "why"),

@@ -107,9 +107,9 @@ def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
 
 
 def test_a_missing_corpus_names_the_key_that_says_where_it_is(directory):
-    with pytest.raises(MissingInputError, match="--set corpus.root=PATH"):
+    with pytest.raises(MissingInputError, match=r"--set corpus\.root=PATH"):
         run_of(directory).need_outside("/no/such/corpus")
-    with pytest.raises(MissingInputError, match="`/no/other` does not exist$"):
+    with pytest.raises(MissingInputError, match=r"`/no/other` does not exist$"):
         run_of(directory).need_outside("/no/other")
 
 
@@ -127,7 +127,7 @@ def test_declarations_that_contradict_are_refused(directory):
     run = run_of(directory)
     with pytest.raises(DeclarationError, match="which stage 6 makes later"):
         run.need("results.json")
-    with pytest.raises(DeclarationError, match="stage 1 makes too; .* --force 1"):
+    with pytest.raises(DeclarationError, match=r"stage 1 makes too; .* --force 1"):
         run.make("data/more")
     run.need("mine")
     with pytest.raises(DeclarationError, match="which it also needs"):

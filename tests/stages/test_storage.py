@@ -53,6 +53,7 @@ def test_a_disk_that_fills_up_during_training_is_told(sample, finished, mount):
     result = sample.main("--set", "train.epochs=200")
     assert result.status == 1
     assert "stage 3 (Train the model) failed: the disk is full" in result.output
+    subprocess.run(["mount", "-o", "remount,size=1m", str(sample.exp)], check=True)
     result = sample.main()
     assert result.status == 0, result.output
     assert sample.outputs() == finished

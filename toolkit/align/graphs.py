@@ -1,11 +1,12 @@
 """Training graphs of transcripts, from lexicon and topology."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
-import k2
 import torch
 from torch import Tensor
 
+from toolkit.fsa.arcs import Fsa
 from toolkit.fsa.hmm import hmm_transducer
 from toolkit.fsa.transcript import training_graph, transcript_graph
 from toolkit.hmm.topology import Topology
@@ -23,10 +24,17 @@ class TranscriptCompiler:
     def __init__(self, lang: Lang, topology: Topology) -> None:
         self.lang = lang
         self.topology = topology
-        self._h = hmm_transducer(topology)
         self._silence = lang.phones["SIL"]
 
-    def compile(self, words: Sequence[str]) -> k2.Fsa:
+    def __reduce__(self) -> tuple:
+        """Pickle without H, which k2 cannot pickle."""
+        return TranscriptCompiler, (self.lang, self.topology)
+
+    @cached_property
+    def _h(self) -> Fsa:
+        return hmm_transducer(self.topology)
+
+    def compile(self, words: Sequence[str]) -> Fsa:
         """The graph of one transcript; reads pdf + 1 per frame, writes word ids."""
         ids = [self.lang.word_id(word) for word in words]
         pronunciations = [self.lang.pronunciation_ids(word) for word in words]

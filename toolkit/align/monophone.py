@@ -3,25 +3,28 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
+from tqdm import tqdm
 
+from toolkit.align.em import Expectation, Frames, Mode, Partition, expectation
 from toolkit.align.graphs import TranscriptCompiler
 from toolkit.errors import ToolkitError
-from toolkit.fsa.alignment import AlignConfig, force_align
-from toolkit.hmm.gmm import Gmm, Statistics
+from toolkit.fsa.alignment import AlignConfig
+from toolkit.hmm.gmm import Gmm
 from toolkit.stages.files import write_atomically
+from toolkit.stages.workers import WorkerPool
 
-# Frames whose scores are held at a time: 20,000 x 1,000 Gaussians are 80 MB.
-BATCH_FRAMES = 20_000
+PARTITIONS = 8
+"""Shares into which the utterances are dealt; processes beyond this number are of no use."""
 
 
-class TrainingDataError(ToolkitError):
+class UnalignableError(ToolkitError):
     """Too little of the training data can be aligned."""
 
 
@@ -53,19 +56,13 @@ class MonophoneConfig:
             raise ValueError("need 0 < grow_until <= iterations")
 
 
-class Frames(Protocol):
-    """What a GMM trains on."""
-
-    def load(self, utterance: str) -> Tensor:
-        """The utterance's features [T, D]."""
-
-
 def train_monophone(
     features: Frames,
     transcripts: Mapping[str, Sequence[str]],
     compiler: TranscriptCompiler,
     config: MonophoneConfig,
     out: Path,
+    jobs: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
     """Train monophone GMMs from a flat start; mirrors Kaldi's steps/train_mono.sh.
@@ -79,112 +76,133 @@ def train_monophone(
       config: the schedule.
       out: gets `gmm.safetensors`, `topology.json` and `history.json`; an earlier unfinished
         training there is continued.
+      jobs: worker processes; the result does not depend on them.
       progress: told (iterations done, iterations).
 
     Raises:
-      TrainingDataError: more than `max_failed` of the utterances have no alignment.
+      UnalignableError: more than `max_failed` of the utterances have no alignment.
     """
-    topology = compiler.topology
     out.mkdir(parents=True, exist_ok=True)
+    topology = compiler.topology
     chosen = sorted(transcripts, key=lambda u: (len(transcripts[u]), u))[: config.max_utterances]
-    chosen.sort()
-    data = {u: features.load(u) for u in chosen}
-    graphs = {u: compiler.compile(transcripts[u]) for u in chosen}
-    everything = torch.cat(list(data.values()))
-    floor = config.variance_floor * everything.var(0)
-
+    partitions = _deal(features, transcripts, compiler, config, sorted(chosen), out)
     checkpoint = out / "checkpoint.safetensors"
     if checkpoint.exists():
-        gmm, alignment, history = _load_checkpoint(checkpoint)
+        gmm, floor, history = _load_checkpoint(checkpoint)
     else:
-        gmm = Gmm.flat(topology.num_pdfs, everything.mean(0), everything.var(0))
-        alignment = {u: compiler.equal_alignment(transcripts[u], len(x)) for u, x in data.items()}
-        history = []
+        mean, variance = _moments(features.load(u) for u in sorted(chosen))
+        gmm = Gmm.flat(topology.num_pdfs, mean, variance)
+        floor, history = config.variance_floor * variance, []
 
-    for iteration in range(len(history), config.iterations):
-        if iteration in config.realign:
-            alignment = {
-                u: found.pdfs.long()
-                for u, x in data.items()
-                if (found := force_align(gmm.log_likelihoods(x), graphs[u], config.align))
-            }
-            _require_enough(alignment, data, config.max_failed)
-        statistics = Statistics.zeros(gmm.num_gaussians, everything.shape[1])
-        used = [u for u in data if len(alignment.get(u, ()))]
-        for batch in _batches(used, data):
-            x = torch.cat([data[u] for u in batch])
-            gmm.accumulate(x, torch.cat([alignment[u] for u in batch]), statistics)
-        occupancy = _pdf_occupancy(gmm, statistics)
-        gmm = gmm.maximise(statistics, config.min_occupancy, floor)
-        if 0 < iteration <= config.grow_until and gmm.num_gaussians < config.gaussians:
-            start = topology.num_pdfs
-            share = iteration / config.grow_until
-            target = round(start + share * (config.gaussians - start))
-            gmm = gmm.split(target, occupancy)
-        history.append(
-            {
-                "iteration": iteration,
-                "log_likelihood_per_frame": statistics.log_likelihood / statistics.frames,
-                "gaussians": gmm.num_gaussians,
-                "aligned": len(used),
-                "utterances": len(data),
-            }
-        )
-        _save_checkpoint(checkpoint, gmm, alignment, history)
-        progress(iteration + 1, config.iterations)
+    with WorkerPool(min(jobs, len(partitions))) as pool:
+        iterations = range(len(history), config.iterations)
+        for iteration in tqdm(iterations, "monophones", disable=None):
+            found = _expectation(pool, partitions, gmm, _mode(iteration, config))
+            aligned = len(chosen) - len(found.failed)
+            if len(found.failed) > config.max_failed * len(chosen):
+                raise UnalignableError(
+                    f"{len(found.failed)} of {len(chosen)} training utterances have no alignment,"
+                    f" first {', '.join(found.failed[:5])}: do their transcripts match the audio?"
+                    " See check/report.txt"
+                )
+            gmm = _maximise(gmm, found, floor, iteration, config)
+            per_frame = found.statistics.log_likelihood / found.statistics.frames
+            history.append(
+                {
+                    "iteration": iteration,
+                    "log_likelihood_per_frame": per_frame,
+                    "gaussians": gmm.num_gaussians,
+                    "aligned": aligned,
+                }
+            )
+            _save_checkpoint(checkpoint, gmm, floor, history)
+            progress(iteration + 1, config.iterations)
 
     gmm.save(out / "gmm.safetensors")
     topology.save(out / "topology.json")
-    write_atomically(out / "history.json", json.dumps(history, indent=1))
-    checkpoint.unlink()
+    write_atomically(out / "history.json", json.dumps(history, indent=1) + "\n")
+    for temporary in (checkpoint, *(p.alignments for p in partitions)):
+        temporary.unlink(missing_ok=True)
     return {
         "log_likelihood_per_frame": round(history[-1]["log_likelihood_per_frame"], 3),
         "gaussians": gmm.num_gaussians,
-        "aligned_share": round(history[-1]["aligned"] / len(data), 4),
+        "aligned_share": round(history[-1]["aligned"] / len(chosen), 4),
     }
 
 
-def _require_enough(
-    alignment: Mapping[str, Tensor], data: Mapping[str, Tensor], max_failed: float
-) -> None:
-    failed = sorted(set(data) - set(alignment))
-    if len(failed) > max_failed * len(data):
-        raise TrainingDataError(
-            f"{len(failed)} of {len(data)} training utterances have no alignment, first"
-            f" {', '.join(failed[:5])}: do their transcripts match the audio? See check/report.txt"
+def _deal(
+    features: Frames,
+    transcripts: Mapping[str, Sequence[str]],
+    compiler: TranscriptCompiler,
+    config: MonophoneConfig,
+    utterances: Sequence[str],
+    out: Path,
+) -> list[Partition]:
+    """Deal the utterances out in turn."""
+    count = min(PARTITIONS, len(utterances))
+    return [
+        Partition(
+            features,
+            compiler,
+            tuple((u, tuple(transcripts[u])) for u in utterances[index::count]),
+            config.align,
+            out / f"ali.{index}.safetensors",
         )
+        for index in range(count)
+    ]
 
 
-def _batches(utterances: Sequence[str], data: Mapping[str, Tensor]) -> list[list[str]]:
-    """Consecutive utterances of about BATCH_FRAMES frames together."""
-    batches: list[list[str]] = [[]]
-    frames = 0
-    for utterance in utterances:
-        if frames > BATCH_FRAMES:
-            batches.append([])
-            frames = 0
-        batches[-1].append(utterance)
-        frames += len(data[utterance])
-    return batches
+def _mode(iteration: int, config: MonophoneConfig) -> Mode:
+    if iteration == 0:
+        return "equal"
+    return "viterbi" if iteration in config.realign else "keep"
 
 
-def _pdf_occupancy(gmm: Gmm, statistics: Statistics) -> Tensor:
+def _expectation(
+    pool: WorkerPool, partitions: Sequence[Partition], gmm: Gmm, mode: Mode
+) -> Expectation:
+    """The E step of all partitions, summed in their order."""
+    first, *others = pool.map(partial(expectation, gmm=gmm, mode=mode), partitions)
+    failed = list(first.failed)
+    for other in others:
+        first.statistics.add(other.statistics)
+        failed += other.failed
+    return Expectation(first.statistics, tuple(sorted(failed)))
+
+
+def _maximise(
+    gmm: Gmm, found: Expectation, floor: Tensor, iteration: int, config: MonophoneConfig
+) -> Gmm:
+    """The M step, and more Gaussians while they are to grow."""
     zeros = torch.zeros(gmm.num_pdfs, dtype=torch.float64)
-    return zeros.index_add_(0, gmm.owner, statistics.occupancy)
+    occupancy = zeros.index_add_(0, gmm.owner, found.statistics.occupancy)
+    gmm = gmm.maximise(found.statistics, config.min_occupancy, floor)
+    if 0 < iteration <= config.grow_until and gmm.num_gaussians < config.gaussians:
+        share = iteration / config.grow_until
+        target = round(gmm.num_pdfs + share * (config.gaussians - gmm.num_pdfs))
+        gmm = gmm.split(target, occupancy)
+    return gmm
 
 
-def _save_checkpoint(path: Path, gmm: Gmm, alignment: Mapping[str, Tensor], history: list) -> None:
-    tensors = {f"gmm/{name}": value for name, value in gmm.state().items()}
-    tensors |= {f"ali/{u}": pdfs.int().contiguous() for u, pdfs in alignment.items()}
+def _moments(arrays) -> tuple[Tensor, Tensor]:  # noqa: ANN001
+    """Mean and variance [D] of all frames, summed in float64."""
+    count, first, second = 0, 0.0, 0.0
+    for array in arrays:
+        double = array.double()
+        count += len(array)
+        first = first + double.sum(0)
+        second = second + (double**2).sum(0)
+    mean = first / count
+    return mean.float(), (second / count - mean**2).float()
+
+
+def _save_checkpoint(path: Path, gmm: Gmm, floor: Tensor, history: list) -> None:
+    tensors = gmm.state() | {"floor": floor}
     write_atomically(path, save(tensors, metadata={"history": json.dumps(history)}))
 
 
-def _load_checkpoint(path: Path) -> tuple[Gmm, dict[str, Tensor], list]:
+def _load_checkpoint(path: Path) -> tuple[Gmm, Tensor, list]:
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         history = json.loads(file.metadata()["history"])
-    parts: dict[str, dict[str, Tensor]] = {"gmm": {}, "ali": {}}
-    for name, tensor in tensors.items():
-        kind, key = name.split("/", 1)
-        parts[kind][key] = tensor
-    return Gmm.from_state(parts["gmm"]), {u: a.long() for u, a in parts["ali"].items()}, history
+    return Gmm.from_state(tensors), tensors["floor"], history

@@ -84,7 +84,7 @@ def _by_count(words: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
 
 
 def _plain(summary: SplitSummary) -> dict[str, object]:
-    fields = dataclasses.asdict(summary)
+    fields = dict(vars(summary))
     fields["hours"] = sum(fields.pop("seconds")) / 3600
     fields["formats"] = [
         {"sampling_rate": rate, "channels": channels, "utterances": count}

@@ -36,7 +36,7 @@ class CorpusConfig:
     """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything: allow them only
     in data of your own."""
     pipes: Path | None = None
-    """Folder for what those commands write; None: `pipes` in the corpus's root."""
+    """Folder that keeps what those commands write; needed with `allow_pipes`."""
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:

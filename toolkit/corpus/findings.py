@@ -42,7 +42,8 @@ KINDS: dict[str, Kind] = {
         ERROR,
         "all",
         "shell command in a wav.scp, not run",
-        "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true",
+        "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true "
+        "and corpus.pipes=FOLDER",
     ),
     "bad-segment": Kind(
         ERROR, "all", "segment outside its recording", "correct its times in `segments`"

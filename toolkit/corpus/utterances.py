@@ -90,8 +90,8 @@ class SplitChecker:
             kind = "all-oov" if len(missing) == len(words) else "oov"
             share = f"{len(missing)} of {len(words)} words"
             found.append((kind, f"{share}: {' '.join(dict.fromkeys(missing))}"))
-        need, have = self._min_frames(words), int(cut.duration * 100)
-        if have < need:
+        need, have = self._min_frames(words), math.floor(cut.duration * 100 + 1e-6)
+        if cut.duration > 0 and have < need:
             detail = (
                 f"{audio_of(cut)}: {cut.duration:.2f} s for {len(words)} words, which take at "
                 f"least {need / 100:.2f} s"

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from toolkit.fsa.arcs import save_fsa
+from toolkit.fsa.arcs import dump_fsa
 from toolkit.fsa.decoding_graph import compile_decoding_graph
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.hmm import hmm_transducer
 from toolkit.fsa.lexicon import lexicon_transducer
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
+from toolkit.stages.files import write_atomically
 
 
 def make_decoding_graph(
@@ -38,5 +39,5 @@ def make_decoding_graph(
         first_phone_disambig=lexicon.phones["#0"],
         first_word_disambig=lexicon.words["#0"],
     )
-    save_fsa(graph, out)
+    write_atomically(out, dump_fsa(graph))
     return {"states": graph.shape[0], "arcs": graph.num_arcs}

@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.fsa.arcs import load_fsa
+from toolkit.fsa.arcs import Fsa, load_fsa
 from toolkit.fsa.lattice import Weights, reweighted_best_path
 from toolkit.fsa.search import Beam, search_lattice
 from toolkit.lang.tables import SymbolTable
@@ -88,7 +88,7 @@ class Recogniser:
         self._words = SymbolTable.read(bundle / "words.txt")
 
     @cached_property
-    def _graph(self):  # noqa: ANN202 - an Fsa; k2's name stays inside toolkit.fsa
+    def _graph(self) -> Fsa:
         return load_fsa(self._bundle / "graph.safetensors")
 
     def recognise(self, samples: Tensor) -> str:

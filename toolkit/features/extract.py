@@ -16,8 +16,8 @@ from toolkit.features.audio import AudioError, load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.shards import cuts_path, features_path, write_shard
 from toolkit.features.store import MANIFEST, SHARDS
-from toolkit.stages.threads import one_thread
 from toolkit.stages.files import write_atomically
+from toolkit.stages.threads import one_thread
 from toolkit.stages.workers import map_in_processes
 
 if TYPE_CHECKING:

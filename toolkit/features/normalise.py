@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.threads import one_thread
 from toolkit.stages.files import write_atomically
+from toolkit.stages.threads import one_thread
 
 if TYPE_CHECKING:
     from toolkit.features.store import FeatureStore

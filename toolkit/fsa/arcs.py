@@ -5,10 +5,11 @@ from pathlib import Path
 
 import k2
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 # (source state, destination state, input label, output label, score)
 Arc = tuple[int, int, int, int, float]
+Fsa = k2.Fsa
 EPSILON = 0
 FINAL = -1
 
@@ -27,14 +28,8 @@ def fsa_from_arcs(arcs: Sequence[Arc], finals: Sequence[int]) -> k2.Fsa:
     return k2.Fsa(columns.contiguous(), aux_labels=table[:, 3].contiguous())
 
 
-def save_fsa(fsa: k2.Fsa, path: Path, **facts: str) -> None:
-    """Write one transducer as safetensors: arcs, output labels (ragged or not), LM scores.
-
-    Args:
-      fsa: the transducer.
-      path: the file to write.
-      facts: strings to keep in the file's header.
-    """
+def dump_fsa(fsa: k2.Fsa) -> bytes:
+    """One transducer as a safetensors file: arcs, output labels (ragged or not), LM scores."""
     tensors = {"arcs": fsa.arcs.values().contiguous(), "scores": fsa.scores.detach().contiguous()}
     if isinstance(fsa.aux_labels, k2.RaggedTensor):
         tensors["aux_labels"] = fsa.aux_labels.values.contiguous()
@@ -43,11 +38,11 @@ def save_fsa(fsa: k2.Fsa, path: Path, **facts: str) -> None:
         tensors["aux_labels"] = fsa.aux_labels.contiguous()
     if hasattr(fsa, "lm_scores"):
         tensors["lm_scores"] = fsa.lm_scores.contiguous()
-    save_file(tensors, path, metadata=facts)
+    return save(tensors)
 
 
 def load_fsa(path: Path) -> k2.Fsa:
-    """Read a transducer that `save_fsa` wrote."""
+    """Read a file that `dump_fsa` made."""
     tensors = load_file(path)
     arcs = tensors["arcs"].clone()
     arcs[:, 3] = tensors["scores"].view(torch.int32)

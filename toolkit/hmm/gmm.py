@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
+
+from toolkit.stages.files import write_atomically
 
 LOG_2PI = 1.8378770664093453
 
@@ -26,6 +29,14 @@ class Statistics:
         matrix = torch.zeros(gaussians, dimension, dtype=torch.float64)
         return cls(torch.zeros(gaussians, dtype=torch.float64), matrix, matrix.clone())
 
+    def add(self, other: "Statistics") -> None:
+        """Add the statistics of other frames."""
+        self.occupancy += other.occupancy
+        self.first += other.first
+        self.second += other.second
+        self.log_likelihood += other.log_likelihood
+        self.frames += other.frames
+
 
 class Gmm:
     """P mixtures of diagonal Gaussians: G Gaussians in all, kept flat and sorted by pdf.
@@ -42,7 +53,7 @@ class Gmm:
         # log w - 1/2 (D log 2pi + sum log v + sum (x - m)^2 / v), split into a matrix product over
         # the row (x^2, x) and a constant.
         precision = 1.0 / variances
-        self._matrix = torch.cat([-0.5 * precision, means * precision], dim=1).T.contiguous()
+        self._matrix = torch.cat([-0.5 * precision, means * precision], dim=1)
         self._constant = weights.log() - 0.5 * (
             means.shape[1] * LOG_2PI + variances.log().sum(1) + (means**2 * precision).sum(1)
         )
@@ -66,14 +77,12 @@ class Gmm:
         """The number of Gaussians of all pdfs together."""
         return len(self.owner)
 
-    def component_scores(self, x: Tensor) -> Tensor:
-        """Weighted log-densities of every Gaussian: x[T, D] -> [T, G]."""
-        return torch.addmm(self._constant, torch.cat([x * x, x], dim=1), self._matrix)
-
     def log_likelihoods(self, x: Tensor) -> Tensor:
         """Log-densities of every pdf: x[T, D] -> [T, P]."""
-        by_pdf = self.component_scores(x).split(self._counts, dim=1)
-        return torch.stack([scores.logsumexp(1) for scores in by_pdf], dim=1)
+        rows = torch.cat([x * x, x], dim=1)
+        by_gaussian = torch.addmm(self._constant[:, None], self._matrix, rows.T)  # [G, T]
+        by_pdf = [scores.logsumexp(0) for scores in by_gaussian.split(self._counts)]
+        return torch.stack(by_pdf, dim=1)
 
     def accumulate(self, x: Tensor, pdfs: Tensor, into: Statistics) -> None:
         """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step."""
@@ -86,7 +95,7 @@ class Gmm:
             if not count:
                 continue
             mine = self._members[pdf]
-            scores = torch.addmm(self._constant[mine], rows[frames], self._matrix[:, mine])
+            scores = torch.addmm(self._constant[mine], rows[frames], self._matrix[mine].T)
             likelihoods = scores.logsumexp(1, keepdim=True)
             posteriors = (scores - likelihoods).exp_()
             sums = posteriors.T @ rows[frames]
@@ -160,11 +169,19 @@ class Gmm:
         """The model whose `state` this was."""
         return cls(state["owner"], state["weights"], state["means"], state["variances"])
 
+    def __reduce__(self) -> tuple:
+        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        return _unpickled, tuple(t.numpy() for t in self.state().values())
+
     def save(self, path: Path) -> None:
         """Write the model as safetensors."""
-        save_file(self.state(), path)
+        write_atomically(path, save(self.state()))
 
     @classmethod
     def load(cls, path: Path) -> "Gmm":
         """Read a model that `save` wrote."""
         return cls.from_state(load_file(path))
+
+
+def _unpickled(*arrays: np.ndarray) -> Gmm:
+    return Gmm(*map(torch.from_numpy, arrays))

@@ -167,9 +167,10 @@ class Run:
 
     def _record_input(self, name: str, content: Content) -> None:
         self._needed.add(name)
-        self.record.inputs[name] = content
-        if self.outputs:
-            self._write_record()
+        if self.record.inputs.get(name) != content:
+            self.record.inputs[name] = content
+            if self.outputs:
+                self._write_record()
 
     def _write_record(self) -> None:
         self.record.write(self._directory, self.stage)

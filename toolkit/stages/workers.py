@@ -18,46 +18,68 @@ class WorkerError(ToolkitError):
     """A worker process was killed."""
 
 
-def map_in_processes(
-    function: Callable[[Item], Result], items: Sequence[Item], jobs: int
-) -> Iterator[Result]:
-    """Apply `function` to every item and yield the results in the items' order.
+class WorkerPool:
+    """Processes that stay alive over several rounds of work; use it in a `with` statement.
 
-    With one job or one item it runs in this process. Otherwise worker processes are spawned, not
-    forked: k2's search leaves threads behind that do not survive a fork. Either way torch computes
-    with one thread, since the number of threads decides the last bits of its sums.
+    With one job the work is done in this process. Otherwise processes are spawned, not forked:
+    k2's search leaves threads behind that do not survive a fork. Either way torch computes with
+    one thread, since the number of threads decides the last bits of its sums.
 
     Args:
-      function: picklable; an exception in it is raised here.
-      items: picklable.
-      jobs: processes at most; never more than there are items.
-
-    Raises:
-      WorkerError: a worker disappeared, for instance killed for want of memory.
+      jobs: processes.
     """
-    jobs = min(jobs, len(items))
-    if jobs <= 1:
-        from toolkit.stages.threads import one_thread
 
-        for item in items:
-            with one_thread():
-                result = function(item)
-            yield result
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker) as pool:
-        futures = [pool.submit(function, item) for item in items]
+    def __init__(self, jobs: int) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        if jobs > 1:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Apply `function` to every item and yield the results in the items' order.
+
+        Args:
+          function: picklable; an exception in it is raised here.
+          items: picklable.
+
+        Raises:
+          WorkerError: a worker disappeared, for instance killed for want of memory.
+        """
+        if self._pool is None:
+            from toolkit.stages.threads import one_thread
+
+            for item in items:
+                with one_thread():
+                    result = function(item)
+                yield result
+            return
+        futures = [self._pool.submit(function, item) for item in items]
         try:
             for future in futures:
                 yield future.result()
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a worker process was killed, perhaps for want of memory: run the same command"
-                " again (finished shards are kept), with a smaller --jobs"
+                " again (finished work is kept), with a smaller --jobs"
             ) from error
         finally:
             for future in futures:
                 future.cancel()
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def map_in_processes(
+    function: Callable[[Item], Result], items: Sequence[Item], jobs: int
+) -> Iterator[Result]:
+    """One round of a `WorkerPool` of at most `jobs` processes, never more than there are items."""
+    with WorkerPool(min(jobs, len(items))) as pool:
+        yield from pool.map(function, items)
 
 
 def _start_worker() -> None:

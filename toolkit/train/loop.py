@@ -158,7 +158,7 @@ class Trainer:
         watch = self._monitor.epoch(title, self._steps[epoch], self._step, before)
         batches = self._data.batches(epoch, self._step, self._rank, self._ranks)
         if self._device.type == "cuda":
-            batches = map(Batch.pin, batches)
+            batches = (batch.pin() for batch in batches)
         ahead = prefetched(batches, BATCHES_AHEAD)
         self._model.train()
         try:
@@ -215,8 +215,8 @@ class Trainer:
         log_epoch(self._config.epochs, record)
         self._epoch, self._step, self._sums = self._epoch + 1, 0, {}
         self._monitor.events(self._steps_done(), {f"epoch/{k}": v for k, v in record.items()})
-        self._checkpoint()
         write_atomically(self._out / "history.json", json.dumps(self.history, indent=1) + "\n")
+        self._checkpoint()
 
     def _scores(self) -> list[float]:
         return [_score(record, "valid_") for record in self.history]

@@ -85,10 +85,10 @@ def lexicon(run):
     words = sorted(set(" ".join(json.loads(data.read_text()).values()).split()))
     config = run.config.lang
     words = [*words, *config.extra]
+    if config.upper:
+        words = [word.upper() for word in words]
     lang = run.make("lang/phones").parent
-    run.make("words.txt").write_text(
-        "\n".join(word.upper() * config.upper or word for word in words)
-    )
+    run.make("words.txt").write_text("\n".join(words))
     phones = lang / "phones"
     phones.mkdir(exist_ok=True)
     (phones / "phones.txt").write_text(" ".join(sorted(set("".join(words)))))
