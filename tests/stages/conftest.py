@@ -36,6 +36,7 @@ class Sample:
     def __init__(self, folder: Path):
         self.folder = folder
         self.script = folder / "run.py"
+        self.processes = []
         folder.mkdir(parents=True)
         shutil.copy(SAMPLE, self.script)
         (folder / "corpus").mkdir()
@@ -87,7 +88,7 @@ class Sample:
 
     def process(self, *arguments, cwd=None, **env):
         """Start the script as a user does, in a new interpreter."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(self.script), *map(str, arguments)],
             cwd=cwd or self.folder,
             env=os.environ | {"PYTHONPATH": str(PROJECT)} | env,
@@ -95,6 +96,8 @@ class Sample:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.processes.append(process)
+        return process
 
     def load(self):
         spec = importlib.util.spec_from_file_location("sample_recipe", self.script)
@@ -150,7 +153,11 @@ def sample():
     # In memory where possible: a disk shared with others can take a second for one rename.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Sample(Path(folder).resolve() / "recipe")
+        sample = Sample(Path(folder).resolve() / "recipe")
+        yield sample
+        for process in sample.processes:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,7 @@ def run(command, outside, cwd):
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
 
 
@@ -142,3 +143,14 @@ def test_it_is_plain_python_that_old_interpreters_read():
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
     assert imported <= sys.stdlib_module_names
+
+
+def test_a_broken_environment_is_told_and_not_tried_for_ever(template, outside, tmp_path):
+    settings = template / ".venv" / "pyvenv.cfg"
+    hidden = settings.rename(template / "hidden.cfg")
+    try:
+        result = run([template / "recipes" / "sample" / "run.py"], outside, tmp_path)
+    finally:
+        hidden.rename(settings)
+    assert result.returncode == 1
+    assert "is incomplete (missing:" in result.stderr

@@ -175,3 +175,18 @@ def test_relative_paths_of_a_profile_are_resolved():
     assert resolved.parts == (Path("/recipe/a"),)
     assert resolved.text == Text(Path("/recipe/x"))
     assert resolved.smbr is None
+
+
+@dataclass(frozen=True)
+class WarmTrain(Train):
+    warmup: int = 10
+
+
+def test_the_fields_of_a_profiles_own_kind_of_section_are_known(tmp_path):
+    config = Config(ce=WarmTrain())
+    changed = apply_overrides(config, ["ce.warmup=20", "ce.chunks.longest=64"], BASE)
+    assert changed.ce == WarmTrain(chunks=Chunks(longest=64), warmup=20)
+    with pytest.raises(ConfigError, match=r"did you mean `ce\.warmup`"):
+        apply_overrides(config, ["ce.warmups=20"], BASE)
+    (tmp_path / "my.yaml").write_text("ce:\n  warmup: 5\n")
+    assert load_yaml(config, tmp_path / "my.yaml").ce == WarmTrain(warmup=5)

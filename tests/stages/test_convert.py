@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.stages.convert import WrongTypeError, convert, describe
@@ -86,6 +86,7 @@ def test_values_of_another_type_are_refused(value, annotation):
         convert(value, annotation, BASE)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False)))
 def test_lists_of_numbers_survive_being_written_with_commas(numbers):
     text = ",".join(repr(number) for number in numbers)

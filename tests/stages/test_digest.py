@@ -2,7 +2,7 @@ import os
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.stages import digest as module
@@ -56,6 +56,7 @@ def test_the_digest_covers_names_and_contents_but_not_times_or_empty_folders(fol
     assert digests(folder).content(folder / "lang").digest != before
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.binary(max_size=3)), max_size=3))
 def test_folders_are_equal_just_when_their_files_are(tmp_path_factory, files):
     root = tmp_path_factory.mktemp("exp")
@@ -84,7 +85,7 @@ def test_an_unchanged_file_is_not_read_again(folder, reads):
     assert reads == ["lexicon.txt"]
 
 
-def test_an_edit_that_keeps_size_and_modification_time_is_seen(folder):
+def test_an_edit_that_keeps_size_and_modification_time_is_seen(folder, reads):
     path = folder / "lang" / "lexicon.txt"
     known = digests(folder)
     status = path.stat()

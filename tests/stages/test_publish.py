@@ -1,5 +1,6 @@
 import pytest
 
+from toolkit.stages import digest
 from toolkit.stages.digest import Digests
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, outputs_of
@@ -12,9 +13,9 @@ def directory(tmp_path):
     return RunDirectory(tmp_path / "exp")
 
 
-def build(directory, text, *names):
+def build(directory, text, *names, known=None):
     """Build outputs in the partial place and return their marker."""
-    known = Digests(directory)
+    known = known or Digests(directory)
     for name in names:
         path = directory.partial(1, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +37,16 @@ def tree(directory):
 def test_outputs_and_marker_take_their_places(directory):
     publish(directory, build(directory, "new", "model/a", "list"), Digests(directory))
     assert tree(directory).keys() == {"list", "model/a", "stages/01.json"}
+
+
+def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatch):
+    monkeypatch.setattr(digest, "RACY", 0)
+    known = Digests(directory)
+    publish(directory, build(directory, "new", "model/a", "list", known=known), known)
+    monkeypatch.setattr(digest, "open", None, raising=False)
+    fresh = Digests(directory)
+    assert fresh.content(directory.root / "model").count == 1
+    assert fresh.content(directory.root / "list").size == 3
 
 
 def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):

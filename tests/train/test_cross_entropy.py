@@ -6,11 +6,11 @@ import torch
 
 from toolkit.features.lfr import centre, stack
 from toolkit.models.lstm import LstmConfig, log_posteriors
+from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
-from toolkit.train.priors import load_log_priors
 
 CONFIG = CrossEntropyConfig(
     epochs=9,

@@ -64,6 +64,8 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
             " different runs; make the graph again with this model's topology"
         )
     frames = len(scores)
+    if frames == 0:
+        return None
     padded = torch.cat([scores.new_full((frames, 1), -1e10), scores], dim=1)[None].contiguous()
     dense = k2.DenseFsaVec(padded, torch.tensor([[0, 0, frames]], dtype=torch.int32))
     if len(graph.shape) == 2:

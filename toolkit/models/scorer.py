@@ -10,8 +10,8 @@ from toolkit.features.lfr import stack
 from toolkit.features.normalise import MeanState, Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import log_posteriors
+from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
-from toolkit.train.priors import load_log_priors
 
 
 class NeuralModel:

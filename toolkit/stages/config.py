@@ -116,7 +116,7 @@ def _is_section(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _fields(section: type) -> list[dataclasses.Field]:
+def _fields(section: Any) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(section) if field.init]
 
 
@@ -124,27 +124,37 @@ def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[s
     """Yield (dotted key, value); a mapping is descended into where the field is a section."""
     for name, value in mapping.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and _names_a_section(type(config), key):
+        if isinstance(value, Mapping) and _names_a_section(config, key):
             yield from _leaves(config, value, f"{key}.")
         else:
             yield key, value
 
 
-def _names_a_section(config: type, key: str) -> bool:
+def _names_a_section(config: Any, key: str) -> bool:
     for name in key.split("."):
-        annotation = get_type_hints(config).get(name)
-        config = section_type(annotation)
+        known = name in _hints(config)
+        config = _section(config, name) if known else None
         if config is None:
             # An unknown key counts as one, so that the error names the leaf below it.
-            return annotation is None
+            return not known
     return True
+
+
+def _hints(section: Any) -> dict[str, Any]:
+    return get_type_hints(section if isinstance(section, type) else type(section))
+
+
+def _section(section: Any, name: str) -> Any:
+    """Return the section in a field: its value, which may be of a subclass, or else its type."""
+    value = getattr(section, name, None)
+    return value if _is_section(value) else section_type(_hints(section)[name])
 
 
 def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, leaf = key.split(".")
-        annotation = _annotation(type(config), key)
+        annotation = _annotation(config, key)
         try:
             converted = convert(value, annotation, base)
         except WrongTypeError as error:
@@ -164,7 +174,7 @@ class _Leaf:
     value: Any
 
 
-def _annotation(config: type, key: str) -> Any:
+def _annotation(config: Any, key: str) -> Any:
     """Return the type of the field at the dotted `key`, which must be a leaf."""
     section, annotation = config, None
     names = key.split(".")
@@ -172,12 +182,12 @@ def _annotation(config: type, key: str) -> Any:
         known = [] if section is None else [field.name for field in _fields(section)]
         if name not in known:
             raise _unknown(config, key, ".".join(names[:depth]), name, known)
-        annotation = get_type_hints(section)[name]
-        section = section_type(annotation)
+        annotation = _hints(section)[name]
+        section = _section(section, name)
     return annotation
 
 
-def _unknown(config: type, key: str, prefix: str, name: str, known: list[str]) -> ConfigError:
+def _unknown(config: Any, key: str, prefix: str, name: str, known: list[str]) -> ConfigError:
     dot = f"{prefix}." if prefix else ""
     near = [f"{dot}{match}" for match in difflib.get_close_matches(name, known, n=1)]
     leaves = list(_all_keys(config))
@@ -189,10 +199,9 @@ def _unknown(config: type, key: str, prefix: str, name: str, known: list[str]) -
     return ConfigError(f"unknown key `{key}`{hint}{listing}")
 
 
-def _all_keys(config: type, prefix: str = "") -> Iterator[str]:
-    hints = get_type_hints(config)
+def _all_keys(config: Any, prefix: str = "") -> Iterator[str]:
     for field in _fields(config):
-        section = section_type(hints[field.name])
+        section = _section(config, field.name)
         if section is None:
             yield f"{prefix}{field.name}"
         else:

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.errors import ToolkitError
 from toolkit.stages.digest import Content, Digests
 from toolkit.stages.directory import RunDirectory, storage_error
-from toolkit.stages.files import remove_temporaries, write_atomically
+from toolkit.stages.files import write_atomically
 from toolkit.stages.journal import Journal, duration, headline
 from toolkit.stages.marker import Marker, git_state, versions
 from toolkit.stages.partial import Record, read_progress, read_record
@@ -132,7 +132,6 @@ class Runner:
         if record and not changes:
             # What this attempt no longer reads stays recorded: what is there may come from it.
             self.journal.say("   continues where the last attempt stopped")
-            remove_temporaries(self.directory.partial(number))
             progress = read_progress(self.directory, number)
             return record, progress.seconds if progress else 0.0
         if record:

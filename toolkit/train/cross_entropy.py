@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.priors import save_priors
 from toolkit.models.store import save_model
 from toolkit.stages.files import write_atomically
 from toolkit.train.chunks import OFFSETS, ChunkConfig, Chunks
@@ -17,7 +18,6 @@ from toolkit.train.corpus import Alignments, Corpus, Features, Normalises, held_
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import CrossEntropy
-from toolkit.train.priors import save_priors
 from toolkit.train.utterances import WholeUtterances
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from toolkit.models.store import ModelError
 from toolkit.stages.files import write_atomically
-from toolkit.train.errors import TrainingError
 
 PRIORS = "priors.json"
 FLOOR = 0.01
@@ -40,7 +40,7 @@ def load_log_priors(folder: Path) -> Tensor:
     """Read log p(s) [C] float32 of the model in `folder`.
 
     Raises:
-      TrainingError: the file is missing or damaged.
+      ModelError: the file is missing or damaged.
     """
     path = Path(folder) / PRIORS
     try:
@@ -48,5 +48,5 @@ def load_log_priors(folder: Path) -> Tensor:
         if counts.dim() != 1 or not counts.sum() > 0:
             raise ValueError("no counts")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{path} holds no priors ({error}); train the model again") from error
+        raise ModelError(f"{path} holds no priors ({error}); train the model again") from error
     return log_priors(counts)

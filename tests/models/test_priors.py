@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from toolkit.train.errors import TrainingError
-from toolkit.train.priors import load_log_priors, log_priors, save_priors
+from toolkit.models.priors import load_log_priors, log_priors, save_priors
+from toolkit.models.store import ModelError
 
 
 def test_priors_are_relative_frequencies(tmp_path):
@@ -24,5 +24,5 @@ def test_unseen_targets_get_a_hundredth_of_the_mean():
 def test_missing_or_damaged_priors_are_an_error(tmp_path, content):
     if content is not None:
         (tmp_path / "priors.json").write_text(content)
-    with pytest.raises(TrainingError, match=r"priors\.json"):
+    with pytest.raises(ModelError, match=r"priors\.json"):
         load_log_priors(tmp_path)
