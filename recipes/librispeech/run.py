@@ -6,38 +6,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from toolkit.stages.bootstrap import use_project_environment  # noqa: E402
+from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
-from dataclasses import replace  # noqa: E402
+from dataclasses import replace
 
-from local import fetch, manifests  # noqa: E402
-from recipes.librispeech.config import PROFILES  # noqa: E402
-from toolkit.align.corpus import align_corpus  # noqa: E402
-from toolkit.align.graphs import TranscriptCompiler  # noqa: E402
-from toolkit.align.monophone import train_monophone  # noqa: E402
-from toolkit.align.scorer import GmmScorer  # noqa: E402
-from toolkit.align.store import AlignmentStore  # noqa: E402
-from toolkit.corpus.check import check  # noqa: E402
-from toolkit.corpus.manifest import read_cuts, text_of, write_cuts  # noqa: E402
-from toolkit.corpus.splits import Splits  # noqa: E402
-from toolkit.decode.graph import make_decoding_graph  # noqa: E402
-from toolkit.decode.recogniser import write_bundle  # noqa: E402
-from toolkit.decode.system import decode_system  # noqa: E402
-from toolkit.features.cepstra import SpeakerNormalisedCepstra  # noqa: E402
-from toolkit.features.extract import extract  # noqa: E402
-from toolkit.features.normalise import Normaliser, estimate_normaliser  # noqa: E402
-from toolkit.features.store import FeatureStore  # noqa: E402
-from toolkit.hmm.topology import Topology  # noqa: E402
-from toolkit.lang.lang import Lang  # noqa: E402
-from toolkit.lang.lm import prepare_lm, word_weights  # noqa: E402
-from toolkit.lang.prepare import prepare_lang, source_lexicon  # noqa: E402
-from toolkit.models.scorer import NeuralScorer  # noqa: E402
-from toolkit.score.results import collect_results, print_results  # noqa: E402
-from toolkit.stages.recipe import Recipe  # noqa: E402
-from toolkit.stages.run import Run  # noqa: E402
-from toolkit.train.cross_entropy import train_cross_entropy  # noqa: E402
+from lhotse import MonoCut
+
+from local import fetch, manifests
+from recipes.librispeech.config import PROFILES
+from toolkit.align.corpus import align_corpus
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.monophone import train_monophone
+from toolkit.align.scorer import GmmScorer
+from toolkit.align.store import AlignmentStore
+from toolkit.corpus.check import check
+from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
+from toolkit.corpus.splits import Splits
+from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.recogniser import write_bundle
+from toolkit.decode.system import decode_system
+from toolkit.features.cepstra import SpeakerNormalisedCepstra
+from toolkit.features.extract import extract
+from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.topology import Topology
+from toolkit.lang.config import NgramConfig
+from toolkit.lang.lang import Lang
+from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.prepare import prepare_lang, source_lexicon
+from toolkit.models.scorer import NeuralScorer
+from toolkit.score.results import collect_results, print_results
+from toolkit.stages.recipe import Recipe
+from toolkit.stages.run import Run
+from toolkit.train.cross_entropy import train_cross_entropy
 
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__)
 
@@ -47,7 +51,7 @@ def splits(run: Run) -> Splits:
     return Splits.load(run.need("data/splits.json"))
 
 
-def cuts(run: Run, split: str) -> list:
+def cuts(run: Run, split: str) -> list[MonoCut]:
     """A split's utterances without those that the check excluded."""
     return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
 
@@ -57,7 +61,7 @@ def texts(run: Run) -> dict[str, dict[str, str]]:
     return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
 
 
-def lm_config(run: Run):  # noqa: ANN201
+def lm_config(run: Run) -> NgramConfig:
     """The language model's settings; the demo corpus brings text of its own."""
     own = run.need("corpus") / "lm.txt"
     config = run.config.lm
@@ -217,7 +221,9 @@ def bundle(run: Run) -> dict[str, float]:
     return best
 
 
-def decode(run: Run, system: str, topology: Topology, scorers: dict, config) -> dict[str, float]:  # noqa: ANN001
+def decode(
+    run: Run, system: str, topology: Topology, scorers: dict, config: DecodeConfig
+) -> dict[str, float]:
     """Make the graph, tune on the development splits, score all."""
     out = run.make(f"decode/{system}")
     graph = out / "graph.safetensors"

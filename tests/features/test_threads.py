@@ -1,6 +1,5 @@
 import pytest
 import torch
-
 from toolkit.features.threads import one_thread
 
 

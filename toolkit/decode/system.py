@@ -1,6 +1,7 @@
 """One system decoded: tuned on the development split, scored on all."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,8 @@ from toolkit.score.report import write_report
 from toolkit.score.results import Result, record_results
 from toolkit.score.wer import score
 from toolkit.stages.files import write_atomically
+
+logger = logging.getLogger(__name__)
 
 
 def decode_system(
@@ -87,7 +90,7 @@ def decode_system(
                 command=command,
             )
         )
-        print(f"{split}: {by_words.summary().splitlines()[0]}")
+        logger.info("%s %s: %s", system, split, by_words.summary().splitlines()[0])
     record_results(out / "rows.json", rows)
     empty = sum(not d.beam for utterances in decoded.values() for d in utterances)
     return {f"wer {row.split}": row.wer for row in rows} | ({"no path": empty} if empty else {})

@@ -18,7 +18,7 @@ from toolkit.stages.config import apply_overrides, load_yaml, resolve_paths
 from toolkit.stages.digest import Digests
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.files import write_atomically
-from toolkit.stages.journal import Journal, duration, headline
+from toolkit.stages.journal import Journal, duration, headline, toolkit_logs
 from toolkit.stages.plan import Inspector, State, plan
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.runner import Request, Runner
@@ -143,7 +143,9 @@ def _execute(recipe: Recipe, directory: RunDirectory, request: Request, given: d
     with lock.hold(directory.lock, request.command):
         last = json.dumps(given | {"command": request.command}, indent=1)
         write_atomically(directory.last_command, last + "\n")
-        Runner(recipe.stages, directory, request, Journal(directory.log)).run()
+        journal = Journal(directory.log)
+        with toolkit_logs(journal):
+            Runner(recipe.stages, directory, request, journal).run()
 
 
 def _states(recipe: Recipe, directory: RunDirectory, config: Any) -> list[tuple[int, str, State]]:

@@ -1,5 +1,8 @@
 """What a run says, on the terminal and in the run directory's log."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +24,28 @@ class Journal:
                 log.write(f"{now} {line}\n")
         except OSError:
             return
+
+
+class _Relay(logging.Handler):
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.INFO)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._journal.say(f"   {record.getMessage()}")
+
+
+@contextmanager
+def toolkit_logs(journal: Journal) -> Iterator[None]:
+    """Let the journal say what the toolkit's modules log inside the `with` block."""
+    logger, relay = logging.getLogger("toolkit"), _Relay(journal)
+    before, logger.level = logger.level, logging.INFO
+    logger.addHandler(relay)
+    try:
+        yield
+    finally:
+        logger.removeHandler(relay)
+        logger.level = before
 
 
 def duration(seconds: float) -> str:
