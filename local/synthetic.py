@@ -33,19 +33,19 @@ UTTERANCES_PER_CHAPTER = 20
 class SyntheticConfig(CorpusConfig):
     """The demo corpus: its size and difficulty besides the settings of any corpus."""
 
-    train_speakers: int = 16
-    """Different voices in train (at most 16); dev has 3 and test 4 others."""
-    train_hours: float = 0.9
+    train_speakers: int = 32
+    """Different voices in train (at most 32); dev has 3 and test 4 others."""
+    train_hours: float = 1.2
     """Hours of training speech, shared evenly by the speakers."""
     dev_hours: float = 0.08
     """Hours of dev."""
     test_hours: float = 0.1
     """Hours of test."""
-    snr_db: tuple[float, float] = (5.0, 20.0)
+    snr_db: tuple[float, float] = (0.0, 15.0)
     """Range of the signal-to-noise ratio, drawn per utterance."""
-    t60_seconds: tuple[float, float] = (0.1, 0.4)
+    t60_seconds: tuple[float, float] = (0.15, 0.5)
     """Range of the reverberation time, drawn per utterance."""
-    direct_to_reverberant_db: tuple[float, float] = (3.0, 12.0)
+    direct_to_reverberant_db: tuple[float, float] = (0.0, 8.0)
     """Range of the direct sound's energy over the reverberation's, drawn per utterance."""
     lm_sentences: int = 5000
     """Sentences in `lm.txt`."""
@@ -106,6 +106,23 @@ SPEAKERS: dict[str, list[Speaker]] = {
             ("Michael", 55, 50, 172, 0.95),
             ("f1", 62, 70, 150, 1.06),
             ("m7", 38, 40, 182, 1.00),
+            # The same variants with other pitch, rate and vocal tract.
+            ("f1", 40, 60, 180, 0.95),
+            ("m1", 58, 55, 170, 1.05),
+            ("f2", 45, 45, 160, 0.98),
+            ("m3", 52, 45, 155, 1.03),
+            ("f4", 56, 55, 170, 1.05),
+            ("m2", 45, 60, 165, 0.96),
+            ("f5", 50, 45, 175, 0.96),
+            ("m6", 42, 50, 165, 1.04),
+            ("linda", 50, 60, 158, 0.97),
+            ("paul", 42, 55, 178, 1.04),
+            ("steph", 60, 60, 164, 1.05),
+            ("robert", 55, 50, 172, 0.96),
+            ("Annie", 55, 50, 156, 0.98),
+            ("Michael", 45, 60, 160, 1.03),
+            ("f2", 60, 50, 168, 0.93),
+            ("m3", 48, 60, 176, 0.92),
         ],
     ),
     "dev": _speakers(

@@ -1,7 +1,7 @@
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -114,7 +114,8 @@ def transcriber(monkeypatch):
             raise ToolkitError(f"{model} is not a bundle")
         for path in audio:
             broken = "broken" in path.name
-            yield path, ToolkitError("not audio") if broken else f"WORDS OF {path.stem}"
+            text, fault = (None, f"{path}: not audio") if broken else (f"WORDS OF {path.stem}", "")
+            yield SimpleNamespace(path=path, text=text, fault=fault)
 
     module.transcribe = transcribe
     monkeypatch.setitem(sys.modules, "toolkit.decode.transcribe", module)

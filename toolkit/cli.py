@@ -135,10 +135,10 @@ def transcribe(ctx: click.Context, model: Path, audio: tuple[Path, ...]) -> None
     from toolkit.decode.transcribe import transcribe as transcribe_files
 
     broken = False
-    for path, outcome in transcribe_files(model, list(audio)):
-        if isinstance(outcome, str):
-            click.echo(f"{path} {outcome}".rstrip())
-        else:
+    for transcript in transcribe_files(model, list(audio)):
+        if transcript.text is None:
             broken = True
-            click.echo(f"Error: {path}: {outcome}", err=True)
+            click.echo(f"Error: {transcript.fault}", err=True)
+        else:
+            click.echo(f"{transcript.path} {transcript.text}".rstrip())
     ctx.exit(1 if broken else 0)

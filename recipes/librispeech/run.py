@@ -20,7 +20,7 @@ from toolkit.align.corpus import align_corpus
 from toolkit.align.graphs import TranscriptCompiler
 from toolkit.align.monophone import train_monophone
 from toolkit.align.scorer import GmmScorer
-from toolkit.align.store import AlignmentStore
+from toolkit.align.store import AlignmentStore, MappedAlignments
 from toolkit.corpus.check import check
 from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
 from toolkit.corpus.splits import Splits
@@ -172,12 +172,13 @@ def align(run: Run) -> dict[str, float]:
 @recipe.stage(13, "Train the LSTM with cross entropy on shuffled 32-frame chunks")
 def train_ce(run: Run) -> dict[str, float]:
     """Chunked backpropagation through time, one feature offset per epoch in rotation (C7)."""
+    topology = Topology.load(run.need("mono/topology.json"))
     return train_cross_entropy(
         FeatureStore(run.need("fbank/train")),
-        AlignmentStore(run.need("ali")),
+        MappedAlignments(AlignmentStore(run.need("ali")), topology.low_rate_pdfs()),
         Normaliser.load(run.need("normaliser.json")),
         run.config.ce,
-        Topology.load(run.need("mono/topology.json")).num_pdfs,
+        topology.at_low_rate().num_pdfs,
         run.make("lstm_ce"),
         run.device,
         run.progress,

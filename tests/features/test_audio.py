@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
@@ -72,6 +74,15 @@ def test_a_cut_is_its_span_and_channel(make_cut):
     expected = cut.load_audio()[0]
     np.testing.assert_array_equal(load_cut_audio(cut), expected)
     assert load_cut_audio(cut, 8000).shape == (8000,)
+
+
+def test_a_cut_that_mixes_its_channels_is_their_mean(make_cut):
+    cut = make_cut("long", seconds=1.0, channels=2)
+    one = load_cut_audio(cut)
+    cut.custom = {**(cut.custom or {}), "mix_channels": True}
+    mixed = load_cut_audio(cut)
+    torch.testing.assert_close(mixed, load_audio(Path(cut.recording.sources[0].source)))
+    assert (mixed - one).abs().max() > 1e-3
 
 
 def test_a_transformed_cut_goes_through_lhotse(make_cut):

@@ -8,7 +8,7 @@ import torch
 
 k2 = pytest.importorskip("k2")
 
-from toolkit.fsa.alignment import AlignConfig, force_align  # noqa: E402
+from toolkit.fsa.alignment import AlignConfig, force_align, force_align_batch  # noqa: E402
 from toolkit.fsa.arcs import dump_fsa, load_fsa  # noqa: E402
 from toolkit.fsa.decoding_graph import compile_decoding_graph  # noqa: E402
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor  # noqa: E402
@@ -52,28 +52,18 @@ BIGRAM = {("<s>", "A"): -0.3, ("A", "B"): -0.2, ("B", "AB"): -0.7, ("AB", "</s>"
 NAMES = {1: "AB", 2: "A", 3: "B"}
 
 
-def topology(skips: bool = False) -> Topology:
-    return Topology(("SIL", "A", "B"), ("SIL",), states=2, silence_states=1, skips=skips)
+def topology(states: int = 2) -> Topology:
+    return Topology(("SIL", "A", "B"), ("SIL",), states=states, silence_states=1)
 
 
 def pdf_paths(topo: Topology, phones: tuple[int, ...], frames: int) -> set[tuple[int, ...]]:
-    """All frame-by-frame pdf sequences of a phone sequence, by recursion over the definition."""
-
-    def states(phone: int):
-        n = topo.num_states(phone)
-        if not topo.skips:
-            return [tuple(range(n))]
-        return [c for k in range(1, n + 1) for c in itertools.combinations(range(n), k)]
-
+    """All frame-by-frame pdf sequences of a phone sequence, by enumeration."""
+    sequence = [topo.pdf(p, state) for p in phones for state in range(topo.num_states(p))]
     found = set()
-    for choice in itertools.product(*(states(p) for p in phones)):
-        sequence = [
-            topo.pdf(p, s) for p, chosen in zip(phones, choice, strict=True) for s in chosen
-        ]
-        for cuts in itertools.combinations(range(1, frames), len(sequence) - 1):
-            edges = (0, *cuts, frames)
-            lengths = [b - a for a, b in itertools.pairwise(edges)]
-            found.add(tuple(x for x, n in zip(sequence, lengths, strict=True) for _ in range(n)))
+    for cuts in itertools.combinations(range(1, frames), len(sequence) - 1):
+        edges = (0, *cuts, frames)
+        lengths = [b - a for a, b in itertools.pairwise(edges)]
+        found.add(tuple(x for x, n in zip(sequence, lengths, strict=True) for _ in range(n)))
     return found
 
 
@@ -86,10 +76,10 @@ def with_silences(words_phones):
         yield tuple(phones)
 
 
-@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("states", [2, 1])
 @pytest.mark.parametrize("seed", range(5))
-def test_alignment_equals_exhaustive_search(skips, seed):
-    topo = topology(skips)
+def test_alignment_equals_exhaustive_search(states, seed):
+    topo = topology(states)
     words = [2, 3]
     graph = training_graph(
         hmm_transducer(topo), transcript_graph(words, [LEXICON[w] for w in words], SIL)
@@ -112,6 +102,25 @@ def test_alignment_of_too_few_frames_finds_nothing():
     graph = training_graph(hmm_transducer(topo), transcript_graph([1], [LEXICON[1]], SIL))
     assert force_align(torch.zeros(3, topo.num_pdfs), graph, AlignConfig()) is None
     assert force_align(torch.zeros(4, topo.num_pdfs), graph, AlignConfig()) is not None
+
+
+def test_a_batch_aligns_as_its_utterances_do():
+    topo = topology()
+    h = hmm_transducer(topo)
+    transcripts = [[2, 3], [1], [1, 1, 1], [3]]
+    graphs = [
+        training_graph(h, transcript_graph(words, [LEXICON[w] for w in words], SIL))
+        for words in transcripts
+    ]
+    generator = torch.Generator().manual_seed(4)
+    scores = [torch.randn(n, topo.num_pdfs, generator=generator) for n in (9, 15, 6, 0)]
+    batch = force_align_batch(scores, graphs, AlignConfig())
+    alone = [force_align(x, g, AlignConfig()) for x, g in zip(scores, graphs, strict=True)]
+    assert [b is None for b in batch] == [False, False, True, True]  # 6 frames for 12 states
+    for one, other in zip(batch[:2], alone[:2], strict=True):
+        assert torch.equal(one.pdfs, other.pdfs)
+        assert (one.words, one.word_frames) == (other.words, other.word_frames)
+        assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
 @pytest.fixture
@@ -147,7 +156,7 @@ def exhaustive(topo, scores, weights):
             graph_score = lm_score([NAMES[w] for w in words]) + count * weights.word_penalty
             for phones in itertools.product(*(LEXICON[w] for w in words)):
                 for sequence in with_silences(phones):
-                    if sum(topo.min_frames(p) for p in sequence) > frames:
+                    if sum(topo.num_states(p) for p in sequence) > frames:
                         continue
                     pauses = (count + 1) * math.log(0.5)
                     acoustic = max(
@@ -162,10 +171,10 @@ def exhaustive(topo, scores, weights):
     return best
 
 
-@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("states", [2, 1])
 @pytest.mark.parametrize("seed", range(3))
-def test_decoding_equals_exhaustive_search(grammar, skips, seed):
-    topo = topology(skips)
+def test_decoding_equals_exhaustive_search(grammar, states, seed):
+    topo = topology(states)
     graph = make_graph(topo, grammar)
     scores = torch.randn(5, topo.num_pdfs, generator=torch.Generator().manual_seed(seed)) * 4
     best = best_path(search_lattice(scores, graph, WIDE))

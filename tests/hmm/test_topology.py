@@ -14,24 +14,16 @@ def test_pdfs_are_numbered_phone_by_phone():
     assert topology.phone_of_pdf() == [1, 1, 2, 2, 3, 3, 3, 4, 4, 4]
 
 
-def test_without_skips_a_phone_passes_through_all_its_states():
-    topology = Topology(PHONES, states=3)
-    assert list(topology.entries(3)) == [0]
-    assert list(topology.exits(3)) == [2]
-    assert list(topology.advances(3)) == [(0, 1), (1, 2)]
-    assert topology.min_frames(3) == 3
-
-
-def test_at_the_low_rate_one_frame_is_enough():
-    topology = Topology(PHONES, states=3).at_low_rate()
-    assert list(topology.entries(3)) == [0, 1, 2] == list(topology.exits(3))
-    assert list(topology.advances(3)) == [(0, 1), (0, 2), (1, 2)]
-    assert topology.min_frames(3) == 1
-    assert topology.num_pdfs == 12
+def test_at_the_low_rate_a_phone_has_one_state():
+    topology = Topology(PHONES, states=3, silence_states=2)
+    low = topology.at_low_rate()
+    assert low.num_pdfs == 4
+    assert topology.low_rate_pdfs().tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [low.pdf(phone, 0) for phone in low.phone_ids()] == [0, 1, 2, 3]
 
 
 def test_file_round_trip(tmp_path):
-    topology = Topology(PHONES, skips=True)
+    topology = Topology(PHONES, states=2)
     topology.save(tmp_path / "topology.json")
     assert Topology.load(tmp_path / "topology.json") == topology
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from toolkit.align.graphs import TranscriptCompiler
-from toolkit.fsa.alignment import AlignConfig, force_align
+from toolkit.fsa.alignment import AlignConfig, force_align_batch
 from toolkit.fsa.arcs import Fsa
 from toolkit.hmm.gmm import Gmm, Statistics
 from toolkit.stages.files import write_atomically
@@ -106,12 +106,9 @@ def _align(
     config: AlignConfig,
 ) -> dict[str, Tensor]:
     scores = gmm.log_likelihoods(torch.cat([data[u] for u in batch]))
-    found = {}
-    for utterance, rows in zip(batch, scores.split([len(data[u]) for u in batch]), strict=True):
-        aligned = force_align(rows, graphs[utterance], config)
-        if aligned is not None:
-            found[utterance] = aligned.pdfs.long()
-    return found
+    rows = scores.split([len(data[u]) for u in batch])
+    aligned = force_align_batch(rows, [graphs[u] for u in batch], config)
+    return {u: found.pdfs.long() for u, found in zip(batch, aligned, strict=True) if found}
 
 
 @cache

@@ -62,6 +62,28 @@ class AlignmentStore:
             return file.get_tensor(utterance).long()
 
 
+class MappedAlignments:
+    """Alignments in which each pdf stands for another one, such as its phone's at a low rate.
+
+    Args:
+      store: the alignments.
+      mapping: [P] the pdf that takes the place of each.
+    """
+
+    def __init__(self, store: AlignmentStore, mapping: Tensor) -> None:
+        self._store = store
+        self._mapping = mapping
+
+    @property
+    def ids(self) -> list[str]:
+        """The aligned utterances."""
+        return self._store.ids
+
+    def load(self, utterance: str) -> Tensor:
+        """The mapped pdf of every frame, [T] int64."""
+        return self._mapping[self._store.load(utterance)]
+
+
 def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Outcome]) -> None:
     """Write one shard; its part of the table first, so that the shard's presence means done."""
     write_table(path.with_suffix(".tsv"), outcomes)

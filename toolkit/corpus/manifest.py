@@ -83,7 +83,9 @@ def make_cut(
     if fault is not None and fault[0] == "bad-segment":
         start, end = 0.0, 0.0
     duration = max(0.0, round(end - start, 8)) if length > 0 else 0.0
-    custom: dict[str, str] = {}
+    custom: dict[str, str | bool] = {}
+    if recording.num_channels > 1:
+        custom["mix_channels"] = True  # a cut has one channel to lhotse; ours is the mean of all
     if fault is not None:
         custom["fault"], custom["fault_detail"] = fault
     if note is not None:

@@ -4,13 +4,13 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from toolkit.align.scorer import Scorer
-from toolkit.fsa.arcs import load_fsa
+from toolkit.fsa.arcs import Fsa, load_fsa
 from toolkit.fsa.lattice import Weights, reweighted_best_path
 from toolkit.fsa.search import Beam, search_lattice
 from toolkit.lang.tables import SymbolTable
@@ -24,11 +24,11 @@ class DecodeConfig:
 
     acoustic_scale: float = 0.1
     """Factor on acoustic log-likelihoods during the search."""
-    scales: tuple[float, ...] = (0.06, 0.08, 0.1, 0.12, 0.15)
+    scales: tuple[float, ...] = (0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
-    penalties: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Scores per word tried on the development set; negative means fewer words."""
-    beam: Beam = Beam()
+    beam: Beam = Beam(search=13.0, output=4.0, max_active=3000)
     """The pruning."""
     retries: tuple[float, ...] = (2.0, 4.0)
     """Factors by which the beam is widened when no path survives."""
@@ -94,6 +94,12 @@ def decode_store(
     return decoded
 
 
+@lru_cache(maxsize=1)
+def _graph(path: Path) -> Fsa:
+    """The graph, loaded once per process."""
+    return load_fsa(path)
+
+
 def _decode_shard(
     scorer: Scorer,
     graph_path: Path,
@@ -107,7 +113,7 @@ def _decode_shard(
     path = out / f"decoded.{number:06d}.jsonl"
     if path.exists():
         return path
-    graph = load_fsa(graph_path)
+    graph = _graph(graph_path)
     table = SymbolTable.read(words)
     lines = []
     for utterance in ids:

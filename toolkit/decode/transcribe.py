@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.decode.recogniser import Recogniser
-from toolkit.errors import ToolkitError
-from toolkit.features.audio import load_audio
+from toolkit.features.audio import AudioError, load_audio
+from toolkit.features.frontend import FrontendError
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Transcript:
     text: str | None
     """Its words; None when the file is broken."""
     fault: str = ""
-    """What is wrong with the file."""
+    """What is wrong with the file, which it names."""
 
 
 def transcribe(model: Path, audio: Sequence[Path]) -> Iterator[Transcript]:
@@ -38,7 +38,8 @@ def transcribe(model: Path, audio: Sequence[Path]) -> Iterator[Transcript]:
     for path in audio:
         try:
             samples = load_audio(path, recogniser.frontend_config.sampling_rate)
-        except ToolkitError as error:
+            yield Transcript(path, recogniser.recognise(samples))
+        except AudioError as error:
             yield Transcript(path, None, str(error))
-            continue
-        yield Transcript(path, recogniser.recognise(samples))
+        except FrontendError as error:
+            yield Transcript(path, None, f"{path}: {error}")

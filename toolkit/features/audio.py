@@ -83,7 +83,9 @@ def load_audio(
 
 
 def load_cut_audio(cut: "Cut", sampling_rate: int = 16000) -> Tensor:
-    """Read the audio of a cut: its span and, of a MonoCut, its one channel (else the mean).
+    """Read the audio of a cut: its span, and its one channel or the mean of all.
+
+    A MonoCut has one channel, unless its manifest says `mix_channels`.
 
     Files are read directly; recordings in memory, in shards or with transforms through lhotse.
 
@@ -104,7 +106,8 @@ def load_cut_audio(cut: "Cut", sampling_rate: int = 16000) -> Tensor:
         )
     plain = len(sources) == 1 and sources[0].type == "file" and not recording.transforms
     if plain and recording.sampling_rate == cut.sampling_rate:
-        channel = cut.channel if isinstance(cut.channel, int) else None
+        mixed = not isinstance(cut.channel, int) or (cut.custom or {}).get("mix_channels")
+        channel = None if mixed else cut.channel
         return load_audio(sources[0].source, sampling_rate, cut.start, cut.duration, channel)
     try:
         samples = np.atleast_2d(cut.load_audio())

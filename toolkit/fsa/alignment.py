@@ -1,11 +1,12 @@
 """Forced alignment of one utterance."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import k2
 from torch import Tensor
 
-from toolkit.fsa.search import Beam, best_path, search_lattice
+from toolkit.fsa.search import Beam, best_paths, search_lattices
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,35 @@ class Aligned:
 
 def force_align(log_likelihoods: Tensor, graph: k2.Fsa, config: AlignConfig) -> Aligned | None:
     """The best path of log_likelihoods[T, P] through a training graph; None if there is none."""
-    scaled = log_likelihoods * config.acoustic_scale
+    return force_align_batch([log_likelihoods], [graph], config)[0]
+
+
+def force_align_batch(
+    log_likelihoods: Sequence[Tensor], graphs: Sequence[k2.Fsa], config: AlignConfig
+) -> list[Aligned | None]:
+    """Align several utterances at once, each as `force_align` would, in a fraction of the time.
+
+    Args:
+      log_likelihoods: for each utterance [T_n, P].
+      graphs: for each its training graph.
+      config: the search; utterances without a path are tried again with the wider beams.
+    """
+    found: list[Aligned | None] = [None] * len(graphs)
+    open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
     for beam in config.beams():
-        lattice = search_lattice(scaled, graph, beam)
-        if lattice is not None:
-            path = best_path(lattice)
-            score = path.score / config.acoustic_scale / len(scaled)
-            return Aligned(path.pdfs.int(), path.words, path.word_frames, score, beam.search)
-    return None
+        if not open_ones:
+            break
+        open_ones.sort(key=lambda i: (-len(log_likelihoods[i]), i))
+        lattices = search_lattices(
+            [log_likelihoods[i] * config.acoustic_scale for i in open_ones],
+            k2.create_fsa_vec([graphs[i] for i in open_ones]),
+            beam,
+        )
+        for i, path in zip(open_ones, best_paths(lattices), strict=True):
+            if path is not None:
+                score = path.score / config.acoustic_scale / len(log_likelihoods[i])
+                found[i] = Aligned(
+                    path.pdfs.int(), path.words, path.word_frames, score, beam.search
+                )
+        open_ones = [i for i in open_ones if found[i] is None]
+    return found

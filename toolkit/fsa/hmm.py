@@ -9,8 +9,8 @@ from toolkit.hmm.topology import Topology
 def hmm_transducer(topology: Topology) -> k2.Fsa:
     """H reads one label per frame, pdf + 1, and writes each phone as it is entered.
 
-    A state stands for (phone, HMM state just emitted). Phones follow each other directly, from
-    every exit of one to every entry of the other, without epsilons on the reading side: composed
+    A state stands for (phone, HMM state just emitted). Phones follow each other directly, from the
+    last state of one to the first of the other, without epsilons on the reading side: composed
     with an epsilon-free graph it gives a graph that dense search can use at once. That costs
     (number of phones)^2 arcs, some thousands.
     """
@@ -21,21 +21,19 @@ def hmm_transducer(topology: Topology) -> k2.Fsa:
         count += topology.num_states(phone)
 
     def enter(source: int, arcs: list[Arc]) -> None:
-        for phone in topology.phone_ids():
-            for state in topology.entries(phone):
-                label = topology.pdf(phone, state) + 1
-                arcs.append((source, first_state[phone] + state, label, phone, 0.0))
+        for phone, state in first_state.items():
+            arcs.append((source, state, topology.pdf(phone, 0) + 1, phone, 0.0))
 
     arcs: list[Arc] = []
     finals = []
     enter(0, arcs)
-    for phone in topology.phone_ids():
-        base = first_state[phone]
-        for state in range(topology.num_states(phone)):
-            arcs.append((base + state, base + state, topology.pdf(phone, state) + 1, EPSILON, 0.0))
-        for state, later in topology.advances(phone):
-            arcs.append((base + state, base + later, topology.pdf(phone, later) + 1, EPSILON, 0.0))
-        for state in topology.exits(phone):
-            enter(base + state, arcs)
-            finals.append(base + state)
+    for phone, first in first_state.items():
+        last = first + topology.num_states(phone) - 1
+        for state in range(first, last + 1):
+            label = topology.pdf(phone, state - first) + 1
+            arcs.append((state, state, label, EPSILON, 0.0))
+            if state > first:
+                arcs.append((state - 1, state, label, EPSILON, 0.0))
+        enter(last, arcs)
+        finals.append(last)
     return fsa_from_arcs(arcs, finals)

@@ -1,5 +1,7 @@
 """Dense search: frame scores against a graph."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import k2
@@ -47,31 +49,51 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
 
     Args:
       scores: [T, P] scaled log-likelihoods, float32, one row per frame.
-      graph: an FsaVec of one graph, or an Fsa; its labels are pdf + 1, without epsilons.
+      graph: its labels are pdf + 1, without epsilons.
       beam: the pruning.
 
     Returns:
       The lattice as an FsaVec of one, or None when no path survives to the end.
 
     Raises:
-      GraphMismatchError: the graph has labels without a column in `scores` (k2 itself would read
+      GraphMismatchError: the graph has labels without a column in `scores`.
+    """
+    if len(scores) == 0:
+        return None
+    lattice = search_lattices([scores], k2.create_fsa_vec([graph]), beam)
+    return lattice if lattice.arcs.num_elements() else None
+
+
+def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.Fsa:
+    """The lattices of several utterances in one call, which saves k2's work per frame.
+
+    Args:
+      scores: for each utterance [T_n, P], the longest first, none empty.
+      graphs: an FsaVec with a graph for each utterance.
+      beam: the pruning of each.
+
+    Returns:
+      An FsaVec; an utterance of which no path survives has an empty lattice.
+
+    Raises:
+      GraphMismatchError: a graph has labels without a column in `scores` (k2 itself would read
         beyond the matrix).
     """
-    top = int(graph.labels.max())
-    if top > scores.shape[1]:
+    top = int(graphs.labels.max())
+    if top > scores[0].shape[1]:
         raise GraphMismatchError(
-            f"the graph knows {top} pdfs, the acoustic model {scores.shape[1]}: they come from"
+            f"the graph knows {top} pdfs, the acoustic model {scores[0].shape[1]}: they come from"
             " different runs; make the graph again with this model's topology"
         )
-    frames = len(scores)
-    if frames == 0:
-        return None
-    padded = torch.cat([scores.new_full((frames, 1), -1e10), scores], dim=1)[None].contiguous()
-    dense = k2.DenseFsaVec(padded, torch.tensor([[0, 0, frames]], dtype=torch.int32))
-    if len(graph.shape) == 2:
-        graph = k2.create_fsa_vec([graph])
-    lattice = k2.intersect_dense_pruned(
-        graph,
+    # Column 0 belongs to epsilon, which no graph reads.
+    longest = len(scores[0])
+    padded = scores[0].new_full((len(scores), longest, scores[0].shape[1] + 1), -1e10)
+    for row, values in zip(padded, scores, strict=True):
+        row[: len(values), 1:] = values
+    segments = [[n, 0, len(values)] for n, values in enumerate(scores)]
+    dense = k2.DenseFsaVec(padded, torch.tensor(segments, dtype=torch.int32))
+    return k2.intersect_dense_pruned(
+        graphs,
         dense,
         search_beam=beam.search,
         output_beam=beam.output,
@@ -79,7 +101,6 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
         max_active_states=beam.max_active,
         frame_idx_name="frame",
     )
-    return lattice if lattice.arcs.num_elements() else None
 
 
 @dataclass
@@ -98,16 +119,27 @@ class BestPath:
 
 def best_path(lattice: k2.Fsa) -> BestPath:
     """The single best path of a lattice of one utterance (tropical semiring)."""
-    path = k2.shortest_path(lattice, use_double_scores=True)[0]
-    frames = path.labels[path.labels >= 0]
-    words, starts = [], []
-    if isinstance(path.aux_labels, k2.RaggedTensor):
-        arc_words = path.aux_labels.tolist()
-    else:
-        arc_words = [[w] for w in path.aux_labels.tolist()]
-    for arc, ids in enumerate(arc_words):
-        for word in ids:
-            if word > 0:
-                words.append(word)
-                starts.append(arc)
-    return BestPath(frames - 1, words, starts, float(path.scores.sum()))
+    return best_paths(lattice)[0]
+
+
+def best_paths(lattices: k2.Fsa) -> list[BestPath | None]:
+    """The best path of every lattice of an FsaVec, None of an empty one."""
+    paths = k2.shortest_path(lattices, use_double_scores=True)
+    splits = paths.arcs.row_splits(1).tolist()
+    states = paths.arcs.row_splits(2).tolist()
+    words = paths.aux_labels.tolist()
+    found: list[BestPath | None] = []
+    for first_state, last_state in itertools.pairwise(splits):
+        arcs = slice(states[first_state], states[last_state])
+        labels = paths.labels[arcs]
+        if not len(labels):
+            found.append(None)
+            continue
+        path = BestPath(labels[labels >= 0] - 1, [], [], float(paths.scores[arcs].double().sum()))
+        for frame, written in enumerate(words[arcs]):
+            for word in written if isinstance(written, list) else [written]:
+                if word > 0:
+                    path.words.append(word)
+                    path.word_frames.append(frame)
+        found.append(path)
+    return found

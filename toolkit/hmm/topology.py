@@ -1,9 +1,11 @@
 """HMM topologies: the states of a phone, their order, the pdf that each one emits."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from toolkit.stages.files import write_atomically
 
@@ -12,10 +14,9 @@ from toolkit.stages.files import write_atomically
 class Topology:
     """Left-to-right phone HMMs without transition weights.
 
-    Every state loops on itself. Without `skips` (10 ms frames) a phone is entered at its first
-    state and left from its last, so that it lasts at least `states` frames. With `skips` (30 ms
-    frames, C3) a phone may be entered and left anywhere, states only ever advancing, so that one
-    frame is enough.
+    Every state loops on itself and is followed by the next; a phone is entered at its first state
+    and left from its last, so that it lasts at least as many frames as it has states: three at
+    10 ms, one at 30 ms (`at_low_rate`, C3).
 
     Transitions carry no weight, so all paths of one length cost the same: durations follow from
     the acoustics alone, and training and decoding graphs cannot disagree about them. Kaldi trains
@@ -30,8 +31,6 @@ class Topology:
     """HMM states of a speech phone."""
     silence_states: int = 3
     """HMM states of a silence phone."""
-    skips: bool = False
-    """Whether states may be skipped: for low frame rates."""
 
     def __post_init__(self) -> None:
         if self.states < 1 or self.silence_states < 1:
@@ -62,29 +61,13 @@ class Topology:
         """For each pdf the id of its phone."""
         return [p for p in self.phone_ids() for _ in range(self.num_states(p))]
 
-    def entries(self, phone: int) -> range:
-        """The states in which the phone may be entered."""
-        return range(self.num_states(phone)) if self.skips else range(1)
-
-    def exits(self, phone: int) -> range:
-        """The states from which the phone may be left."""
-        last = self.num_states(phone) - 1
-        return range(last + 1) if self.skips else range(last, last + 1)
-
-    def advances(self, phone: int) -> Iterator[tuple[int, int]]:
-        """Pairs (state, later state) that follow each other inside the phone."""
-        states = self.num_states(phone)
-        for state in range(states - 1):
-            for later in range(state + 1, states if self.skips else state + 2):
-                yield state, later
-
-    def min_frames(self, phone: int) -> int:
-        """The fewest frames that the phone can last."""
-        return 1 if self.skips else self.num_states(phone)
-
     def at_low_rate(self) -> "Topology":
-        """The same states and pdfs for stacked 30 ms frames, where every state may be skipped."""
-        return replace(self, skips=True)
+        """The same phones with one state each, for stacked 30 ms frames (C3)."""
+        return replace(self, states=1, silence_states=1)
+
+    def low_rate_pdfs(self) -> Tensor:
+        """[num_pdfs] for each pdf its phone's pdf in `at_low_rate`."""
+        return torch.tensor(self.phone_of_pdf()) - 1
 
     def save(self, path: Path) -> None:
         """Write the topology as JSON."""

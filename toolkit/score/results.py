@@ -160,11 +160,11 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
     return table
 
 
-def print_results(path: Path) -> None:
+def print_results(path: Path, title: str = "Results") -> None:
     """Print the table of a results.json to standard output."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console.width = 120  # a log file has room
-    console.print(results_table(read_results(path), title=str(path)))
+    console.print(results_table(read_results(path), title=title))

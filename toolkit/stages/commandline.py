@@ -213,10 +213,10 @@ def _stage(recipe: Recipe, option: str, text: str) -> int:
         words = {word.lower(): n for title, n in titles.items() for word in title.split()}
         match = difflib.get_close_matches(text.lower(), words, n=1)
         near = words[match[0]] if match else ""
-    hint = f"; did you mean {near}?" if near else ""
+    hint = f"; did you mean {near}?" if near else "."
     raise SelectionError(f"{option} {text}: no such stage{hint} Stages: {stages}")
 
 
 def _choices(given: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(given, known, n=1)
-    return (f"; did you mean `{near[0]}`?" if near else "") + f" Profiles: {', '.join(known)}"
+    return (f"; did you mean `{near[0]}`?" if near else ".") + f" Profiles: {', '.join(known)}"

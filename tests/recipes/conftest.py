@@ -1,0 +1,146 @@
+"""The hybrid recipe, typed as a user types it, on a demo corpus of five minutes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+SCRIPT = PROJECT / "recipes" / "librispeech" / "run.py"
+DEMO = (
+    "corpus.train_hours=0.08",
+    "corpus.dev_hours=0.01",
+    "corpus.test_hours=0.01",
+    "corpus.train_speakers=3",
+    "corpus.lm_sentences=500",
+)
+SMALL = (
+    "mono.iterations=10",
+    "mono.realign=1,2,3,4,5,7",
+    "mono.grow_until=8",
+    "mono.gaussians=150",
+    "mono_decode.scales=0.08,0.12",
+    "mono_decode.penalties=0",
+    "ce.epochs=20",
+    "ce.initial_rate=4e-3",
+    "ce.model.hidden=64",
+    "ce.model.layers=1",
+    "ce.chunks.batch=8",
+    "decode.beam.search=10",
+    "decode.scales=0.3,0.5",
+    "decode.penalties=-1,0",
+)
+# In the run directory, but not of the work: what was said and typed, who holds the lock, which
+# digests are remembered.
+JOURNAL = ("log.txt", "stages/.lock", "stages/last_command.json", "stages/digests.json")
+
+
+@dataclass
+class Result:
+    status: int
+    output: str
+    errors: str
+
+    def stages(self, mark):
+        """The numbers of the stages whose lines begin with `mark` (== runs, -- is skipped)."""
+        lines = self.output.splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith(f"{mark} ")]
+
+
+class Commands:
+    """Runs commands of the project's environment, whatever that of the shell is."""
+
+    demo = ("--profile", "demo", *(word for key in (*DEMO, *SMALL) for word in ("--set", key)))
+    small = tuple(word for key in SMALL for word in ("--set", key))
+
+    def start(self, *arguments, cwd=None):
+        """Start the recipe in a process group of its own."""
+        return self._start(SCRIPT, arguments, cwd)
+
+    def run(self, *arguments, cwd=None):
+        return finish(self.start(*arguments, cwd=cwd))
+
+    def toolkit(self, *arguments, cwd=None):
+        code = "from toolkit.cli import main; main(prog_name='toolkit')"
+        return finish(self._start(sys.executable, ("-c", code, *arguments), cwd))
+
+    def _start(self, program, arguments, cwd):
+        folder = Path(sys.executable).parent
+        return subprocess.Popen(
+            [str(program), *map(str, arguments)],
+            cwd=cwd,
+            env=os.environ
+            | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(PROJECT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def finish(process):
+    """Wait for a process, and leave none of its group behind when that is interrupted."""
+    try:
+        output, errors = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Result(process.returncode, output, errors)
+
+
+@dataclass
+class Exp:
+    """A run directory."""
+
+    root: Path
+    result: Result
+    """Of the command that filled it."""
+    seconds: float
+    """What that took."""
+
+    @property
+    def rows(self):
+        return json.loads((self.root / "results.json").read_text())
+
+    def content(self):
+        """Return {relative path: bytes} of every file that tells of the work."""
+        paths = sorted(path for path in self.root.rglob("*") if path.is_file())
+        named = {str(path.relative_to(self.root)): path for path in paths}
+        return {name: path.read_bytes() for name, path in named.items() if name not in JOURNAL}
+
+    def results(self):
+        """Return what must not differ between two runs of the same settings."""
+        told = [{k: v for k, v in r.items() if k not in ("rtf", "command")} for r in self.rows]
+        return told, {
+            str(path.relative_to(self.root)): path.read_bytes()
+            for folder in ("decode", "mono", "ali", "lm", "lang", "lstm_ce", "final")
+            for path in sorted((self.root / folder).rglob("*"))
+            # Next to these stand files with times of computing in them.
+            if path.suffix in (".safetensors", ".arpa") or path.name in ("text", "tuned.json")
+        }
+
+    def words(self, system, split):
+        """Return the hypotheses by utterance."""
+        lines = (self.root / "decode" / system / split / "text").read_text().splitlines()
+        return {name: text for name, _, text in (line.partition(" ") for line in lines)}
+
+
+@pytest.fixture(scope="session")
+def commands():
+    return Commands()
+
+
+@pytest.fixture(scope="session")
+def finished(commands, tmp_path_factory):
+    """An uninterrupted run, with two jobs."""
+    root = tmp_path_factory.mktemp("finished") / "exp"
+    start = time.monotonic()
+    result = commands.run(*commands.demo, "--jobs", 2, "--exp", root)
+    assert result.status == 0, result.output + result.errors
+    return Exp(root, result, time.monotonic() - start)

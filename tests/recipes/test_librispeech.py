@@ -1,0 +1,249 @@
+"""The hybrid recipe from audio to `%WER` and the bundle, and everything its command line does."""
+
+import json
+import shlex
+import shutil
+
+import jiwer
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+soundfile = pytest.importorskip("soundfile")
+
+FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]
+STAGES = [1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 17, 18]
+SPEAKERS = {"dev": 3, "test": 4}
+
+
+@pytest.fixture(scope="module")
+def transcripts(finished):
+    """By split, read from the corpus itself."""
+    found = {}
+    for split in SPEAKERS:
+        paths = sorted((finished.root / "corpus" / split).rglob("*.trans.txt"))
+        lines = [line for path in paths for line in path.read_text().splitlines()]
+        found[split] = dict(line.split(" ", 1) for line in lines)
+    return found
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """The run directory once more, for a test that changes it."""
+    root = tmp_path / "exp"
+    shutil.copytree(finished.root, root)
+    return type(finished)(root, finished.result, finished.seconds)
+
+
+def states(listing):
+    """{number: state} from `--list`."""
+    table = listing.output[listing.output.index("stage ") :].splitlines()
+    column = table[0].index("state")
+    end = table[0].index("time")
+    return {int(line.split()[0]): line[column:end].strip() for line in table[1:]}
+
+
+def test_results_hold_a_row_for_each_system_and_split(finished, commands):
+    assert [(row["system"], row["split"], row["lm"]) for row in finished.rows] == [
+        (system, split, "3gram") for system in ("mono", "lstm_ce") for split in SPEAKERS
+    ]
+    for row in finished.rows:
+        assert list(row) == FIELDS
+        errors = row["ins"] + row["del"] + row["sub"]
+        assert row["wer"] == pytest.approx(100 * errors / row["ref_words"], abs=0.005)
+        assert 0 < row["cer"] < 100
+        assert 0 < row["rtf"] < 10
+        program, *arguments = shlex.split(row["command"])
+        assert program.endswith("recipes/librispeech/run.py")
+        assert arguments == [*commands.demo, "--jobs", "2", "--exp", str(finished.root)]
+
+
+def test_word_error_rates_are_those_of_a_recogniser(finished):
+    """Measured: mono 6 and 31 %, LSTM 37 and 74 %; a recogniser that guesses has 100."""
+    found = {(row["system"], row["split"]): row["wer"] for row in finished.rows}
+    assert found["mono", "dev"] < 25
+    assert found["mono", "test"] < 55
+    assert found["lstm_ce", "dev"] < 70
+    assert found["lstm_ce", "test"] < 92
+
+
+def test_word_error_rates_are_jiwers_on_the_corpus_own_transcripts(finished, transcripts):
+    for row in finished.rows:
+        references = transcripts[row["split"]]
+        words = finished.words(row["system"], row["split"])
+        assert sorted(words) == sorted(references)
+        measured = jiwer.wer([references[u] for u in words], list(words.values()))
+        assert row["wer"] == pytest.approx(100 * measured, abs=0.005)
+        assert row["ref_words"] == sum(len(text.split()) for text in references.values())
+
+
+def test_the_table_of_results_is_printed_at_the_end(finished):
+    table = finished.result.output[finished.result.output.rindex("system") :]
+    for row in finished.rows:
+        line = next(
+            line for line in table.splitlines() if {row["system"], row["split"]} <= {*line.split()}
+        )
+        assert f"{row['wer']:.2f}" in line
+    assert ".partial" not in table
+
+
+def test_every_stage_leaves_a_marker_and_nothing_half_done(finished):
+    markers = {path.stem: path for path in finished.root.glob("stages/[0-9]*")}
+    assert sorted(markers) == [f"{number:02d}" for number in STAGES]
+    for path in markers.values():
+        marker = json.loads(path.read_text())
+        assert marker["outputs"]
+        assert all((finished.root / name).exists() for name in marker["outputs"])
+        assert marker["versions"]["k2"]
+        assert marker["seconds"] >= 0
+    assert not [path for path in (finished.root / ".partial").rglob("*") if path.is_file()]
+
+
+def test_a_second_run_skips_every_stage_and_changes_no_byte(finished, commands):
+    before = finished.content()
+    # Typed in another folder, with a path as seen from there.
+    arguments = (*commands.demo, "--jobs", 2, "--exp", "exp")
+    again = commands.run(*arguments, cwd=finished.root.parent)
+    assert again.status == 0, again.errors
+    assert again.stages("--") == STAGES
+    assert again.stages("==") == []
+    assert finished.content() == before
+
+
+def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands):
+    before = finished.content()
+    listing = commands.run(*commands.demo, "--exp", finished.root, "--list")
+    assert listing.status == 0
+    assert states(listing) == dict.fromkeys(STAGES, "done")
+    lines = {int(line.split()[0]): line for line in listing.output.splitlines()[1:]}
+    assert "Train monophone GMMs" in lines[7]
+    assert " s " in lines[7]
+    wer = next(row["wer"] for row in finished.rows if row["system"] == "lstm_ce")
+    assert f"wer dev {wer:.4g}" in lines[17]
+    assert finished.content() == before
+
+
+def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands):
+    before = finished.content()
+    arguments = (*commands.demo, "--exp", finished.root, "--dry-run")
+    lines = commands.run(*arguments).output.splitlines()
+    assert len(lines) == len(STAGES)
+    assert all(line.endswith(": would skip: done") for line in lines)
+    lines = commands.run(*arguments, "--force", 18, "--stage", 12).output.splitlines()
+    assert [line.rpartition(": would ")[2] for line in lines] == [
+        *["skip: done"] * 3,
+        "run: forced",
+    ]
+    assert finished.content() == before
+
+
+def test_force_makes_one_stage_again(finished, commands, copy):
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 18)
+    assert again.status == 0, again.errors
+    assert again.stages("==") == [18]
+    assert again.stages("--") == STAGES[:-1]
+    assert copy.rows == finished.rows
+    assert copy.results() == finished.results()
+
+
+def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, commands, copy):
+    """And only these: the listing, the dry run and the run agree."""
+    changed = (*commands.demo, "--set", "ce.epochs=3", "--exp", copy.root)
+    depends = [13, 17, 18]
+    rest = [number for number in STAGES if number not in depends]
+    shown = states(commands.run(*changed, "--list"))
+    assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
+    assert shown[13] == "stale: `ce.epochs` 20 -> 3"
+    assert "stage 13" in shown[17]
+    assert "17" in shown[18]
+
+    plan = commands.run(*changed, "--dry-run").output.splitlines()
+    would = {
+        int(line.split()[0]): line.partition(": would ")[2] for line in plan if ": would " in line
+    }
+    assert {n for n, what in would.items() if what.startswith("run")} == {*depends}
+    assert would[13] == "run: `ce.epochs` 20 -> 3"
+
+    again = commands.run(*changed)
+    assert again.status == 0, again.errors
+    assert again.stages("==") == depends
+    assert "stale: `ce.epochs` 20 -> 3" in again.output
+    assert copy.words("lstm_ce", "dev") != finished.words("lstm_ce", "dev")
+    assert copy.rows[:2] == finished.rows[:2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
+        (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
+        (["--stage", "9"], "--stage 9: no such stage; did you mean 8?"),
+        (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
+    ],
+)
+def test_a_typo_is_answered_with_what_was_meant(commands, tmp_path, arguments, message):
+    result = commands.run(*arguments, "--exp", "exp", cwd=tmp_path)
+    assert result.status == 1
+    assert message in result.errors
+    assert "Traceback" not in result.errors
+    assert not (tmp_path / "exp").exists()
+
+
+def test_results_do_not_depend_on_jobs(finished, commands, tmp_path):
+    root = tmp_path / "exp"
+    single = commands.run(*commands.demo, "--jobs", 1, "--exp", root)
+    assert single.status == 0, single.errors
+    rows, files = type(finished)(root, single, 0.0).results()
+    expected_rows, expected_files = finished.results()
+    assert rows == expected_rows
+    assert files.keys() == expected_files.keys()
+    assert [name for name in files if files[name] != expected_files[name]] == []
+
+
+def firsts(finished, split):
+    """The first utterance of each speaker: the bundle starts every file as the decoder does it."""
+    return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
+
+
+def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
+    finished, commands, tmp_path
+):
+    flacs = firsts(finished, "dev")
+    samples, rate = soundfile.read(flacs[0], dtype="int16")
+    stereo, slow, broken = (tmp_path / name for name in ("stereo.wav", "8k.wav", "broken.flac"))
+    soundfile.write(stereo, samples[:, None].repeat(2, axis=1), rate)
+    soundfile.write(slow, samples[::2, None].repeat(2, axis=1), rate // 2)
+    broken.write_bytes(flacs[0].read_bytes()[:100])
+    missing = tmp_path / "missing.wav"
+    files = [*flacs, broken, stereo, missing, slow]
+    result = commands.toolkit("transcribe", "--model", finished.root / "final", *files)
+
+    assert result.status == 1
+    found = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    assert list(found) == [str(path) for path in (*flacs, stereo, slow)]
+    expected = finished.words("lstm_ce", "dev")
+    assert len(flacs) == SPEAKERS["dev"]
+    assert {path.stem: found[str(path)] for path in flacs} == {
+        path.stem: expected[path.stem] for path in flacs
+    }
+    assert found[str(stereo)] == expected[flacs[0].stem]
+    vocabulary = (finished.root / "lang" / "words.txt").read_text().split()
+    assert found[str(slow)]
+    assert {*found[str(slow)].split()} <= {*vocabulary}
+    told = result.errors.splitlines()
+    assert [path in line for path, line in zip((str(broken), str(missing)), told, strict=True)]
+    assert "Traceback" not in result.errors
+
+
+def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
+    bundle = tmp_path / "elsewhere"
+    shutil.copytree(finished.root / "final", bundle)
+    audio = shutil.copy(firsts(finished, "test")[0], tmp_path / "a.flac")
+    away = finished.root.rename(finished.root.with_name("away"))
+    try:
+        result = commands.toolkit("transcribe", "--model", "elsewhere", "a.flac", cwd=tmp_path)
+    finally:
+        away.rename(finished.root)
+    assert result.status == 0, result.errors
+    expected = finished.words("lstm_ce", "test")[firsts(finished, "test")[0].stem]
+    assert result.output == f"{audio.name} {expected}\n"
