@@ -51,13 +51,15 @@ class Config:
     """Decoding with the LSTM, 33 frames per second."""
 
 
-def _lstm(hidden: int, layers: int, epochs: int, batch: int, dropout: float) -> CrossEntropyConfig:
+def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
+    """Three layers that one core can train in minutes."""
     return CrossEntropyConfig(
         epochs=epochs,
         initial_rate=2e-3,
         final_rate=1e-4,
-        model=LstmConfig(hidden=hidden, layers=layers, dropout=dropout),
-        chunks=ChunkConfig(batch=batch),
+        threads=1,
+        model=LstmConfig(hidden=hidden, layers=3, dropout=0.2),
+        chunks=ChunkConfig(batch=32),
     )
 
 
@@ -79,7 +81,7 @@ def demo() -> Config:
         cepstra=_small_shards("plp"),
         fbank=_small_shards("fbank"),
         mono=SHORT_MONO,
-        ce=_lstm(hidden=256, layers=3, epochs=12, batch=32, dropout=0.2),
+        ce=_small_lstm(hidden=256, epochs=12),
     )
 
 
@@ -91,7 +93,7 @@ def mini() -> Config:
         cepstra=_small_shards("plp"),
         fbank=_small_shards("fbank"),
         mono=SHORT_MONO,
-        ce=_lstm(hidden=320, layers=3, epochs=15, batch=32, dropout=0.2),
+        ce=_small_lstm(hidden=320, epochs=15),
     )
 
 
@@ -101,7 +103,7 @@ def an4() -> Config:
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         cepstra=_small_shards("mfcc"),
         fbank=_small_shards("fbank"),
-        ce=_lstm(hidden=256, layers=3, epochs=20, batch=32, dropout=0.2),
+        ce=_small_lstm(hidden=256, epochs=20),
     )
 
 
@@ -115,7 +117,6 @@ def full() -> Config:
     return Config(
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
         lang=LangConfig(vocabulary_size=200_000),
-        ce=_lstm(hidden=768, layers=5, epochs=10, batch=64, dropout=0.0),
     )
 
 

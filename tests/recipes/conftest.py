@@ -1,5 +1,6 @@
 """The hybrid recipe, typed as a user types it, on a demo corpus of five minutes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,10 @@ DEMO = (
     "corpus.test_hours=0.01",
     "corpus.train_speakers=3",
     "corpus.lm_sentences=500",
+    # Mild, so that so little training is enough.
+    "corpus.snr_db=15,25",
+    "corpus.t60_seconds=0.1,0.2",
+    "corpus.direct_to_reverberant_db=8,12",
 )
 SMALL = (
     "mono.iterations=10",
@@ -65,6 +70,15 @@ class Commands:
 
     def run(self, *arguments, cwd=None):
         return finish(self.start(*arguments, cwd=cwd))
+
+    def kill(self, when, *arguments):
+        """Run the recipe and kill -9 it with its workers as soon as `when()`, if it comes to it."""
+        process = self.start(*arguments)
+        while process.poll() is None and not when():
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return finish(process)
 
     def toolkit(self, *arguments, cwd=None):
         code = "from toolkit.cli import main; main(prog_name='toolkit')"

@@ -3,8 +3,7 @@
 import json
 import re
 import shutil
-from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,175 +14,176 @@ soundfile = pytest.importorskip("soundfile")
 
 OOV = "ZORBLAX QUIMPLE FRUNDIGE"
 FIFTY = " ".join(["ELEVEN"] * 50)
-# Kinds of findings by fault; those of the first group leave the utterance out everywhere.
-EXCLUDED = {
+LEFT_OUT = {
     "truncated": "truncated-audio",
     "empty": "unreadable-audio",
     "untold": "missing-transcript",
-    "pipe": "refused-pipe",
+    "piped": "refused-pipe",
 }
-KEPT = {"slow": "other-rate", "stereo": "many-channels", "oov": "all-oov"}
+"""Kind of finding by fault, where the fault leaves an utterance out of every split."""
 
 
 @dataclass
 class Part:
     """Utterances of one split, good and faulty."""
 
-    audio: dict[str, Path] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    named: dict[str, str] = field(default_factory=dict)
-    """Fault by utterance."""
+    audio: dict[str, Path]
+    texts: dict[str, str]
+    faults: dict[str, str]
+    """Utterance by fault."""
+
+    @property
+    def usable(self):
+        bad = {self.faults[fault] for fault in LEFT_OUT if fault in self.faults}
+        return {name: text for name, text in self.texts.items() if name not in bad}
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """Demo utterances, the first six of each split spoilt."""
+def demo(tmp_path_factory):
     from local.synthetic import SyntheticConfig, generate
 
     root = tmp_path_factory.mktemp("demo")
-    generate(
-        SyntheticConfig(
-            train_speakers=2, train_hours=0.04, dev_hours=0.008, test_hours=0.008, lm_sentences=1
-        ),
-        root,
-    )
+    hours = {"train_hours": 0.05, "dev_hours": 0.008, "test_hours": 0.008}
+    mild = {"snr_db": (15, 25), "t60_seconds": (0.1, 0.2), "direct_to_reverberant_db": (8, 12)}
+    generate(SyntheticConfig(train_speakers=2, lm_sentences=500, **hours, **mild), root)
+    return root
+
+
+@pytest.fixture
+def parts(demo, tmp_path):
+    """Demo utterances, some of each split spoilt."""
     found = {}
     for split in ("train", "dev", "test"):
-        part = found[split] = Part()
-        for path in sorted((root / split).rglob("*.trans.txt")):
+        audio, texts = {}, {}
+        for path in sorted((demo / split).rglob("*.trans.txt")):
             for line in path.read_text().splitlines():
-                name, part.texts[name] = line.split(" ", 1)
-                part.audio[name] = path.with_name(f"{name}.flac")
-        _spoil(part)
+                name, texts[name] = line.split(" ", 1)
+                audio[name] = path.with_name(f"{name}.flac")
+        folder = tmp_path / "spoilt" / split
+        folder.mkdir(parents=True)
+        found[split] = spoil(audio, texts, folder)
     return found
 
 
-def _spoil(part):
-    truncated, empty, slow, untold, oov, short = sorted(part.audio)[:6]
-    part.named = {
-        truncated: "truncated",
-        empty: "empty",
-        slow: "slow",
-        untold: "untold",
-        oov: "oov",
-        short: "short",
-    }
-    path = part.audio[truncated]
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
-    part.audio[empty].write_bytes(b"")
-    samples, rate = soundfile.read(part.audio[slow], dtype="int16")
-    part.audio[slow].unlink()
-    part.audio[slow] = part.audio[slow].with_suffix(".wav")
-    soundfile.write(part.audio[slow], samples[::2, None].repeat(2, axis=1), rate // 2)
-    del part.texts[untold]
-    part.texts[oov] = OOV
-    samples, rate = soundfile.read(part.audio[short], dtype="int16")
-    soundfile.write(part.audio[short], samples[:rate], rate)
-    part.texts[short] = FIFTY
+def spoil(audio, texts, folder):
+    """Give the first utterances a fault each."""
+    kinds = ("truncated", "empty", "slow", "untold", "oov", "short")
+    faults = dict(zip(kinds, sorted(audio), strict=False))
+    faults["repeated"] = sorted(audio)[-1]
+    content = audio[faults["truncated"]].read_bytes()
+    slow, rate = soundfile.read(audio[faults["slow"]], dtype="int16")
+    short = soundfile.read(audio[faults["short"]], dtype="int16")[0][:rate]
+    for fault, suffix in (
+        ("truncated", ".flac"),
+        ("empty", ".flac"),
+        ("slow", ".wav"),
+        ("short", ".flac"),
+    ):
+        audio[faults[fault]] = folder / (faults[fault] + suffix)
+    audio[faults["truncated"]].write_bytes(content[: len(content) * 6 // 10])
+    audio[faults["empty"]].write_bytes(b"")
+    soundfile.write(audio[faults["slow"]], slow[::2, None].repeat(2, axis=1), rate // 2)
+    soundfile.write(audio[faults["short"]], short, rate)
+    del texts[faults["untold"]]
+    texts |= {faults["oov"]: OOV, faults["short"]: FIFTY}
+    return Part(audio, texts, faults)
 
 
-def kaldi(parts, root):
-    """Write data directories; each names an utterance twice and a command."""
-    ran = root / "the-command-ran"
+def write_kaldi(parts, root):
+    """Write data directories, with a command as one of the recordings."""
     for split, part in parts.items():
         folder = root / split
         folder.mkdir(parents=True)
-        speakers = {name: name.split("-")[0] for name in part.audio}
-        lines = {name: str(path) for name, path in part.audio.items()}
-        piped, twice = f"{split}-piped", sorted(part.audio)[-1]
-        lines[piped], speakers[piped] = f"touch {ran} |", "piper"
-        texts = {**part.texts, piped: "HELLO"}
-        copies = [f"{twice} {texts[twice]}\n"]
-        for name, table in (("wav.scp", lines), ("text", texts), ("utt2spk", speakers)):
-            again = copies if name == "text" else []
-            content = [f"{key} {table[key]}\n" for key in sorted(table)]
-            (folder / name).write_text("".join(content + again))
-        part.named = {**part.named, piped: "pipe"}
-    return ran
+        part.faults["piped"] = f"{split}-piped"
+        part.texts[f"{split}-piped"] = "HELLO"
+        recordings = {name: str(path) for name, path in part.audio.items()}
+        recordings[f"{split}-piped"] = f"touch {root / 'the-command-ran'} |"
+        again = part.faults["repeated"]
+        tables = {
+            "wav.scp": recordings.items(),
+            "text": [*part.texts.items(), (again, part.texts[again])],
+            "utt2spk": [(name, name.split("-")[0]) for name in recordings],
+        }
+        for name, table in tables.items():
+            lines = "".join(f"{key} {value}\n" for key, value in sorted(table))
+            (folder / name).write_text(lines)
 
 
-def librispeech(parts, root):
-    """Write LibriSpeech's layout; each part has a transcript line twice."""
+def write_librispeech(parts, root):
     for split, part in parts.items():
-        twice = sorted(part.audio)[-1]
-        texts = [*sorted(part.texts.items()), (twice, part.texts[twice])]
-        chapters = defaultdict(list)
-        for name, text in texts:
-            chapters[name.rpartition("-")[0]].append(f"{name} {text}\n")
-        for chapter, lines in chapters.items():
+        again = part.faults["repeated"]
+        for name, text in [*part.texts.items(), (again, part.texts[again])]:
+            chapter = name.rpartition("-")[0]
             folder = root / split / chapter.replace("-", "/")
-            folder.mkdir(parents=True)
-            (folder / f"{chapter}.trans.txt").write_text("".join(lines))
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"{chapter}.trans.txt", "a") as file:
+                file.write(f"{name} {text}\n")
         for name, path in part.audio.items():
             shutil.copy(path, root / split / name.rpartition("-")[0].replace("-", "/"))
 
 
-def run(commands, profile, root, exp):
-    changed = (*commands.small, "--set", f"corpus.root={root}")
-    result = commands.run("--profile", profile, *changed, "--exp", exp)
+@pytest.mark.parametrize(
+    ("profile", "write"), [("kaldi", write_kaldi), ("mini", write_librispeech)]
+)
+def test_a_corpus_with_every_fault_runs_to_a_word_error_rate(
+    commands, demo, parts, tmp_path, profile, write
+):
+    corpus, exp = tmp_path / "corpus", tmp_path / "exp"
+    write(parts, corpus)
+    settings = (f"corpus.root={corpus}", f"lm.text={demo / 'lm.txt'}", "ce.epochs=5")
+    changed = [word for setting in settings for word in ("--set", setting)]
+    arguments = ("--profile", profile, *commands.small, *changed, "--jobs", 1)
+    result = commands.run(*arguments, "--exp", exp)
     assert result.status == 0, result.output + result.errors
-    return result
+    assert not (corpus / "the-command-ran").exists()
+    assert_named_in_the_report(parts, exp)
+    assert_left_out_and_scored(parts, exp)
 
 
-def assert_named(parts, exp):
-    """Every fault stands in the report with its utterance, and is left out or kept as told."""
+def assert_named_in_the_report(parts, exp):
+    """Every fault stands there with its utterance and its fix."""
     report = (exp / "check" / "report.txt").read_text()
-    sections = {}
+    named = {}
     for section in report.split("\n\n"):
-        head = re.match(r"(ERROR|WARNING|NOTE) ([a-z-]+): ", section)
-        if head:
-            sections[head[2]] = section
-            assert "\n  Fix: " in section
-    excluded = (exp / "check" / "excluded.tsv").read_text()
-    decoded = {split: _decoded(exp, split) for split in ("dev", "test")}
+        title, *lines = section.splitlines()
+        kind = re.match(r"(?:ERROR|WARNING|NOTE) ([a-z-]+): ", title)
+        if kind:
+            assert lines[0].startswith("  Fix: ")
+            named[kind[1]] = {tuple(line.split(maxsplit=2)[:2]) for line in lines[1:]}
     for split, part in parts.items():
-        last = sorted(part.audio)[-1]
-        assert f"  {split}  {last}  copy 2: " in sections["duplicate-id"]
-        kept = {*part.texts} - {u for u, fault in part.named.items() if fault in EXCLUDED}
-        for name, fault in part.named.items():
-            kinds = {
-                "slow": ["other-rate", "many-channels"],
-                "short": ["too-short" if split == "train" else "short-test"],
-            }.get(fault) or [{**EXCLUDED, **KEPT}[fault]]
-            for kind in kinds:
-                assert f"  {split}  {name}  " in sections[kind], (fault, kind)
-            out = fault in EXCLUDED or (fault == "short" and split == "train")
-            assert (f"\t{name}\t" in excluded) == out, (split, fault)
-        if split != "train":
-            assert decoded[split] == kept
-    assert "ZORBLAX" in report
+        kinds = {
+            **LEFT_OUT,
+            "slow": "other-rate",
+            "oov": "all-oov",
+            "short": "too-short" if split == "train" else "short-test",
+            "repeated": "duplicate-id",
+        }
+        for fault, utterance in part.faults.items():
+            assert (split, utterance) in named[kinds[fault]], fault
+        assert (split, part.faults["slow"]) in named["many-channels"]
+        # Nothing else is found fault with: utterances that are in order have no line.
+        faulty = {utterance for s, utterance in set().union(*named.values()) if s == split}
+        assert faulty <= {*part.faults.values(), split}
+    guesses = (exp / "lang" / "g2p.tsv").read_text()
+    for word in OOV.split():
+        assert word in report
+        assert f"\n{word}\t" in guesses
 
 
-def _decoded(exp, split):
-    lines = (exp / "decode" / "mono" / split / "text").read_text().splitlines()
-    return {line.split()[0] for line in lines}
-
-
-def assert_scored(parts, exp):
+def assert_left_out_and_scored(parts, exp):
+    """Training leaves the unusable ones out; a decode has a line for each of the others."""
+    table = (exp / "ali" / "table.tsv").read_text().splitlines()
+    trained = {line.split("\t")[0] for line in table[1:]}
+    assert trained == {*parts["train"].usable} - {parts["train"].faults["short"]}
     rows = json.loads((exp / "results.json").read_text())
     assert [(row["system"], row["split"]) for row in rows] == [
         (system, split) for system in ("mono", "lstm_ce") for split in ("dev", "test")
     ]
     for row in rows:
-        part = parts[row["split"]]
-        bad = {name for name, fault in part.named.items() if fault in EXCLUDED}
-        words = sum(len(text.split()) for name, text in part.texts.items() if name not in bad)
-        assert row["ref_words"] == words  # those of the fifty words and of the unknown words too
-        assert 0 < row["wer"] <= 100
-
-
-def test_kaldi_directories_with_faults_run_to_a_word_error_rate(commands, parts, tmp_path):
-    ran = kaldi(parts, tmp_path / "corpus")
-    run(commands, "kaldi", tmp_path / "corpus", tmp_path / "exp")
-    assert_named(parts, tmp_path / "exp")
-    assert_scored(parts, tmp_path / "exp")
-    assert not ran.exists()
-    guesses = (tmp_path / "exp" / "lang" / "g2p.tsv").read_text()
-    assert all(f"{word}\t" in guesses for word in OOV.split())
-
-
-def test_librispeech_with_faults_runs_to_a_word_error_rate(commands, parts, tmp_path):
-    librispeech(parts, tmp_path / "corpus")
-    run(commands, "mini", tmp_path / "corpus", tmp_path / "exp")
-    assert_named(parts, tmp_path / "exp")
-    assert_scored(parts, tmp_path / "exp")
+        expected = parts[row["split"]].usable
+        lines = (exp / "decode" / row["system"] / row["split"] / "text").read_text().splitlines()
+        assert {line.split()[0] for line in lines} == {*expected}
+        assert row["ref_words"] == sum(len(text.split()) for text in expected.values())
+        # Of some hundred words fifty are not in the audio. Measured: mono 31 and 22 words right.
+        right = row["ref_words"] - row["sub"] - row["del"]
+        assert right > 10 or row["system"] == "lstm_ce"

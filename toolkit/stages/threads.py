@@ -1,4 +1,4 @@
-"""One thread of torch for results that must not depend on the machine's load or `--jobs`."""
+"""How many threads torch computes with, where it matters for results or speed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +7,21 @@ import torch
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one torch thread inside the `with` block, as worker processes do.
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Compute with `count` torch threads inside the `with` block; None changes nothing.
 
     The number of threads decides how sums are split and so their last bits: PLP by kaldifeat
     differs between one thread and two.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if count is not None:
+        torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_thread():  # noqa: ANN201 - a context manager, as `torch_threads`
+    """Compute with one torch thread, as worker processes do."""
+    return torch_threads(1)

@@ -29,6 +29,9 @@ class TrainerConfig:
     amp: Literal["fp32", "bf16"] = "fp32"
     """`bf16`: autocast to bfloat16, twice the speed where the processor has it (avx512_bf16, GPU);
     weights, optimizer and loss stay float32."""
+    threads: int | None = None
+    """Threads on a CPU; None: one per core. Networks of some million weights train fastest with
+    one, all the more where other programs run."""
     average_epochs: int = 1
     """The average of the last so many epochs' weights competes with the best epoch's; 1: none."""
     seed: int = 0
@@ -40,6 +43,8 @@ class TrainerConfig:
         for name in ("epochs", "average_epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is {self.threads}, needs to be at least 1")
         for name in ("initial_rate", "final_rate", "max_gradient_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")

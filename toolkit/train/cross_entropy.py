@@ -12,6 +12,7 @@ from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.priors import save_priors
 from toolkit.models.store import save_model
 from toolkit.stages.files import write_atomically
+from toolkit.stages.threads import torch_threads
 from toolkit.train.chunks import OFFSETS, ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Alignments, Corpus, Features, Normalises, held_out, write_excluded
@@ -113,7 +114,8 @@ def train_cross_entropy(
         valid=WholeUtterances(held, config.model.lookahead),
         progress=progress,
     )
-    record = trainer.run()
+    with torch_threads(config.threads):
+        record = trainer.run()
     save_model(out, model)
     save_priors(out, corpus.counts)
     speeds = sorted(epoch["frames_per_second"] for epoch in trainer.history)

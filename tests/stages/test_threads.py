@@ -1,6 +1,7 @@
 import pytest
 import torch
-from toolkit.features.threads import one_thread
+
+from toolkit.stages.threads import one_thread, torch_threads
 
 
 def test_the_number_of_threads_comes_back_also_after_an_exception():
@@ -12,3 +13,9 @@ def test_the_number_of_threads_comes_back_also_after_an_exception():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_none_changes_nothing():
+    before = torch.get_num_threads()
+    with torch_threads(None):
+        assert torch.get_num_threads() == before
