@@ -20,7 +20,7 @@ from toolkit.align.corpus import align_corpus
 from toolkit.align.graphs import TranscriptCompiler
 from toolkit.align.monophone import train_monophone
 from toolkit.align.scorer import GmmScorer
-from toolkit.align.store import AlignmentStore, MappedAlignments
+from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.corpus.check import check
 from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
 from toolkit.corpus.splits import Splits
@@ -175,7 +175,7 @@ def train_ce(run: Run) -> dict[str, float]:
     topology = Topology.load(run.need("mono/topology.json"))
     return train_cross_entropy(
         FeatureStore(run.need("fbank/train")),
-        MappedAlignments(AlignmentStore(run.need("ali")), topology.low_rate_pdfs()),
+        LowRateAlignments(AlignmentStore(run.need("ali")), topology),
         Normaliser.load(run.need("normaliser.json")),
         run.config.ce,
         topology.at_low_rate().num_pdfs,

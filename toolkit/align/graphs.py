@@ -44,7 +44,7 @@ class TranscriptCompiler:
         """The fewest frames that the transcript needs, without silence."""
         return sum(
             min(
-                sum(self.topology.num_states(phone) for phone in phones)
+                sum(self.topology.min_frames(phone) for phone in phones)
                 for phones in self.lang.pronunciation_ids(word)
             )
             for word in words

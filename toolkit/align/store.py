@@ -10,6 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.hmm.topology import Topology
 from toolkit.stages.files import write_atomically
 
 
@@ -62,17 +63,17 @@ class AlignmentStore:
             return file.get_tensor(utterance).long()
 
 
-class MappedAlignments:
-    """Alignments in which each pdf stands for another one, such as its phone's at a low rate.
+class LowRateAlignments:
+    """The targets of a low-rate model: see `Topology.low_rate_targets`.
 
     Args:
-      store: the alignments.
-      mapping: [P] the pdf that takes the place of each.
+      store: alignments at 10 ms.
+      topology: of the model that made them.
     """
 
-    def __init__(self, store: AlignmentStore, mapping: Tensor) -> None:
+    def __init__(self, store: AlignmentStore, topology: Topology) -> None:
         self._store = store
-        self._mapping = mapping
+        self._topology = topology
 
     @property
     def ids(self) -> list[str]:
@@ -80,8 +81,8 @@ class MappedAlignments:
         return self._store.ids
 
     def load(self, utterance: str) -> Tensor:
-        """The mapped pdf of every frame, [T] int64."""
-        return self._mapping[self._store.load(utterance)]
+        """The low-rate pdf of every 10 ms frame, [T] int64."""
+        return self._topology.low_rate_targets(self._store.load(utterance))
 
 
 def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Outcome]) -> None:

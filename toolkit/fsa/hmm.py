@@ -10,7 +10,7 @@ def hmm_transducer(topology: Topology) -> k2.Fsa:
     """H reads one label per frame, pdf + 1, and writes each phone as it is entered.
 
     A state stands for (phone, HMM state just emitted). Phones follow each other directly, from the
-    last state of one to the first of the other, without epsilons on the reading side: composed
+    exits of one to the first state of the other, without epsilons on the reading side: composed
     with an epsilon-free graph it gives a graph that dense search can use at once. That costs
     (number of phones)^2 arcs, some thousands.
     """
@@ -28,12 +28,13 @@ def hmm_transducer(topology: Topology) -> k2.Fsa:
     finals = []
     enter(0, arcs)
     for phone, first in first_state.items():
-        last = first + topology.num_states(phone) - 1
-        for state in range(first, last + 1):
-            label = topology.pdf(phone, state - first) + 1
-            arcs.append((state, state, label, EPSILON, 0.0))
-            if state > first:
-                arcs.append((state - 1, state, label, EPSILON, 0.0))
-        enter(last, arcs)
-        finals.append(last)
+        for state in range(topology.num_states(phone)):
+            label = topology.pdf(phone, state) + 1
+            if state in topology.loops(phone):
+                arcs.append((first + state, first + state, label, EPSILON, 0.0))
+            if state > 0:
+                arcs.append((first + state - 1, first + state, label, EPSILON, 0.0))
+        for state in topology.exits(phone):
+            enter(first + state, arcs)
+            finals.append(first + state)
     return fsa_from_arcs(arcs, finals)

@@ -9,14 +9,19 @@ from torch import Tensor
 
 from toolkit.stages.files import write_atomically
 
+LOW_RATE_FACTOR = 3
+"""Frames of 10 ms in one of the low rate (C5)."""
+
 
 @dataclass(frozen=True)
 class Topology:
     """Left-to-right phone HMMs without transition weights.
 
-    Every state loops on itself and is followed by the next; a phone is entered at its first state
-    and left from its last, so that it lasts at least as many frames as it has states: three at
-    10 ms, one at 30 ms (`at_low_rate`, C3).
+    At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
+    first state and left from its last, so that it lasts at least as many frames as it has states.
+    At 30 ms (`at_low_rate`, C3) a phone is an onset of exactly one frame and a rest of any length,
+    none included: the topology of Kaldi's chain models. The onset tells one long phone from two
+    equal ones, which the paper's single-state phones cannot.
 
     Transitions carry no weight, so all paths of one length cost the same: durations follow from
     the acoustics alone, and training and decoding graphs cannot disagree about them. Kaldi trains
@@ -32,7 +37,12 @@ class Topology:
     silence_states: int = 3
     """HMM states of a silence phone."""
 
+    onset: bool = False
+    """Whether each phone's first state lasts one frame and its second may be left out."""
+
     def __post_init__(self) -> None:
+        if self.onset and (self.states, self.silence_states) != (2, 2):
+            raise ValueError("a phone with an onset has two states")
         if self.states < 1 or self.silence_states < 1:
             raise ValueError("a phone needs at least one state")
         unknown = set(self.silence_phones) - set(self.phones)
@@ -61,13 +71,41 @@ class Topology:
         """For each pdf the id of its phone."""
         return [p for p in self.phone_ids() for _ in range(self.num_states(p))]
 
-    def at_low_rate(self) -> "Topology":
-        """The same phones with one state each, for stacked 30 ms frames (C3)."""
-        return replace(self, states=1, silence_states=1)
+    def loops(self, phone: int) -> range:
+        """The states that may last longer than a frame."""
+        return range(1 if self.onset else 0, self.num_states(phone))
 
-    def low_rate_pdfs(self) -> Tensor:
-        """[num_pdfs] for each pdf its phone's pdf in `at_low_rate`."""
-        return torch.tensor(self.phone_of_pdf()) - 1
+    def exits(self, phone: int) -> range:
+        """The states from which the phone may be left."""
+        states = self.num_states(phone)
+        return range(0 if self.onset else states - 1, states)
+
+    def min_frames(self, phone: int) -> int:
+        """The fewest frames that the phone can last."""
+        return 1 if self.onset else self.num_states(phone)
+
+    def at_low_rate(self) -> "Topology":
+        """The same phones for stacked 30 ms frames."""
+        return replace(self, states=2, silence_states=2, onset=True)
+
+    def low_rate_targets(self, pdfs: Tensor) -> Tensor:
+        """The pdf in `at_low_rate` of every frame of an alignment with this topology.
+
+        The first three frames of a phone are its onset, so that taking every third frame, from
+        whatever offset, meets the onset of every phone once.
+
+        Args:
+          pdfs: [T] at 10 ms.
+
+        Returns:
+          [T] int64, still at 10 ms.
+        """
+        phones = torch.tensor(self.phone_of_pdf())[pdfs]
+        entered = torch.ones(len(pdfs), dtype=torch.bool)
+        entered[1:] = (phones[1:] != phones[:-1]) | (pdfs[1:] < pdfs[:-1])
+        positions = torch.arange(len(pdfs))
+        since = positions - torch.where(entered, positions, 0).cummax(0).values
+        return 2 * (phones - 1) + (since >= LOW_RATE_FACTOR).long()
 
     def save(self, path: Path) -> None:
         """Write the topology as JSON."""
