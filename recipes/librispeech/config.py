@@ -93,7 +93,7 @@ def mini() -> Config:
         cepstra=_small_shards("plp"),
         fbank=_small_shards("fbank"),
         mono=SHORT_MONO,
-        ce=_small_lstm(hidden=320, epochs=15),
+        ce=_small_lstm(hidden=320, epochs=10),
     )
 
 

@@ -9,6 +9,7 @@ from toolkit.fsa.hmm import hmm_transducer
 from toolkit.fsa.lexicon import lexicon_transducer
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
+from toolkit.lang.tables import UNKNOWN
 from toolkit.stages.files import write_atomically
 
 
@@ -26,6 +27,8 @@ def make_decoding_graph(
     """
     lexicon = Lang.load(lang)
     entries, last_disambig = lexicon.disambiguated_entries()
+    unknown = lexicon.words[UNKNOWN]
+    entries = [entry for entry in entries if entry[0] != unknown]  # nobody wants to read <UNK>
     graph = compile_decoding_graph(
         hmm_transducer(topology),
         lexicon_transducer(
