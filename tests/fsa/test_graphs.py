@@ -113,6 +113,7 @@ def test_alignment_of_too_few_frames_finds_nothing():
     topo = topology()
     graph = training_graph(hmm_transducer(topo), transcript_graph([1], [LEXICON[1]], SIL))
     assert force_align(torch.zeros(3, topo.num_pdfs), graph, AlignConfig()) is None
+    assert search_lattice(torch.zeros(3, topo.num_pdfs), graph, WIDE) is None
     assert force_align(torch.zeros(4, topo.num_pdfs), graph, AlignConfig()) is not None
 
 
@@ -210,6 +211,17 @@ def test_reweighting_a_lattice_equals_searching_with_those_weights(grammar, weig
     assert found.score == pytest.approx(score, abs=1e-3)
     assert found.words == words
     assert torch.equal(lattice.scores, before)
+
+
+def test_a_beam_that_loses_every_complete_path_gives_no_lattice(grammar):
+    topo = topology()
+    scores = torch.full((6, topo.num_pdfs), -100.0)
+    # AB and silences to the last frame but one are certain; then only A's first state is.
+    for frame, pdf in enumerate([1, 1, 2, 3, 4, 1]):
+        scores[frame, pdf] = 0.0
+    narrow = Beam(5.0, 5.0, 1, 2)
+    assert search_lattice(scores, make_graph(topo, grammar), narrow) is None
+    assert search_lattice(scores, make_graph(topo, grammar), WIDE) is not None
 
 
 def test_lattice_scores_are_acoustic_plus_graph(grammar):

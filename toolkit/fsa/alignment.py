@@ -24,7 +24,7 @@ class AlignConfig:
 
     def beams(self) -> list[Beam]:
         """The beams to try, in order."""
-        first = Beam(self.beam, 1.0, min(30, self.max_active), self.max_active)
+        first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
         return [first, *(first.widened(factor) for factor in self.retries)]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.arcs import FINAL
 
 
 class GraphMismatchError(ToolkitError):
@@ -31,8 +32,8 @@ class Beam:
     def __post_init__(self) -> None:
         if self.search <= 0 or self.output <= 0:
             raise ValueError("beams must be positive")
-        if not 0 < self.min_active <= self.max_active:
-            raise ValueError("need 0 < min_active <= max_active")
+        if not 0 < self.min_active < self.max_active:
+            raise ValueError("need 0 < min_active < max_active")
 
     def widened(self, factor: float) -> "Beam":
         """The same beam, `factor` times as wide: for a second try."""
@@ -61,7 +62,8 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
     if len(scores) == 0:
         return None
     lattice = search_lattices([scores], k2.create_fsa_vec([graph]), beam)
-    return lattice if lattice.arcs.num_elements() else None
+    # Where no path reaches the end, k2 may still return arcs that lead nowhere.
+    return lattice if bool((lattice.labels == FINAL).any()) else None
 
 
 def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.Fsa:
