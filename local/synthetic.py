@@ -41,7 +41,7 @@ class SyntheticConfig(CorpusConfig):
     """Hours of dev."""
     test_hours: float = 0.1
     """Hours of test."""
-    snr_db: tuple[float, float] = (3.0, 16.0)
+    snr_db: tuple[float, float] = (0.0, 15.0)
     """Range of the signal-to-noise ratio, drawn per utterance."""
     t60_seconds: tuple[float, float] = (0.15, 0.5)
     """Range of the reverberation time, drawn per utterance."""

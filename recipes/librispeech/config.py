@@ -58,6 +58,7 @@ def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
         initial_rate=2e-3,
         final_rate=1e-4,
         threads=1,
+        average_epochs=3,
         model=LstmConfig(hidden=hidden, layers=3, dropout=0.2),
         chunks=ChunkConfig(batch=32),
     )
