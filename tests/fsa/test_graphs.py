@@ -9,7 +9,7 @@ import torch
 k2 = pytest.importorskip("k2")
 
 from toolkit.fsa.alignment import AlignConfig, force_align, force_align_batch  # noqa: E402
-from toolkit.fsa.arcs import dump_fsa, load_fsa  # noqa: E402
+from toolkit.fsa.arcs import dump_fsa, load_fsa, load_graph  # noqa: E402
 from toolkit.fsa.decoding_graph import compile_decoding_graph  # noqa: E402
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor  # noqa: E402
 from toolkit.fsa.hmm import hmm_transducer  # noqa: E402
@@ -241,6 +241,12 @@ def test_graph_files_round_trip(grammar, tmp_path):
     assert k2.to_str_simple(again) == k2.to_str_simple(graph)
     assert torch.equal(again.lm_scores, graph.lm_scores)
     assert again.aux_labels.tolist() == graph.aux_labels.tolist()
+    topo = topology()
+    scores = torch.randn(6, topo.num_pdfs, generator=torch.Generator().manual_seed(1))
+    once_copied = load_graph(tmp_path / "graph.safetensors")
+    assert best_path(search_lattice(scores, once_copied, WIDE)).score == pytest.approx(
+        best_path(search_lattice(scores, graph, WIDE)).score
+    )
 
 
 def test_a_graph_of_another_model_is_refused(grammar):

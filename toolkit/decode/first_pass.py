@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from toolkit.align.scorer import Scorer
-from toolkit.fsa.arcs import Fsa, load_fsa
+from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.lattice import Weights, reweighted_best_path
 from toolkit.fsa.search import Beam, search_lattice
 from toolkit.lang.tables import SymbolTable
@@ -97,7 +97,7 @@ def decode_store(
 @lru_cache(maxsize=1)
 def _graph(path: Path) -> Fsa:
     """The graph, loaded once per process."""
-    return load_fsa(path)
+    return load_graph(path)
 
 
 def _decode_shard(

@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.fsa.arcs import Fsa, load_fsa
+from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.lattice import Weights, reweighted_best_path
 from toolkit.fsa.search import Beam, search_lattice
 from toolkit.lang.tables import SymbolTable
@@ -89,7 +89,7 @@ class Recogniser:
 
     @cached_property
     def _graph(self) -> Fsa:
-        return load_fsa(self._bundle / "graph.safetensors")
+        return load_graph(self._bundle / "graph.safetensors")
 
     def recognise(self, samples: Tensor) -> str:
         """The words in samples[S], mono, at the front end's sampling rate, in [-1, 1].

@@ -56,3 +56,8 @@ def load_fsa(path: Path) -> k2.Fsa:
     if "lm_scores" in tensors:
         fsa.lm_scores = tensors["lm_scores"]
     return fsa
+
+
+def load_graph(path: Path) -> k2.Fsa:
+    """Read a decoding graph as the FsaVec of one that `search_lattice` searches without a copy."""
+    return k2.create_fsa_vec([load_fsa(path)])

@@ -50,7 +50,8 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
 
     Args:
       scores: [T, P] scaled log-likelihoods, float32, one row per frame.
-      graph: its labels are pdf + 1, without epsilons.
+      graph: its labels are pdf + 1, without epsilons; an FsaVec of one (`load_graph`) saves a copy
+        of a large graph for every utterance.
       beam: the pruning.
 
     Returns:
@@ -61,7 +62,8 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
     """
     if len(scores) == 0:
         return None
-    lattice = search_lattices([scores], k2.create_fsa_vec([graph]), beam)
+    graphs = graph if len(graph.shape) == 3 else k2.create_fsa_vec([graph])
+    lattice = search_lattices([scores], graphs, beam)
     # Where no path reaches the end, k2 may still return arcs that lead nowhere.
     return lattice if bool((lattice.labels == FINAL).any()) else None
 
@@ -75,7 +77,7 @@ def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.
       beam: the pruning of each.
 
     Returns:
-      An FsaVec; an utterance of which no path survives has an empty lattice.
+      An FsaVec; the lattice of an utterance of which no path survives has no final arc.
 
     Raises:
       GraphMismatchError: a graph has labels without a column in `scores` (k2 itself would read
@@ -125,7 +127,7 @@ def best_path(lattice: k2.Fsa) -> BestPath:
 
 
 def best_paths(lattices: k2.Fsa) -> list[BestPath | None]:
-    """The best path of every lattice of an FsaVec, None of an empty one."""
+    """The best path of every lattice of an FsaVec, None where no path reaches the end."""
     paths = k2.shortest_path(lattices, use_double_scores=True)
     splits = paths.arcs.row_splits(1).tolist()
     states = paths.arcs.row_splits(2).tolist()
