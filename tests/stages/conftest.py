@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import os
+import signal
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,8 @@ class Sample:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # A shell ignores interrupts in what it starts in the background, and so would we.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.processes.append(process)
         return process
