@@ -4,8 +4,8 @@ import contextlib
 import importlib.util
 import io
 import os
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
