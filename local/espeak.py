@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from local.espeak_words import Event, SpokenWord, locate
 from toolkit.errors import ToolkitError
 
 SAMPLING_RATE = 22050
@@ -18,8 +19,10 @@ SAMPLING_RATE = 22050
 AUDIO_OUTPUT_SYNCHRONOUS = 2
 CHARS_UTF8 = 1
 POSITION_CHARACTER = 1
+INITIALIZE_PHONEME_EVENTS = 1
 EVENT_LIST_TERMINATED = 0
 EVENT_WORD = 1
+EVENT_PHONEME = 7
 RATE, PITCH, RANGE = 1, 3, 4
 MAX_DATA_PATH = 120
 
@@ -74,9 +77,8 @@ class Speech:
 
     samples: np.ndarray
     """int16[S] at `SAMPLING_RATE`."""
-    words: list[tuple[int, str]]
-    """(first sample, words) in order. espeak-ng speaks some pairs ("in the") as one word: they
-    share an entry, joined by a space."""
+    words: list[SpokenWord]
+    """The words of the text in order, with the punctuation that touches them."""
 
 
 def speak(text: str, voice: Voice) -> Speech:
@@ -88,7 +90,16 @@ def speak(text: str, voice: Voice) -> Speech:
 
     Raises SpeechSynthesisError when the wheel `espeakng-loader` or the voice is missing.
     """
-    with _library() as (library, chunks, starts):
+    samples, events = _synthesise(text, voice)
+
+    def phonemes_of(word: str) -> list[str]:
+        return [event.phoneme for event in _synthesise(word, voice)[1] if event.is_sound]
+
+    return Speech(samples, locate(text, events, phonemes_of))
+
+
+def _synthesise(text: str, voice: Voice) -> tuple[np.ndarray, list[Event]]:
+    with _library() as (library, chunks, events):
         if library.espeak_SetVoiceByName(voice.name.encode()) != 0:
             raise SpeechSynthesisError(f"espeak-ng has no voice {voice.name!r}")
         for parameter, value in ((RATE, voice.rate), (PITCH, voice.pitch)):
@@ -100,24 +111,11 @@ def speak(text: str, voice: Voice) -> Speech:
         )
         if status != 0 or not chunks:
             raise SpeechSynthesisError(f"espeak-ng failed on {text!r} (status {status})")
-    return Speech(np.concatenate(chunks), _words(text, starts))
-
-
-def _words(text: str, starts: list[tuple[int, int]]) -> list[tuple[int, str]]:
-    """Give every word-start event (sample, position) the text up to the next event.
-
-    An event in the middle of a word ("too much" has one after the T) starts nothing.
-    """
-    starts = [start for start in starts if start[1] == 0 or text[start[1] - 1].isspace()]
-    bounds = [position for _, position in starts[1:]] + [len(text)]
-    return [
-        (sample, " ".join(text[position:end].split()))
-        for (sample, position), end in zip(starts, bounds, strict=True)
-    ]
+    return np.concatenate(chunks), events
 
 
 @contextmanager
-def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[tuple[int, int]]]]:
+def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
     """Load and initialise espeak-ng; unload it afterwards."""
     try:
         import espeakng_loader
@@ -127,27 +125,31 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[tuple[int, 
         ) from error
     library = ctypes.CDLL(str(espeakng_loader.get_library_path()))
     chunks: list[np.ndarray] = []
-    starts: list[tuple[int, int]] = []
+    events: list[Event] = []
 
-    def collect(samples: "ctypes._Pointer", count: int, events: "ctypes._Pointer") -> int:
+    def collect(samples: "ctypes._Pointer", count: int, found: "ctypes._Pointer") -> int:
         if samples and count > 0:
             chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
         index = 0
-        while events[index].type != EVENT_LIST_TERMINATED:
-            if events[index].type == EVENT_WORD:
-                starts.append((events[index].sample, events[index].text_position - 1))
+        while (event := found[index]).type != EVENT_LIST_TERMINATED:
+            if event.type == EVENT_WORD:
+                events.append(Event(event.sample, position=event.text_position - 1))
+            elif event.type == EVENT_PHONEME:
+                events.append(Event(event.sample, phoneme=event.id.string.decode()))
             index += 1
         return 0
 
     callback = _CALLBACK(collect)
     try:
         with _short(Path(espeakng_loader.get_data_path())) as data:
-            rate = library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, str(data).encode(), 0)
+            rate = library.espeak_Initialize(
+                AUDIO_OUTPUT_SYNCHRONOUS, 0, str(data).encode(), INITIALIZE_PHONEME_EVENTS
+            )
             if rate != SAMPLING_RATE:
                 raise SpeechSynthesisError(f"espeak-ng did not start from {data} ({rate})")
             library.espeak_SetSynthCallback(callback)
             library.espeak_ng_SetRandSeed(ctypes.c_long(1))
-            yield library, chunks, starts
+            yield library, chunks, events
             library.espeak_Terminate()
     finally:
         _ctypes.dlclose(library._handle)

@@ -1,9 +1,9 @@
 """The offline demo corpus: espeak-ng voices in noisy rooms, in LibriSpeech's layout.
 
 On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
-bit) with `.trans.txt` and `times.tsv` (utterance, start and end in seconds, words: the true times
-from the synthesiser) beside them, and `<root>/lm.txt`, text of the same grammar for the language
-model. No sentence of a split is in another one or, for dev and test, in `lm.txt`.
+bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, where each word is heard (from the
+synthesiser's events, see `local/espeak_words.py`), and `<root>/lm.txt`, text of the same grammar
+for the language model. No sentence of a split is in another one or, for dev and test, in `lm.txt`.
 """
 
 import dataclasses
@@ -21,12 +21,15 @@ import soundfile
 from local import espeak, librispeech, synthetic_sound, synthetic_text
 from local.espeak import Voice
 from local.synthetic_sound import SAMPLING_RATE
+from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
 
 UTTERANCES_PER_CHAPTER = 20
+WORD_TIMES = "words.ctm"
+"""Name of the times of a speaker's words, in the speaker's folder."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +191,15 @@ def generate(
         chosen = speakers[: settings.train_speakers] if split == "train" else speakers
         seconds = 3600.0 * getattr(settings, f"{split}_hours") / len(chosen)
         tasks += [_Task(settings, out, split, speaker, seconds) for speaker in chosen]
-    missing = [task for task in tasks if not (out / task.split / task.speaker.id).exists()]
+    missing = [task for task in tasks if not (task.folder / WORD_TIMES).exists()]
     finished = map_in_processes(_make_speaker, missing, jobs)
     for count, _ in enumerate(finished, start=len(tasks) - len(missing) + 1):
         if progress is not None:
             progress(count, len(tasks))
+    for split in SPEAKERS:
+        folders = [task.folder for task in tasks if task.split == split]
+        words = [entry for folder in folders for entry in read_ctm(folder / WORD_TIMES)]
+        write_ctm(words, out / "words" / f"{split}.ctm")
     return {f"{split}_hours": _hours(out / split) for split in SPEAKERS}
 
 
@@ -217,37 +224,46 @@ class _Task:
     speaker: Speaker
     seconds: float
 
+    @property
+    def folder(self) -> Path:
+        """Where the speaker's utterances go."""
+        return self.out / self.split / self.speaker.id
+
 
 def _make_speaker(task: _Task) -> None:
     """Speak, mix and write a speaker's utterances until they last `task.seconds`."""
     settings, speaker = task.settings, task.speaker
-    final = task.out / task.split / speaker.id
-    partial = final.with_name(f".{speaker.id}.partial")
+    partial = task.folder.with_name(f".{speaker.id}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     texts = synthetic_text.sentences(task.split, f"{settings.seed}/{task.split}/{speaker.id}")
     babble = _babble(settings, speaker)
     samples, number = 0, 0
+    words: list[CtmEntry] = []
     while samples < task.seconds * SAMPLING_RATE:
         chapter = str(1001 + number // UTTERANCES_PER_CHAPTER)
         name = f"{speaker.id}-{chapter}-{number % UTTERANCES_PER_CHAPTER:04d}"
         folder = partial / chapter
         folder.mkdir(parents=True, exist_ok=True)
         text = next(texts)
-        mixture, times = _utterance(settings, speaker, name, text, babble)
+        mixture, spoken = _utterance(settings, speaker, name, text, babble)
         soundfile.write(folder / f"{name}.flac", mixture, SAMPLING_RATE, subtype="PCM_16")
         with open(folder / f"{speaker.id}-{chapter}.trans.txt", "a", encoding="utf-8") as file:
             file.write(f"{name} {text}\n")
-        with open(folder / "times.tsv", "a", encoding="utf-8") as file:
-            file.writelines(f"{name}\t{b:.4f}\t{e:.4f}\t{words}\n" for b, e, words in times)
+        words += [
+            CtmEntry(name, "1", start, end - start, word)
+            for word, (start, end) in zip(text.split(), spoken, strict=True)
+        ]
         samples += len(mixture)
         number += 1
-    partial.rename(final)
+    write_ctm(words, partial / WORD_TIMES)
+    shutil.rmtree(task.folder, ignore_errors=True)
+    partial.rename(task.folder)
 
 
 def _utterance(
     settings: SyntheticConfig, speaker: Speaker, name: str, text: str, babble: np.ndarray
-) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
-    """Speak `text` in a room drawn by `name`: int16[S], and (start, end, words) in seconds."""
+) -> tuple[np.ndarray, list[tuple[float, float]]]:
+    """Speak `text` in a room drawn by `name`: int16[S], and (start, end) of words in seconds."""
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     rate = round(speaker.voice.rate * speaker.tract * rng.uniform(0.93, 1.07))
     pitch = round(speaker.voice.pitch + rng.uniform(-4, 4))
@@ -273,10 +289,11 @@ def _utterance(
         trail=trail,
     )
     up, down = synthetic_sound.resampling(speaker.tract)
-    starts = [(lead + sample * up / down) / SAMPLING_RATE for sample, _ in speech.words]
-    ends = [*starts[1:], (lead + len(dry)) / SAMPLING_RATE]
-    words = [words.rstrip(".").upper() for _, words in speech.words]
-    return mixture, list(zip(starts, ends, words, strict=True))
+    times = [
+        tuple((lead + sample * up / down) / SAMPLING_RATE for sample in (word.start, word.end))
+        for word in speech.words
+    ]
+    return mixture, times
 
 
 def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) -> np.ndarray:

@@ -31,7 +31,7 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_commands_are_those_documented():
-    assert sorted(cli.main.commands) == ["bench", "doctor", "score", "transcribe"]
+    assert sorted(cli.main.commands) == ["align", "bench", "doctor", "hmm", "score", "transcribe"]
     assert __version__ in run("--version").stdout
 
 

@@ -142,3 +142,90 @@ def transcribe(ctx: click.Context, model: Path, audio: tuple[Path, ...]) -> None
         else:
             click.echo(f"{transcript.path} {transcript.text}".rstrip())
     ctx.exit(1 if broken else 0)
+
+
+@main.group()
+def hmm() -> None:
+    """Look into HMMs and their phonetic trees.
+
+    \b
+    Example:
+      toolkit hmm show-tree exp/demo/tri --phone AH
+    """
+
+
+@hmm.command("show-tree")
+@click.argument("model", metavar="MODEL_OR_TREE", type=FILE)
+@click.option("--phone", required=True, help="A phone, or a base phone: AH for AH0, AH1, ...")
+@click.option("--state", type=int, help="Only this HMM state, counted from 0.")
+@click.option("--dot", "dot_file", type=FILE, help="Also write a drawing for Graphviz.")
+def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None) -> None:
+    """Draw the tree of a phone.
+
+    Prints its questions with the log-likelihood that each gained, the frames of each branch, and
+    the pdfs. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
+
+    \b
+    Example:
+      toolkit hmm show-tree exp/demo/tri --phone AH --state 1 --dot ah.dot
+    """
+    from toolkit.hmm.tree import Tree
+    from toolkit.hmm.tree_drawing import dot, draw, roots_of
+    from toolkit.stages.files import write_atomically
+
+    tree = Tree.load(model / "tree.json" if model.is_dir() else model)
+    roots = roots_of(tree, phone, state)
+    click.echo(draw(tree, roots))
+    if dot_file is not None:
+        write_atomically(dot_file, dot(tree, roots))
+
+
+@main.command()
+@click.option("--model", type=FILE, required=True, help="The final/ folder of a run.")
+@click.option("--audio-dir", type=FILE, required=True, help="A folder of audio, at any depth.")
+@click.option(
+    "--text",
+    type=FILE,
+    required=True,
+    help="Lines of `name words ...`, or a folder of .txt or .lab files named like the audio.",
+)
+@click.option("--out", type=FILE, required=True, help="The folder of the results.")
+@click.option("--speakers", type=FILE, help="Lines of `name speaker`; default: by folder.")
+@click.option("--reference", type=FILE, help="A CTM of true word times to compare the result with.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.pass_context
+def align(
+    ctx: click.Context,
+    model: Path,
+    audio_dir: Path,
+    text: Path,
+    out: Path,
+    speakers: Path | None,
+    reference: Path | None,
+    jobs: int,
+) -> None:
+    """Find when each word and phone is spoken.
+
+    Writes words.ctm and phones.ctm (with confidences), textgrid/NAME.TextGrid and table.tsv (how
+    each file fared) to the folder OUT. Files may have any length. A name is a file's path below
+    the folder of audio, or its name alone, without suffix. Files that cannot be aligned are named
+    on standard error, the others are still aligned, and the exit status is 1.
+
+    \b
+    Example:
+      toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
+    """
+    from toolkit.align.boundaries import compare_boundaries
+    from toolkit.align.ctm import read_ctm
+    from toolkit.align.folder import align_folder
+    from toolkit.align.outcomes import summary
+
+    outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
+    for outcome in outcomes:
+        if not outcome.aligned:
+            click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)
+    click.echo(summary(outcomes))
+    if reference is not None:
+        report = compare_boundaries(read_ctm(reference), read_ctm(out / "words.ctm"))
+        click.echo(report.text(), nl=False)
+    ctx.exit(0 if all(outcome.aligned for outcome in outcomes) else 1)

@@ -10,30 +10,29 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
-from dataclasses import replace
-
-from lhotse import MonoCut
+from functools import partial
 
 from local import fetch, manifests
+from recipes.hybrid import adapt, cuts, decode, decode_gmm, lm_config, splits, texts, train_gmm
 from recipes.librispeech.config import PROFILES
+from toolkit.align.bundle import write_aligner_bundle
 from toolkit.align.corpus import align_corpus
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.lda_mllt import train_lda_mllt
+from toolkit.align.low_rate import tie_low_rate
 from toolkit.align.monophone import train_monophone
+from toolkit.align.sat import train_sat
 from toolkit.align.scorer import GmmScorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments
+from toolkit.align.triphone import train_triphone
 from toolkit.corpus.check import check
-from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
+from toolkit.corpus.manifest import write_cuts
 from toolkit.corpus.splits import Splits
-from toolkit.decode.first_pass import DecodeConfig
-from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.recogniser import write_bundle
-from toolkit.decode.system import decode_system
-from toolkit.features.cepstra import SpeakerNormalisedCepstra
 from toolkit.features.extract import extract
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.lang.config import NgramConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.prepare import prepare_lang, source_lexicon
@@ -41,31 +40,9 @@ from toolkit.models.scorer import NeuralScorer
 from toolkit.score.results import collect_results, print_results
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
-from toolkit.train.cross_entropy import train_cross_entropy
+from toolkit.train.realignment import train_with_realignment
 
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__)
-
-
-def splits(run: Run) -> Splits:
-    """The names of the splits and what each is for."""
-    return Splits.load(run.need("data/splits.json"))
-
-
-def cuts(run: Run, split: str) -> list[MonoCut]:
-    """A split's utterances without those that the check excluded."""
-    return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
-
-
-def texts(run: Run) -> dict[str, dict[str, str]]:
-    """Transcripts by split and utterance."""
-    return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
-
-
-def lm_config(run: Run) -> NgramConfig:
-    """The language model's settings; the demo corpus brings text of its own."""
-    own = run.need("corpus") / "lm.txt"
-    config = run.config.lm
-    return replace(config, text=own) if config.text is None and own.exists() else config
 
 
 @recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")
@@ -130,37 +107,58 @@ def extract_features(run: Run) -> dict[str, float]:
 @recipe.stage(7, "Train monophone GMMs")
 def train_mono(run: Run) -> dict[str, float]:
     """Flat start and Viterbi training on the shortest utterances."""
-    lang = Lang.load(run.need("lang"))
-    store = FeatureStore(run.need("plp/train"))
-    return train_monophone(
-        SpeakerNormalisedCepstra(store),
-        {u: text_of(store.cut(u)).split() for u in store.ids},
-        TranscriptCompiler(lang, Topology(tuple(lang.real_phones))),
-        run.config.mono,
-        run.make("mono"),
-        run.jobs,
-        run.progress,
-    )
+    return train_gmm(run, train_monophone, "mono")
 
 
 @recipe.stage(8, "Decode with the monophones")
 def decode_mono(run: Run) -> dict[str, float]:
     """The first word error rates, and a check on everything before."""
-    return decode(
-        run,
-        system="mono",
-        topology=Topology.load(run.need("mono/topology.json")),
-        scorers={s: GmmScorer(run.need("mono"), run.need(f"plp/{s}")) for s in splits(run).decoded},
-        config=run.config.mono_decode,
-    )
+    return decode_gmm(run, "mono")
 
 
-@recipe.stage(12, "Align the training data")
+@recipe.stage(9, "Train triphone GMMs on deltas")
+def train_tri(run: Run) -> dict[str, float]:
+    """A phonetic tree on the monophones' alignments."""
+    return train_gmm(run, partial(train_triphone, previous=run.need("mono")), "tri")
+
+
+@recipe.stage(10, "Decode with the triphones")
+def decode_tri(run: Run) -> dict[str, float]:
+    """What context brings."""
+    return decode_gmm(run, "tri")
+
+
+@recipe.stage(11, "Train LDA + MLLT GMMs")
+def train_lda(run: Run) -> dict[str, float]:
+    """Spliced frames, projected to 40 dimensions (C4)."""
+    return train_gmm(run, partial(train_lda_mllt, previous=run.need("tri")), "lda_mllt")
+
+
+@recipe.stage(12, "Decode with LDA + MLLT")
+def decode_lda(run: Run) -> dict[str, float]:
+    """The best speaker-independent GMMs; first pass of the adapted ones."""
+    return decode_gmm(run, "lda_mllt")
+
+
+@recipe.stage(13, "Train speaker-adapted GMMs")
+def train_adapted(run: Run) -> dict[str, float]:
+    """fMLLR for every training speaker (SAT)."""
+    return train_gmm(run, partial(train_sat, previous=run.need("lda_mllt")), "sat")
+
+
+@recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
+def decode_adapted(run: Run) -> dict[str, float]:
+    """Transforms from the words that LDA + MLLT has recognised, then the second pass."""
+    return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
+
+
+@recipe.stage(15, "Align the training data")
 def align(run: Run) -> dict[str, float]:
-    """A pdf for every 10 ms frame: the targets of the network."""
+    """An HMM state for every 10 ms frame, by the speaker-adapted GMMs."""
+    sat = run.need("sat")
     return align_corpus(
-        GmmScorer(run.need("mono"), run.need("plp/train")),
-        Topology.load(run.need("mono/topology.json")),
+        GmmScorer(sat, run.need("plp/train"), sat / "fmllr.safetensors"),
+        Senones.load(sat),
         run.need("lang"),
         run.config.align,
         run.make("ali"),
@@ -169,42 +167,53 @@ def align(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(13, "Train the LSTM with cross entropy on shuffled 32-frame chunks")
-def train_ce(run: Run) -> dict[str, float]:
-    """Chunked backpropagation through time, one feature offset per epoch in rotation (C7)."""
-    topology = Topology.load(run.need("mono/topology.json"))
-    return train_cross_entropy(
-        FeatureStore(run.need("fbank/train")),
-        LowRateAlignments(AlignmentStore(run.need("ali")), topology),
-        Normaliser.load(run.need("normaliser.json")),
-        run.config.ce,
-        topology.at_low_rate().num_pdfs,
-        run.make("lstm_ce"),
-        run.device,
-        run.progress,
+@recipe.stage(16, "Tie the senones of the low frame rate")
+def tie_senones(run: Run) -> dict[str, float]:
+    """A tree of its own for 30 ms frames, grown on adapted LDA + MLLT features (C3, C4)."""
+    return tie_low_rate(
+        run.need("sat"),
+        run.need("plp/train"),
+        run.need("ali"),
+        run.config.senones,
+        run.make("senones"),
+        run.jobs,
     )
 
 
-@recipe.stage(17, "Decode with the LSTM")
+@recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks")
+def train_ce(run: Run) -> dict[str, float]:
+    """One feature offset per epoch in rotation (C7); align.rounds times on its own targets (C4)."""
+    senones = Senones.load(run.need("senones"))
+    topology = Topology.load(run.need("sat/topology.json"))
+    return train_with_realignment(
+        features=run.need("fbank/train"),
+        alignments=LowRateAlignments(AlignmentStore(run.need("ali")), topology, senones),
+        normaliser=run.need("normaliser.json"),
+        senones=senones,
+        lang=run.need("lang"),
+        config=run.config.ce,
+        align=run.config.align,
+        out=run.make("lstm_ce"),
+        jobs=run.jobs,
+        device=run.device,
+        progress=run.progress,
+    )
+
+
+@recipe.stage(22, "Decode with the LSTM")
 def decode_lstm(run: Run) -> dict[str, float]:
     """Log-posteriors less log-priors into a graph of low-frame-rate HMMs (C2, C3)."""
-    return decode(
-        run,
-        system="lstm_ce",
-        topology=Topology.load(run.need("mono/topology.json")).at_low_rate(),
-        scorers={
-            s: NeuralScorer(
-                run.need("lstm_ce"), run.need("normaliser.json"), run.need(f"fbank/{s}")
-            )
-            for s in splits(run).decoded
-        },
-        config=run.config.decode,
-    )
+    model, normaliser = run.need("lstm_ce"), run.need("normaliser.json")
+    names = splits(run).decoded
+    scorers = {s: NeuralScorer(model, normaliser, run.need(f"fbank/{s}")) for s in names}
+    senones = Senones.load(run.need("senones"))
+    return decode(run, "lstm_ce", senones, scorers, run.config.decode)
 
 
-@recipe.stage(18, "Bundle the recogniser and list the results")
+@recipe.stage(23, "Bundle recogniser and aligner, list the results")
 def bundle(run: Run) -> dict[str, float]:
-    """exp/<profile>/final is all that `toolkit transcribe` needs."""
+    """exp/<profile>/final is all that `toolkit transcribe` and `toolkit align` need."""
+    final = run.make("final")
     write_bundle(
         model=run.need("lstm_ce"),
         normaliser=run.need("normaliser.json"),
@@ -213,36 +222,22 @@ def bundle(run: Run) -> dict[str, float]:
         frontend=run.config.fbank.frontend,
         config=run.config.decode,
         tuned=run.need("decode/lstm_ce/tuned.json"),
-        out=run.make("final"),
+        out=final,
     )
-    rows = [run.need(f"decode/{system}/rows.json") for system in ("mono", "lstm_ce")]
+    write_aligner_bundle(
+        system=run.need("sat"),
+        independent=run.need("lda_mllt"),
+        lang=run.need("lang"),
+        lexicon=source_lexicon(run.config.lang),
+        frontend=run.config.cepstra.frontend,
+        out=final / "aligner",
+    )
+    systems = ("mono", "tri", "lda_mllt", "sat", "lstm_ce")
+    rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results = run.make("results.json")
     best = collect_results(rows, results)
     print_results(results)
     return best
-
-
-def decode(
-    run: Run, system: str, topology: Topology, scorers: dict, config: DecodeConfig
-) -> dict[str, float]:
-    """Make the graph, tune on the development splits, score all."""
-    out = run.make(f"decode/{system}")
-    graph = out / "graph.safetensors"
-    if not graph.exists():
-        make_decoding_graph(run.need("lang"), run.need("lm/lm.arpa"), topology, graph)
-    return decode_system(
-        system,
-        scorers,
-        splits(run).tune,
-        graph,
-        run.need("lang/words.txt"),
-        f"{run.config.lm.order}gram",
-        config,
-        out,
-        run.jobs,
-        run.command,
-        run.progress,
-    )
 
 
 if __name__ == "__main__":

@@ -15,19 +15,16 @@ from toolkit.align.corpus import (
     CorpusAlignConfig,
     align_corpus,
 )
-from toolkit.align.store import (
-    AlignmentStore,
-    LowRateAlignments,
-    MissingAlignmentError,
-    read_table,
-)
+from toolkit.align.store import AlignmentStore, MissingAlignmentError, read_table
 from toolkit.corpus.manifest import make_cut
+from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 
 LANG = Lang.of(Lexicon({"YES": [("Y", "EH", "S")], "NO": [("N", "OW")]}))
 TOPOLOGY = Topology(tuple(LANG.real_phones))
+SENONES = Senones.monophone(TOPOLOGY)
 TEXTS = {"a": "YES NO", "b": "NO", "short": "YES YES YES", "c": "YES"}
 
 
@@ -49,14 +46,14 @@ class CertainScorer:
 
     def truth(self, utterance):
         phones = [p for w in TEXTS[utterance].split() for p in LANG.pronunciation_ids(w)[0]]
-        return [TOPOLOGY.pdf(p, s) for p in phones for s in range(3) for _ in range(4)]
+        return [TOPOLOGY.state_id(p, s) for p in phones for s in range(3) for _ in range(4)]
 
-    def log_likelihoods(self, utterance):
+    def log_likelihoods(self, utterance, pdfs=None):
         self.asked.append(utterance)
-        pdfs = self.truth(utterance)[: 5 if utterance == "short" else None]
-        scores = torch.full((len(pdfs), TOPOLOGY.num_pdfs), -20.0)
-        scores[range(len(pdfs)), pdfs] = -1.0
-        return scores
+        states = self.truth(utterance)[: 5 if utterance == "short" else None]
+        scores = torch.full((len(states), SENONES.num_pdfs), -20.0)
+        scores[range(len(states)), states] = -1.0
+        return scores if pdfs is None else scores[:, pdfs]
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ CONFIG = CorpusAlignConfig(max_failed=0.4)
 
 def align(scorer, lang, out, config=CONFIG):
     out.mkdir(exist_ok=True)
-    return align_corpus(scorer, TOPOLOGY, lang, config, out, jobs=1)
+    return align_corpus(scorer, SENONES, lang, config, out, jobs=1)
 
 
 def test_every_utterance_has_an_outcome(lang, tmp_path):
@@ -107,12 +104,3 @@ def test_too_many_failures_name_utterance_and_reason(lang, tmp_path):
     with pytest.raises(AlignmentFailuresError, match=r"short .5 frames, the transcript needs 27"):
         align(CertainScorer(), lang, tmp_path / "ali", replace(CONFIG, max_failed=0.2))
     assert (tmp_path / "ali/table.tsv").exists()
-
-
-def test_low_rate_alignments_are_targets_of_the_low_rate_topology(lang, tmp_path):
-    align(CertainScorer(), lang, tmp_path / "ali")
-    low = LowRateAlignments(AlignmentStore(tmp_path / "ali"), TOPOLOGY)
-    phones = [p for w in ("YES", "NO") for p in LANG.pronunciation_ids(w)[0]]
-    expected = [2 * (p - 1) + (i >= 3) for p in phones for i in range(12)]
-    assert low.load("a").tolist() == expected
-    assert sorted(low.ids) == ["a", "b", "c"]

@@ -1,36 +1,72 @@
 import pickle
 
 import pytest
+import torch
 
 pytest.importorskip("k2")
 
 from toolkit.align.graphs import TranscriptCompiler
+from toolkit.fsa.alignment import AlignConfig, force_align
+from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 
 LANG = Lang.of(Lexicon({"A": [("AA",)], "AB": [("AA", "BB"), ("BB",)]}))
+TOPOLOGY = Topology(tuple(LANG.real_phones), states=3, silence_states=2)
 
 
 @pytest.fixture
 def compiler() -> TranscriptCompiler:
-    return TranscriptCompiler(LANG, Topology(tuple(LANG.real_phones), states=3, silence_states=2))
+    return TranscriptCompiler(LANG, Senones.monophone(TOPOLOGY))
 
 
 def test_min_frames_takes_the_shortest_pronunciations(compiler):
     assert compiler.min_frames(["A"]) == 3
     assert compiler.min_frames(["AB", "A"]) == 6
     assert compiler.min_frames(["UNHEARD"]) == 2  # <UNK> is spoken noise, a silence phone
+    low = TranscriptCompiler(LANG, Senones.monophone(TOPOLOGY.at_low_rate()))
+    assert low.min_frames(["AB", "A"]) == 2
 
 
 def test_equal_alignment_is_even_and_complete(compiler):
-    pdfs = compiler.equal_alignment(["A"], 14)  # 2 + 3 + 2 states, two frames each
-    first = compiler.topology.pdf(LANG.phones["AA"], 0)
-    assert pdfs.tolist() == [0, 0, 1, 1, *(first + i // 2 for i in range(6)), 0, 0, 1, 1]
+    states = compiler.equal_alignment(["A"], 14)  # 2 + 3 + 2 states, two frames each
+    first = TOPOLOGY.state_id(LANG.phones["AA"], 0)
+    assert states.tolist() == [0, 0, 1, 1, *(first + i // 2 for i in range(6)), 0, 0, 1, 1]
+    assert compiler.equal_alignment(["A"], 7).tolist() == [0, 1, first, first + 1, first + 2, 0, 1]
     assert len(compiler.equal_alignment(["A"], 6)) == 0
+
+
+def test_a_graph_knows_the_pdfs_of_its_transcript_alone(compiler):
+    graph = compiler.compile(["A"])
+    first = TOPOLOGY.state_id(LANG.phones["AA"], 0)
+    assert graph.pdfs.tolist() == [0, 1, first, first + 1, first + 2]
+    labels = graph.fsa.labels.unique().tolist()
+    assert labels == [-1, 1, 2, 3, 4, 5]
+    unknown = compiler.compile(["UNHEARD"])
+    assert unknown.pdfs.tolist() == [0, 1, 2, 3]  # silence and spoken noise
+
+
+def test_an_open_end_may_be_anywhere(compiler):
+    first = TOPOLOGY.state_id(LANG.phones["AA"], 0)
+    spoken = [first, first + 1, first + 2]
+    heard = [*spoken, *spoken, first + 3, first + 4]  # BB's last state is missing
+
+    def aligned(frames, open_end):
+        graph = compiler.compile(["A", "AB"], open_end)
+        scores = torch.full((frames, len(graph.pdfs)), -9.0)
+        scores[range(frames), torch.searchsorted(graph.pdfs, torch.tensor(heard[:frames]))] = 0.0
+        found = force_align(scores, graph, compiler.senones, AlignConfig())
+        return found and found.states.tolist()
+
+    for frames in range(1, 9):
+        assert aligned(frames, open_end=True) == heard[:frames]
+    assert [aligned(frames, open_end=False) for frames in range(1, 6)] == [None] * 5
+    assert aligned(8, open_end=False) not in (None, heard)
 
 
 def test_a_compiler_survives_pickling_after_use(compiler):
     graph = compiler.compile(["A", "AB"])
     again = pickle.loads(pickle.dumps(compiler)).compile(["A", "AB"])
-    assert graph.arcs.values().tolist() == again.arcs.values().tolist()
+    assert graph.fsa.arcs.values().tolist() == again.fsa.arcs.values().tolist()
+    assert graph.pdfs.tolist() == again.pdfs.tolist()

@@ -1,121 +1,90 @@
-"""Monophone training on frames drawn from known Gaussians: three letters, each one phone."""
+"""Monophone training from a flat start on speech drawn from known Gaussians."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 pytest.importorskip("k2")
 
-from toolkit.align.graphs import TranscriptCompiler
-from toolkit.align.monophone import (
-    MonophoneConfig,
-    UnalignableError,
-    train_monophone,
-)
-from toolkit.hmm.gmm import Gmm
+from toolkit.align.em import deal
+from toolkit.align.monophone import MonophoneConfig
+from toolkit.align.training import EmConfig, training_data
 from toolkit.hmm.topology import Topology
-from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import Lexicon
-
-LANG = Lang.of(Lexicon({"A": [("AA",)], "B": [("BB",)], "AB": [("AA", "BB"), ("BB",)]}))
-TOPOLOGY = Topology(tuple(LANG.real_phones), states=1, silence_states=1)
-MEANS = {"SIL": (0.0, 0.0), "AA": (4.0, 0.0), "BB": (0.0, 4.0)}
-CONFIG = MonophoneConfig(
-    iterations=8, realign=(1, 2, 3, 5), gaussians=10, grow_until=6, max_utterances=100
-)
 
 
-class DrawnFrames:
-    """Every phone of a transcript lasts 5 to 9 frames around its mean, silence at both ends."""
+def test_the_means_are_found_from_a_flat_start(training, speech):
+    system = training.system("mono")
+    frames = torch.cat([system.features.store.load(u) for u in speech.states])
+    names = ("SIL", "A", "B")  # X and Y have no place of their own
+    found, expected = [], []
+    for name in names:
+        phone = speech.phones[name]
+        count = speech.topology.num_states(phone)
+        states = [speech.topology.state_id(phone, state) for state in range(count)]
+        mine = torch.isin(system.gmm.owner, system.senones.table[states].unique())
+        found.append((system.gmm.weights[mine, None] * system.gmm.means[mine]).sum(0)[:3] / count)
+        expected.append(torch.tensor(speech.mean("SIL", name, 1)) - frames.mean(0))
+    distances = torch.cdist(torch.stack(found), torch.stack(expected))
+    assert distances.argmin(1).tolist() == [0, 1, 2]
+    assert distances.diagonal().max() < 2.5  # their own places are 8 apart
 
-    def __init__(self, transcripts):
-        self.arrays = {}
-        for number, (utterance, words) in enumerate(sorted(transcripts.items())):
-            generator = torch.Generator().manual_seed(number)
-            phones = ["SIL", *(p for w in words for p in LANG.lexicon[w][0]), "SIL"]
-            lengths = torch.randint(5, 10, (len(phones),), generator=generator).tolist()
-            means = torch.tensor([MEANS[p] for p in phones]).repeat_interleave(
-                torch.tensor(lengths), dim=0
-            )
-            self.arrays[utterance] = means + torch.randn(means.shape, generator=generator)
 
-    def load(self, utterance):
-        return self.arrays[utterance]
+def test_the_alignment_is_found_from_a_flat_start(training, speech, tmp_path):
+    partitions = deal(speech.transcripts, tmp_path)
+    with training_data(partitions, speech.lang, EmConfig(), jobs=1) as data:
+        assert data.align_equally(training.system("mono").features, speech.topology) == []
+        flat = [p.load() for p in partitions]
+        assert data.realign(training.system("mono")) == []
+        found = [p.load() for p in partitions]
+
+    def right(aligned):
+        phones = torch.tensor(speech.topology.phone_of_state_id)
+        pairs = [(phones[x], phones[speech.states[u]]) for part in aligned for u, x in part.items()]
+        return float(torch.cat([a == b for a, b in pairs]).float().mean())
+
+    assert right(flat) < 0.7
+    assert right(found) > 0.85  # measured: 0.62 and 0.91
 
 
-@pytest.fixture
-def transcripts():
-    generator = torch.Generator().manual_seed(9)
-    words = ["A", "B", "AB"]
-    return {
-        f"u{n:02d}": [words[i] for i in torch.randint(0, 3, (4,), generator=generator).tolist()]
-        for n in range(30)
+def test_likelihood_and_gaussians_grow(training, speech):
+    history = json.loads((training.root / "mono/history.json").read_text())
+    config = training.configs["mono"].em
+    assert [row["iteration"] for row in history] == [*range(1, config.iterations + 1)]
+    assert {row["frames"] for row in history} == {sum(map(len, speech.states.values()))}
+    likelihoods = [row["log_likelihood_per_frame"] for row in history]
+    assert likelihoods[-1] > likelihoods[1] > likelihoods[0]
+    gaussians = [row["gaussians"] for row in history]
+    assert gaussians == sorted(gaussians)
+    assert 22 < gaussians[-1] <= config.gaussians
+    assert gaussians[config.grow_until :] == [gaussians[-1]] * 3
+    assert training.headlines["mono"] == {
+        "log_likelihood_per_frame": round(likelihoods[-1], 3),
+        "pdfs": 5 + 5 + 4 * 3,
+        "gaussians": gaussians[-1],
+        "removed": 0,
     }
+    topology = Topology.load(training.root / "mono/topology.json")
+    assert topology == Topology(("SIL", "SPN", "A", "B", "X", "Y"))
 
 
-def train(transcripts, out, config=CONFIG, **options):
-    compiler = TranscriptCompiler(LANG, TOPOLOGY)
-    return train_monophone(DrawnFrames(transcripts), transcripts, compiler, config, out, **options)
-
-
-def test_the_means_are_found_from_a_flat_start(transcripts, tmp_path):
-    headline = train(transcripts, tmp_path)
-    gmm = Gmm.load(tmp_path / "gmm.safetensors")
-    for name, mean in MEANS.items():
-        pdf = TOPOLOGY.pdf(LANG.phones[name], 0)
-        mine = gmm.owner == pdf
-        found = (gmm.weights[mine, None] * gmm.means[mine]).sum(0)
-        torch.testing.assert_close(found, torch.tensor(mean), atol=0.4, rtol=0)
-    history = json.loads((tmp_path / "history.json").read_text())
-    likelihoods = [step["log_likelihood_per_frame"] for step in history]
-    assert likelihoods[-1] > likelihoods[0] + 0.5
-    assert headline["aligned_share"] == 1.0
-    assert Topology.load(tmp_path / "topology.json") == TOPOLOGY
-    assert not list(tmp_path.glob("*ali*"))
-
-
-def test_an_interrupted_training_continues_to_the_same_bytes(transcripts, tmp_path):
-    train(transcripts, tmp_path / "whole")
-
-    def stop(done, total):
-        if done == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(transcripts, tmp_path / "broken", progress=stop)
-    seen = []
-    train(transcripts, tmp_path / "broken", progress=lambda done, total: seen.append(done))
-    assert seen == [5, 6, 7, 8]
-    for name in ("gmm.safetensors", "history.json"):
-        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-def test_utterances_that_cannot_be_aligned_are_counted_not_fatal(transcripts, tmp_path):
-    transcripts["u99"] = ["A"] * 4
-    frames = DrawnFrames(transcripts)
-    frames.arrays["u99"] = torch.zeros(3, 2)  # three frames for four phones
-    compiler = TranscriptCompiler(LANG, TOPOLOGY)
-    headline = train_monophone(frames, transcripts, compiler, CONFIG, tmp_path)
-    assert headline["aligned_share"] == round(30 / 31, 4)
-
-
-def test_too_many_failures_are_an_error_that_names_them(transcripts, tmp_path):
-    frames = DrawnFrames(transcripts)
-    frames.arrays = {u: x[:2] for u, x in frames.arrays.items()}
-    compiler = TranscriptCompiler(LANG, TOPOLOGY)
-    with pytest.raises(UnalignableError, match=r"30 of 30 .* first u00"):
-        train_monophone(frames, transcripts, compiler, CONFIG, tmp_path)
-
-
-def test_the_shortest_utterances_are_chosen(transcripts, tmp_path):
-    transcripts["u50"] = ["A"] * 30
+def test_the_shortest_utterances_are_chosen(training, speech, tmp_path):
     config = MonophoneConfig(
-        iterations=2, realign=(1,), gaussians=4, grow_until=1, max_utterances=30
+        EmConfig(iterations=2, realign=(1,), gaussians=30, grow_until=1), max_utterances=12
     )
-    loaded = []
-    frames = DrawnFrames(transcripts)
-    frames.load = lambda u: loaded.append(u) or frames.arrays[u]
-    train_monophone(frames, transcripts, TranscriptCompiler(LANG, TOPOLOGY), config, tmp_path)
-    assert "u50" not in loaded
-    assert len(set(loaded)) == 30
+    training("mono", tmp_path, config=config)
+    ranked = sorted(speech.transcripts, key=lambda u: (len(speech.transcripts[u]), u))
+    frames = sum(len(speech.states[u]) for u in ranked[:12])
+    history = json.loads((tmp_path / "history.json").read_text())
+    assert {row["frames"] for row in history} == {frames}
+
+
+def test_starved_gaussians_are_removed_and_counted(training, tmp_path):
+    config = training.configs["mono"]
+    greedy = replace(config.em, gaussians=400, min_occupancy=4.0)
+    headline = training("mono", tmp_path, config=replace(config, em=greedy))
+    history = json.loads((tmp_path / "history.json").read_text())
+    assert headline["removed"] == sum(row["removed"] for row in history) > 0
+    system = training.system("mono", tmp_path)
+    assert headline["gaussians"] == system.gmm.num_gaussians

@@ -16,6 +16,7 @@ from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.system import decode_system
 from toolkit.fsa.lattice import Weights
 from toolkit.fsa.search import Beam
+from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang
@@ -24,6 +25,7 @@ from toolkit.lang.ngram import estimate
 
 LANG = Lang.of(Lexicon({"YES": [("Y", "EH", "S")], "NO": [("N", "OW")]}))
 TOPOLOGY = Topology(tuple(LANG.real_phones), states=2, silence_states=1)
+SENONES = Senones.monophone(TOPOLOGY)
 CONFIG = DecodeConfig(
     acoustic_scale=1.0, scales=(0.5, 1.0), penalties=(-200.0, 0.0), beam=Beam(1000.0, 1000.0)
 )
@@ -48,18 +50,21 @@ class PerfectScorer:
     def __init__(self, texts):
         self.store = Store(texts)
 
-    def log_likelihoods(self, utterance):
+    def log_likelihoods(self, utterance, pdfs=None):
         phones = [1]
         for word in self.store.texts[utterance].split():
             phones += [*LANG.pronunciation_ids(word)[0], 1]
         states = [
-            TOPOLOGY.pdf(p, s) for p in phones for s in range(TOPOLOGY.num_states(p)) for _ in "ab"
+            TOPOLOGY.state_id(p, s)
+            for p in phones
+            for s in range(TOPOLOGY.num_states(p))
+            for _ in "ab"
         ]
         if utterance == "mumble":
             states = []
-        scores = torch.full((len(states), TOPOLOGY.num_pdfs), -10.0)
+        scores = torch.full((len(states), SENONES.num_pdfs), -10.0)
         scores[range(len(states)), states] = 0.0
-        return scores
+        return scores if pdfs is None else scores[:, pdfs]
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def graph(tmp_path):
     model, _ = estimate([["YES"], ["NO"], ["YES", "NO"], ["NO", "NO"]], LANG.vocabulary, 2, (1,))
     write_arpa(model, tmp_path / "lm.arpa")
     path = tmp_path / "graph.safetensors"
-    sizes = make_decoding_graph(tmp_path / "lang", tmp_path / "lm.arpa", TOPOLOGY, path)
+    sizes = make_decoding_graph(tmp_path / "lang", tmp_path / "lm.arpa", SENONES, path)
     assert sizes["arcs"] > 20
     return path
 

@@ -114,3 +114,86 @@ def test_save_and_load(gmm, tmp_path):
     gmm.save(tmp_path / "gmm.safetensors")
     again = Gmm.load(tmp_path / "gmm.safetensors")
     assert torch.equal(again.log_likelihoods(frames()), gmm.log_likelihoods(frames()))
+
+
+def test_some_pdfs_score_as_among_all(gmm):
+    x = frames()
+    pdfs = torch.tensor([2, 0, 1, 0])
+    torch.testing.assert_close(gmm.log_likelihoods(x, pdfs), gmm.log_likelihoods(x)[:, pdfs])
+    assert gmm.log_likelihoods(x[:0], pdfs).shape == (0, 4)
+
+
+def test_scores_do_not_depend_on_the_memory_bound(gmm, monkeypatch):
+    x = frames()
+    whole = gmm.log_likelihoods(x)
+    monkeypatch.setattr("toolkit.hmm.gmm.MAX_SCORES", 40)
+    torch.testing.assert_close(gmm.log_likelihoods(x), whole)
+    torch.testing.assert_close(gmm.log_likelihoods(x, torch.tensor([1, 2])), whole[:, 1:])
+
+
+def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
+    x = frames(9)
+    pdfs = torch.tensor([2, 0, 2, 0, 0, 2, 2, 2, 0])  # no frame of pdf 1
+    blocks = list(gmm.posteriors(x, pdfs))
+    assert [b.members for b in blocks] == [slice(0, 1), slice(3, 6)]
+    for pdf, block in zip((0, 2), blocks, strict=True):
+        assert torch.equal(block.x, x[pdfs == pdf])
+        torch.testing.assert_close(block.posteriors.sum(1), torch.ones(len(block.x)))
+        torch.testing.assert_close(
+            block.log_likelihoods[:, 0], gmm.log_likelihoods(x)[pdfs == pdf, pdf]
+        )
+
+
+def test_no_frames_leave_the_statistics_alone(gmm):
+    statistics = Statistics.zeros(6, 4)
+    gmm.accumulate(frames(0), torch.zeros(0, dtype=torch.long), statistics)
+    assert statistics.frames == 0
+    assert statistics.log_likelihood == 0.0
+
+
+def test_from_moments_has_the_moments_of_the_frames():
+    x = frames(60).double()
+    pdfs = torch.arange(60) % 2 * 2  # no frame of pdf 1
+    count = torch.bincount(pdfs)
+    first, second = (torch.zeros(3, 4).double().index_add_(0, pdfs, y) for y in (x, x**2))
+    gmm = Gmm.from_moments(count, first, second, torch.tensor([0.0, 0.0, 0.0, 50.0]))
+    assert gmm.owner.tolist() == [0, 1, 2]
+    for pdf, mine in ((0, x[pdfs == 0]), (1, x), (2, x[pdfs == 2])):
+        torch.testing.assert_close(gmm.means[pdf], mine.mean(0).float())
+        torch.testing.assert_close(
+            gmm.variances[pdf, :3], mine[:, :3].var(0, unbiased=False).float()
+        )
+    assert gmm.variances[:, 3].tolist() == [50.0] * 3
+
+
+def test_split_gives_no_pdf_more_gaussians_than_its_frames_carry(gmm):
+    # By power 0.25 alone pdf 1 stays below its six; with what pdf 0 may not have it does not.
+    grown = gmm.split(48, torch.tensor([25.0, 62.0, 100_000.0]).double(), min_count=10)
+    assert torch.bincount(grown.owner).tolist() == [2, 6, 40]
+    scarce = gmm.split(40, torch.tensor([1.0, 20.0, 40.0]).double(), min_count=10)
+    assert torch.bincount(scarce.owner).tolist() == [1, 2, 4]
+
+
+def test_transformed_means_see_transformed_frames(gmm):
+    rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(3))).Q
+    gmm = Gmm(gmm.owner, gmm.weights, gmm.means, torch.ones(6, 4))  # round: rotations keep them
+    moved = gmm.transform_means(rotation.double())
+    assert moved.means.dtype == torch.float32
+    assert torch.equal(moved.variances, gmm.variances)
+    x = frames()
+    torch.testing.assert_close(
+        moved.log_likelihoods(x @ rotation.T), gmm.log_likelihoods(x), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("apart", [1.0, 12.0, 14.0, 100.0])
+def test_gaussians_far_from_a_frame_are_summed_as_in_float64(apart):
+    # Log-densities 0.5, 72, 98 and 5000 below the nearest: the last two underflow in float32.
+    means = torch.tensor([[0.0, 0.0], [apart, 0.0], [0.0, 0.0]])
+    weights = torch.tensor([0.25, 0.75, 1.0])
+    gmm = Gmm(torch.tensor([0, 0, 1]), weights, means, torch.ones(3, 2))
+    x = torch.tensor([[0.0, 0.0], [apart, 1.0]])
+    squares = ((x[:, None] - means) ** 2).sum(2).double()
+    densities = weights.double().log() - 0.5 * squares - math.log(2 * math.pi)
+    expected = torch.stack([densities[:, :2].logsumexp(1), densities[:, 2]], dim=1)
+    torch.testing.assert_close(gmm.log_likelihoods(x).double(), expected, atol=1e-4, rtol=1e-6)

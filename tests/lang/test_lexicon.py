@@ -119,3 +119,13 @@ def test_disambiguated_pronunciations_are_unique_and_prefix_free(pronunciations)
     assert len(set(sequences)) == len(sequences)
     assert not any(a != b and b[: len(a)] == a for a in sequences for b in sequences)
     assert [tuple(p for p in s if p[0] != "#") for s in sequences] == pronunciations
+
+
+def test_phones_are_marked_with_their_place_in_the_word():
+    lexicon = Lexicon({"TEA": [("T", "IY"), ("T", "IY", "AH")], "A": [("AH",)], "UM": [("SPN",)]})
+    assert lexicon.in_position() == {
+        "TEA": [("T_B", "IY_E"), ("T_B", "IY_I", "AH_E")],
+        "A": [("AH_S",)],
+        "UM": [("SPN",)],
+    }
+    assert lexicon["A"] == [("AH",)]

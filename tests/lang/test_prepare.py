@@ -21,13 +21,21 @@ def config(tmp_path):
     (tmp_path / "lexicon.txt").write_text(LEXICON)
 
     def make(**changes):
-        return LangConfig(lexicon=tmp_path / "lexicon.txt", **changes)
+        return LangConfig(tmp_path / "lexicon.txt", **{"position_dependent": False, **changes})
 
     return make
 
 
 def rows(path):
     return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def test_phones_may_depend_on_their_place(config, tmp_path):
+    prepare_lang(config(position_dependent=True), TEXTS, None, tmp_path / "lang")
+    lang = Lang.load(tmp_path / "lang")
+    assert lang.position_dependent
+    assert lang.lexicon["CAB"] == [("K_B", "AE_I", "B_E")]
+    assert lang.lexicon["<UNK>"] == [("SPN",)]
 
 
 def test_vocabulary_guesses_and_report(config, tmp_path):

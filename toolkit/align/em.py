@@ -1,133 +1,191 @@
-"""The E step of GMM training: alignment and statistics of one partition of the utterances."""
+"""Passes over the training data by partition: alignment, and sums over aligned frames."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from toolkit.align.batched import align_batched
 from toolkit.align.graphs import TranscriptCompiler
-from toolkit.fsa.alignment import AlignConfig, force_align_batch
-from toolkit.fsa.arcs import Fsa
-from toolkit.hmm.gmm import Gmm, Statistics
+from toolkit.align.system import GmmSystem
+from toolkit.features.cepstra import GmmFeatures
+from toolkit.fsa.alignment import AlignConfig
+from toolkit.hmm.context import phone_contexts
+from toolkit.hmm.gmm import Statistics
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree_stats import TreeStatistics
+from toolkit.lang.lang import Lang
 from toolkit.stages.files import write_atomically
+from toolkit.stages.workers import WorkerPool
 
-# Frames that are scored at a time: with 1,000 Gaussians 16 MB, which stays near the caches.
-BATCH_FRAMES = 4000
+# Frames summed at a time: with 40 dimensions 16 MB, and the work per pdf is shared by many frames.
+SUM_FRAMES = 100_000
 
-Mode = Literal["equal", "viterbi", "keep"]
+Sums = TypeVar("Sums")
 
 
-class Frames(Protocol):
-    """What a GMM trains on; picklable."""
+class Aligned(Protocol):
+    """Utterances with their alignments."""
 
-    def load(self, utterance: str) -> Tensor:
-        """The utterance's features [T, D]."""
+    def load(self) -> dict[str, Tensor]:
+        """State ids [T] int64 by utterance."""
 
 
 @dataclass(frozen=True)
 class Partition:
     """A share of the training utterances, always processed together.
 
-    The partitions do not depend on the number of processes, and their statistics are summed in
-    their order: so the result does not either. Processes keep features and graphs of the
-    partitions that they have seen, alignments lie on disk.
+    The partitions do not depend on the number of processes, and their sums are added in their
+    order: so no result depends on it either.
     """
 
-    features: Frames
-    """The features of all utterances."""
-    compiler: TranscriptCompiler
-    """Makes the training graphs."""
     transcripts: tuple[tuple[str, tuple[str, ...]], ...]
-    """Utterance and words."""
-    config: AlignConfig
-    """The search."""
+    """Utterance and words, in the order of the feature store, which keeps speakers together."""
     alignments: Path
-    """The file of the current alignments."""
+    """The file of the current alignments: int32 state ids [T] by utterance."""
 
-    def __hash__(self) -> int:
-        return hash(self.alignments)
+    def load(self) -> dict[str, Tensor]:
+        """The aligned utterances' state ids [T] int64."""
+        found = load_file(self.alignments)
+        return {u: found[u].long() for u, _ in self.transcripts if u in found}
+
+    def save(self, states: Mapping[str, Tensor]) -> None:
+        """Replace the alignments."""
+        tensors = {u: s.int().contiguous() for u, s in states.items()}
+        write_atomically(self.alignments, save(tensors))
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """What the E step found."""
+class TrainingData:
+    """Utterances in partitions, and the processes that pass over them."""
 
-    statistics: Statistics
-    """Sums over the partition's frames."""
-    failed: tuple[str, ...]
-    """Utterances without an alignment."""
+    partitions: Sequence[Partition]
+    """The shares."""
+    lang: Path
+    """The folder of the lexicon."""
+    align: AlignConfig
+    """The search."""
+    pool: WorkerPool = field(repr=False)
+    """The processes."""
+
+    @property
+    def utterances(self) -> int:
+        """The number of utterances, aligned or not."""
+        return sum(len(p.transcripts) for p in self.partitions)
+
+    def realign(self, system: GmmSystem) -> list[str]:
+        """Align all utterances with a system; returns those without a path."""
+        work = partial(_realign, system=system, lang=self.lang, config=self.align)
+        return [u for failed in self.pool.map(work, self.partitions) for u in failed]
+
+    def align_equally(self, features: GmmFeatures, topology: Topology) -> list[str]:
+        """The flat start, all states equally long; returns utterances too short for it."""
+        work = partial(_align_equally, features=features, topology=topology, lang=self.lang)
+        return [u for failed in self.pool.map(work, self.partitions) for u in failed]
+
+    def sum(self, function: Callable[[Partition], Sums], **arguments: Any) -> Sums:
+        """`function(partition, **arguments)` of all partitions, added in their order."""
+        first, *others = self.pool.map(partial(function, **arguments), self.partitions)
+        for other in others:
+            first.add(other)
+        return first
 
 
-def expectation(partition: Partition, gmm: Gmm, mode: Mode) -> Expectation:
-    """Align a partition and accumulate its statistics.
+def deal(
+    transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
+) -> list[Partition]:
+    """Deal utterances out in contiguous shares: eight, or more where there are many utterances."""
+    names = list(transcripts)
+    count = min(len(names), max(8, -(-len(names) // per_partition)))
+    bounds = [len(names) * i // count for i in range(count + 1)]
+    return [
+        Partition(
+            tuple((u, tuple(transcripts[u])) for u in names[bounds[i] : bounds[i + 1]]),
+            folder / f"ali.{i:04d}.safetensors",
+        )
+        for i in range(count)
+    ]
+
+
+@lru_cache(maxsize=2)
+def _lang(folder: Path) -> Lang:
+    return Lang.load(folder)
+
+
+def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignConfig) -> list[str]:
+    compiler = TranscriptCompiler(_lang(lang), system.senones)
+
+    def log_likelihoods(utterance: str, pdfs: Tensor) -> Tensor:
+        return system.gmm.log_likelihoods(system.features.load(utterance), pdfs)
+
+    found = align_batched(partition.transcripts, log_likelihoods, compiler, config)
+    aligned = {utterance: path.states for utterance, path in found if path is not None}
+    partition.save(aligned)
+    return [u for u, _ in partition.transcripts if u not in aligned]
+
+
+def _align_equally(
+    partition: Partition, features: GmmFeatures, topology: Topology, lang: Path
+) -> list[str]:
+    compiler = TranscriptCompiler(_lang(lang), Senones.monophone(topology))
+    equal = {
+        u: compiler.equal_alignment(words, features.store.num_frames(u))
+        for u, words in partition.transcripts
+    }
+    aligned = {u: states for u, states in equal.items() if len(states)}
+    partition.save(aligned)
+    return [u for u in equal if u not in aligned]
+
+
+def aligned_frames(
+    aligned: Mapping[str, Tensor], features: GmmFeatures
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Batches of about SUM_FRAMES frames: features [T, D], and the state ids by utterance."""
+    frames: list[Tensor] = []
+    states: list[Tensor] = []
+    for utterance, found in aligned.items():
+        frames.append(features.load(utterance))
+        states.append(found)
+        if sum(map(len, frames)) >= SUM_FRAMES:
+            yield torch.cat(frames), states
+            frames, states = [], []
+    if frames:
+        yield torch.cat(frames), states
+
+
+def gmm_sums(partition: Aligned, system: GmmSystem) -> Statistics:
+    """The sums of the E step."""
+    statistics = Statistics.zeros(system.gmm.num_gaussians, system.gmm.means.shape[1])
+    for x, states in aligned_frames(partition.load(), system.features):
+        pdfs = torch.cat([system.senones.pdfs(s) for s in states])
+        system.gmm.accumulate(x, pdfs, statistics)
+    return statistics
+
+
+def tree_sums(
+    partition: Aligned,
+    features: GmmFeatures,
+    topology: Topology,
+    low_rate: Topology | None = None,
+) -> TreeStatistics:
+    """The sums that a tree is grown from.
 
     Args:
-      partition: the utterances.
-      gmm: the current model.
-      mode: `equal` cuts each utterance into equal states (the flat start), `viterbi` searches the
-        best path, `keep` takes the alignments of the last time.
+      partition: aligned utterances.
+      features: what the states are told apart by.
+      topology: of the alignments.
+      low_rate: sum by this topology's states instead, see `Topology.low_rate_targets`.
     """
-    data, graphs = _load(partition)
-    words = dict(partition.transcripts)
-    if mode == "keep":
-        alignment = {u: pdfs.long() for u, pdfs in load_file(partition.alignments).items()}
-    else:
-        alignment = {}
-        for batch in _batches(list(data), data):
-            if mode == "equal":
-                found = {
-                    u: partition.compiler.equal_alignment(words[u], len(data[u])) for u in batch
-                }
-            else:
-                found = _align(batch, data, graphs, gmm, partition.config)
-            alignment |= {u: pdfs for u, pdfs in found.items() if len(pdfs)}
-        write_atomically(
-            partition.alignments,
-            save({u: pdfs.int().contiguous() for u, pdfs in alignment.items()}),
-        )
-    statistics = Statistics.zeros(gmm.num_gaussians, gmm.means.shape[1])
-    used = [u for u in data if u in alignment]
-    for batch in _batches(used, data):
-        frames = torch.cat([data[u] for u in batch])
-        gmm.accumulate(frames, torch.cat([alignment[u] for u in batch]), statistics)
-    return Expectation(statistics, tuple(u for u in data if u not in alignment))
-
-
-def _align(
-    batch: Sequence[str],
-    data: dict[str, Tensor],
-    graphs: dict[str, Fsa],
-    gmm: Gmm,
-    config: AlignConfig,
-) -> dict[str, Tensor]:
-    scores = gmm.log_likelihoods(torch.cat([data[u] for u in batch]))
-    rows = scores.split([len(data[u]) for u in batch])
-    aligned = force_align_batch(rows, [graphs[u] for u in batch], config)
-    return {u: found.pdfs.long() for u, found in zip(batch, aligned, strict=True) if found}
-
-
-@cache
-def _load(partition: Partition) -> tuple[dict[str, Tensor], dict[str, Fsa]]:
-    """Features and graphs of a partition, once per process."""
-    utterances = sorted(partition.transcripts)
-    data = {u: partition.features.load(u) for u, _ in utterances}
-    return data, {u: partition.compiler.compile(words) for u, words in utterances}
-
-
-def _batches(utterances: Sequence[str], data: dict[str, Tensor]) -> Iterator[list[str]]:
-    """Consecutive utterances of at least BATCH_FRAMES frames together."""
-    batch: list[str] = []
-    frames = 0
-    for utterance in utterances:
-        batch.append(utterance)
-        frames += len(data[utterance])
-        if frames >= BATCH_FRAMES:
-            yield batch
-            batch, frames = [], 0
-    if batch:
-        yield batch
+    statistics = TreeStatistics(features.dimension)
+    for x, batch in aligned_frames(partition.load(), features):
+        contexts = [phone_contexts(topology, states) for states in batch]
+        left, right = (torch.cat(side) for side in zip(*contexts, strict=True))
+        mapped = [topology.low_rate_targets(s) for s in batch] if low_rate else batch
+        statistics.accumulate(left, torch.cat(mapped), right, x)
+    return statistics

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from toolkit.features.cepstra import SpeakerNormalisedCepstra
+from toolkit.align.system import GmmSystem
+from toolkit.features.cepstra import load_transforms
 from toolkit.features.store import FeatureStore
-from toolkit.hmm.gmm import Gmm
 
 
 class Scorer(Protocol):
@@ -25,34 +25,37 @@ class Scorer(Protocol):
     def store(self) -> FeatureStore:
         """The features that are scored."""
 
-    def log_likelihoods(self, utterance: str) -> Tensor:
-        """log p(x_t | pdf) up to a constant per frame: [T, P]."""
+    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
+        """log p(x_t | pdf) up to a constant per frame: [T, P], or the columns `pdfs` of it."""
 
 
 @dataclass
 class GmmScorer:
-    """A GMM over speaker-normalised cepstra with deltas, 100 frames per second."""
+    """A GMM system over stored cepstra, 100 frames per second."""
 
     model: Path
-    """The folder with `gmm.safetensors`."""
+    """The system's folder, see `GmmSystem.save`."""
     features: Path
     """A feature store of cepstra."""
+    transforms: Path | None = None
+    """The speakers' fMLLR transforms, for a system trained with them."""
     frame_shift: float = 0.01
     """Seconds between frames."""
 
     @cached_property
+    def _system(self) -> GmmSystem:
+        system = GmmSystem.load(self.model, self.features)
+        return system.adapted(load_transforms(self.transforms)) if self.transforms else system
+
+    @property
     def store(self) -> FeatureStore:
         """The features that are scored."""
-        return FeatureStore(self.features)
+        return self._system.features.store
 
-    @cached_property
-    def _gmm(self) -> Gmm:
-        return Gmm.load(self.model / "gmm.safetensors")
+    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
+        """Log-densities of every pdf: [T, P], or of those in `pdfs`: [T, len(pdfs)]."""
+        return self._system.gmm.log_likelihoods(self._system.features.load(utterance), pdfs)
 
-    @cached_property
-    def _cepstra(self) -> SpeakerNormalisedCepstra:
-        return SpeakerNormalisedCepstra(self.store)
-
-    def log_likelihoods(self, utterance: str) -> Tensor:
-        """Log-densities of every pdf: [T, P]."""
-        return self._gmm.log_likelihoods(self._cepstra.load(utterance))
+    def __getstate__(self) -> dict:
+        """Pickle paths, not what they hold."""
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}

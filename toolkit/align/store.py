@@ -1,15 +1,19 @@
 """Alignments on disk: one file per shard of features, and a table of how each utterance fared."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.features.lfr import centre
+from toolkit.hmm.context import phone_contexts
+from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.stages.files import write_atomically
 
@@ -35,7 +39,7 @@ class Outcome:
 
 
 class AlignmentStore:
-    """A folder of `ali.NNNNNN.safetensors`, each with int32 pdf ids [T] by utterance."""
+    """A folder of `ali.NNNNNN.safetensors`, each with int32 state ids [T] by utterance."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
@@ -54,7 +58,7 @@ class AlignmentStore:
         return list(self._shard_of)
 
     def load(self, utterance: str) -> Tensor:
-        """The pdf of every frame, [T] int64."""
+        """The state id of every frame, [T] int64."""
         if utterance not in self._shard_of:
             raise MissingAlignmentError(
                 f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
@@ -64,16 +68,18 @@ class AlignmentStore:
 
 
 class LowRateAlignments:
-    """The targets of a low-rate model: see `Topology.low_rate_targets`.
+    """The targets of a low-rate model: the senones of `Topology.low_rate_targets`.
 
     Args:
       store: alignments at 10 ms.
-      topology: of the model that made them.
+      topology: of the system that made them.
+      senones: of the low-rate model.
     """
 
-    def __init__(self, store: AlignmentStore, topology: Topology) -> None:
+    def __init__(self, store: AlignmentStore, topology: Topology, senones: Senones) -> None:
         self._store = store
         self._topology = topology
+        self._senones = senones
 
     @property
     def ids(self) -> list[str]:
@@ -82,7 +88,43 @@ class LowRateAlignments:
 
     def load(self, utterance: str) -> Tensor:
         """The low-rate pdf of every 10 ms frame, [T] int64."""
-        return self._topology.low_rate_targets(self._store.load(utterance))
+        states = self._store.load(utterance)
+        left, right = phone_contexts(self._topology, states)
+        return self._senones.table[self._topology.low_rate_targets(states), left, right].long()
+
+
+class OffsetAlignments:
+    """The targets of a low-rate model from alignments at each of its offsets.
+
+    Args:
+      stores: low-rate alignments at offsets 0, 1 and 2.
+      senones: of the model.
+    """
+
+    def __init__(self, stores: Sequence[AlignmentStore], senones: Senones) -> None:
+        self._stores = stores
+        self._senones = senones
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The utterances that are aligned at every offset."""
+        first, *others = self._stores
+        shared = set(first.ids).intersection(*(store.ids for store in others))
+        return [u for u in first.ids if u in shared]
+
+    def load(self, utterance: str) -> Tensor:
+        """The low-rate pdf of every 10 ms frame, [T] int64.
+
+        A raw frame has the target of the stack whose middle it is, so that each offset meets the
+        targets that were aligned at it.
+        """
+        rows = [self._senones.pdfs(store.load(utterance)) for store in self._stores]
+        frames = sum(map(len, rows))  # of the stacks at all offsets: exactly T
+        targets = torch.empty(frames, dtype=torch.int64)
+        targets[0] = rows[0][0]
+        for offset, row in reversed(list(enumerate(rows))):
+            targets[centre(frames, offset)] = row
+        return targets
 
 
 def write_shard(path: Path, alignments: dict[str, Tensor], outcomes: Iterable[Outcome]) -> None:

@@ -24,7 +24,7 @@ class DecodeConfig:
 
     acoustic_scale: float = 0.1
     """Factor on acoustic log-likelihoods during the search."""
-    scales: tuple[float, ...] = (0.06, 0.08, 0.1, 0.12)
+    scales: tuple[float, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Scores per word tried on the development set; negative means fewer words."""

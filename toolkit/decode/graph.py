@@ -1,27 +1,26 @@
-"""The decoding graph of a lexicon, a language model and a topology, on disk."""
+"""The decoding graph of a lexicon, a language model and senones, on disk."""
 
 from pathlib import Path
 
 from toolkit.fsa.arcs import dump_fsa
 from toolkit.fsa.decoding_graph import compile_decoding_graph
 from toolkit.fsa.grammar import grammar_acceptor
-from toolkit.fsa.hmm import hmm_transducer
 from toolkit.fsa.lexicon import lexicon_transducer
-from toolkit.hmm.topology import Topology
+from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.tables import UNKNOWN
 from toolkit.stages.files import write_atomically
 
 
 def make_decoding_graph(
-    lang: Path, arpa: Path, topology: Topology, out: Path, max_order: int | None = None
+    lang: Path, arpa: Path, senones: Senones, out: Path, max_order: int | None = None
 ) -> dict[str, float]:
-    """Compose H, L and G and write the graph to `out`.
+    """Compose H, C, L and G and write the graph to `out`.
 
     Args:
       lang: the folder of the lexicon.
       arpa: the language model.
-      topology: the HMMs of the acoustic model.
+      senones: the HMMs of the acoustic model.
       out: the file to write.
       max_order: read only n-grams up to this order.
     """
@@ -30,7 +29,7 @@ def make_decoding_graph(
     unknown = lexicon.words[UNKNOWN]
     entries = [entry for entry in entries if entry[0] != unknown]  # nobody wants to read <UNK>
     graph = compile_decoding_graph(
-        hmm_transducer(topology),
+        senones,
         lexicon_transducer(
             entries,
             silence=lexicon.phones["SIL"],

@@ -1,25 +1,138 @@
-"""Cepstra as GMMs want them: mean-normalised by speaker, with deltas."""
+"""Cepstra as GMMs want them: mean-normalised by speaker, with context, projected, adapted."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from toolkit.corpus.manifest import speaker_of
 from toolkit.features.deltas import add_deltas
+from toolkit.features.splice import splice
 from toolkit.features.store import FeatureStore
+from toolkit.stages.files import write_atomically
 
 
-class SpeakerNormalisedCepstra:
-    """13 cepstra less the speaker's mean, with deltas and delta-deltas: 39 dimensions (C4).
+@dataclass(frozen=True)
+class GmmFrontend:
+    """From a speaker's raw cepstra to what a GMM models.
 
-    Mirrors Kaldi's apply-cmvn (means by speaker) | add-deltas.
+    Mean normalisation by speaker and deltas, as Kaldi's apply-cmvn | add-deltas; for LDA + MLLT
+    (C4) then neighbouring frames side by side and a projection; for SAT a transform by speaker.
     """
 
-    def __init__(self, store: FeatureStore) -> None:
-        self._store = store
-        self._means: dict[str, Tensor] = {}
+    splice: int = 0
+    """Frames on either side that are put beside each frame."""
+    projection: Tensor | None = None
+    """[D, 3 F (2 splice + 1)] LDA and MLLT; None: no projection."""
+
+    def __call__(self, cepstra: Tensor, mean: Tensor, transform: Tensor | None = None) -> Tensor:
+        """Features of one utterance.
+
+        Args:
+          cepstra: [T, F] raw.
+          mean: [F] of the speaker.
+          transform: [D, D + 1] the speaker's fMLLR, its offset last.
+
+        Returns:
+          [T, 3 F], or [T, D] with a projection.
+        """
+        x = add_deltas((cepstra - mean).float())
+        if self.splice:
+            x = splice(x, self.splice, self.splice)
+        if self.projection is not None:
+            x = x @ self.projection.T
+        return x if transform is None else x @ transform[:, :-1].T + transform[:, -1]
+
+    def save(self, folder: Path) -> None:
+        """Write `features.json` and, if there is a projection, `projection.safetensors`."""
+        if self.projection is not None:
+            tensors = {"projection": self.projection.contiguous()}
+            write_atomically(folder / "projection.safetensors", save(tensors))
+        write_atomically(folder / "features.json", json.dumps({"splice": self.splice}) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "GmmFrontend":
+        """Read what `save` wrote."""
+        settings = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        path = folder / "projection.safetensors"
+        return cls(settings["splice"], load_file(path)["projection"] if path.exists() else None)
+
+    def __reduce__(self) -> tuple:
+        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        projection = None if self.projection is None else self.projection.numpy()
+        return _unpickled, (self.splice, projection)
+
+
+def _unpickled(splice: int, projection: object) -> GmmFrontend:
+    return GmmFrontend(splice, None if projection is None else torch.from_numpy(projection))
+
+
+@dataclass(frozen=True)
+class GmmFeatures:
+    """The features of stored utterances; picklable."""
+
+    path: Path
+    """A feature store of raw cepstra."""
+    frontend: GmmFrontend = GmmFrontend()
+    """What is made of them."""
+    transforms: Mapping[str, Tensor] = field(default_factory=dict)
+    """The fMLLR transform of each speaker that has one."""
+
+    @cached_property
+    def store(self) -> FeatureStore:
+        """The raw cepstra."""
+        return FeatureStore(self.path)
+
+    @cached_property
+    def _means(self) -> dict[str, Tensor]:
+        return {}
+
+    @cached_property
+    def dimension(self) -> int:
+        """D, the number of features of a frame."""
+        return self.load(self.store.ids[0]).shape[1]
+
+    def speaker(self, utterance: str) -> str:
+        """Who speaks."""
+        return speaker_of(self.store.cut(utterance))
 
     def load(self, utterance: str) -> Tensor:
-        """The utterance's features [T, 3 * F]."""
-        speaker = speaker_of(self._store.cut(utterance))
+        """The utterance's features [T, D]."""
+        speaker = self.speaker(utterance)
         if speaker not in self._means:
-            self._means[speaker] = self._store.speaker_mean(speaker)
-        return add_deltas((self._store.load(utterance) - self._means[speaker]).float())
+            self._means[speaker] = self.store.speaker_mean(speaker)
+        raw = self.store.load(utterance)
+        return self.frontend(raw, self._means[speaker], self.transforms.get(speaker))
+
+    def projected(self, projection: Tensor) -> "GmmFeatures":
+        """The same with another projection."""
+        return replace(self, frontend=replace(self.frontend, projection=projection))
+
+    def adapted(self, transforms: Mapping[str, Tensor]) -> "GmmFeatures":
+        """The same with other speaker transforms."""
+        return replace(self, transforms=transforms)
+
+    def __getstate__(self) -> dict:
+        """Pickle settings and numpy arrays, not the opened store."""
+        arrays = {speaker: w.numpy() for speaker, w in self.transforms.items()}
+        return {"path": self.path, "frontend": self.frontend, "transforms": arrays}
+
+    def __setstate__(self, state: dict) -> None:
+        arrays = state["transforms"]
+        transforms = {speaker: torch.from_numpy(array) for speaker, array in arrays.items()}
+        self.__dict__.update(state | {"transforms": transforms})
+
+
+def save_transforms(path: Path, transforms: Mapping[str, Tensor]) -> None:
+    """Write fMLLR transforms, one tensor per speaker."""
+    write_atomically(path, save({s: w.contiguous() for s, w in sorted(transforms.items())}))
+
+
+def load_transforms(path: Path) -> dict[str, Tensor]:
+    """Read what `save_transforms` wrote."""
+    return load_file(path)

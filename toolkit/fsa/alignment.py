@@ -1,12 +1,15 @@
-"""Forced alignment of one utterance."""
+"""Forced alignment: the best path of frames through the graph of their transcript."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import k2
+import torch
 from torch import Tensor
 
-from toolkit.fsa.search import Beam, best_paths, search_lattices
+from toolkit.fsa.search import Beam, BestPath, best_paths, search_lattices
+from toolkit.fsa.transcript import phone_and_word
+from toolkit.hmm.senones import Senones
 
 
 @dataclass(frozen=True)
@@ -28,35 +31,71 @@ class AlignConfig:
         return [first, *(first.widened(factor) for factor in self.retries)]
 
 
+@dataclass(frozen=True)
+class TrainingGraph:
+    """The graph of a transcript, over the few pdfs that occur in it."""
+
+    fsa: k2.Fsa
+    """Reads label i + 1 for `pdfs[i]`, writes what `toolkit.fsa.transcript.begins` says."""
+    pdfs: Tensor
+    """[L] ascending."""
+
+    @classmethod
+    def of(cls, graph: k2.Fsa) -> "TrainingGraph":
+        """Renumber the labels of a graph that reads pdf + 1."""
+        arcs = graph.arcs.values().clone()
+        reads = arcs[:, 2] > 0
+        pdfs, labels = (arcs[reads, 2] - 1).unique(return_inverse=True)
+        arcs[reads, 2] = labels.int() + 1
+        return cls(k2.Fsa(arcs, aux_labels=graph.aux_labels), pdfs.long())
+
+
 @dataclass
 class Aligned:
     """One utterance's alignment."""
 
+    states: Tensor
+    """[T] int32, the state id of every frame."""
     pdfs: Tensor
     """[T] int32, the pdf of every frame."""
+    phones: list[int]
+    """The phones in order, silences among them."""
+    phone_frames: list[int]
+    """The frame in which each phone begins."""
     words: list[int]
     """The words, in the pronunciations chosen."""
-    word_frames: list[int]
-    """The frame in which each word begins."""
+    word_phones: list[int]
+    """For each word the position of its first phone in `phones`."""
     score: float
     """Log-likelihood per frame, unscaled."""
     beam: float
     """The search beam that found it."""
 
+    @property
+    def word_frames(self) -> list[int]:
+        """The frame in which each word begins."""
+        return [self.phone_frames[phone] for phone in self.word_phones]
 
-def force_align(log_likelihoods: Tensor, graph: k2.Fsa, config: AlignConfig) -> Aligned | None:
-    """The best path of log_likelihoods[T, P] through a training graph; None if there is none."""
-    return force_align_batch([log_likelihoods], [graph], config)[0]
+
+def force_align(
+    log_likelihoods: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
+) -> Aligned | None:
+    """The best path of log_likelihoods[T, L] through a training graph; None if there is none."""
+    return force_align_batch([log_likelihoods], [graph], senones, config)[0]
 
 
 def force_align_batch(
-    log_likelihoods: Sequence[Tensor], graphs: Sequence[k2.Fsa], config: AlignConfig
+    log_likelihoods: Sequence[Tensor],
+    graphs: Sequence[TrainingGraph],
+    senones: Senones,
+    config: AlignConfig,
 ) -> list[Aligned | None]:
     """Align several utterances at once, each as `force_align` would, in a fraction of the time.
 
     Args:
-      log_likelihoods: for each utterance [T_n, P].
-      graphs: for each its training graph.
+      log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
+      graphs: for each its training graph, from `TranscriptCompiler`.
+      senones: those of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
     found: list[Aligned | None] = [None] * len(graphs)
@@ -67,14 +106,34 @@ def force_align_batch(
         open_ones.sort(key=lambda i: (-len(log_likelihoods[i]), i))
         lattices = search_lattices(
             [log_likelihoods[i] * config.acoustic_scale for i in open_ones],
-            k2.create_fsa_vec([graphs[i] for i in open_ones]),
+            k2.create_fsa_vec([graphs[i].fsa for i in open_ones]),
             beam,
         )
         for i, path in zip(open_ones, best_paths(lattices), strict=True):
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
-                found[i] = Aligned(
-                    path.pdfs.int(), path.words, path.word_frames, score, beam.search
-                )
+                path.pdfs = graphs[i].pdfs[path.pdfs.long()]
+                found[i] = _aligned(path, senones, score, beam.search)
         open_ones = [i for i in open_ones if found[i] is None]
     return found
+
+
+def _aligned(path: BestPath, senones: Senones, score: float, beam: float) -> Aligned:
+    """Read phones and words off a path's output labels."""
+    pairs = [phone_and_word(label) for label in path.words]
+    phones = [phone for phone, _ in pairs]
+    topology = senones.topology
+    entered = torch.zeros(len(path.pdfs), dtype=torch.int64)
+    entered[path.word_frames] = 1
+    first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
+    states = first[entered.cumsum(0) - 1] + senones.state_of_pdf[path.pdfs.long()]
+    return Aligned(
+        states=states.int(),
+        pdfs=path.pdfs.int(),
+        phones=phones,
+        phone_frames=path.word_frames,
+        words=[word for _, word in pairs if word],
+        word_phones=[i for i, (_, word) in enumerate(pairs) if word],
+        score=score,
+        beam=beam,
+    )

@@ -1,20 +1,27 @@
-"""The decoding graph: H, L and G composed."""
+"""The decoding graph: H, C, L and G composed."""
 
 import k2
 import torch
 
+from toolkit.fsa.hmm import expand_phones
+from toolkit.hmm.senones import Senones
+
 
 def compile_decoding_graph(
-    h: k2.Fsa, lexicon: k2.Fsa, grammar: k2.Fsa, first_phone_disambig: int, first_word_disambig: int
+    senones: Senones,
+    lexicon: k2.Fsa,
+    grammar: k2.Fsa,
+    first_phone_disambig: int,
+    first_word_disambig: int,
 ) -> k2.Fsa:
-    """H∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the reading side.
+    """H∘C∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the reading side.
 
-    The order of operations is icefall's compile_hlg, with two differences: H is epsilon-free by
-    construction (see `hmm_transducer`), and the graph keeps G's own scores as the attribute
-    `lm_scores`, so that a rescoring pass can replace them and leave the rest.
+    The order of operations is icefall's compile_hlg, with two differences: H and C are not
+    composed but written out (see `expand_phones`), and the graph keeps G's own scores as the
+    attribute `lm_scores`, so that a rescoring pass can replace them and leave the rest.
 
     Args:
-      h: pdf + 1 to phones.
+      senones: HMMs in context.
       lexicon: phones with disambiguation symbols to words.
       grammar: words, back-off on `#0`.
       first_phone_disambig: phone ids from here on are disambiguation symbols.
@@ -26,10 +33,7 @@ def compile_decoding_graph(
     lg = _without_disambiguation(lg, first_phone_disambig, first_word_disambig)
     lg = k2.connect(k2.remove_epsilon(lg))
     lg.aux_labels = lg.aux_labels.remove_values_eq(0)
-    graph = k2.connect(k2.compose(k2.arc_sort(h), k2.arc_sort(lg)))
-    if bool((graph.labels == 0).any()):
-        raise AssertionError("the decoding graph reads epsilons")
-    return k2.arc_sort(graph)
+    return expand_phones(lg, senones)
 
 
 def _without_disambiguation(lg: k2.Fsa, first_phone: int, first_word: int) -> k2.Fsa:

@@ -1,40 +1,201 @@
-"""H: the transducer from pdfs to phones."""
+"""C and H: a graph over phones becomes one over the pdfs of their HMM states in context."""
+
+from functools import cached_property
 
 import k2
+import numpy as np
+import torch
 
-from toolkit.fsa.arcs import EPSILON, Arc, fsa_from_arcs
-from toolkit.hmm.topology import Topology
+from toolkit.fsa.arcs import FINAL
+from toolkit.hmm.senones import Senones
 
 
-def hmm_transducer(topology: Topology) -> k2.Fsa:
-    """H reads one label per frame, pdf + 1, and writes each phone as it is entered.
+def expand_phones(graph: k2.Fsa, senones: Senones, open_end: bool = False) -> k2.Fsa:
+    """Put every phone of a graph into its context and write it as the states of its HMM.
 
-    A state stands for (phone, HMM state just emitted). Phones follow each other directly, from the
-    exits of one to the first state of the other, without epsilons on the reading side: composed
-    with an epsilon-free graph it gives a graph that dense search can use at once. That costs
-    (number of phones)^2 arcs, some thousands.
+    The same as composing H, C and the graph, with two differences. A phone's unit is chosen when
+    the phone is entered, from all that may follow, instead of one phone late: what an arc writes
+    is written in the frame in which its phone begins. And C's P^2 states are never built: only the
+    contexts that occur are, so that decoding graphs and those of single transcripts are made by
+    this same function, and cannot disagree about silence, context or topology.
+
+    The result has a chain of states for every pair of a state of `graph` and a unit that ends
+    there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
+    that end where it starts. There are no epsilons: dense search needs none removed.
+
+    Args:
+      graph: phones with neither epsilons nor disambiguation symbols to words; `lm_scores` are
+        kept if there are any.
+      senones: topology and tree. The graph's edges count as silence (see `phone_contexts`).
+      open_end: let the graph end in any state, in the middle of phones too.
+
+    Returns:
+      A connected transducer that reads pdf + 1 and writes what `graph` wrote, arcs sorted.
     """
-    first_state = {}
-    count = 1
-    for phone in topology.phone_ids():
-        first_state[phone] = count
-        count += topology.num_states(phone)
+    arcs = graph.arcs.values().numpy()[:, :3].astype(np.int64)
+    ids = np.arange(len(arcs))
+    final = arcs[:, 2] == FINAL
+    chains, entries = _contexts(arcs[~final], ids[~final], arcs[final, 0], senones)
+    parts = [_inside(chains), _entries(chains, *entries), _finals(chains, arcs, final, open_end)]
+    return _assemble(np.concatenate(parts), graph)
 
-    def enter(source: int, arcs: list[Arc]) -> None:
-        for phone, state in first_state.items():
-            arcs.append((source, state, topology.pdf(phone, 0) + 1, phone, 0.0))
 
-    arcs: list[Arc] = []
-    finals = []
-    enter(0, arcs)
-    for phone, first in first_state.items():
-        for state in range(topology.num_states(phone)):
-            label = topology.pdf(phone, state) + 1
-            if state in topology.loops(phone):
-                arcs.append((first + state, first + state, label, EPSILON, 0.0))
-            if state > 0:
-                arcs.append((first + state - 1, first + state, label, EPSILON, 0.0))
-        for state in topology.exits(phone):
-            enter(first + state, arcs)
-            finals.append(first + state)
-    return fsa_from_arcs(arcs, finals)
+class _Chains:
+    """The chains of HMM states: for each where its phone leads to, its unit, its first state."""
+
+    def __init__(self, state: np.ndarray, unit: np.ndarray, senones: Senones) -> None:
+        self.state, self.unit = state, unit
+        self.units, self.topology = senones.units, senones.topology
+        sizes = np.array([0, *map(self.topology.num_states, self.topology.phone_ids())])
+        self.first = 1 + np.append(0, sizes[self.phone].cumsum())  # 0 starts, [-1] is final
+
+    @cached_property
+    def phone(self) -> np.ndarray:
+        """[chains] phone ids."""
+        return self.units.phone[self.unit]
+
+    def by_topology(self, chain: np.ndarray | None = None) -> list[tuple[int, np.ndarray]]:
+        """Silence and speech: an example phone, and the chains (or positions in `chain`, where
+        negative ones are neither) that have its topology."""
+        topology = self.topology
+        silent = np.array([False, *(p in topology.silence_phones for p in topology.phones)])
+        is_silent = silent[self.phone] if chain is None else silent[self.phone[chain]]
+        valid = True if chain is None else chain >= 0
+        kinds = []
+        for kind in (is_silent & valid, ~is_silent & valid):
+            mine = np.flatnonzero(kind)
+            if len(mine):
+                chosen = mine[0] if chain is None else chain[mine[0]]
+                kinds.append((int(self.phone[chosen]), mine))
+        return kinds
+
+
+def _contexts(
+    arcs: np.ndarray, ids: np.ndarray, ends: np.ndarray, senones: Senones
+) -> tuple[_Chains, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The chains, and which arc leads from which chain (-1: the start) to which."""
+    source, target, phone = arcs.T
+    units, silence = senones.units, senones.topology.silence
+    num_phones, num_units = len(units.index), len(units.phone)
+    # What may precede and follow each state: (state, phone) pairs as sorted keys.
+    before = np.unique(np.append(target * num_phones + phone, silence))  # state 0 starts
+    after = np.unique(np.append(source * num_phones + phone, ends * num_phones + silence))
+
+    # Each arc with each phone before it and each behind it, and the unit that it then is.
+    arc, pair = _join(source, before // num_phones)
+    left = before[pair] % num_phones
+    row, pair = _join(target[arc], after // num_phones)
+    arc, left, right = arc[row], left[row], after[pair] % num_phones
+    unit = units.index[left, phone[arc], right]
+    key, chain = np.unique(target[arc] * num_units + unit, return_inverse=True)
+    chains = _Chains(key // num_units, key % num_units, senones)
+
+    # Each arc, by the phone before it, with the chains that it may enter.
+    width = len(key) + 1
+    entry = np.unique((arc * num_phones + left) * width + chain)
+    entered, arc_left = entry % width, entry // width
+    arc, left = arc_left // num_phones, arc_left % num_phones
+
+    # A chain leads on to the arcs of its state whose phone its unit foresees.
+    chain_key = chains.state * num_phones + chains.phone
+    order = np.argsort(chain_key, kind="stable")
+    row, pair = _join(source[arc] * num_phones + left, chain_key[order])
+    origin = order[pair]
+    fits = units.right[chains.unit[origin], phone[arc[row]]]
+    row, origin = row[fits], origin[fits]
+    begins = np.flatnonzero((source[arc] == 0) & (left == silence))
+    row = np.append(begins, row)
+    origin = np.append(np.full(len(begins), -1), origin)
+    return chains, (origin, ids[arc[row]], entered[row])
+
+
+def _join(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of equal keys: positions in `left` and in `right`, which is sorted."""
+    low, high = np.searchsorted(right, left), np.searchsorted(right, left, side="right")
+    counts = high - low
+    rows = np.repeat(np.arange(len(left)), counts)
+    offsets = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
+    return rows, low[rows] + offsets
+
+
+def _inside(chains: _Chains) -> np.ndarray:
+    """The arcs within chains: [n, 4] source, target, label, the arc of the graph (-1: none)."""
+    parts = []
+    for phone, mine in chains.by_topology():
+        pairs = np.array(
+            [
+                (state, following)
+                for state in range(chains.topology.num_states(phone))
+                for following in chains.topology.successors(phone, state)
+            ]
+        )
+        first = chains.first[mine][:, None]
+        pdfs = chains.units.pdfs[chains.unit[mine]][:, pairs[:, 1]]
+        parts.append(_arcs(first + pairs[:, 0], first + pairs[:, 1], pdfs, -1))
+    return np.concatenate(parts)
+
+
+def _entries(
+    chains: _Chains, origin: np.ndarray, arc: np.ndarray, entered: np.ndarray
+) -> np.ndarray:
+    """The arcs into chains, from the start (origin -1) or from every exit of another chain."""
+    pdf, target = chains.units.pdfs[chains.unit[entered], 0], chains.first[entered]
+    begin = origin < 0
+    parts = [_arcs(np.zeros(begin.sum()), target[begin], pdf[begin], arc[begin])]
+    for phone, mine in chains.by_topology(origin):
+        for state in chains.topology.exits(phone):
+            source = chains.first[origin[mine]] + state
+            parts.append(_arcs(source, target[mine], pdf[mine], arc[mine]))
+    return np.concatenate(parts)
+
+
+def _finals(chains: _Chains, arcs: np.ndarray, final: np.ndarray, open_end: bool) -> np.ndarray:
+    """The arcs to the final state: from the exits of chains that end where the graph may."""
+    last = chains.first[-1]
+    if open_end:
+        return _arcs(np.arange(1, last), last, FINAL - 1, -1)
+    ids = np.flatnonzero(final)
+    order = np.argsort(arcs[ids, 0], kind="stable")
+    chain, pair = _join(chains.state, arcs[ids[order], 0])
+    fits = chains.units.right[chains.unit[chain], chains.topology.silence]
+    chain, arc = chain[fits], ids[order][pair[fits]]
+    parts = [np.zeros((0, 4), dtype=np.int64)]
+    for phone, mine in chains.by_topology(chain):
+        for state in chains.topology.exits(phone):
+            parts.append(_arcs(chains.first[chain[mine]] + state, last, FINAL - 1, arc[mine]))
+    return np.concatenate(parts)
+
+
+def _arcs(
+    source: np.ndarray, target: np.ndarray, pdf: np.ndarray | int, arc: np.ndarray | int
+) -> np.ndarray:
+    table = np.empty((np.size(source), 4), dtype=np.int64)
+    for column, values in enumerate((source, target, np.asarray(pdf) + 1, arc)):
+        table[:, column] = np.reshape(values, -1)
+    return table
+
+
+def _assemble(table: np.ndarray, graph: k2.Fsa) -> k2.Fsa:
+    """The transducer of [n, 4] (source, target, label, arc of `graph`), with what that arc has."""
+    table = table[np.lexsort((table[:, 1], table[:, 2], table[:, 0]))]
+    origin = torch.from_numpy(table[:, 3])
+    has = origin >= 0
+    scores = torch.where(has, graph.scores[origin.clamp(min=0)], 0.0)
+    columns = torch.from_numpy(table[:, :3].astype(np.int32))
+    arcs = torch.cat([columns, scores.view(torch.int32)[:, None]], dim=1).contiguous()
+    words = graph.aux_labels
+    if isinstance(words, k2.RaggedTensor):
+        # Row 0 of the padded words is empty: it serves the arcs that write nothing.
+        splits = words.shape.row_splits(1)
+        shape = k2.ragged.create_ragged_shape2(
+            torch.cat([splits[:1], splits]), cached_tot_size=len(words.values)
+        )
+        padded = k2.RaggedTensor(shape, words.values)
+        aux, _ = padded.index((origin + 1).int(), axis=0)
+    else:
+        aux = torch.where(has, words[origin.clamp(min=0)], 0)
+        aux[columns[:, 2] == FINAL] = FINAL
+    fsa = k2.Fsa(arcs, aux_labels=aux)
+    if hasattr(graph, "lm_scores"):
+        fsa.lm_scores = torch.where(has, graph.lm_scores[origin.clamp(min=0)], 0.0)
+    return k2.arc_sort(k2.connect(fsa))

@@ -72,7 +72,7 @@ def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.
     """The lattices of several utterances in one call, which saves k2's work per frame.
 
     Args:
-      scores: for each utterance [T_n, P], the longest first, none empty.
+      scores: for each utterance [T_n, P_n], the longest first, none empty.
       graphs: an FsaVec with a graph for each utterance.
       beam: the pruning of each.
 
@@ -83,17 +83,16 @@ def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.
       GraphMismatchError: a graph has labels without a column in `scores` (k2 itself would read
         beyond the matrix).
     """
-    top = int(graphs.labels.max())
-    if top > scores[0].shape[1]:
+    top, columns = int(graphs.labels.max()), max(x.shape[1] for x in scores)
+    if top > columns:
         raise GraphMismatchError(
-            f"the graph knows {top} pdfs, the acoustic model {scores[0].shape[1]}: they come from"
+            f"the graph knows {top} pdfs, the acoustic model {columns}: they come from"
             " different runs; make the graph again with this model's topology"
         )
     # Column 0 belongs to epsilon, which no graph reads.
-    longest = len(scores[0])
-    padded = scores[0].new_full((len(scores), longest, scores[0].shape[1] + 1), -1e10)
+    padded = scores[0].new_full((len(scores), len(scores[0]), columns + 1), -1e10)
     for row, values in zip(padded, scores, strict=True):
-        row[: len(values), 1:] = values
+        row[: len(values), 1 : values.shape[1] + 1] = values
     segments = [[n, 0, len(values)] for n, values in enumerate(scores)]
     dense = k2.DenseFsaVec(padded, torch.tensor(segments, dtype=torch.int32))
     return k2.intersect_dense_pruned(

@@ -1,12 +1,25 @@
-"""Training graphs: what a transcript may sound like."""
+"""Transcript graphs: what a transcript may sound like, phone by phone."""
 
 from collections.abc import Sequence
 
 import k2
 
-from toolkit.fsa.arcs import EPSILON, Arc, fsa_from_arcs
+from toolkit.fsa.arcs import Arc, fsa_from_arcs
 
 Pronunciations = Sequence[Sequence[int]]
+
+# No language has as many phones, so that word and phone fit into one label together.
+PHONE_LIMIT = 2048
+
+
+def begins(phone: int, word: int = 0) -> int:
+    """The output label of an arc that enters a phone, and with its first phone a word."""
+    return word * PHONE_LIMIT + phone
+
+
+def phone_and_word(label: int) -> tuple[int, int]:
+    """The phone and the word (0: none) of a label that `begins` made."""
+    return label % PHONE_LIMIT, label // PHONE_LIMIT
 
 
 def transcript_graph(
@@ -20,13 +33,13 @@ def transcript_graph(
       silence: the id of the silence phone, allowed at both ends and between any two words.
 
     Returns:
-      An acyclic transducer without epsilons on the phone side; a word is written on the first
-      phone of its pronunciation. Pronunciations and silence are equally likely.
+      An acyclic transducer without epsilons that writes on every arc what begins there: see
+      `begins`. Pronunciations and silence are equally likely.
     """
     arcs: list[Arc] = []
     # Boundary i has two states: `plain` (no silence heard) and `after` (behind a silence).
     plain, after, count = 0, 1, 2
-    arcs.append((plain, after, silence, EPSILON, 0.0))
+    arcs.append((plain, after, silence, begins(silence), 0.0))
     for word, variants in zip(words, pronunciations, strict=True):
         following, following_after = count, count + 1
         count += 2
@@ -35,15 +48,9 @@ def transcript_graph(
             count += len(inner)
             stations = [*inner, following]
             for source in (plain, after):
-                arcs.append((source, stations[0], phones[0], word, 0.0))
+                arcs.append((source, stations[0], phones[0], begins(phones[0], word), 0.0))
             for i, phone in enumerate(phones[1:]):
-                arcs.append((stations[i], stations[i + 1], phone, EPSILON, 0.0))
-        arcs.append((following, following_after, silence, EPSILON, 0.0))
+                arcs.append((stations[i], stations[i + 1], phone, begins(phone), 0.0))
+        arcs.append((following, following_after, silence, begins(silence), 0.0))
         plain, after = following, following_after
     return fsa_from_arcs(arcs, [plain, after])
-
-
-def training_graph(h: k2.Fsa, transcript: k2.Fsa) -> k2.Fsa:
-    """H composed with a transcript: reads pdf + 1 per frame, writes words."""
-    graph = k2.connect(k2.compose(k2.arc_sort(h), k2.arc_sort(transcript)))
-    return k2.arc_sort(graph)

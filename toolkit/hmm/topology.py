@@ -1,7 +1,9 @@
-"""HMM topologies: the states of a phone, their order, the pdf that each one emits."""
+"""HMM topologies: the states of a phone and their order."""
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -19,6 +21,8 @@ class Topology:
 
     At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
     first state and left from its last, so that it lasts at least as many frames as it has states.
+    The five states of silence and noise are Kaldi's: between the first and the last the others
+    follow each other in any order, since pauses have no course.
     At 30 ms (`at_low_rate`, C3) a phone is an onset of exactly one frame and a rest of any length,
     none included: the topology of Kaldi's chain models. The onset tells one long phone from two
     equal ones, which the paper's single-state phones cannot.
@@ -34,9 +38,8 @@ class Topology:
     """Those of `phones` that are not speech."""
     states: int = 3
     """HMM states of a speech phone."""
-    silence_states: int = 3
-    """HMM states of a silence phone."""
-
+    silence_states: int = 5
+    """HMM states of a silence phone (Kaldi: 5)."""
     onset: bool = False
     """Whether each phone's first state lasts one frame and its second may be left out."""
 
@@ -54,26 +57,42 @@ class Topology:
         silence = self.phones[phone - 1] in self.silence_phones
         return self.silence_states if silence else self.states
 
-    def pdf(self, phone: int, state: int) -> int:
-        """The pdf of one state of a phone: monophones number them phone by phone from 0."""
-        return sum(self.num_states(p) for p in range(1, phone)) + state
+    def state_id(self, phone: int, state: int) -> int:
+        """The number of one state of a phone, counted phone by phone from 0."""
+        return self.first_state_ids[phone - 1] + state
+
+    @cached_property
+    def first_state_ids(self) -> list[int]:
+        """For each phone the id of its first state."""
+        return list(accumulate((self.num_states(p) for p in self.phone_ids()), initial=0))[:-1]
 
     @property
-    def num_pdfs(self) -> int:
-        """The number of different pdfs."""
+    def num_state_ids(self) -> int:
+        """The number of states of all phones together."""
         return sum(self.num_states(p) for p in self.phone_ids())
+
+    @property
+    def silence(self) -> int:
+        """The id of the phone of pauses, the first of `silence_phones`."""
+        return self.phones.index(self.silence_phones[0]) + 1
 
     def phone_ids(self) -> range:
         """The phones' ids: 1, 2, ..."""
         return range(1, len(self.phones) + 1)
 
-    def phone_of_pdf(self) -> list[int]:
-        """For each pdf the id of its phone."""
+    @cached_property
+    def phone_of_state_id(self) -> list[int]:
+        """For each state id the id of its phone."""
         return [p for p in self.phone_ids() for _ in range(self.num_states(p))]
 
-    def loops(self, phone: int) -> range:
-        """The states that may last longer than a frame."""
-        return range(1 if self.onset else 0, self.num_states(phone))
+    def successors(self, phone: int, state: int) -> range:
+        """The states that may follow a state within the phone, itself among them if it loops."""
+        states = self.num_states(phone)
+        if self.onset:
+            return range(1, 2)
+        if states > 3 and self.phones[phone - 1] in self.silence_phones and state < states - 1:
+            return range(min(state, 1), states if state else states - 1)
+        return range(state, min(state + 2, states))
 
     def exits(self, phone: int) -> range:
         """The states from which the phone may be left."""
@@ -82,29 +101,41 @@ class Topology:
 
     def min_frames(self, phone: int) -> int:
         """The fewest frames that the phone can last."""
-        return 1 if self.onset else self.num_states(phone)
+        if self.onset:
+            return 1
+        silence = self.phones[phone - 1] in self.silence_phones
+        return min(3, self.num_states(phone)) if silence else self.num_states(phone)
 
     def at_low_rate(self) -> "Topology":
         """The same phones for stacked 30 ms frames."""
         return replace(self, states=2, silence_states=2, onset=True)
 
-    def low_rate_targets(self, pdfs: Tensor) -> Tensor:
-        """The pdf in `at_low_rate` of every frame of an alignment with this topology.
+    def starts(self, states: Tensor) -> Tensor:
+        """Where in an alignment phones begin: state ids [T] -> bool [T].
+
+        Two equal phones in a row are told apart unless they have but one state, which loops.
+        """
+        phones = torch.tensor(self.phone_of_state_id)[states]
+        first = states == torch.tensor(self.first_state_ids)[phones - 1]
+        entered = torch.ones(len(states), dtype=torch.bool)
+        entered[1:] = (phones[1:] != phones[:-1]) | first[1:] & (~first[:-1] | self.onset)
+        return entered
+
+    def low_rate_targets(self, states: Tensor) -> Tensor:
+        """The state in `at_low_rate` of every frame of an alignment with this topology.
 
         The first three frames of a phone are its onset, so that taking every third frame, from
         whatever offset, meets the onset of every phone once.
 
         Args:
-          pdfs: [T] at 10 ms.
+          states: [T] state ids at 10 ms.
 
         Returns:
-          [T] int64, still at 10 ms.
+          [T] int64 state ids, still at 10 ms.
         """
-        phones = torch.tensor(self.phone_of_pdf())[pdfs]
-        entered = torch.ones(len(pdfs), dtype=torch.bool)
-        entered[1:] = (phones[1:] != phones[:-1]) | (pdfs[1:] < pdfs[:-1])
-        positions = torch.arange(len(pdfs))
-        since = positions - torch.where(entered, positions, 0).cummax(0).values
+        phones = torch.tensor(self.phone_of_state_id)[states]
+        positions = torch.arange(len(states))
+        since = positions - torch.where(self.starts(states), positions, 0).cummax(0).values
         return 2 * (phones - 1) + (since >= LOW_RATE_FACTOR).long()
 
     def save(self, path: Path) -> None:

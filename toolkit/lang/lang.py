@@ -59,6 +59,11 @@ class Lang:
         return [p for p in self.phones if p != EPSILON and not p.startswith("#")]
 
     @property
+    def position_dependent(self) -> bool:
+        """Whether phones are marked with their place in the word (see `in_position`)."""
+        return all(phone.endswith(("_B", "_I", "_E", "_S")) for phone in self.real_phones[2:])
+
+    @property
     def vocabulary(self) -> list[str]:
         """The words, sorted, without <UNK>."""
         return sorted(self.lexicon.keys() - {UNKNOWN})

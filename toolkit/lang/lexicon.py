@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.lang.text import read_lines
 from toolkit.stages.files import open_atomically
 
@@ -101,9 +102,25 @@ class Lexicon(dict[str, list[Pronunciation]]):
         """Return the phones in use, sorted."""
         return sorted({phone for variants in self.values() for p in variants for phone in p})
 
+    def in_position(self) -> "Lexicon":
+        """The same words with position-dependent phones."""
+        marked = {word: [in_position(phones) for phones in self[word]] for word in self}
+        return Lexicon(marked)
+
     def shortest(self) -> dict[str, int]:
         """Return every word's fewest phones, the base of a least duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
+
+
+def in_position(phones: Pronunciation) -> Pronunciation:
+    """Mark phones with their place in the word, as Kaldi does: _B, _I, _E, or _S for the only one.
+
+    SIL and SPN stand for themselves.
+    """
+    if len(phones) == 1:
+        return phones if phones[0] in (SILENCE, SPOKEN_NOISE) else (f"{phones[0]}_S",)
+    first, *inner, last = phones
+    return (f"{first}_B", *(f"{phone}_I" for phone in inner), f"{last}_E")
 
 
 def add_disambiguation(

@@ -64,7 +64,7 @@ def prepare_lang(
             "not one word of the training transcripts has a pronunciation; do lexicon and "
             "transcripts belong to the same language?"
         )
-    lang = Lang.of(lexicon)
+    lang = Lang.of(lexicon.in_position() if config.position_dependent else lexicon)
     lang.save(out)
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")

@@ -27,17 +27,20 @@ class NeuralModel:
         self.normaliser = Normaliser.load(normaliser)
         self.log_priors = load_log_priors(folder)
 
-    def log_likelihoods(self, features: Tensor, state: MeanState | None = None) -> Tensor:
+    def log_likelihoods(
+        self, features: Tensor, state: MeanState | None = None, offset: int = 0
+    ) -> Tensor:
         """log p(s|x) - log p(s) for stored features.
 
         Args:
           features: [T, F] raw log-mel energies at 100 Hz.
           state: what the speaker's earlier utterances left behind; None for a new speaker.
+          offset: 0, 1 or 2, the raw frame that the first stack begins with.
 
         Returns:
-          [ceil(T / 3), P] at 33 Hz.
+          [ceil((T - offset) / 3), P] at 33 Hz.
         """
-        inputs = stack(self.normaliser.apply(features, state))
+        inputs = stack(self.normaliser.apply(features, state), offset)
         return log_posteriors(self.model, [inputs])[0] - self.log_priors
 
 
@@ -51,6 +54,8 @@ class NeuralScorer:
     """The file of the features' normaliser."""
     features: Path
     """A feature store of log-mel energies."""
+    offset: int = 0
+    """The raw frame that the first stack begins with: 0, 1 or 2."""
     frame_shift: float = 0.03
     """Seconds between frames."""
 
@@ -63,6 +68,8 @@ class NeuralScorer:
     def _model(self) -> NeuralModel:
         return NeuralModel(self.model, self.normaliser)
 
-    def log_likelihoods(self, utterance: str) -> Tensor:
-        """Scaled likelihoods of every pdf, [T, P], the speaker's earlier utterances known."""
-        return self._model.log_likelihoods(self.store.load(utterance), self.store.state(utterance))
+    def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
+        """Scaled likelihoods, [T, P] or of `pdfs` alone, the speaker's earlier utterances known."""
+        features, state = self.store.load(utterance), self.store.state(utterance)
+        scores = self._model.log_likelihoods(features, state, self.offset)
+        return scores if pdfs is None else scores[:, pdfs]

@@ -1,0 +1,254 @@
+"""A made-up language, planted alignments, and speech drawn from known Gaussians."""
+
+import json
+import random
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+
+class Planter:
+    """Plants random words: seed -> durations, noise and words."""
+
+    def __init__(self, context: bool) -> None:
+        pytest.importorskip("k2")
+        from toolkit.align.graphs import TranscriptCompiler
+        from toolkit.hmm.senones import Senones
+        from toolkit.hmm.topology import Topology
+        from toolkit.hmm.tree import Leaf, Root, Split, Tree
+        from toolkit.lang.lang import Lang
+        from toolkit.lang.lexicon import Lexicon
+
+        rng = random.Random(0)
+        phones = list("ABCDEFGH")
+        self.names = [f"W{i}" for i in range(30)]
+        self.lang = Lang.of(
+            Lexicon({w: [tuple(rng.choices(phones, k=rng.randint(2, 5)))] for w in self.names})
+        )
+        topology = Topology(tuple(self.lang.real_phones))
+        if context:
+            yes, roots, pdf = frozenset({1, 3, 4, 5}), [], 0
+            for phone in topology.phone_ids():
+                for state in range(topology.num_states(phone)):
+                    leaves = [Leaf(pdf, 0)]
+                    if phone > 2:  # silence and noise do not depend on context
+                        leaves.append(Leaf(pdf + 1, 0))
+                    node = leaves[0]
+                    if len(leaves) == 2:
+                        ask = "left" if state < 2 else "right"
+                        node = Split(ask, yes, 0.0, 0, leaves[0], leaves[1])
+                    roots.append(Root((phone,), state, node))
+                    pdf += len(leaves)
+            self.senones = Senones(topology, Tree(topology.phones, tuple(roots)))
+        else:
+            self.senones = Senones.monophone(topology)
+        self.compiler = TranscriptCompiler(self.lang, self.senones)
+
+    def __call__(self, count, seed=0, pauses=None, chance=0.2, noise=3.0) -> SimpleNamespace:
+        """Words in a row, the frame in which each begins, and scores [T, P].
+
+        `pauses` gives frames of silence before words by their number.
+        """
+        rng = random.Random(seed)
+        topology = self.senones.topology
+        silence = [topology.state_id(1, s) for s in range(5)]
+        words, starts, path = [], [], []
+        pauses = pauses or {}
+        for i in range(count + 1):
+            length = pauses.get(i, rng.randint(5, 40) if rng.random() < chance else 0)
+            path += [
+                silence[min(k, 1 + k % 3)] if k < length - 1 else silence[4] for k in range(length)
+            ]
+            if i < count:
+                words.append(rng.choice(self.names))
+                starts.append(len(path))
+                for phone in self.lang.pronunciation_ids(words[-1])[0]:
+                    for state in range(3):
+                        path += [topology.state_id(phone, state)] * rng.randint(1, 4)
+        pdfs = self.senones.pdfs(torch.tensor(path))
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randn(len(path), self.senones.num_pdfs, generator=generator) * noise
+        scores[range(len(path)), pdfs] += 8.0
+        return SimpleNamespace(words=words, starts=starts, scores=scores)
+
+
+@pytest.fixture(scope="session", params=["monophones", "triphones"])
+def plant(request):
+    return Planter(request.param == "triphones")
+
+
+@pytest.fixture(scope="session")
+def plant_monophones():
+    return Planter(False)
+
+
+class DrawnSpeech:
+    """A feature store of frames drawn from known Gaussians, and what was drawn.
+
+    Phones are A, B, X, Y; a word is A or B followed by X or Y. X sounds behind A as Y does behind
+    B, and the other way round: without context nobody tells them apart. `distort` gives speakers
+    an affine transform (matrix, offset) of their frames; the utterances in `truncated` have but
+    two frames.
+    """
+
+    words = ("AX", "AY", "BX", "BY")
+    dimension = 3
+
+    def __init__(self, folder, utterances=12, seed=0, distort=None, truncated=()) -> None:
+        pytest.importorskip("k2")
+        from toolkit.hmm.topology import Topology
+        from toolkit.lang.lang import Lang
+        from toolkit.lang.lexicon import Lexicon
+
+        lang = Lang.of(Lexicon({word: [tuple(word)] for word in self.words}))
+        self.topology = Topology(tuple(lang.real_phones))
+        self.phones = lang.phones
+        self.cepstra, self.lang = folder / "plp", folder / "lang"
+        lang.save(self.lang)
+        self.transcripts, self.states, frames = {}, {}, {}
+        rng = random.Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        for speaker in ("anna", "bert", "carl"):
+            matrix, offset = (distort or {}).get(speaker, (torch.eye(3), torch.zeros(3)))
+            for number in range(utterances):
+                name = f"{speaker}-{number:02d}"
+                words = rng.choices(self.words, k=rng.randint(4, 6))
+                phones = self._with_pauses(words, rng)
+                means, states = zip(*self._path(phones, rng), strict=True)
+                x = torch.tensor(means) + torch.randn(len(means), 3, generator=generator)
+                x = x @ matrix.T + offset
+                kept = 2 if name in truncated else len(states)
+                self.transcripts[name] = words
+                self.states[name] = torch.tensor(states)[:kept]
+                frames[name] = x[:kept]
+        self._write(frames)
+
+    @classmethod
+    def mean(cls, left, phone, state):
+        """Where the frames of a phone's state lie, by the phone before it."""
+        places = {"SIL": (-4.0, -4.0, 0.0), "A": (6.0, 0.0, 0.0), "B": (0.0, 6.0, 0.0)}
+        x, y, z = places.get(phone, (0.0, 0.0, 0.0))
+        if phone in "XY":
+            z = 6.0 if (left == "A") == (phone == "X") else -6.0
+        return (x, y, z) if phone == "SIL" else (x - state, y - state, z + state)
+
+    def _with_pauses(self, words, rng):
+        """The phones of words, silence at both edges and now and then between them."""
+        phones = ["SIL"]
+        for word in words:
+            phones += [*word, *(["SIL"] if rng.random() < 0.2 else [])]
+        return phones if phones[-1] == "SIL" else [*phones, "SIL"]
+
+    def _path(self, phones, rng):
+        """(mean, state id) of every frame."""
+        for left, phone in zip(["SIL", *phones], phones, strict=False):
+            for state in range(self.topology.num_states(self.phones[phone])):
+                for _ in range(rng.randint(1, 3)):
+                    yield (
+                        self.mean(left, phone, state),
+                        self.topology.state_id(self.phones[phone], state),
+                    )
+
+    def _write(self, frames):
+        from lhotse.testing.dummies import dummy_recording
+
+        from toolkit.corpus.manifest import make_cut
+        from toolkit.features.frontend import FrontendConfig
+        from toolkit.features.shards import write_shard
+
+        config = FrontendConfig(num_mel_bins=self.dimension)
+        shards = []
+        for number, speakers in enumerate((("anna", "bert"), ("carl",))):
+            cuts = []
+            for name, words in self.transcripts.items():
+                speaker = name.partition("-")[0]
+                if speaker in speakers:
+                    cut = make_cut(name, dummy_recording(0), " ".join(words), speaker)
+                    cuts.append((cut, speaker, frames[name]))
+            written = write_shard(self.cepstra / "shards", number, cuts, config)
+            shards.append({"utterances": written[0], "frames": written[1]})
+        manifest = {
+            "frontend": asdict(config),
+            "utterances": len(frames),
+            "shards": shards,
+        }
+        (self.cepstra / "features.json").write_text(json.dumps(manifest))
+
+
+class Training:
+    """Trains the chain of GMM systems on drawn speech."""
+
+    names = ("mono", "tri", "lda_mllt", "sat")
+    trainers = {  # noqa: RUF012
+        "mono": "monophone.train_monophone",
+        "tri": "triphone.train_triphone",
+        "lda_mllt": "lda_mllt.train_lda_mllt",
+        "sat": "sat.train_sat",
+    }
+
+    def __init__(self, speech, root) -> None:
+        from toolkit.align.lda_mllt import LdaMlltConfig
+        from toolkit.align.monophone import MonophoneConfig
+        from toolkit.align.sat import SatConfig
+        from toolkit.align.training import EmConfig
+        from toolkit.align.triphone import TriphoneConfig
+        from toolkit.hmm.tree_build import TreeConfig
+
+        self.speech, self.root = speech, root
+        tree = TreeConfig(max_leaves=40, min_gain=50.0, min_frames=20)
+        em = EmConfig(iterations=6, realign=(2, 4), gaussians=60, grow_until=4)
+        mono = EmConfig(iterations=10, realign=(1, 2, 3, 5, 7), gaussians=40, grow_until=7)
+        self.configs = {
+            "mono": MonophoneConfig(mono),
+            "tri": TriphoneConfig(tree, em),
+            "lda_mllt": LdaMlltConfig(tree, em, splice=1, dimension=5, mllt=(2, 3)),
+            "sat": SatConfig(tree, em, fmllr=(2, 3)),
+        }
+
+    def __call__(self, name, out, **changed):
+        """Train one system, by default as the finished one of the chain was."""
+        import importlib
+
+        module, _, function = self.trainers[name].partition(".")
+        settings = {
+            "cepstra": self.speech.cepstra,
+            "transcripts": self.speech.transcripts,
+            "lang": self.speech.lang,
+            "config": self.configs[name],
+            "out": out,
+        }
+        if name != "mono":
+            settings["previous"] = self.root / self.names[self.names.index(name) - 1]
+        train = getattr(importlib.import_module(f"toolkit.align.{module}"), function)
+        return train(**settings | changed)
+
+    def system(self, name, folder=None, cepstra=None):
+        """One of the finished systems, its training speakers' transforms included."""
+        from toolkit.align.system import GmmSystem
+        from toolkit.features.cepstra import load_transforms
+
+        folder = folder or self.root / name
+        transforms = load_transforms(folder / "fmllr.safetensors")
+        system = GmmSystem.load(folder, cepstra or self.speech.cepstra)
+        return system if cepstra else system.adapted(transforms)
+
+
+@pytest.fixture(scope="session")
+def draw(tmp_path_factory):
+    """Drawn speech in a folder of its own."""
+    return lambda **options: DrawnSpeech(tmp_path_factory.mktemp("drawn"), **options)
+
+
+@pytest.fixture(scope="session")
+def speech(draw):
+    return draw()
+
+
+@pytest.fixture(scope="session")
+def training(speech, tmp_path_factory):
+    """The chain of GMM systems, trained, with what each training said."""
+    chain = Training(speech, tmp_path_factory.mktemp("trained"))
+    chain.headlines = {name: chain(name, chain.root / name) for name in chain.names}
+    return chain

@@ -1,0 +1,106 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
+
+FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1).filter(
+    lambda text: len(text.split()) == 1 and text.strip() == text and not text.startswith(";;")
+)
+MILLISECONDS = st.integers(0, 10_000_000)
+CONFIDENCE = st.none() | st.just(0.5)
+
+
+def test_the_form_is_kaldis(tmp_path):
+    entries = [
+        CtmEntry("a-1", "1", 0.0, 0.13, "IT'S"),
+        CtmEntry("a-1", "1", 0.13, 1 / 3, "SO", 0.98765),
+        CtmEntry("b", "A", 3661.5, 0.01, "ÜBER", 1.0),
+    ]
+    write_ctm(entries, tmp_path / "x" / "words.ctm")
+    assert (tmp_path / "x" / "words.ctm").read_text(encoding="utf-8").splitlines() == [
+        "a-1 1 0.000 0.130 IT'S",
+        "a-1 1 0.130 0.333 SO 0.9877",
+        "b A 3661.500 0.010 ÜBER 1.0000",
+    ]
+
+
+@given(st.lists(st.tuples(FIELD, FIELD, MILLISECONDS, MILLISECONDS, FIELD, CONFIDENCE)))
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    path = tmp_path_factory.getbasetemp() / "round.ctm"
+    entries = [CtmEntry(u, c, s / 1000, d / 1000, t, p) for u, c, s, d, t, p in rows]
+    write_ctm(entries, path)
+    found = read_ctm(path)
+    assert [(e.utterance, e.channel, e.token, e.confidence) for e in found] == [
+        (e.utterance, e.channel, e.token, e.confidence) for e in entries
+    ]
+    for one, other in zip(found, entries, strict=True):
+        assert one.start == pytest.approx(other.start, abs=1e-6)
+        assert one.end == pytest.approx(other.end, abs=1e-6)
+
+
+@given(st.lists(st.floats(0.0, 100.0), min_size=2, max_size=20))
+def test_neighbours_still_touch_after_rounding(tmp_path_factory, times):
+    path = tmp_path_factory.getbasetemp() / "touch.ctm"
+    times = sorted(times)
+    pairs = list(pairwise(times))
+    write_ctm([CtmEntry("u", "1", a, b - a, "w") for a, b in pairs], path)
+    milliseconds = [
+        (round(1000 * e.start), round(1000 * e.start) + round(1000 * e.duration))
+        for e in read_ctm(path)
+    ]
+    assert all(a[1] == b[0] for a, b in pairwise(milliseconds))
+
+
+def test_comments_blank_lines_and_windows_line_ends_are_read(tmp_path):
+    path = tmp_path / "a.ctm"
+    path.write_bytes(b"\xef\xbb\xbf;; made by hand\r\n\r\nu 1 0.5 .25 W 0.5\r\n  \nu\tA 1 2 V\n")
+    assert read_ctm(path) == [
+        CtmEntry("u", "1", 0.5, 0.25, "W", 0.5),
+        CtmEntry("u", "A", 1.0, 2.0, "V"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"u 1 0.5 0.25", "4 fields"),
+        (b"u 1 0.5 0.25 A B C", "7 fields"),
+        (b"u 1 x 0.25 A", "start 'x'"),
+        (b"u 1 0.5 nan A", "duration 'nan'"),
+        (b"u 1 -0.5 0.25 A", "start -0.5"),
+        (b"u 1 0.5 0.25 A B", "confidence 'B'"),
+        (b"u 1 0.5 0.25 \xff", "byte 14 is not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = tmp_path / "bad.ctm"
+    path.write_bytes(b"u 1 0 1 A\n" + line + b"\n")
+    with pytest.raises(CtmError, match=f"bad.ctm:2: {message}"):
+        read_ctm(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CtmError, match=r"none\.ctm: cannot read it"):
+        read_ctm(tmp_path / "none.ctm")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        CtmEntry("u", "1", -0.1, 0.2, "W"),
+        CtmEntry("u", "1", 0.1, -0.2, "W"),
+        CtmEntry("u", "1", float("nan"), 0.2, "W"),
+        CtmEntry("u", "1", 0.0, float("inf"), "W"),
+        CtmEntry("u v", "1", 0.0, 0.2, "W"),
+        CtmEntry("u", "1", 0.0, 0.2, ""),
+        CtmEntry("u", "", 0.0, 0.2, "W"),
+        CtmEntry(";;u", "1", 0.0, 0.2, "W"),
+    ],
+)
+def test_what_a_line_cannot_hold_is_refused_and_nothing_written(tmp_path, entry):
+    with pytest.raises(CtmError):
+        write_ctm([CtmEntry("a", "1", 0.0, 1.0, "W"), entry], tmp_path / "a.ctm")
+    assert list(tmp_path.iterdir()) == []

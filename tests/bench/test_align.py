@@ -1,0 +1,133 @@
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.bench import kaldi
+from toolkit.bench.planted_speech import PlantedSpeech
+from toolkit.hmm.gmm import Gmm
+
+STUB = """
+import sys
+import numpy as np
+task = np.load(sys.argv[1])
+print("ready", flush=True)
+for _ in sys.stdin:
+    {answer}
+    np.save(sys.argv[2], task["arcs"][:, 2])
+    print(0.25, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def speech():
+    return PlantedSpeech.make(words=200)
+
+
+def test_compares_all_sides(monkeypatch):
+    pytest.importorskip("k2")
+    from toolkit.bench import align
+
+    monkeypatch.delenv(kaldi.VARIABLE, raising=False)
+    for name, value in {"UTTERANCES": 3, "SECONDS": 3.0, "REPEATS": 3, "HOUR": 90.0}.items():
+        monkeypatch.setattr(align, name, value)
+    table = align.benchmark()
+    whole = table.row(align.OURS)
+    assert whole.ratio == 1.0
+    # Parts take less than the whole, on any machine.
+    for part in ("scores alone", "graphs alone"):
+        assert table.row(part).rate > whole.rate
+    assert {align.K2, align.BOTH} < {row.name for row in table.rows}
+    _, factors, correctness, missing, hour = table.notes
+    assert f"{1 / whole.rate:.5f} (target: at most 0.005" in factors
+    assert float(correctness.split("%")[0]) > 95
+    assert "not installed" in missing
+    assert "pip install kaldi-hmm-gmm==" in missing
+    assert "2 min" in hour  # a minute and a half, rounded
+    assert "under 2 GB, met" in hour
+
+
+def test_planted_speech_sounds_like_its_model(speech):
+    spoken = speech.utterance(3, 8.0)
+    assert 8.0 <= len(spoken.features) / 100 < 9.5
+    scores = speech.gmm.log_likelihoods(spoken.features)
+    best = scores.argmax(1) == speech.senones.pdfs(spoken.states)
+    assert 0.45 < best.float().mean() < 0.75  # as with real speech, see SPREAD
+    again = PlantedSpeech.make(words=200).utterance(3, 8.0)
+    assert again.words == spoken.words
+    assert torch.equal(again.features, spoken.features)
+    assert not torch.equal(speech.utterance(4, 8.0).features[:500], spoken.features[:500])
+
+
+def test_planted_model_has_the_size_asked_for():
+    gmm = PlantedSpeech.make(words=200, leaves=2, gaussians=3, dimension=5).gmm
+    assert gmm.num_pdfs == 39 * 3 * 2 + 2 * 5
+    assert gmm.means.shape[1] == 5
+    assert set(torch.bincount(gmm.owner).tolist()) == {2, 3, 4}
+    totals = torch.zeros(gmm.num_pdfs).index_add_(0, gmm.owner, gmm.weights)
+    torch.testing.assert_close(totals, torch.ones(gmm.num_pdfs))
+
+
+@pytest.fixture
+def task():
+    gmm = Gmm(torch.arange(9), torch.ones(9), torch.zeros(9, 2), torch.ones(9, 2))
+    arcs = torch.tensor([[0, 0, 1, 0], [0, 1, 2, 0], [1, 2, -1, 0]], dtype=torch.int32)
+    fsa = SimpleNamespace(arcs=SimpleNamespace(values=lambda: arcs))
+    return gmm, [SimpleNamespace(fsa=fsa, pdfs=torch.tensor([4, 7]))], [torch.zeros(5, 2)]
+
+
+def stand_in(monkeypatch, tmp_path, answer):
+    """Put a script in the place of the one that needs kaldi-hmm-gmm."""
+    (tmp_path / "kaldi_side.py").write_text(STUB.format(answer=answer))
+    monkeypatch.setattr(kaldi, "__file__", str(tmp_path / "kaldi.py"))
+    monkeypatch.setattr(kaldi, "_CHECK", "")
+    monkeypatch.setenv(kaldi.VARIABLE, sys.executable)
+
+
+def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch, tmp_path, task):
+    stand_in(monkeypatch, tmp_path, "pass")
+    with kaldi.KaldiSide(*task, tmp_path) as side:
+        side.align()
+        side.align()
+        assert side.processor_seconds == 0.5
+        assert side.pdfs().tolist() == [5, 8, -1]
+
+
+@pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
+def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
+    stand_in(monkeypatch, tmp_path, answer)
+    with kaldi.KaldiSide(*task, tmp_path) as side:
+        monkeypatch.setattr(kaldi, "PATIENCE", 0.5)
+        with pytest.raises(kaldi.KaldiUnavailableError, match="crashed, or gave no answer"):
+            side.align()
+
+
+@pytest.mark.parametrize(
+    ("python", "pinned", "reason"),
+    [
+        (sys.executable, "no-such-distribution==1.0", "PackageNotFoundError"),
+        (sys.executable, "numpy==0.1", "numpy .* is installed"),
+        ("no-such-python", "numpy==0.1", "No such file"),
+    ],
+)
+def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pinned, reason):
+    monkeypatch.setenv(kaldi.VARIABLE, python)
+    monkeypatch.setattr(kaldi, "PINNED", (pinned,))
+    with pytest.raises(kaldi.KaldiUnavailableError, match=reason):
+        kaldi.KaldiSide(*task, tmp_path)
+
+
+def test_kaldis_own_paths_are_those_of_exhaustive_search(monkeypatch, tmp_path, task):
+    gmm, graphs, _ = task
+    gmm = Gmm(gmm.owner, gmm.weights, torch.arange(9.0)[:, None].expand(9, 2), gmm.variances)
+    x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])
+    try:
+        side = kaldi.KaldiSide(gmm, graphs, [x], tmp_path)
+    except kaldi.KaldiUnavailableError as error:
+        pytest.skip(str(error))
+    with side:
+        side.align()
+        # Pdf 4 loops, pdf 7 ends: only the last frame can be 7.
+        assert np.array_equal(side.pdfs(), [4, 4, 4, 4, 7])

@@ -1,0 +1,126 @@
+"""A language of two phones and three words, small enough to enumerate all that can be said."""
+
+import itertools
+
+import pytest
+import torch
+
+SIL, A, B = 1, 2, 3
+
+
+class RandomTree:
+    """Ties contexts at random, each state of each phone on its own."""
+
+    def __init__(self, topology, variants):
+        size = len(topology.phones) + 1
+        generator = torch.Generator().manual_seed(variants)
+        shape = (topology.num_state_ids, size, size)
+        variant = torch.randint(variants, shape, generator=generator)
+        self.num_pdfs = variants * topology.num_state_ids
+        self._table = variant + variants * torch.arange(topology.num_state_ids)[:, None, None]
+
+    def table(self):
+        return self._table.int()
+
+
+class Toy:
+    """Its words, its HMMs, and by enumeration what a graph of them must accept."""
+
+    lexicon = {1: [(A, B)], 2: [(A,), (B, B)], 3: [(B,)]}  # noqa: RUF012 - word id -> phones
+    names = {1: "AB", 2: "A", 3: "B"}  # noqa: RUF012
+
+    def senones(self, form="plain", variants=1):
+        """Two phones of two states and silence of one, or of Kaldi's five; or all with onsets.
+
+        A state has up to `variants` pdfs: with one, context makes no difference.
+        """
+        from toolkit.hmm.senones import Senones
+        from toolkit.hmm.topology import Topology
+
+        phones, silence = ("SIL", "A", "B"), ("SIL",)
+        plain = Topology(phones, silence, states=2, silence_states=5 if form == "kaldi" else 1)
+        topology = plain.at_low_rate() if form == "onset" else plain
+        return Senones(topology, RandomTree(topology, variants))
+
+    def within(self, topology, phone, frames):
+        """All state sequences of one phone that lasts `frames` frames."""
+        states = topology.num_states(phone)
+        if topology.onset:
+            paths = [[0] + [1] * (frames - 1)]
+        elif states == 5:  # of silence: the first, then those between in any order, then the last
+            paths = [
+                [0] * first + list(middle) + [4] * (frames - first - len(middle))
+                for first in range(1, frames - 1)
+                for length in range(1, frames - first)
+                for middle in itertools.product((1, 2, 3), repeat=length)
+            ]
+        else:
+            rising = itertools.combinations_with_replacement(range(states), frames)
+            paths = [path for path in rising if set(path) == set(range(states))]
+        return [[topology.state_id(phone, state) for state in path] for path in paths]
+
+    def pdf_paths(self, hmms, phones, frames, begun=None):
+        """The pdfs of every path of a phone sequence that lasts `frames` frames.
+
+        Or, with `begun`, of the beginnings that enter that many of the phones.
+        """
+        found, topology = set(), hmms.topology
+        count = begun or len(phones)
+        for cuts in itertools.combinations(range(1, frames), count - 1):
+            parts = []
+            for i, (first, last) in enumerate(itertools.pairwise((0, *cuts, frames))):
+                more = range(5 if begun and i == count - 1 else 1)  # what the phone still lacks
+                paths = {
+                    tuple(path[: last - first])
+                    for n in more
+                    for path in self.within(topology, phones[i], last - first + n)
+                }
+                left = phones[i - 1] if i else SIL
+                right = phones[i + 1] if i + 1 < len(phones) else SIL
+                table = hmms.table[:, left, right].tolist()
+                parts.append({tuple(table[s] for s in path) for path in paths})
+            found |= {tuple(itertools.chain(*path)) for path in itertools.product(*parts)}
+        return found
+
+    def with_silences(self, words_phones):
+        """Phone sequences of words, silence optional at every boundary."""
+        for pauses in itertools.product([False, True], repeat=len(words_phones) + 1):
+            phones = [SIL] if pauses[0] else []
+            for word, pause in zip(words_phones, pauses[1:], strict=True):
+                phones += list(word) + ([SIL] if pause else [])
+            yield tuple(phones)
+
+    def sentence_paths(self, hmms, words, frames, whole=True):
+        """The pdfs of every path through a sentence, any pronunciations and silences.
+
+        Not whole: of every beginning of one.
+        """
+        found = set()
+        for phones in itertools.product(*(self.lexicon[w] for w in words)):
+            for sequence in self.with_silences(phones):
+                for begun in [None] if whole else range(1, len(sequence) + 1):
+                    if 0 < (begun or len(sequence)) <= frames:
+                        found |= self.pdf_paths(hmms, sequence, frames, begun)
+        return found
+
+    def training_graph(self, hmms, words, open_end=False):
+        from toolkit.fsa.alignment import TrainingGraph
+        from toolkit.fsa.hmm import expand_phones
+        from toolkit.fsa.transcript import transcript_graph
+
+        phones = transcript_graph(words, [self.lexicon[w] for w in words], SIL)
+        return TrainingGraph.of(expand_phones(phones, hmms, open_end))
+
+    def decoding_graph(self, hmms, grammar):
+        from toolkit.fsa.decoding_graph import compile_decoding_graph
+        from toolkit.fsa.lexicon import lexicon_transducer
+
+        # phones 4.. are #0 (G's back-off), #1 (a tells from ab, and b from bb), #2 (after silence)
+        entries = [(1, [A, B]), (2, [A, 5]), (2, [B, B]), (3, [B, 5])]
+        lexicon = lexicon_transducer(entries, SIL, 4, 4, 6)
+        return compile_decoding_graph(hmms, lexicon, grammar, 4, 4)
+
+
+@pytest.fixture(scope="session")
+def toy():
+    return Toy()

@@ -1,0 +1,193 @@
+"""Graphs accept the pdf sequences of their transcripts and no others, in training as decoding."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+k2 = pytest.importorskip("k2")
+
+from toolkit.fsa.alignment import AlignConfig, TrainingGraph, force_align  # noqa: E402
+from toolkit.fsa.arcs import FINAL, fsa_from_arcs  # noqa: E402
+from toolkit.fsa.hmm import expand_phones  # noqa: E402
+from toolkit.fsa.transcript import phone_and_word  # noqa: E402
+from toolkit.hmm.senones import Senones  # noqa: E402
+from toolkit.hmm.topology import Topology  # noqa: E402
+from toolkit.hmm.tree import Leaf, Root, Split, Tree  # noqa: E402
+
+FORMS = ("plain", "onset", "kaldi")
+
+
+def paths(graph, frames):
+    """(labels, output labels, scores, LM scores) of every path of so many frames."""
+    outgoing = {}
+    words = graph.aux_labels
+    words = words.tolist() if isinstance(words, k2.RaggedTensor) else [[w] for w in words.tolist()]
+    lm_scores = graph.lm_scores.tolist() if hasattr(graph, "lm_scores") else [0.0] * len(words)
+    arcs = graph.arcs.values()[:, :3].tolist()
+    rest = zip(words, graph.scores.tolist(), lm_scores, strict=True)
+    for (source, *arc), told in zip(arcs, rest, strict=True):
+        outgoing.setdefault(source, []).append((*arc, *told))
+    open_paths = [(0, (), (), 0.0, 0.0)]
+    for _ in range(frames):
+        open_paths = [
+            (to, (*read, label), (*wrote, *(w for w in words if w > 0)), total + score, lm + part)
+            for state, read, wrote, total, lm in open_paths
+            for to, label, words, score, part in outgoing.get(state, ())
+            if label != FINAL
+        ]
+    return [
+        (read, (*wrote, *(w for w in words if w > 0)), total + score, lm + part)
+        for state, read, wrote, total, lm in open_paths
+        for _, label, words, score, part in outgoing.get(state, ())
+        if label == FINAL
+    ]
+
+
+def read_by_training(graph, frames):
+    return [
+        tuple(graph.pdfs[[x - 1 for x in path[0]]].tolist()) for path in paths(graph.fsa, frames)
+    ]
+
+
+def sentence(words):
+    """A grammar of one sentence."""
+    arcs = [(i, i + 1, word, word, 0.0) for i, word in enumerate(words)]
+    return k2.arc_sort(fsa_from_arcs(arcs, [len(words)]))
+
+
+@pytest.mark.parametrize("variants", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("words", [[], [1], [2], [3, 3], [2, 1]])
+def test_a_training_graph_accepts_what_its_transcript_may_be_and_nothing_else(
+    toy, form, words, variants
+):
+    hmms = toy.senones(form, variants)
+    graph = toy.training_graph(hmms, words)
+    for frames in range(1, 8):
+        expected = toy.sentence_paths(hmms, words, frames)
+        assert {*read_by_training(graph, frames)} == expected
+    assert expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    words=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3),
+    form=st.sampled_from(FORMS),
+    variants=st.integers(1, 4),
+    frames=st.integers(1, 7),
+)
+def test_training_and_decoding_accept_the_same(toy, words, form, variants, frames):
+    """The decoding graph of a grammar of one sentence, and that sentence's training graph."""
+    hmms = toy.senones(form, variants)
+    decoding = paths(toy.decoding_graph(hmms, sentence(words)), frames)
+    training = read_by_training(toy.training_graph(hmms, words), frames)
+    assert {tuple(x - 1 for x in read) for read, *_ in decoding} == {*training}
+    assert all(wrote == tuple(words) for _, wrote, *_ in decoding)
+    # Every choice between silence and none costs log 2.
+    choices = (len(words) + 1) * math.log(0.5)
+    assert all(total == pytest.approx(choices, abs=1e-4) for _, _, total, _ in decoding)
+
+
+@pytest.mark.parametrize("variants", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_open_end_accepts_the_beginnings_of_all_paths(toy, form, variants):
+    hmms = toy.senones(form, variants)
+    graph = toy.training_graph(hmms, [2, 3], open_end=True)
+    for frames in range(1, 7):
+        expected = toy.sentence_paths(hmms, [2, 3], frames, whole=False)
+        assert {*read_by_training(graph, frames)} == expected
+    assert expected > toy.sentence_paths(hmms, [2, 3], 6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
+    hmms = toy.senones(form, 2)
+    graph = toy.training_graph(hmms, [2, 3], open_end=True)
+    generator = torch.Generator().manual_seed(5)
+    for frames in (1, 3, 5):
+        scores = torch.randn(frames, len(graph.pdfs), generator=generator) * 3
+        best = max(
+            float(scores[range(frames), [x - 1 for x in read]].sum())
+            for read, *_ in paths(graph.fsa, frames)
+        )
+        found = force_align(scores, graph, hmms, AlignConfig())
+        assert found.score * frames == pytest.approx(best, abs=1e-3)
+        assert [2, 3][: len(found.words)] == found.words
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_phones_and_words_are_written_in_the_frames_in_which_they_begin(toy, form):
+    hmms = toy.senones(form, 3)
+    graph = toy.training_graph(hmms, [2, 1])
+    for read, wrote, *_ in paths(graph.fsa, 7):
+        pdfs = graph.pdfs[[x - 1 for x in read]]
+        phones, words = zip(*map(phone_and_word, wrote), strict=True)
+        assert [word for word in words if word] == [2, 1]
+        heard = [int(p) for p in hmms.phone_of_pdf[pdfs]]
+        assert [phone for phone, _ in itertools.groupby(heard)] == [
+            phone for phone, _ in itertools.groupby(phones)
+        ]
+
+
+def test_lm_scores_stay_with_their_words(toy):
+    """Of every path of a weighted grammar: the score less the silences' is the LM's."""
+    arcs = [(0, 1, 1, 1, -0.5), (0, 1, 2, 2, -1.5), (1, 2, 3, 3, -2.0), (1, 2, 2, 2, -3.0)]
+    arcs += [(0, 2, 3, 3, -0.25), (2, 0, 4, 0, -0.7)]  # the last is the back-off
+    step = {(source, word): (target, score) for source, target, word, _, score in arcs}
+
+    def lm_score(words):
+        total, state = 0.0, 0
+        for word in words:
+            if state == 2:
+                state, total = 0, total - 0.7
+            state, score = step.get((state, word), (None, 0.0))
+            total += score
+        return total if state == 2 else None
+
+    graph = toy.decoding_graph(toy.senones("plain", 3), k2.arc_sort(fsa_from_arcs(arcs, [2])))
+    seen = set()
+    for _, words, total, lm in paths(graph, 7):
+        assert lm == pytest.approx(lm_score(words), abs=1e-4)
+        assert total - lm == pytest.approx((len(words) + 1) * math.log(0.5), abs=1e-4)
+        seen.add(words)
+    frames = {1: 4, 2: 2, 3: 2}
+    every = [words for n in (1, 2, 3) for words in itertools.product(frames, repeat=n)]
+    short = {words for words in every if sum(map(frames.get, words)) <= 7}
+    assert seen == {words for words in short if lm_score(words) is not None}
+
+
+def test_graphs_have_no_epsilons_and_only_states_that_lead_somewhere(toy):
+    hmms = toy.senones("kaldi", 4)
+    for graph in (
+        toy.training_graph(hmms, [1, 2, 3]).fsa,
+        toy.training_graph(hmms, [1, 2, 3], open_end=True).fsa,
+        toy.decoding_graph(hmms, sentence([1, 2, 3])),
+    ):
+        assert bool((graph.labels != 0).all())
+        assert k2.connect(graph).num_arcs == graph.num_arcs
+
+
+def test_a_graph_of_nothing_but_silence(toy):
+    """An empty transcript; silence of one state may last any time."""
+    hmms = toy.senones()
+    graph = toy.training_graph(hmms, [])
+    assert read_by_training(graph, 3) == [(0, 0, 0)]
+
+
+def test_context_reaches_across_words_and_silences():
+    """B asks whether A is before it."""
+    topology = Topology(("SIL", "A", "B"), ("SIL",), states=1, silence_states=1)
+    after_a = Split("left", frozenset({2}), 0.0, 0, Leaf(2, 0), Leaf(3, 0))
+    tree = Tree(
+        topology.phones,
+        (Root((1,), 0, Leaf(0, 0)), Root((2,), 0, Leaf(1, 0)), Root((3,), 0, after_a)),
+    )
+    hmms = Senones(topology, tree)
+    arcs = [(0, 1, 2, 2, 0.0), (1, 2, 1, 0, 0.0), (1, 3, 3, 3, 0.0), (2, 3, 3, 3, 0.0)]
+    graph = TrainingGraph.of(expand_phones(fsa_from_arcs(arcs, [3]), hmms))
+    assert {*read_by_training(graph, 2)} == {(1, 2)}  # A B
+    assert {*read_by_training(graph, 3)} == {(1, 1, 2), (1, 2, 2), (1, 0, 3)}  # A SIL B

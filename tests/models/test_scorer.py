@@ -1,0 +1,58 @@
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from toolkit.features.lfr import stack
+from toolkit.features.normalise import GlobalStats, MeanState, Normaliser
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.priors import save_priors
+from toolkit.models.scorer import NeuralScorer
+from toolkit.models.store import save_model
+
+COUNTS = torch.tensor([10, 30, 20, 35, 5])
+
+
+@pytest.fixture
+def scorer(tmp_path):
+    torch.manual_seed(0)
+    model = LstmModel(LstmConfig(12, 5, hidden=8, layers=1, lookahead=1)).eval()
+    save_model(tmp_path / "model", model)
+    save_priors(tmp_path / "model", COUNTS)
+    x = torch.randn(20, 4)
+    normaliser = Normaliser(x.double().mean(0), GlobalStats.of(x))
+    normaliser.save(tmp_path / "normaliser.json")
+    scorer = NeuralScorer(tmp_path / "model", tmp_path / "normaliser.json", tmp_path)
+    state = MeanState(50, torch.ones(4).double() * 30)
+    scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, state=lambda u: state)
+    inputs = stack(normaliser.apply(x, state))
+    extended = torch.cat([inputs, inputs[-1:]])
+    expected = model(extended[None])[0][0].log_softmax(-1) - (COUNTS / 100).log()
+    return scorer, expected.detach()
+
+
+def test_scores_are_posteriors_less_priors_behind_the_speakers_earlier_frames(scorer):
+    scorer, expected = scorer
+    torch.testing.assert_close(scorer.log_likelihoods("u"), expected)
+    assert expected.shape == (7, 5)
+    scorer.store.state = lambda u: None
+    assert not torch.allclose(scorer.log_likelihoods("u"), expected, atol=1e-3)
+
+
+def test_some_pdfs_alone_in_the_order_asked(scorer):
+    scorer, expected = scorer
+    pdfs = torch.tensor([4, 0, 3])
+    torch.testing.assert_close(scorer.log_likelihoods("u", pdfs), expected[:, [4, 0, 3]])
+
+
+def test_a_scorer_pickles_as_paths(scorer):
+    scorer, _ = scorer
+    fresh = NeuralScorer(scorer.model, scorer.normaliser, scorer.features)
+    again = pickle.loads(pickle.dumps(fresh))
+    assert (again.model, again.normaliser, again.features) == (
+        scorer.model,
+        scorer.normaliser,
+        scorer.features,
+    )
+    assert again.frame_shift == 0.03

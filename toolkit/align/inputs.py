@@ -1,0 +1,144 @@
+"""Audio files and their texts, from a folder of each or a list."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.text import read_lines
+
+AUDIO = frozenset(
+    f".{name}"
+    for name in (
+        *("wav", "flac", "ogg", "oga", "opus", "mp3", "sph", "nist", "wv1", "wv2", "aif", "aiff"),
+        *("aifc", "au", "snd", "caf", "w64", "rf64", "voc", "avr", "sf", "pvf"),
+    )
+)
+"""Suffixes by which audio is known, in lower case."""
+TEXT = frozenset({".txt", ".lab"})
+"""Suffixes of transcripts in a folder of them."""
+
+
+class InputError(ToolkitError):
+    """Texts, audio or speakers that cannot be read or found at all."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file to align."""
+
+    utterance: str
+    """Its name in the results: without white space."""
+    audio: Path | None
+    """The file; None when it is missing."""
+    text: str
+    """What was said, as written."""
+    speaker: str
+    """Who said it."""
+    fault: str = ""
+    """Why it cannot be aligned; empty when it can."""
+
+
+def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[Recording]:
+    """Pair audio files with their texts; what has no partner is a recording with a fault.
+
+    A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
+    or else to the only one whose file name without suffix is. Hidden files are left out.
+
+    Args:
+      audio: a folder, searched at any depth.
+      text: a Kaldi text file (`utterance word word ...`), or a folder of .txt and .lab files,
+        whose names are their paths below it.
+      speakers: a file of `utterance speaker`. What it lacks, or all without it, is spoken by the
+        folder that it lies in, or if that is `audio` itself by a speaker of its own.
+
+    Returns:
+      Recordings, sorted by utterance.
+
+    Raises:
+      InputError: no folder of audio, no text, lines without form, or names that occur twice.
+    """
+    if not audio.is_dir():
+        raise InputError(f"{audio}: no such folder of audio")
+    texts = _texts(text)
+    known = _pairs(speakers) if speakers else {}
+    files = _files(audio)
+    by_path: dict[str, list[Path]] = {}
+    by_stem: dict[str, list[Path]] = {}
+    for path in files:
+        name = path.relative_to(audio).with_suffix("").as_posix()
+        if path.suffix.lower() in AUDIO:
+            by_path.setdefault(name, []).append(path)
+            by_stem.setdefault(path.stem, []).append(path)
+
+    recordings = []
+    taken: set[Path] = set()
+    for name, words in texts.items():
+        found = by_path.get(name) or by_stem.get(name, [])
+        taken.update(found)
+        fault, path = "", found[0] if found else None
+        if not found:
+            fault = f"no audio file of this name below {audio}"
+        elif len(found) > 1:
+            fault = f"several audio files of this name: {', '.join(map(str, found))}"
+        recordings.append(_recording(name, path, words, audio, known, fault))
+    for name, paths in by_path.items():
+        if taken.isdisjoint(paths):
+            fault = f"{paths[0]} has no text in {text}"
+            recordings.append(_recording(name, paths[0], "", audio, known, fault))
+    seen: set[str] = set()
+    for recording in recordings:
+        if recording.utterance in seen:
+            raise InputError(f"two recordings are called {recording.utterance}: rename one")
+        seen.add(recording.utterance)
+    return sorted(recordings, key=lambda recording: recording.utterance)
+
+
+def _recording(
+    name: str, path: Path | None, text: str, root: Path, speakers: Mapping[str, str], fault: str
+) -> Recording:
+    utterance = "_".join(name.split())
+    folder = path.parent.relative_to(root).as_posix() if path else "."
+    speaker = speakers.get(name) or (speakers.get(path.stem) if path else None)
+    speaker = speaker or (utterance if folder == "." else folder)
+    return Recording(utterance, path, text, speaker, fault)
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files at any depth that are not hidden, sorted."""
+    found = []
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _texts(source: Path) -> dict[str, str]:
+    if source.is_dir():
+        texts: dict[str, str] = {}
+        for path in _files(source):
+            if path.suffix.lower() in TEXT:
+                name = path.relative_to(source).with_suffix("").as_posix()
+                if name in texts:
+                    raise InputError(f"{source}: two texts are called {name}")
+                texts[name] = " ".join(line for _, line in read_lines(path))
+    elif source.is_file():
+        texts = _pairs(source)
+    else:
+        raise InputError(f"{source}: no such file or folder of texts")
+    if not texts:
+        raise InputError(f"{source}: no text in it; a folder needs .txt or .lab files")
+    return texts
+
+
+def _pairs(path: Path) -> dict[str, str]:
+    """Split every line that is not blank at its first white space."""
+    pairs: dict[str, str] = {}
+    for number, line in read_lines(path):
+        if line.strip():
+            name, *rest = line.split(maxsplit=1)
+            if name in pairs:
+                raise InputError(f"{path}:{number}: a second line for {name}")
+            pairs[name] = rest[0].strip() if rest else ""
+    return pairs

@@ -1,0 +1,181 @@
+"""Forced alignment with a GMM: end to end, its parts, kaldi-hmm-gmm, and an hour in one piece."""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.align.batched import SEARCH_FRAMES, align_batched
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.hour import LongRun, align_hour
+from toolkit.bench.kaldi import PINNED, KaldiSide, KaldiUnavailableError
+from toolkit.bench.planted_speech import PlantedSpeech
+from toolkit.features.cepstra import GmmFrontend
+from toolkit.fsa.alignment import AlignConfig, Aligned, force_align_batch
+from toolkit.stages.threads import one_thread
+
+UTTERANCES = 60
+SECONDS = 10.0
+REPEATS = 5
+HOUR = 3600.0
+# Processor seconds per second of speech, and the memory for an hour of it.
+TARGET = 0.005
+MEMORY_TARGET = 2e9
+
+OURS = "ours, features to alignments"
+K2 = "k2 only, scores and graphs ready"
+BOTH = "ours, graphs ready"
+KALDI = f"{PINNED[0].replace('==', ' ')}, graphs ready"
+
+
+def benchmark() -> Table:
+    """Measure seconds of speech per second of processor time on one core, for made-up speech.
+
+    All sides have the same utterances, densities and beams. A second counts the work of all
+    threads, so that neither they nor a busy machine make a side look faster or slower.
+    """
+    with one_thread():
+        task = _Task()
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            cases, kaldi, missing = task.cases(), None, ()
+            try:
+                kaldi = KaldiSide(task.speech.gmm, task.graphs, task.features, Path(folder))
+                stack.callback(kaldi.close)
+                cases.append(task.case(KALDI, kaldi.align))
+            except KaldiUnavailableError as error:
+                missing = (str(error),)
+            table = compare(
+                cases,
+                unit="s of speech",
+                baseline=OURS,
+                repeats=REPEATS,
+                title="Forced alignment with a triphone GMM on one core",
+                clock=lambda: process_time() + (kaldi.processor_seconds if kaldi else 0.0),
+            )
+            notes = [task.description(), _factors(table), task.correctness()]
+            if kaldi:
+                equal = float((kaldi.pdfs() == task.path()).mean())
+                notes.append(f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames.")
+    return table.with_notes(*notes, *missing, _hour_note(align_hour(HOUR)))
+
+
+class _Task:
+    """The utterances, and what the sides need of them."""
+
+    def __init__(self) -> None:
+        self.speech = PlantedSpeech.make()
+        spoken = [self.speech.utterance(seed, SECONDS) for seed in range(1, UTTERANCES + 1)]
+        self.features = [utterance.features for utterance in spoken]
+        self.planted = [utterance.states for utterance in spoken]
+        self.seconds = sum(map(len, self.features)) / 100
+        self._transcripts = [(str(i), utterance.words) for i, utterance in enumerate(spoken)]
+        self._compiler = TranscriptCompiler(self.speech.lang, self.speech.senones)
+        self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
+        self._scores = self._score()
+        size = max(1, round(SEARCH_FRAMES / (100 * SECONDS)))
+        self._batches = [range(i, min(i + size, UTTERANCES)) for i in range(0, UTTERANCES, size)]
+        self.found: list[Aligned | None] = []
+
+    def cases(self) -> list[Case]:
+        """All sides but Kaldi's."""
+        generator = torch.Generator().manual_seed(0)
+        frontend = GmmFrontend(3, torch.randn(40, 13 * 3 * 7, generator=generator))
+        cepstra = [torch.randn(len(x), 13, generator=generator) for x in self.features]
+        mean = torch.zeros(13)
+        return [
+            self.case(OURS, self._align),
+            self.case("scores alone", self._score),
+            self.case("graphs alone", lambda: self._each(self._compile, self._transcripts)),
+            self.case(K2, lambda: self._search(self._scores)),
+            self.case(BOTH, lambda: self._search(self._score())),
+            self.case(
+                "cepstra to features (deltas, splicing, LDA)",
+                lambda: self._each(lambda x: frontend(x, mean), cepstra),
+            ),
+        ]
+
+    def case(self, name: str, work: Callable[[], object]) -> Case:
+        """A side that does something to all utterances."""
+
+        def run() -> float:
+            work()
+            return self.seconds
+
+        return Case(name, run)
+
+    def _align(self) -> None:
+        found = align_batched(
+            self._transcripts, self._log_likelihoods, self._compiler, AlignConfig()
+        )
+        self.found = [path for _, path in found]
+
+    def _log_likelihoods(self, utterance: str, pdfs: Tensor) -> Tensor:
+        return self.speech.gmm.log_likelihoods(self.features[int(utterance)], pdfs)
+
+    def _score(self) -> list[Tensor]:
+        pairs = zip(self.features, self.graphs, strict=True)
+        return [self.speech.gmm.log_likelihoods(x, graph.pdfs) for x, graph in pairs]
+
+    def _compile(self, transcript: tuple[str, tuple[str, ...]]) -> object:
+        return self._compiler.compile(transcript[1])
+
+    def _search(self, scores: list[Tensor]) -> None:
+        for batch in self._batches:
+            force_align_batch(
+                [scores[i] for i in batch],
+                [self.graphs[i] for i in batch],
+                self.speech.senones,
+                AlignConfig(),
+            )
+
+    @staticmethod
+    def _each(work: Callable, items: Iterable) -> None:
+        for item in items:
+            work(item)
+
+    def path(self) -> np.ndarray:
+        """The pdf of every frame of all utterances, as aligned; -1 without an alignment."""
+        pairs = zip(self.found, self.planted, strict=True)
+        parts = [path.pdfs if path else torch.full_like(states, -1) for path, states in pairs]
+        return torch.cat(parts).numpy()
+
+    def description(self) -> str:
+        """What is measured."""
+        gmm = self.speech.gmm
+        return (
+            f"{UTTERANCES} made-up utterances, {self.seconds / 60:.1f} min; {gmm.num_pdfs} pdfs,"
+            f" {gmm.num_gaussians} Gaussians of {gmm.means.shape[1]} dimensions; seconds of"
+            " processor time."
+        )
+
+    def correctness(self) -> str:
+        """How well the alignments are."""
+        pairs = zip(self.found, self.planted, strict=True)
+        right = sum(int((path.states == states).sum()) for path, states in pairs if path)
+        failed = sum(path is None for path in self.found)
+        return f"{right / (100 * self.seconds):.1%} of the frames as planted, {failed} failures."
+
+
+def _factors(table: Table) -> str:
+    factor = 1 / table.row(OURS).rate
+    verdict = "met" if factor <= TARGET else "missed"
+    parts = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows[1:])
+    return (
+        f"Real-time factor per core: {factor:.5f} (target: at most {TARGET}, {verdict}); {parts}."
+    )
+
+
+def _hour_note(run: LongRun) -> str:
+    verdict = "met" if run.peak_bytes < MEMORY_TARGET else "missed"
+    return (
+        f"One recording of {run.seconds / 60:.0f} min, window by window: real-time factor"
+        f" {run.processor_seconds / run.seconds:.5f}, peak memory {run.peak_bytes / 1e9:.2f} GB"
+        f" (target: under {MEMORY_TARGET / 1e9:g} GB, {verdict}), {run.correct:.1%} of the frames"
+        " in the right phone."
+    )

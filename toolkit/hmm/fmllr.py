@@ -1,0 +1,126 @@
+"""Feature-space MLLR: an affine transform of a speaker's features (SAT)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.sums import Sums
+from toolkit.hmm.symmetric import unpack, weighted_outer
+
+
+@dataclass
+class FmllrStatistics(Sums):
+    """Sums over a speaker's frames of D dimensions, in float64; x' is (x, 1)."""
+
+    beta: float  # frames
+    linear: Tensor  # [D, D+1], sum of posterior * mean_d / variance_d * x'^T
+    quadratic: Tensor  # [D, D+1, D+1], for each d: sum of posterior / variance_d * x' x'^T
+
+    @classmethod
+    def zeros(cls, dimension: int) -> "FmllrStatistics":
+        """Statistics of no frames."""
+        size = dimension + 1
+        return cls(
+            0.0,
+            torch.zeros(dimension, size, dtype=torch.float64),
+            torch.zeros(dimension, size, size, dtype=torch.float64),
+        )
+
+    def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
+        """Add the frames x[T, D], aligned to pdfs[T]; Kaldi leaves silence out: so may the caller.
+
+        For an estimate from frames that a transform has changed already, pass these: the new
+        transform then follows the old one.
+        """
+        if not len(x):
+            return
+        frames, precisions, targets = [], [], []
+        for block in gmm.posteriors(x, pdfs):
+            posteriors = block.posteriors.double()
+            precision = 1.0 / gmm.variances[block.members].double()
+            frames.append(block.x)
+            precisions.append(posteriors @ precision)
+            targets.append(posteriors @ (gmm.means[block.members] * precision))
+        extended = _extend(torch.cat(frames).double())
+        self.linear.addmm_(torch.cat(targets).T, extended)
+        triangles = weighted_outer(extended, torch.cat(precisions))
+        self.quadratic += unpack(triangles, extended.shape[1])
+        self.beta += len(x)
+
+
+def estimate_fmllr(
+    statistics: FmllrStatistics, min_count: float = 500, iterations: int = 20
+) -> tuple[Tensor, float]:
+    """The affine transform that makes a speaker's frames most likely.
+
+    Mirrors Kaldi's ComputeFmllrMatrixDiagGmmFull (Gales 1998, row by row: no row's update lowers
+    the objective).
+
+    Args:
+      statistics: of one speaker.
+      min_count: frames below which the transform is the identity (Kaldi: 500); so it is where the
+        frames do not determine a transform.
+      iterations: rounds over all rows (Kaldi: 40).
+
+    Returns:
+      [D, D+1] float64, the last column is the offset; and the gain in log-likelihood per frame.
+    """
+    dimension = len(statistics.linear)
+    identity = torch.eye(dimension, dimension + 1, dtype=torch.float64)
+    count, quadratic = statistics.beta, statistics.quadratic
+    if count < min_count or bool((torch.linalg.cholesky_ex(quadratic).info != 0).any()):
+        return identity, 0.0
+    inverses = torch.linalg.inv(quadratic)
+    transform = identity.clone()
+    for _ in range(iterations):
+        for d in range(dimension):
+            update_row(transform, d, inverses[d], statistics.linear[d], count)
+    gain = fmllr_objective(statistics, transform) - fmllr_objective(statistics, identity)
+    return (transform, gain / count) if gain > 0 else (identity, 0.0)
+
+
+def fmllr_objective(statistics: FmllrStatistics, transform: Tensor) -> float:
+    """Log-likelihood of the frames by the transform [D, D+1], less what does not depend on it."""
+    quadratic = torch.einsum("di,dij,dj->", transform, statistics.quadratic, transform)
+    linear = (transform * statistics.linear).sum()
+    volume = transform[:, :-1].slogdet().logabsdet
+    return statistics.beta * float(volume) + float(linear) - 0.5 * float(quadratic)
+
+
+def update_row(transform: Tensor, d: int, inverse: Tensor, linear: Tensor, count: float) -> None:
+    """Replace row d of the transform [D, D+1] by the best one for the other rows.
+
+    Args:
+      transform: changed in place.
+      d: the row.
+      inverse: [D+1, D+1] of the quadratic statistics of d.
+      linear: [D+1], those of d.
+      count: frames.
+    """
+    # The best row is inverse (a c + linear), where the cofactors c are those of the other rows
+    # and the number a solves a^2 c'ic + a c'il = count.
+    cofactors = torch.zeros_like(linear)
+    cofactors[:-1] = torch.linalg.inv(transform[:, :-1])[:, d]  # up to a factor
+    direction = inverse @ cofactors
+    curvature, slope = float(direction @ cofactors), float(direction @ linear)
+    root = math.sqrt(slope**2 + 4 * curvature * count)
+
+    def objective(a: float) -> float:
+        return count * math.log(abs(a * curvature + slope)) - 0.5 * a**2 * curvature
+
+    steps = [(sign * root - slope) / (2 * curvature) for sign in (1, -1)]
+    transform[d] = max(steps, key=objective) * direction + inverse @ linear
+
+
+def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
+    """Frames transformed by [D', D+1], whose last column is the offset: x[T, D] -> [T, D']."""
+    transform = transform.to(x.dtype)
+    return torch.addmm(transform[:, -1], x, transform[:, :-1].T)
+
+
+def _extend(x: Tensor) -> Tensor:
+    """Append a one to each row: [T, D] -> [T, D+1]."""
+    return torch.cat([x, x.new_ones(len(x), 1)], dim=1)

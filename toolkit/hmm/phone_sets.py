@@ -1,0 +1,131 @@
+"""Variants of a phone by stress and position in the word, and which phones share tree roots."""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.errors import ToolkitError
+from toolkit.hmm.topology import Topology
+from toolkit.lang.text import read_lines
+
+POSITION = re.compile(r"_([BIES])$")
+"""Beginning, inside or end of a word of several phones, or a word by itself, as Kaldi marks it."""
+STRESS = re.compile(r"([0-9])$")
+"""Lexical stress (0, 1, 2) or a tone, after the position is taken off."""
+
+
+class PhoneSetError(ToolkitError):
+    """A file of phone sets with a fault."""
+
+
+class Variant(NamedTuple):
+    """The parts of a phone symbol: AH0_B is (AH, 0, B)."""
+
+    base: str
+    stress: str
+    position: str
+
+
+class RootGroup(NamedTuple):
+    """Phones that share a tree root in each of their states."""
+
+    phones: tuple[int, ...]
+    """Phone ids, ascending."""
+    split: bool
+    """Whether the root may be split; if not, its phones share their pdfs in every context."""
+
+
+def variant(symbol: str) -> Variant:
+    """Take a phone symbol apart; a symbol that is all suffix is its own base."""
+    base, stress, position = symbol, "", ""
+    if (found := POSITION.search(base)) and found.start():
+        base, position = base[: found.start()], found[1]
+    if (found := STRESS.search(base)) and found.start():
+        base, stress = base[: found.start()], found[1]
+    return Variant(base, stress, position)
+
+
+def families(topology: Topology) -> list[tuple[int, ...]]:
+    """The phone ids of each base phone, in order of their first; silence apart from speech."""
+    found: dict[tuple[str, bool], list[int]] = {}
+    for phone, symbol in enumerate(topology.phones, 1):
+        silence = symbol in topology.silence_phones
+        found.setdefault((variant(symbol).base, silence), []).append(phone)
+    return [tuple(phones) for phones in found.values()]
+
+
+def default_roots(topology: Topology) -> list[RootGroup]:
+    """The variants of a base phone share a root; roots of silence phones are not split."""
+    return [RootGroup(p, not _is_silence(topology, p[0])) for p in families(topology)]
+
+
+def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
+    """Read Kaldi's roots.txt: lines of `shared split PHONE ...`.
+
+    The phones of a line share a root. `not-split` keeps the root whole: the phones share their
+    pdfs in every context. Roots of silence phones are kept whole either way. In Kaldi `shared` lets
+    the HMM states of a phone share a root too; here each state always has a root of its own, so
+    that `shared` and `not-shared` mean the same.
+
+    Raises:
+      PhoneSetError: a line of another form; a phone that is unknown, repeated or missing; silence
+        and speech in one line. Names the file and line.
+    """
+    groups: list[RootGroup] = []
+    line_of: dict[int, int] = {}
+    for number, line in read_lines(path):
+        fields = line.split()
+        if not fields:
+            continue
+        if (
+            len(fields) < 3
+            or fields[0] not in ("shared", "not-shared")
+            or fields[1] not in ("split", "not-split")
+        ):
+            raise PhoneSetError(
+                f"{path}:{number}: expected `shared split PHONE ...` (or not-shared, not-split), "
+                f"found {line!r}"
+            )
+        phones = phone_ids(fields[2:], topology, f"{path}:{number}")
+        for phone in phones:
+            if phone in line_of:
+                raise PhoneSetError(
+                    f"{path}:{number}: {topology.phones[phone - 1]} has a root in line "
+                    f"{line_of[phone]} already"
+                )
+            line_of[phone] = number
+        silence = {_is_silence(topology, phone) for phone in phones}
+        if len(silence) > 1:
+            raise PhoneSetError(
+                f"{path}:{number}: silence and speech phones cannot share a root; give them a line "
+                f"each"
+            )
+        groups.append(RootGroup(phones, fields[1] == "split" and not silence.pop()))
+    missing = [topology.phones[p - 1] for p in topology.phone_ids() if p not in line_of]
+    if missing:
+        raise PhoneSetError(f"{path}: no root for {' '.join(missing)}; add a line with them")
+    return groups
+
+
+def phone_ids(symbols: list[str], topology: Topology, place: str) -> tuple[int, ...]:
+    """The ids of phone symbols, ascending, each once.
+
+    Args:
+      symbols: phone symbols.
+      topology: holds all the phones.
+      place: file and line, for the error message.
+
+    Raises:
+      PhoneSetError: a symbol is none of the phones.
+    """
+    for symbol in symbols:
+        if symbol not in topology.phones:
+            near = get_close_matches(symbol, topology.phones, n=3)
+            hint = f"; near it are {', '.join(near)}" if near else ""
+            raise PhoneSetError(f"{place}: no phone {symbol!r}{hint}")
+    return tuple(sorted({topology.phones.index(symbol) + 1 for symbol in symbols}))
+
+
+def _is_silence(topology: Topology, phone: int) -> bool:
+    return topology.phones[phone - 1] in topology.silence_phones

@@ -1,0 +1,130 @@
+"""Senones: HMM states in phonetic context, tied by a tree."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.hmm.context import phone_contexts
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree import Tree
+
+
+@dataclass(frozen=True)
+class Units:
+    """Phones in context, as far as pdfs or the phones that may follow tell them apart."""
+
+    index: np.ndarray
+    """[P+1, P+1, P+1] int32: the unit of (left, phone, right) phone ids."""
+    phone: np.ndarray
+    """[U] phone ids."""
+    pdfs: np.ndarray
+    """[U, S] the pdf of each state; -1 where the phone has fewer states than S."""
+    right: np.ndarray
+    """[U, P+1] bool: the right neighbours under which a phone is this unit."""
+
+
+class Senones:
+    """Which pdf each HMM state has in which context.
+
+    Args:
+      topology: the phones and their states.
+      tree: ties (left phone, state, right phone) to pdfs.
+    """
+
+    def __init__(self, topology: Topology, tree: Tree) -> None:
+        self.topology = topology
+        self.tree = tree
+
+    @classmethod
+    def monophone(cls, topology: Topology) -> "Senones":
+        """A pdf for every state, whatever the context, see `Tree.monophone`."""
+        return cls(topology, Tree.monophone(topology))
+
+    def __reduce__(self) -> tuple:
+        """Pickle without the tables, which a process makes once for equal senones."""
+        return _unpickled, (self.topology, self.tree)
+
+    @property
+    def num_pdfs(self) -> int:
+        """The number of senones."""
+        return self.tree.num_pdfs
+
+    @cached_property
+    def table(self) -> Tensor:
+        """[S, P+1, P+1] int32: the pdf of a state id between a left and a right phone."""
+        return self.tree.table()
+
+    @cached_property
+    def phone_of_pdf(self) -> Tensor:
+        """[pdfs] a phone of each pdf, the first of those that share it."""
+        found = torch.zeros(self.num_pdfs, dtype=torch.int64)
+        phones = self.topology.phone_of_state_id
+        for state in reversed(range(len(phones))):
+            found[self.table[state].unique().long()] = phones[state]
+        return found
+
+    @cached_property
+    def state_of_pdf(self) -> Tensor:
+        """[pdfs] the position of each pdf's states within their phones: 0, 1, ..."""
+        found = torch.zeros(self.num_pdfs, dtype=torch.int64)
+        for phone in self.topology.phone_ids():
+            for state in range(self.topology.num_states(phone)):
+                row = self.table[self.topology.state_id(phone, state)]
+                found[row.unique().long()] = state
+        return found
+
+    def pdfs(self, states: Tensor) -> Tensor:
+        """The pdf of every frame of an alignment: state ids [T] -> [T] int64."""
+        if not len(states):
+            return states.long()
+        left, right = phone_contexts(self.topology, states)
+        return self.table[states, left, right].long()
+
+    @cached_property
+    def units(self) -> Units:
+        """The phones in context that graphs are made of."""
+        topology, table = self.topology, self.table.numpy()
+        size, width = table.shape[1], max(map(topology.num_states, topology.phone_ids()))
+        index = np.zeros((size, size, size), dtype=np.int32)
+        number: dict[tuple[int, bytes, bytes], int] = {}
+        phones, pdfs, rights = [], [], []
+        for phone in topology.phone_ids():
+            first, states = topology.state_id(phone, 0), topology.num_states(phone)
+            contexts = table[first : first + states].copy()  # [states, left, right]
+            # Id 0 is no phone: give it silence's pdfs, so that it makes no units of its own.
+            contexts[:, 0] = contexts[:, topology.silence]
+            contexts[:, :, 0] = contexts[:, :, topology.silence]
+            tuples, kind = np.unique(contexts.reshape(states, -1), axis=1, return_inverse=True)
+            rows, row_of_left = np.unique(kind.reshape(size, size), axis=0, return_inverse=True)
+            units = np.empty_like(rows)
+            for i, row in enumerate(rows):
+                for k in np.unique(row):
+                    right = row == k
+                    key = (phone, tuples[:, k].tobytes(), right.tobytes())
+                    if key not in number:
+                        number[key] = len(phones)
+                        phones.append(phone)
+                        pdfs.append([*tuples[:, k], *[-1] * (width - states)])
+                        rights.append(right)
+                    units[i, right] = number[key]
+            index[:, phone] = units[row_of_left.reshape(-1)]
+        return Units(index, np.array(phones), np.array(pdfs), np.array(rights))
+
+    def save(self, folder: Path) -> None:
+        """Write `topology.json` and `tree.json`."""
+        self.topology.save(folder / "topology.json")
+        self.tree.save(folder / "tree.json")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Senones":
+        """Read what `save` wrote."""
+        return cls(Topology.load(folder / "topology.json"), Tree.load(folder / "tree.json"))
+
+
+@lru_cache(maxsize=4)
+def _unpickled(topology: Topology, tree: Tree) -> Senones:
+    return Senones(topology, tree)
