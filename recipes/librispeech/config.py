@@ -57,9 +57,9 @@ class Config:
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
     decode: DecodeConfig = DecodeConfig(
-        acoustic_scale=0.4,
-        scales=(0.3, 0.4, 0.5, 0.7),
-        penalties=(-3.0, -2.0, -1.0, 0.0),
+        acoustic_scale=0.25,
+        scales=(0.2, 0.25, 0.3, 0.4),
+        penalties=(-2.0, -1.0, 0.0),
         beam=Beam(search=15.0, output=6.0, max_active=4000),
     )
     """Decoding with the LSTM, 33 frames per second."""
@@ -116,7 +116,7 @@ def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
     return Config(
         corpus=SyntheticConfig(),
-        ce=_small_lstm(hidden=256, epochs=12),
+        ce=_small_lstm(hidden=256, epochs=10),
         **_small_gmms(leaves=400, gaussians=4000, senones=250, iterations=12),
     )
 
