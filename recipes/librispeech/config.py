@@ -114,10 +114,11 @@ def _small_gmms(leaves: int, gaussians: int, senones: int, iterations: int = 20)
 
 def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
+    gmms = _small_gmms(leaves=400, gaussians=4000, senones=250, iterations=12)
     return Config(
         corpus=SyntheticConfig(),
         ce=_small_lstm(hidden=256, epochs=10),
-        **_small_gmms(leaves=400, gaussians=4000, senones=250, iterations=12),
+        **gmms | {"mono": replace(SHORT_MONO, max_utterances=600)},
     )
 
 

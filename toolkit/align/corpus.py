@@ -96,7 +96,7 @@ def align_corpus(
         "aligned": len(good),
         "retried": counts["retried"],
         "failed": counts["failed"],
-        "log_likelihood_per_frame": round(sum(good) / len(good), 3),
+        "log_likelihood_per_frame": round(sum(good) / len(good), 3) if good else float("nan"),
     }
 
 

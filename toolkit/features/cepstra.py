@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from toolkit.corpus.manifest import speaker_of
 from toolkit.features.deltas import add_deltas
 from toolkit.features.splice import splice
-from toolkit.features.store import FeatureStore
+from toolkit.features.store import MANIFEST, FeatureStore
 from toolkit.stages.files import write_atomically
 
 
@@ -86,7 +86,8 @@ class GmmFeatures:
     @cached_property
     def store(self) -> FeatureStore:
         """The raw cepstra."""
-        return FeatureStore(self.path)
+        manifest = self.path / MANIFEST
+        return _opened(self.path, manifest.stat().st_mtime_ns if manifest.exists() else 0)
 
     @cached_property
     def _means(self) -> dict[str, Tensor]:
@@ -126,6 +127,12 @@ class GmmFeatures:
         arrays = state["transforms"]
         transforms = {speaker: torch.from_numpy(array) for speaker, array in arrays.items()}
         self.__dict__.update(state | {"transforms": transforms})
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, written: int) -> FeatureStore:
+    """A store as written at a time, opened once per process: reading its index takes a while."""
+    return FeatureStore(path)
 
 
 def save_transforms(path: Path, transforms: Mapping[str, Tensor]) -> None:

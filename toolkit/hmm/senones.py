@@ -98,7 +98,11 @@ class Senones:
             # Id 0 is no phone: give it silence's pdfs, so that it makes no units of its own.
             contexts[:, 0] = contexts[:, topology.silence]
             contexts[:, :, 0] = contexts[:, :, topology.silence]
-            tuples, kind = np.unique(contexts.reshape(states, -1), axis=1, return_inverse=True)
+            contexts = contexts.reshape(states, -1)
+            kind = np.zeros(contexts.shape[1], dtype=np.int64)
+            for pdf in contexts:
+                kind = np.unique(kind * self.num_pdfs + pdf, return_inverse=True)[1].reshape(-1)
+            tuples = contexts[:, np.unique(kind, return_index=True)[1]]
             rows, row_of_left = np.unique(kind.reshape(size, size), axis=0, return_inverse=True)
             units = np.empty_like(rows)
             for i, row in enumerate(rows):
