@@ -1,6 +1,7 @@
 """Decoding a store of made-up scores with a graph of two words."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,6 +121,17 @@ def test_finished_shards_are_kept(graph, tmp_path):
     words = tmp_path / "lang/words.txt"
     decoded = decode_store(scorer, graph, words, [Weights(1.0)], CONFIG, tmp_path, jobs=1)
     assert [d.utterance for d in decoded] == ["kept", "b1", "b2"]
+
+
+def test_among_equals_the_smallest_penalty_is_chosen(graph, tmp_path):
+    config = replace(CONFIG, scales=(1.0, 2.0), penalties=(-0.2, -0.1, 0.1))
+    scorers, out = {"dev": PerfectScorer(TEXTS)}, tmp_path / "out"
+    words = tmp_path / "lang/words.txt"
+    decode_system("made-up", scorers, ["dev"], graph, words, "2gram", config, out, 1, "./run.py")
+    grid = [line.split("\t") for line in (out / "grid.tsv").read_text().splitlines()[1:]]
+    assert {errors for _, _, errors, _, _ in grid} == {"0"}
+    tuned = json.loads((out / "tuned.json").read_text())
+    assert tuned == {"acoustic_scale": 1.0, "word_penalty": -0.1}
 
 
 def test_weights_are_tuned_on_dev_and_used_on_test(graph, tmp_path):

@@ -106,7 +106,10 @@ def _tune(
     references: Mapping[str, Mapping[str, str]],
     out: Path,
 ) -> int:
-    """The index of the weights with the fewest word errors; writes the whole grid."""
+    """The index of the weights with the fewest word errors; writes the whole grid.
+
+    Among equals the smallest penalty counts, then the smallest scale: what moves the models least.
+    """
     errors = []
     for i in range(len(grid)):
         scores = [
@@ -120,4 +123,7 @@ def _tune(
         for w, (e, n) in zip(grid, errors, strict=True)
     ]
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    return min(range(len(grid)), key=lambda i: errors[i][0])
+    return min(
+        range(len(grid)),
+        key=lambda i: (errors[i][0], abs(grid[i].word_penalty), grid[i].acoustic_scale),
+    )
