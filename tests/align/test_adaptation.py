@@ -11,8 +11,7 @@ from toolkit.align.adaptation import adapt, adapt_speakers, compose
 from toolkit.align.em import deal
 from toolkit.align.scorer import GmmScorer
 from toolkit.align.training import training_data
-from toolkit.features.cepstra import load_transforms
-from toolkit.hmm.fmllr import apply_affine
+from toolkit.features.cepstra import apply_affine, load_transforms
 
 DISTORTIONS = {
     "anna": (torch.eye(3), torch.zeros(3)),

@@ -84,7 +84,9 @@ def bundle(tmp_path_factory):
         states += [states[-1]] * (len(torch.cat(cepstra)) - len(states))
     mean = torch.cat(cepstra).mean(0)
     x = torch.cat([GmmFrontend()(c, mean) for c in cepstra])
-    gmm = Gmm.flat(senones.num_pdfs, x.mean(0), x.var(0))
+    pdfs = senones.num_pdfs
+    moments = (part.expand(pdfs, -1).clone() for part in (x.mean(0), x.var(0)))
+    gmm = Gmm(torch.arange(pdfs), torch.ones(pdfs), *moments)
     statistics = Statistics.zeros(gmm.num_gaussians, x.shape[1])
     gmm.accumulate(x, torch.tensor(states), statistics)
     gmm = gmm.maximise(statistics, 3.0, 0.05 * x.var(0))

@@ -3,9 +3,9 @@ import pickle
 import pytest
 import torch
 
+from toolkit.features.cepstra import apply_affine
 from toolkit.hmm.fmllr import (
     FmllrStatistics,
-    apply_affine,
     estimate_fmllr,
     fmllr_objective,
     update_row,

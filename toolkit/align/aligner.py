@@ -13,7 +13,6 @@ from toolkit.align.bundle import (
     AlignerError,
     extended,
     find_bundle,
-    without_position,
 )
 from toolkit.align.confidence import (
     BLOCK_FRAMES,
@@ -34,7 +33,7 @@ from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import Pronunciation
+from toolkit.lang.lexicon import Pronunciation, without_position
 from toolkit.lang.text import Normaliser
 
 DELTA_REACH = 4

@@ -10,7 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import Lexicon, Pronunciation
+from toolkit.lang.lexicon import Lexicon, Pronunciation, without_position
 from toolkit.lang.tables import word_table
 from toolkit.stages.files import write_atomically
 
@@ -20,7 +20,6 @@ LANG = "lang"
 G2P = "g2p.npz"
 SYSTEM_FILES = ("gmm.safetensors", "topology.json", "tree.json", "features.json")
 PROJECTION = "projection.safetensors"
-POSITIONS = ("_B", "_I", "_E", "_S")
 
 
 class AlignerError(ToolkitError):
@@ -81,11 +80,6 @@ def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
         if found:
             usable[word] = found
     return usable
-
-
-def without_position(phones: Pronunciation) -> Pronunciation:
-    """Phones without the marks of `in_position`."""
-    return tuple(phone[:-2] if phone.endswith(POSITIONS) else phone for phone in phones)
 
 
 def find_bundle(model: Path) -> Path:

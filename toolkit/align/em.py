@@ -1,6 +1,6 @@
 """Passes over the training data by partition: alignment, and sums over aligned frames."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -61,6 +61,14 @@ class Partition:
         write_atomically(self.alignments, save(tensors))
 
 
+def added(parts: Iterable[Sums]) -> Sums:
+    """The sums of all parts of the data, added in their order; there is one at least."""
+    first, *others = parts
+    for other in others:
+        first.add(other)
+    return first
+
+
 @dataclass(frozen=True)
 class TrainingData:
     """Utterances in partitions, and the processes that pass over them."""
@@ -91,10 +99,7 @@ class TrainingData:
 
     def sum(self, function: Callable[[Partition], Sums], **arguments: Any) -> Sums:
         """`function(partition, **arguments)` of all partitions, added in their order."""
-        first, *others = self.pool.map(partial(function, **arguments), self.partitions)
-        for other in others:
-            first.add(other)
-        return first
+        return added(self.pool.map(partial(function, **arguments), self.partitions))
 
 
 def deal(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from toolkit.align.adaptation import SpeakerSums
 from toolkit.align.bundle import INDEPENDENT, Guesses, find_bundle, guess_missing
 from toolkit.align.ctm import write_ctm
 from toolkit.align.inputs import Recording, read_inputs
@@ -131,13 +132,11 @@ def _transforms(
     extracted: Sequence[Extracted], statistics: Sequence[FmllrStatistics | None]
 ) -> dict[str, Tensor]:
     """The fMLLR transform of each speaker of whom something could be aligned."""
-    sums: dict[str, FmllrStatistics] = {}
+    sums = SpeakerSums({})
     for found, mine in zip(extracted, statistics, strict=True):
-        if mine is not None and found.task.speaker in sums:
-            sums[found.task.speaker].add(mine)
-        elif mine is not None:
-            sums[found.task.speaker] = mine
-    return {name: estimate_fmllr(total)[0] for name, total in sums.items()}
+        if mine is not None:
+            sums.add(SpeakerSums({found.task.speaker: mine}))
+    return {name: estimate_fmllr(total)[0] for name, total in sums.by_speaker.items()}
 
 
 def _outcome(timed: Timed, guesses: Guesses) -> FileOutcome:

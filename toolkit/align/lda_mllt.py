@@ -10,8 +10,8 @@ from torch import Tensor
 
 from toolkit.align.em import Aligned, TrainingData, aligned_frames, deal
 from toolkit.align.system import GmmSystem
-from toolkit.align.training import EmConfig, require_aligned, train_em, training_data
-from toolkit.align.triphone import TriphoneConfig, grown_system
+from toolkit.align.training import EmConfig, train_em, training_data
+from toolkit.align.triphone import TriphoneConfig, aligning_system, grown_system
 from toolkit.features.cepstra import GmmFeatures, GmmFrontend
 from toolkit.hmm.lda import LdaStatistics, estimate_lda
 from toolkit.hmm.mllt import MlltStatistics, estimate_mllt
@@ -52,8 +52,7 @@ def train_lda_mllt(
     with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
-            old = GmmSystem.load(previous, cepstra)
-            require_aligned(data, data.realign(old), config.em.max_failed)
+            old = aligning_system(data, previous, cepstra, config)
             return grown_system(data, old.senones, _lda(data, old.senones, cepstra, config), config)
 
         def update(iteration: int, system: GmmSystem) -> GmmSystem:
@@ -102,7 +101,5 @@ def spoken(x: Tensor, batch: Sequence[Tensor], senones: Senones) -> tuple[Tensor
 
 def speech_mask(states: Tensor, topology: Topology) -> Tensor:
     """Which frames are speech: state ids [T] -> bool [T]."""
-    silence = torch.tensor(
-        [topology.phones[p - 1] in topology.silence_phones for p in topology.phone_of_state_id]
-    )
+    silence = torch.tensor([topology.is_silence(p) for p in topology.phone_of_state_id])
     return ~silence[states]

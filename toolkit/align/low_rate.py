@@ -7,14 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.align.em import tree_sums
+from toolkit.align.em import added, tree_sums
 from toolkit.align.store import AlignmentStore
 from toolkit.align.system import GmmSystem
 from toolkit.features.cepstra import load_transforms
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_build import TreeConfig, grow_tree
-from toolkit.hmm.tree_stats import TreeStatistics
 from toolkit.stages.workers import map_in_processes
 
 
@@ -56,12 +55,7 @@ def tie_low_rate(
     low = topology.at_low_rate()
     shards = [_Shard(alignments, ids) for ids in features.store.shards]
     work = partial(tree_sums, features=features, topology=topology, low_rate=low)
-    total: TreeStatistics | None = None
-    for statistics in map_in_processes(work, shards, jobs):
-        if total is None:
-            total = statistics
-        else:
-            total.add(statistics)
+    total = added(map_in_processes(work, shards, jobs))
     senones = Senones(low, grow_tree(total, low, config))
     out.mkdir(parents=True, exist_ok=True)
     senones.save(out)

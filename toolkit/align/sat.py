@@ -9,8 +9,8 @@ from torch import Tensor
 from toolkit.align.adaptation import adapt
 from toolkit.align.em import deal
 from toolkit.align.system import GmmSystem
-from toolkit.align.training import EmConfig, require_aligned, train_em, training_data
-from toolkit.align.triphone import TriphoneConfig, grown_system
+from toolkit.align.training import EmConfig, train_em, training_data
+from toolkit.align.triphone import TriphoneConfig, aligning_system, grown_system
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ def train_sat(
     with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
-            old = GmmSystem.load(previous, cepstra)
-            require_aligned(data, data.realign(old), config.em.max_failed)
+            old = aligning_system(data, previous, cepstra, config)
             return grown_system(data, old.senones, adapt(data, old).features, config)
 
         def update(iteration: int, system: GmmSystem) -> GmmSystem:

@@ -59,11 +59,23 @@ def train_triphone(
     with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
-            old = GmmSystem.load(previous, cepstra)
-            require_aligned(data, data.realign(old), config.em.max_failed)
+            old = aligning_system(data, previous, cepstra, config)
             return grown_system(data, old.senones, GmmFeatures(cepstra), config)
 
         return train_em("triphones", start, cepstra, data, config.em, out, progress)
+
+
+def aligning_system(
+    data: TrainingData, previous: Path, cepstra: Path, config: TriphoneConfig
+) -> GmmSystem:
+    """The system that a training starts from, after it has aligned the data.
+
+    Raises:
+      UnalignableError: as `require_aligned`.
+    """
+    old = GmmSystem.load(previous, cepstra)
+    require_aligned(data, data.realign(old), config.em.max_failed)
+    return old
 
 
 def grown_system(

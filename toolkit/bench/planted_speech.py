@@ -118,7 +118,7 @@ def _random_tree(topology: Topology, leaves: int, rng: random.Random) -> Tree:
         return Split(rng.choice(("left", "right")), asked, 0.0, 0, yes, no)
 
     for phone in phones:
-        count = 1 if topology.phones[phone - 1] in topology.silence_phones else leaves
+        count = 1 if topology.is_silence(phone) else leaves
         for state in range(topology.num_states(phone)):
             roots.append(Root((phone,), state, grow(pdf, count)))
             pdf += count

@@ -17,6 +17,12 @@ from toolkit.features.store import MANIFEST, FeatureStore
 from toolkit.stages.files import write_atomically
 
 
+def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
+    """Frames transformed by [D', D+1], whose last column is the offset: x[T, D] -> [T, D']."""
+    transform = transform.to(x.dtype)
+    return x @ transform[:, :-1].T + transform[:, -1]
+
+
 @dataclass(frozen=True)
 class GmmFrontend:
     """From a speaker's raw cepstra to what a GMM models.
@@ -46,7 +52,7 @@ class GmmFrontend:
             x = splice(x, self.splice, self.splice)
         if self.projection is not None:
             x = x @ self.projection.T
-        return x if transform is None else x @ transform[:, :-1].T + transform[:, -1]
+        return x if transform is None else apply_affine(transform, x)
 
     def save(self, folder: Path) -> None:
         """Write `features.json` and, if there is a projection, `projection.safetensors`."""

@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor
 
+LOW_RATE_FACTOR = 3
+"""Frames of 10 ms in one of the low rate, and so many offsets (C5)."""
 
-def stack(features: Tensor, offset: int = 0, factor: int = 3) -> Tensor:
+
+def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
     """Splice each run of `factor` frames into one: 10 ms frames become 30 ms frames (C5).
 
     Low-rate frame n holds the raw frames factor * n + offset ... factor * (n + 1) + offset - 1,
@@ -28,7 +31,7 @@ def stack(features: Tensor, offset: int = 0, factor: int = 3) -> Tensor:
     return features[offset : offset + length * factor].reshape(length, factor * dimension)
 
 
-def centre(num_frames: int, offset: int = 0, factor: int = 3) -> Tensor:
+def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
     """Raw index of the middle frame of every stack: `targets[centre(T, o)]` fits `stack(x, o)`.
 
     Args:

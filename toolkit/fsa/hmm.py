@@ -58,7 +58,7 @@ class _Chains:
         """Silence and speech: an example phone, and the chains (or positions in `chain`, where
         negative ones are neither) that have its topology."""
         topology = self.topology
-        silent = np.array([False, *(p in topology.silence_phones for p in topology.phones)])
+        silent = np.array([False, *map(topology.is_silence, topology.phone_ids())])
         is_silent = silent[self.phone] if chain is None else silent[self.phone[chain]]
         valid = True if chain is None else chain >= 0
         kinds = []

@@ -115,12 +115,6 @@ def update_row(transform: Tensor, d: int, inverse: Tensor, linear: Tensor, count
     transform[d] = max(steps, key=objective) * direction + inverse @ linear
 
 
-def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
-    """Frames transformed by [D', D+1], whose last column is the offset: x[T, D] -> [T, D']."""
-    transform = transform.to(x.dtype)
-    return torch.addmm(transform[:, -1], x, transform[:, :-1].T)
-
-
 def _extend(x: Tensor) -> Tensor:
     """Append a one to each row: [T, D] -> [T, D+1]."""
     return torch.cat([x, x.new_ones(len(x), 1)], dim=1)

@@ -83,16 +83,6 @@ class Gmm:
         self._members = [slice(first, first + size) for first, size in bounds]
 
     @classmethod
-    def flat(cls, num_pdfs: int, mean: Tensor, variance: Tensor) -> "Gmm":
-        """One Gaussian per pdf, all equal: the flat start."""
-        return cls(
-            torch.arange(num_pdfs),
-            torch.ones(num_pdfs),
-            mean.expand(num_pdfs, -1).clone(),
-            variance.expand(num_pdfs, -1).clone(),
-        )
-
-    @classmethod
     def from_moments(
         cls, count: Tensor, first: Tensor, second: Tensor, variance_floor: Tensor
     ) -> "Gmm":

@@ -50,14 +50,14 @@ def families(topology: Topology) -> list[tuple[int, ...]]:
     """The phone ids of each base phone, in order of their first; silence apart from speech."""
     found: dict[tuple[str, bool], list[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
-        silence = symbol in topology.silence_phones
+        silence = topology.is_silence(phone)
         found.setdefault((variant(symbol).base, silence), []).append(phone)
     return [tuple(phones) for phones in found.values()]
 
 
 def default_roots(topology: Topology) -> list[RootGroup]:
     """The variants of a base phone share a root; roots of silence phones are not split."""
-    return [RootGroup(p, not _is_silence(topology, p[0])) for p in families(topology)]
+    return [RootGroup(p, not topology.is_silence(p[0])) for p in families(topology)]
 
 
 def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
@@ -95,7 +95,7 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
                     f"{line_of[phone]} already"
                 )
             line_of[phone] = number
-        silence = {_is_silence(topology, phone) for phone in phones}
+        silence = {topology.is_silence(phone) for phone in phones}
         if len(silence) > 1:
             raise PhoneSetError(
                 f"{path}:{number}: silence and speech phones cannot share a root; give them a line "
@@ -125,7 +125,3 @@ def phone_ids(symbols: list[str], topology: Topology, place: str) -> tuple[int, 
             hint = f"; near it are {', '.join(near)}" if near else ""
             raise PhoneSetError(f"{place}: no phone {symbol!r}{hint}")
     return tuple(sorted({topology.phones.index(symbol) + 1 for symbol in symbols}))
-
-
-def _is_silence(topology: Topology, phone: int) -> bool:
-    return topology.phones[phone - 1] in topology.silence_phones

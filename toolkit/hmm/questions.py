@@ -32,7 +32,7 @@ def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Quest
       statistics: of any features; a base phone without frames is in no set but its own.
       topology: the phones.
     """
-    silence = {p for p, s in enumerate(topology.phones, 1) if s in topology.silence_phones}
+    silence = set(filter(topology.is_silence, topology.phone_ids()))
     marks: dict[tuple[str, str], set[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
         parts = variant(symbol)

@@ -9,10 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from toolkit.features.lfr import LOW_RATE_FACTOR
 from toolkit.stages.files import write_atomically
-
-LOW_RATE_FACTOR = 3
-"""Frames of 10 ms in one of the low rate (C5)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Topology:
 
     def num_states(self, phone: int) -> int:
         """The number of HMM states of the phone with id `phone`."""
-        silence = self.phones[phone - 1] in self.silence_phones
+        silence = self.is_silence(phone)
         return self.silence_states if silence else self.states
 
     def state_id(self, phone: int, state: int) -> int:
@@ -76,6 +74,10 @@ class Topology:
         """The id of the phone of pauses, the first of `silence_phones`."""
         return self.phones.index(self.silence_phones[0]) + 1
 
+    def is_silence(self, phone: int) -> bool:
+        """Whether the phone with this id is no speech."""
+        return self.phones[phone - 1] in self.silence_phones
+
     def phone_ids(self) -> range:
         """The phones' ids: 1, 2, ..."""
         return range(1, len(self.phones) + 1)
@@ -90,7 +92,7 @@ class Topology:
         states = self.num_states(phone)
         if self.onset:
             return range(1, 2)
-        if states > 3 and self.phones[phone - 1] in self.silence_phones and state < states - 1:
+        if states > 3 and self.is_silence(phone) and state < states - 1:
             return range(min(state, 1), states if state else states - 1)
         return range(state, min(state + 2, states))
 
@@ -103,7 +105,7 @@ class Topology:
         """The fewest frames that the phone can last."""
         if self.onset:
             return 1
-        silence = self.phones[phone - 1] in self.silence_phones
+        silence = self.is_silence(phone)
         return min(3, self.num_states(phone)) if silence else self.num_states(phone)
 
     def at_low_rate(self) -> "Topology":

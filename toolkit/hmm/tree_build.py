@@ -89,7 +89,7 @@ def build_tree(
     groups = default_roots(topology) if roots is None else roots
     trees: list[tuple[RootGroup, int, _Branch]] = []
     for group in sorted(groups, key=lambda group: min(group.phones)):
-        kinds = {topology.phones[phone - 1] in topology.silence_phones for phone in group.phones}
+        kinds = {topology.is_silence(phone) for phone in group.phones}
         if len(kinds) > 1:
             raise ValueError(f"phones {list(group.phones)} mix silence and speech in one root")
         for state in range(topology.num_states(group.phones[0])):

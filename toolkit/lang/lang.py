@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.lexicon import Lexicon, add_disambiguation
+from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
 from toolkit.lang.tables import (
     EPSILON,
     SPOKEN_NOISE,
@@ -61,7 +61,7 @@ class Lang:
     @property
     def position_dependent(self) -> bool:
         """Whether phones are marked with their place in the word (see `in_position`)."""
-        return all(phone.endswith(("_B", "_I", "_E", "_S")) for phone in self.real_phones[2:])
+        return all(phone.endswith(POSITIONS) for phone in self.real_phones[2:])
 
     @property
     def vocabulary(self) -> list[str]:

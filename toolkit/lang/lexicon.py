@@ -12,6 +12,10 @@ from toolkit.stages.files import open_atomically
 Pronunciation = tuple[str, ...]
 
 
+POSITIONS = ("_B", "_I", "_E", "_S")
+"""Marks of a phone's place in the word: beginning, inside, end, or the only one."""
+
+
 class LexiconError(ToolkitError):
     """A lexicon with a fault; the message names file and line."""
 
@@ -113,7 +117,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
 
 def in_position(phones: Pronunciation) -> Pronunciation:
-    """Mark phones with their place in the word, as Kaldi does: _B, _I, _E, or _S for the only one.
+    """Mark phones with their place in the word, as Kaldi does (see `POSITIONS`).
 
     SIL and SPN stand for themselves.
     """
@@ -121,6 +125,11 @@ def in_position(phones: Pronunciation) -> Pronunciation:
         return phones if phones[0] in (SILENCE, SPOKEN_NOISE) else (f"{phones[0]}_S",)
     first, *inner, last = phones
     return (f"{first}_B", *(f"{phone}_I" for phone in inner), f"{last}_E")
+
+
+def without_position(phones: Pronunciation) -> Pronunciation:
+    """Phones without the marks of `in_position`."""
+    return tuple(phone[:-2] if phone.endswith(POSITIONS) else phone for phone in phones)
 
 
 def add_disambiguation(

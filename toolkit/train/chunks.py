@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.features.lfr import centre, stack
+from toolkit.features.lfr import LOW_RATE_FACTOR, centre, stack
 from toolkit.train.batch import Batch
 from toolkit.train.corpus import Corpus, Utterance
 from toolkit.train.prefetch import prefetched
 
-OFFSETS = 3
+OFFSETS = LOW_RATE_FACTOR
 """Raw frames per low-rate frame; epoch e starts at raw frame e % 3 (C7)."""
 
 
