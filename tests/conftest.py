@@ -1,4 +1,9 @@
+"""Made-up audio files, and speech drawn from known Gaussians."""
+
+import json
 import os
+import random
+from dataclasses import asdict
 from pathlib import Path
 
 # Small tensors: threads that wait for each other on busy cores take ten times as long as one.
@@ -7,6 +12,100 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import soundfile
+import torch
+
+
+class DrawnSpeech:
+    """A feature store of frames drawn from known Gaussians, and what was drawn.
+
+    Phones are A, B, X, Y; a word is A or B followed by X or Y. X sounds behind A as Y does behind
+    B, and the other way round: without context nobody tells them apart. `distort` gives speakers
+    an affine transform (matrix, offset) of their frames; the utterances in `truncated` have but
+    two frames.
+    """
+
+    words = ("AX", "AY", "BX", "BY")
+    dimension = 3
+
+    def __init__(self, folder, utterances=12, seed=0, distort=None, truncated=()) -> None:
+        pytest.importorskip("k2")
+        from toolkit.hmm.topology import Topology
+        from toolkit.lang.lang import Lang
+        from toolkit.lang.lexicon import Lexicon
+
+        lang = Lang.of(Lexicon({word: [tuple(word)] for word in self.words}))
+        self.topology = Topology(tuple(lang.real_phones))
+        self.phones = lang.phones
+        self.cepstra, self.lang = folder / "plp", folder / "lang"
+        lang.save(self.lang)
+        self.transcripts, self.states, frames = {}, {}, {}
+        rng = random.Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        for speaker in ("anna", "bert", "carl"):
+            matrix, offset = (distort or {}).get(speaker, (torch.eye(3), torch.zeros(3)))
+            for number in range(utterances):
+                name = f"{speaker}-{number:02d}"
+                words = rng.choices(self.words, k=rng.randint(4, 6))
+                phones = self._with_pauses(words, rng)
+                means, states = zip(*self._path(phones, rng), strict=True)
+                x = torch.tensor(means) + torch.randn(len(means), 3, generator=generator)
+                x = x @ matrix.T + offset
+                kept = 2 if name in truncated else len(states)
+                self.transcripts[name] = words
+                self.states[name] = torch.tensor(states)[:kept]
+                frames[name] = x[:kept]
+        self._write(frames)
+
+    @classmethod
+    def mean(cls, left, phone, state):
+        """Where the frames of a phone's state lie, by the phone before it."""
+        places = {"SIL": (-4.0, -4.0, 0.0), "A": (6.0, 0.0, 0.0), "B": (0.0, 6.0, 0.0)}
+        x, y, z = places.get(phone, (0.0, 0.0, 0.0))
+        if phone in "XY":
+            z = 6.0 if (left == "A") == (phone == "X") else -6.0
+        return (x, y, z) if phone == "SIL" else (x - state, y - state, z + state)
+
+    def _with_pauses(self, words, rng):
+        """The phones of words, silence at both edges and now and then between them."""
+        phones = ["SIL"]
+        for word in words:
+            phones += [*word, *(["SIL"] if rng.random() < 0.2 else [])]
+        return phones if phones[-1] == "SIL" else [*phones, "SIL"]
+
+    def _path(self, phones, rng):
+        """(mean, state id) of every frame."""
+        for left, phone in zip(["SIL", *phones], phones, strict=False):
+            for state in range(self.topology.num_states(self.phones[phone])):
+                for _ in range(rng.randint(1, 3)):
+                    yield (
+                        self.mean(left, phone, state),
+                        self.topology.state_id(self.phones[phone], state),
+                    )
+
+    def _write(self, frames):
+        from lhotse.testing.dummies import dummy_recording
+
+        from toolkit.corpus.manifest import make_cut
+        from toolkit.features.frontend import FrontendConfig
+        from toolkit.features.shards import write_shard
+
+        config = FrontendConfig(num_mel_bins=self.dimension)
+        shards = []
+        for number, speakers in enumerate((("anna", "bert"), ("carl",))):
+            cuts = []
+            for name, words in self.transcripts.items():
+                speaker = name.partition("-")[0]
+                if speaker in speakers:
+                    cut = make_cut(name, dummy_recording(0), " ".join(words), speaker)
+                    cuts.append((cut, speaker, frames[name]))
+            written = write_shard(self.cepstra / "shards", number, cuts, config)
+            shards.append({"utterances": written[0], "frames": written[1]})
+        manifest = {
+            "frontend": asdict(config),
+            "utterances": len(frames),
+            "shards": shards,
+        }
+        (self.cepstra / "features.json").write_text(json.dumps(manifest))
 
 
 @pytest.fixture
@@ -34,3 +133,14 @@ def truncate():
         return path
 
     return cut
+
+
+@pytest.fixture(scope="session")
+def draw(tmp_path_factory):
+    """Drawn speech in a folder of its own."""
+    return lambda **options: DrawnSpeech(tmp_path_factory.mktemp("drawn"), **options)
+
+
+@pytest.fixture(scope="session")
+def speech(draw):
+    return draw()

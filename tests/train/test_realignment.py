@@ -1,0 +1,119 @@
+"""Rounds of realignment on drawn speech: the network's own targets, resuming inside a round."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("k2")
+
+from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.store import (
+    AlignmentStore,
+    LowRateAlignments,
+    OffsetAlignments,
+    read_table,
+    write_shard,
+)
+from toolkit.features.normalise import estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
+from toolkit.models.lstm import LstmConfig
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.loop import Trainer
+from toolkit.train.realignment import train_with_realignment
+
+CONFIG = CrossEntropyConfig(
+    epochs=6,
+    initial_rate=2e-2,
+    final_rate=2e-3,
+    valid_utterances=3,
+    threads=1,
+    model=LstmConfig(hidden=32, layers=1, lookahead=1),
+    chunks=ChunkConfig(frames=8, batch=4),
+)
+
+
+@pytest.fixture(scope="module")
+def train(speech, tmp_path_factory):
+    """Train with rounds on the true alignments of drawn speech."""
+    folder = tmp_path_factory.mktemp("low")
+    write_shard(folder / "ali.000000.safetensors", speech.states, [])
+    senones = Senones.monophone(speech.topology.at_low_rate())
+    estimate_normaliser(FeatureStore(speech.cepstra)).save(folder / "normaliser.json")
+    first = LowRateAlignments(AlignmentStore(folder), speech.topology, senones)
+
+    def run(out, rounds=1, progress=None, alignments=first, config=CONFIG):
+        return train_with_realignment(
+            features=speech.cepstra,
+            alignments=alignments,
+            normaliser=folder / "normaliser.json",
+            senones=senones,
+            lang=speech.lang,
+            config=config,
+            align=CorpusAlignConfig(rounds=rounds),
+            out=out,
+            jobs=1,
+            progress=progress,
+        )
+
+    run.senones, run.first = senones, first
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(train, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    steps, update = [], Trainer.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "update", lambda *given: (steps.append(given), update(*given))[1])
+        headline = train(out)
+    return out, headline, len(steps)
+
+
+def test_a_round_trains_on_what_the_network_aligned(train, trained, speech, tmp_path):
+    out, headline, _ = trained
+    assert headline["frame_accuracy"] > 0.8
+    folders = [out / "rounds/0" / f"ali.{offset}" for offset in range(3)]
+    for folder in folders:
+        outcomes = read_table(folder / "table.tsv")
+        assert sorted(o.utterance for o in outcomes) == sorted(speech.transcripts)
+        assert all(o.status == "ok" for o in outcomes)
+    own = OffsetAlignments([AlignmentStore(folder) for folder in folders], train.senones)
+    agreed = total = 0
+    for utterance in own.ids:
+        truth, found = train.first.load(utterance), own.load(utterance)
+        agreed, total = agreed + int((truth == found).sum()), total + len(truth)
+    assert 0.7 < agreed / total < 1  # the network's own opinion, and a sound one
+    # The last model is the one that these targets alone lead to.
+    train(tmp_path, rounds=0, alignments=own)
+    assert (tmp_path / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_a_killed_round_continues_to_the_same_bits(train, trained, tmp_path, monkeypatch, share):
+    out, headline, steps = trained
+    update = Trainer.update
+    told = iter(range(round(share * steps)))  # the second half of the steps are the round's
+
+    def dies(trainer, batch):
+        if next(told, None) is None:
+            raise KeyboardInterrupt
+        update(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "update", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+    assert (tmp_path / "rounds/0/model.safetensors").exists() == (share > 0.5)
+    monkeypatch.undo()
+    again = train(tmp_path)
+    assert again["frame_accuracy"] == headline["frame_accuracy"]
+    for name in ("model.safetensors", "rounds/0/model.safetensors", "priors.json"):
+        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_without_rounds_nothing_is_aligned(train, tmp_path):
+    train(tmp_path, rounds=0, config=replace(CONFIG, epochs=1))
+    assert not (tmp_path / "rounds").exists()
+    assert (tmp_path / "model.safetensors").exists()
