@@ -1,9 +1,7 @@
 """Made-up audio files, and speech drawn from known Gaussians."""
 
-import json
 import os
 import random
-from dataclasses import asdict
 from pathlib import Path
 
 # Small tensors: threads that wait for each other on busy cores take ten times as long as one.
@@ -12,7 +10,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import soundfile
-import torch
+
+# Before torch, as in every command: it chooses the BLAS that worker processes get too.
+import toolkit  # noqa: F401  # isort: skip
+import torch  # isort: skip
 
 
 class DrawnSpeech:
@@ -87,7 +88,7 @@ class DrawnSpeech:
 
         from toolkit.corpus.manifest import make_cut
         from toolkit.features.frontend import FrontendConfig
-        from toolkit.features.shards import write_shard
+        from toolkit.features.shards import write_manifest, write_shard
 
         config = FrontendConfig(num_mel_bins=self.dimension)
         shards = []
@@ -99,13 +100,8 @@ class DrawnSpeech:
                     cut = make_cut(name, dummy_recording(0), " ".join(words), speaker)
                     cuts.append((cut, speaker, frames[name]))
             written = write_shard(self.cepstra / "shards", number, cuts, config)
-            shards.append({"utterances": written[0], "frames": written[1]})
-        manifest = {
-            "frontend": asdict(config),
-            "utterances": len(frames),
-            "shards": shards,
-        }
-        (self.cepstra / "features.json").write_text(json.dumps(manifest))
+            shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
+        write_manifest(self.cepstra, config, shards)
 
 
 @pytest.fixture

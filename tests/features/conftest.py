@@ -1,7 +1,5 @@
 """Small stores and recordings shared by the tests of this folder."""
 
-import json
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +42,7 @@ def make_cut(tmp_path):
 def small_store(tmp_path, make_cut):
     """A store of random features written without a front end: two shards, three speakers."""
     from toolkit.features.frontend import FrontendConfig
-    from toolkit.features.shards import write_shard
+    from toolkit.features.shards import write_manifest, write_shard
     from toolkit.features.store import FeatureStore
 
     config = FrontendConfig(num_mel_bins=4)
@@ -63,9 +61,8 @@ def small_store(tmp_path, make_cut):
                 features[name], cuts[name] = x.half().float(), cut
                 utterances.append((cut, speaker, x))
         written = write_shard(folder / "shards", index, utterances, config)
-        shards.append({"utterances": written[0], "frames": written[1]})
-    manifest = {"frontend": asdict(config), "utterances": len(features), "shards": shards}
-    (folder / "features.json").write_text(json.dumps(manifest))
+        shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
+    write_manifest(folder, config, shards)
     return SimpleNamespace(
         store=FeatureStore(folder), path=folder, features=features, cuts=cuts, config=config
     )

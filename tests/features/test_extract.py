@@ -1,5 +1,6 @@
 import hashlib
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_stores_what_the_front_end_gives(cuts, tmp_path):
     headline = extract(cuts, CONFIG, tmp_path / "f", progress=lambda *call: calls.append(call))
     store = FeatureStore(tmp_path / "f")
     assert sorted(store.ids) == sorted(cut.id for cut in cuts)
-    assert store.config == CONFIG.frontend
+    assert store.manifest["frontend"] == asdict(CONFIG.frontend)
     frontend = Frontend(CONFIG.frontend)
     for cut in cuts:
         expected = frontend(load_cut_audio(cut))

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from toolkit.corpus.manifest import speaker_of
 from toolkit.features.deltas import add_deltas
+from toolkit.features.shards import MANIFEST
 from toolkit.features.splice import splice
-from toolkit.features.store import MANIFEST, FeatureStore
+from toolkit.features.store import FeatureStore
 from toolkit.stages.files import write_atomically
 
 

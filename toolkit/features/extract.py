@@ -14,8 +14,14 @@ from toolkit.corpus.manifest import speaker_of
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError, load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
-from toolkit.features.shards import cuts_path, features_path, write_shard
-from toolkit.features.store import MANIFEST, SHARDS
+from toolkit.features.shards import (
+    MANIFEST,
+    SHARDS,
+    cuts_path,
+    features_path,
+    write_manifest,
+    write_shard,
+)
 from toolkit.stages.files import write_atomically
 from toolkit.stages.threads import one_thread
 from toolkit.stages.workers import map_in_processes
@@ -107,7 +113,7 @@ def extract(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
             f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
         )
-    _write_manifest(out, config.frontend, [markers[i] for i in sorted(markers)])
+    write_manifest(out, config.frontend, [markers[i] for i in sorted(markers)], len(failed))
     lost = {name for name, _ in failed}
     kept = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
     headline = {"hours": kept / 3600, "utterances": total - len(failed), "failed": len(failed)}
@@ -224,15 +230,3 @@ def _features(
             raise ExtractError(f"{cut.id}: {error!r} during feature extraction") from error
         else:
             yield cut, speaker_of(cut), features
-
-
-def _write_manifest(out: Path, frontend: FrontendConfig, markers: list[dict]) -> None:
-    manifest = {
-        "frontend": asdict(frontend),
-        "dimension": frontend.dimension,
-        "utterances": sum(m["utterances"] for m in markers),
-        "frames": sum(m["frames"] for m in markers),
-        "failed": sum(len(m["failed"]) for m in markers),
-        "shards": [{"utterances": m["utterances"], "frames": m["frames"]} for m in markers],
-    }
-    write_atomically(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")

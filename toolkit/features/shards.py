@@ -14,8 +14,10 @@ written at 48,000 and read at 45,000 times real time. lilcom, lhotse's default, 
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,9 +25,26 @@ from lhotse import Features
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import MeanState
-from toolkit.stages.files import open_atomically
+from toolkit.stages.files import open_atomically, write_atomically
+
+MANIFEST = "features.json"
+SHARDS = "shards"
+
+
+class FeatureFormat(Protocol):
+    """What a store says of its features, such as a `FrontendConfig`; a dataclass."""
+
+    kind: str
+    """Lhotse's name for the type of features."""
+    frame_shift_ms: float
+    """Step in milliseconds."""
+    sampling_rate: int
+    """Of the audio, in Hz."""
+
+    @property
+    def dimension(self) -> int:
+        """F, the number of values per frame."""
 
 
 def cuts_path(folder: Path, index: int) -> Path:
@@ -42,7 +61,7 @@ def write_shard(
     folder: Path,
     index: int,
     utterances: Iterable[tuple[MonoCut, str, Tensor]],
-    config: FrontendConfig,
+    config: FeatureFormat,
 ) -> tuple[int, int]:
     """Write one shard of whole speakers; each file appears at once and whole.
 
@@ -54,7 +73,7 @@ def write_shard(
       folder: holds shards and nothing else.
       index: number of the shard.
       utterances: (cut, speaker, raw features [T, F]); a speaker's follow each other in time order.
-      config: of the front end that made the features.
+      config: of the features.
 
     Returns:
       The number of utterances and of frames.
@@ -86,6 +105,28 @@ def write_shard(
     return num_utterances, num_frames
 
 
+def write_manifest(
+    folder: Path, config: FeatureFormat, shards: Sequence[Mapping[str, int]], failed: int = 0
+) -> None:
+    """Say that the shards of a store are complete; written last.
+
+    Args:
+      folder: of the store.
+      config: of the features.
+      shards: `utterances` and `frames` of each.
+      failed: utterances that have no features.
+    """
+    manifest = {
+        "frontend": asdict(config),
+        "dimension": config.dimension,
+        "utterances": sum(shard["utterances"] for shard in shards),
+        "frames": sum(shard["frames"] for shard in shards),
+        "failed": failed,
+        "shards": [{"utterances": s["utterances"], "frames": s["frames"]} for s in shards],
+    }
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
 def index_features(path: Path) -> Iterator[tuple[str, int, int]]:
     """Scan a shard's tar: (utterance id, offset, size) of each array, in bytes of the file."""
     with tarfile.open(path, "r:") as tar:
@@ -102,7 +143,7 @@ def read_array(path: Path, offset: int, size: int) -> Tensor:
     return torch.from_numpy(array.astype(np.float32))
 
 
-def _manifest(cut: MonoCut, num_frames: int, config: FrontendConfig) -> Features:
+def _manifest(cut: MonoCut, num_frames: int, config: FeatureFormat) -> Features:
     return Features(
         type=config.kind,
         num_frames=num_frames,

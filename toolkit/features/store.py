@@ -12,15 +12,18 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import MeanState
-from toolkit.features.shards import cuts_path, features_path, index_features, read_array
+from toolkit.features.shards import (
+    MANIFEST,
+    SHARDS,
+    cuts_path,
+    features_path,
+    index_features,
+    read_array,
+)
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
-
-MANIFEST = "features.json"
-SHARDS = "shards"
 
 
 class StoreError(ToolkitError):
@@ -47,7 +50,8 @@ class FeatureStore:
         self.path = Path(path)
         try:
             self.manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
-            self.config = FrontendConfig(**self.manifest["frontend"])
+            self.dimension = int(self.manifest["dimension"])
+            """F, the number of values per frame."""
             num_shards = len(self.manifest["shards"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
@@ -99,11 +103,6 @@ class FeatureStore:
     def speakers(self) -> list[str]:
         """All speakers, in shard order."""
         return list(self._last_of_speaker)
-
-    @property
-    def dimension(self) -> int:
-        """F, the number of values per frame."""
-        return self.config.dimension
 
     def __len__(self) -> int:
         return len(self._entries)
