@@ -61,6 +61,66 @@ def test_a_file_against_itself_is_scored_under_one_format(files):
     assert result.stdout.startswith("%WER 0.00 [ 0 / 8, ")
 
 
+def test_score_adds_the_interval_when_asked(files):
+    arguments = ["score", "--ref", files / "ref", "--hyp", files / "hyp"]
+    plain = run(*arguments).stdout.splitlines()
+    result = run(*arguments, "--interval")
+    assert result.stdout.splitlines() == [
+        f"{plain[0]} 95% Conf Interval [ 33.33, 100.00 ]",
+        *plain[1:],
+    ]
+    assert "resamples of 2 utterances" in result.stderr
+
+
+def test_score_by_speaker(files):
+    (files / "utt2spk").write_text("u1 ann\nu2 bob\n")
+    arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--alignments", files / "errors"]
+    result = run("score", *arguments, "--speakers", files / "utt2spk")
+    assert "95% Conf Interval" in result.stdout
+    assert "2 speakers are fewer than the 6" in result.stderr
+    assert "EACH SPEAKER" in (files / "errors").read_text()
+    (files / "utt2spk").write_text("u1 ann\n")
+    result = run("score", *arguments, "--speakers", files / "utt2spk")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "first 'u2'" in result.stderr
+
+
+def test_score_compare_prints_rates_difference_and_words(files):
+    systems = ["--hyp", files / "hyp", "--hyp", files / "ref", "--hyp", files / "hyp"]
+    result = run("score", "compare", "--ref", files / "ref", *systems)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("A: %WER 66.67 [ 4 / 6, 0 ins, 3 del, 1 sub ] [PARTIAL] 95% Conf")
+    assert lines[1].startswith("B: %WER 0.00 [ 0 / 6, ")
+    assert any(line.startswith("%WER of B less that of A: -66.67 (-100.0 % rel") for line in lines)
+    assert any(
+        line.startswith("%WER of C less that of A: +0.00 (+0.0 % relative)") for line in lines
+    )
+    assert "FEWER ERRORS BY B (4 words)" in lines
+    assert "Note: A: 1 of 2 utterances have no hypothesis" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", "--ref", "r"],
+        ["score", "--hyp", "h"],
+        ["score", "compare", "--ref", "r", "--hyp", "h"],
+        ["score", "--ref", "r", "compare", "--hyp", "h", "--hyp", "g"],
+        ["score", "compair"],
+    ],
+)
+def test_score_typed_wrongly_ends_with_status_2(arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_score_compare_has_help_with_an_example():
+    result = run("score", "compare", "--help")
+    assert "Example:\n    toolkit score compare --ref" in result.stdout
+    assert "compare" in run("score", "--help").stdout
+
+
 def test_fault_in_the_data_ends_with_its_message_and_status_1(files):
     result = run("score", "--ref", files / "absent", "--hyp", files / "hyp")
     assert result.exit_code == 1

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.read import read_transcripts
+from toolkit.score.read import read_speakers, read_transcripts
 
 
 @pytest.fixture
@@ -69,3 +69,12 @@ def test_unclear_format_is_an_error_that_names_the_option(write):
 def test_absent_file_is_named(tmp_path):
     with pytest.raises(ToolkitError, match="nowhere: cannot read it: No such file"):
         read_transcripts(tmp_path / "nowhere")
+
+
+def test_speakers_are_read_and_each_must_be_one_name(write):
+    assert read_speakers(write("u1 ann\nu2\tbob\n")) == {"u1": "ann", "u2": "bob"}
+    for content, found in (("u1 ann\nu2\n", "''"), ("u1 ann\nu2 bob lee\n", "'bob lee'")):
+        with pytest.raises(
+            ToolkitError, match=f"'u2' must be followed by one speaker, not by {found}"
+        ):
+            read_speakers(write(content))

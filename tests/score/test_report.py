@@ -23,7 +23,7 @@ def test_each_utterance_has_a_line_and_missing_ones_say_so():
     lines = list(report_lines(RESULT))
     assert "u1 2/3: the (cat->hat) sat (->down)" in lines
     assert "u3 (no hypothesis) 1/1: (yes->)" in lines
-    assert lines[:3] == RESULT.summary().splitlines()
+    assert lines[:3] == RESULT.summary(interval=True).splitlines()
     assert any(line.startswith("Note: 1 hypotheses have no reference") for line in lines)
 
 
@@ -31,6 +31,26 @@ def test_tables_count_every_error():
     assert section("SUBSTITUTIONS") == [["2", "cat", "->", "hat"]]
     assert section("DELETIONS") == [["1", "a"], ["1", "yes"]]
     assert section("INSERTIONS") == [["1", "down"]]
+
+
+def test_every_speaker_has_a_row_the_worst_first():
+    refs = {"u1": "the cat sat", "u2": "cat said a word", "u3": "yes"}
+    hyps = {"u1": "the hat sat down", "u2": "cat said word"}
+    result = score(refs, hyps, "word", {"u1": "bob", "u2": "ann", "u3": "bob"})
+    lines = list(report_lines(result))
+    start = lines.index("EACH SPEAKER")
+    assert [line.split() for line in lines[start + 2 : lines.index("", start)]] == [
+        ["75.0", "3", "4", "1", "1", "1", "2/2", "bob"],
+        ["25.0", "1", "4", "0", "1", "0", "1/1", "ann"],
+    ]
+    assert "Note: the interval is that of 10000 bootstrap resamples of 3 utterances" in lines
+    assert not any("EACH SPEAKER" in line for line in report_lines(RESULT))
+
+
+def test_tables_come_before_the_alignments():
+    titles = [line.split()[0] for line in report_lines(RESULT) if line[:4].isalpha()]
+    titles = [title for title in titles if title.isupper()]
+    assert titles == ["SUBSTITUTIONS", "DELETIONS", "INSERTIONS", "EACH", "ALIGNMENTS"]
 
 
 def test_table_of_words_puts_the_worst_first():

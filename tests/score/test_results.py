@@ -6,7 +6,14 @@ import pytest
 from rich.console import Console
 
 from toolkit.errors import ToolkitError
-from toolkit.score.results import Result, print_results, read_results, record_results, results_table
+from toolkit.score.results import (
+    Result,
+    markdown_table,
+    print_results,
+    read_results,
+    record_results,
+    results_table,
+)
 from toolkit.score.wer import score
 
 REFS, HYPS = {"u": "the cat sat"}, {"u": "the hat sat down"}
@@ -82,3 +89,37 @@ def test_table_shows_every_row_and_marks_the_best_of_a_split(capsys, tmp_path):
     record_results(tmp_path / "results.json", [MONO])
     print_results(tmp_path / "results.json")
     assert "66.67" in capsys.readouterr().out
+
+
+def test_interval_of_the_words_is_in_the_row(tmp_path):
+    refs = {f"u{n}": "a b c d" for n in range(20)}
+    hyps = {u: "a b c x" if int(u[1:]) % 3 else "a b c d" for u in refs}
+    words, characters = score(refs, hyps), score(refs, hyps, "char")
+    row = Result.of(words, characters, system="m", split="d", lm="3", rtf=1.0, command="c")
+    assert (row.wer_low, row.wer_high) == (
+        round(words.interval.low, 2),
+        round(words.interval.high, 2),
+    )
+    assert 0 < row.wer_low < row.wer < row.wer_high
+    path = tmp_path / "results.json"
+    assert read_results(path) == []
+    record_results(path, [row])
+    assert json.loads(path.read_text())[0]["wer_high"] == row.wer_high
+    assert read_results(path) == [row]
+    file = io.StringIO()
+    Console(file=file, width=120).print(results_table([row, MONO]))
+    assert f" {row.wer_low:.2f}-{row.wer_high:.2f} " in file.getvalue()
+
+
+def test_markdown_table_has_a_row_per_system_and_a_column_per_split():
+    rows = [
+        replace(MONO, wer_low=50.0, wer_high=80.126),
+        replace(MONO, split="test", wer=20.0),
+        LSTM,
+    ]
+    assert markdown_table(rows) == (
+        "| system | LM | dev | test |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| mono | 3gram | 66.67 (50.00-80.13) | **20.00** |\n"
+        "| lstm_ce | 3gram | **10.00** |  |\n"
+    )

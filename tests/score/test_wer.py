@@ -1,10 +1,12 @@
+import random
+
 import jiwer
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.score.wer import Score, UtteranceScore, score
+from toolkit.score.wer import Score, UtteranceScore, pool, score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}
 TEXT = st.lists(st.sampled_from(["ab", "b", "abc", "c"]), min_size=1, max_size=6).map(" ".join)
@@ -103,3 +105,103 @@ def test_nothing_decoded_is_all_deletions():
     result = score(REFS, {})
     assert (result.deletions, result.errors) == (7, 7)
     assert result.percent == 100
+
+
+SPEAKERS = {"u1": "ann", "u2": "bob", "u3": "ann"}
+
+
+def drawn(number, seed=0):
+    """References of ten words and hypotheses with some of them wrong, in eight speakers."""
+    generator = random.Random(seed)
+    refs = {f"u{n:03d}": "a b c d e f g h i j" for n in range(number)}
+    hyps = {
+        u: " ".join(w if generator.random() < 0.8 else "x" for w in refs[u].split()) for u in refs
+    }
+    return refs, hyps, {u: "stuvwxyz"[n % 8] for n, u in enumerate(refs)}
+
+
+def test_interval_follows_the_rate_on_the_first_line():
+    refs, hyps, _ = drawn(50)
+    result = score(refs, hyps)
+    first, *rest = result.summary(interval=True).splitlines()
+    assert rest == result.summary().splitlines()[1:]
+    head, tail = first.split(" 95% Conf Interval ")
+    assert head == result.summary().splitlines()[0]
+    low, high = map(float, tail.strip("[ ]").split(", "))
+    assert low < result.percent < high
+    # 500 words, each wrong with probability 0.2 on its own
+    assert high - low == pytest.approx(2 * 1.96 * 100 * (0.2 * 0.8 / 500) ** 0.5, rel=0.25)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_interval_depends_on_no_order(known):
+    refs, hyps, speakers = drawn(40)
+    backwards = dict(reversed(refs.items()))
+    given = speakers if known else None
+    one, other = score(refs, hyps, "word", given), score(backwards, hyps, "word", given)
+    assert one.interval == other.interval
+    assert (one.interval.by, one.interval.units) == (("utterance", 40), ("speaker", 8))[known]
+
+
+def test_speakers_as_like_as_utterances_give_the_same_interval():
+    refs, hyps, _ = drawn(40)
+    alone = score(refs, hyps, speakers={u: f"speaker of {u}" for u in refs})
+    assert (alone.interval.low, alone.interval.high) == (
+        score(refs, hyps).interval.low,
+        score(refs, hyps).interval.high,
+    )
+
+
+def test_few_speakers_are_resampled_by_utterance_and_one_utterance_not_at_all():
+    refs, hyps, speakers = drawn(40)
+    few = score(refs, hyps, speakers={u: min(s, "w") for u, s in speakers.items()})
+    assert few.interval == score(refs, hyps).interval
+    assert "5 speakers are fewer than the 6" in " ".join(few.interval_remarks())
+    assert (
+        score(refs, hyps, speakers={u: min(s, "x") for u, s in speakers.items()}).interval.units
+        == 6
+    )
+    alone = score({"u": "a b"}, {"u": "a c"})
+    assert alone.interval is None
+    assert alone.summary(interval=True) == alone.summary()
+    assert alone.interval_remarks() == ["one utterance alone has no confidence interval"]
+
+
+def test_remarks_tell_what_an_interval_rests_on():
+    refs, hyps, speakers = drawn(40)
+    few = " ".join(score(refs, hyps, speakers=speakers).interval_remarks())
+    assert "10000 bootstrap resamples of 8 speakers" in few
+    assert "too narrow" in few
+    assert "too narrow" not in " ".join(score(refs, hyps).interval_remarks())
+    # 1 - (1 - p)^400 = 0.95 at p = 0.75 %
+    assert "below 0.75 %" in " ".join(score(refs, refs).interval_remarks())
+
+
+def test_speaker_of_every_utterance_must_be_known():
+    with pytest.raises(ToolkitError, match="1 of 3 utterances have no speaker, first 'u3'"):
+        score(REFS, REFS, speakers={"u1": "ann", "u2": "bob"})
+
+
+def test_scores_by_speaker_add_up():
+    result = score(REFS, {"u1": "a cat", "u2": "on the mat x", "u3": "quiet lee"}, "word", SPEAKERS)
+    parts = result.by_speaker()
+    assert list(parts) == ["ann", "bob"]
+    assert [u.id for u in parts["ann"].utterances] == ["u1", "u3"]
+    for name in ("insertions", "deletions", "substitutions", "ref_units", "wrong_utterances"):
+        assert sum(getattr(part, name) for part in parts.values()) == getattr(result, name)
+    silent = score({"u1": "", "u2": "a b"}, {"u1": "x y"}, "word", SPEAKERS).by_speaker()
+    assert silent["ann"].percent == 200
+    assert score(REFS, REFS).by_speaker() == {}
+
+
+def test_pool_keeps_every_utterance_and_puts_speakers_together():
+    dev = score(REFS, {**REFS, "u1": "the hat sat", "v": "x"}, "word", SPEAKERS)
+    test = score({"u1": "a b"}, {"u1": "a"}, "word", SPEAKERS)
+    pooled = pool({"dev": dev, "test": test})
+    assert [u.id for u in pooled.utterances] == ["dev/u1", "dev/u2", "dev/u3", "test/u1"]
+    assert (pooled.errors, pooled.ref_units) == (2, 9)
+    assert pooled.by_speaker()["ann"].errors == 2
+    assert pooled.extra == ("dev/v",)
+    for scores in ({}, {"words": dev, "characters": score(REFS, REFS, "char")}):
+        with pytest.raises(ToolkitError, match="of one unit"):
+            pool(scores)

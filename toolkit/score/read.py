@@ -64,6 +64,21 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
     return Transcripts(form, texts)
 
 
+def read_speakers(path: Path) -> dict[str, str]:
+    """Read Kaldi's `utt2spk`: lines of `utterance-id speaker`.
+
+    Raises:
+      TranscriptError: unreadable file, a line without a speaker, a repeated id.
+    """
+    speakers = read_transcripts(path, "text").texts
+    for utterance, speaker in speakers.items():
+        if not speaker or " " in speaker:
+            raise TranscriptError(
+                f"{path}: {utterance!r} must be followed by one speaker, not by {speaker!r}"
+            )
+    return speakers
+
+
 def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         raw = Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""The file a person reads to see what was recognised wrongly: alignments and counts of errors."""
+"""The file a person reads to see what was recognised wrongly: counts of errors, and alignments."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,10 +16,10 @@ alignment are written "␣". The numbers before each are errors / reference unit
 
 
 def write_report(score: Score, path: Path) -> None:
-    """Write summary, remarks, alignments and the tables of confusions and words to a text file.
+    """Write summary, remarks, tables of speakers, confusions and words, and the alignments.
 
-    Utterances come in the references' order, table rows from the most frequent on, ties by name:
-    the same score gives the same bytes.
+    Table rows come from the worst on, ties by name, utterances in the references' order: the same
+    score gives the same bytes.
     """
     with open_atomically(path) as file:
         file.writelines(f"{line}\n" for line in report_lines(score))
@@ -27,15 +27,9 @@ def write_report(score: Score, path: Path) -> None:
 
 def report_lines(score: Score) -> Iterator[str]:
     """Yield the report's lines without line ends."""
-    yield from score.summary().splitlines()
-    yield from (f"Note: {remark}" for remark in score.remarks())
-    yield ""
-    yield "ALIGNMENTS"
-    yield from _LEGEND.splitlines()
-    for utterance in score.utterances:
-        absent = " (no hypothesis)" if utterance.missing else ""
-        counts = f"{utterance.errors}/{utterance.ref_units}"
-        yield f"{utterance.id}{absent} {counts}: {inline(utterance, score.unit)}".rstrip()
+    yield from score.summary(interval=True).splitlines()
+    yield from (f"Note: {remark}" for remark in score.remarks() + score.interval_remarks())
+    yield from _speakers(score)
     pairs = [pair for utterance in score.utterances for pair in utterance.pairs]
     wrong = Counter(_visible(pair) for pair in pairs if pair[0] != pair[1])
     yield from _table(
@@ -49,6 +43,13 @@ def report_lines(score: Score) -> Iterator[str]:
         "INSERTIONS (count, recognised)", ((n, hyp) for (ref, hyp), n in wrong.items() if not ref)
     )
     yield from _units(pairs, score.unit)
+    yield ""
+    yield "ALIGNMENTS"
+    yield from _LEGEND.splitlines()
+    for utterance in score.utterances:
+        absent = " (no hypothesis)" if utterance.missing else ""
+        counts = f"{utterance.errors}/{utterance.ref_units}"
+        yield f"{utterance.id}{absent} {counts}: {inline(utterance, score.unit)}".rstrip()
 
 
 def inline(utterance: UtteranceScore, unit: str = "word") -> str:
@@ -75,6 +76,23 @@ def _table(title: str, rows: Iterable[tuple[int, str]]) -> Iterator[str]:
     yield title
     for count, label in sorted(rows, key=lambda row: (-row[0], row[1])):
         yield f"{count:7d}  {label}"
+
+
+def _speakers(score: Score) -> Iterator[str]:
+    """Yield the errors of each speaker, the highest rate first; nothing without speakers."""
+    speakers = score.by_speaker()
+    if not speakers:
+        return
+    name, unit = ("WER", "words") if score.unit == "word" else ("CER", "chars")
+    yield ""
+    yield "EACH SPEAKER"
+    yield f" %{name}  errors   {unit}    ins    del    sub  wrong utterances  speaker"
+    for speaker, part in sorted(speakers.items(), key=lambda item: (-item[1].percent, item[0])):
+        wrong = f"{part.wrong_utterances}/{len(part.utterances)}"
+        yield (
+            f"{part.percent:5.1f}  {part.errors:6d}  {part.ref_units:6d}  {part.insertions:5d}  "
+            f"{part.deletions:5d}  {part.substitutions:5d}  {wrong:>16}  {speaker}"
+        )
 
 
 def _units(pairs: list[Pair], unit: str) -> Iterator[str]:

@@ -44,6 +44,10 @@ class Result:
     """Real-time factor: processor seconds of decoding per second of audio, four digits."""
     command: str
     """The command that gave the result."""
+    wer_low: float | None = None
+    """Lower end of the 95 % confidence interval of `wer`, two digits; left out when unknown."""
+    wer_high: float | None = None
+    """Upper end."""
 
     @classmethod
     def of(
@@ -58,6 +62,7 @@ class Result:
         command: str,
     ) -> "Result":
         """Build a row from the word and the character score of one decode."""
+        interval = words.interval
         return cls(
             system=system,
             split=split,
@@ -70,6 +75,8 @@ class Result:
             ref_words=words.ref_units,
             rtf=round(rtf, 4),
             command=command,
+            wer_low=round(interval.low, 2) if interval else None,
+            wer_high=round(interval.high, 2) if interval else None,
         )
 
     @property
@@ -79,7 +86,14 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as it stands in the file."""
-        return {name: getattr(self, field) for name, field in _FIELDS.items()}
+        row = {name: getattr(self, field) for name, field in _FIELDS.items()}
+        return {name: value for name, value in row.items() if value is not None}
+
+    @property
+    def interval(self) -> str:
+        """The 95 % confidence interval of `wer` as a table shows it; empty when unknown."""
+        known = self.wer_low is not None and self.wer_high is not None
+        return f"{self.wer_low:.2f}-{self.wer_high:.2f}" if known else ""
 
 
 _SHORT = {"insertions": "ins", "deletions": "del", "substitutions": "sub"}
@@ -143,13 +157,14 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
     table = Table(title=escape(title))
     for name in ("system", "split", "LM"):
         table.add_column(name, no_wrap=True)
-    for name in ("WER %", "CER %", "ins", "del", "sub", "words", "RTF"):
+    for name in ("WER %", "95 % interval", "CER %", "ins", "del", "sub", "words", "RTF"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in results:
         wer = f"{row.wer:.2f}"
         table.add_row(
             *map(escape, row.key),
             f"[bold]{wer}[/bold]" if row.wer == best[row.split] else wer,
+            row.interval,
             f"{row.cer:.2f}",
             str(row.insertions),
             str(row.deletions),
@@ -158,6 +173,24 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
             f"{row.rtf:.4f}",
         )
     return table
+
+
+def markdown_table(results: Iterable[Result]) -> str:
+    """Return a Markdown table of WERs with their intervals: a row per system and language model, a
+    column per split, the best of each split in bold."""
+    results = list(results)
+    splits = list(dict.fromkeys(row.split for row in results))
+    best = {split: min(row.wer for row in results if row.split == split) for split in splits}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in results:
+        bold = "**" if row.wer == best[row.split] else ""
+        interval = f" ({row.interval})" if row.interval else ""
+        cells.setdefault((row.system, row.lm), {})[row.split] = (
+            f"{bold}{row.wer:.2f}{bold}{interval}"
+        )
+    lines = [["system", "LM", *splits], ["---", "---", *["---:"] * len(splits)]]
+    lines += [[*key, *(row.get(split, "") for split in splits)] for key, row in cells.items()]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def print_results(path: Path, title: str = "Results") -> None:

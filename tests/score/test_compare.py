@@ -1,0 +1,156 @@
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.score.compare import compare, comparison_lines
+from toolkit.score.wer import score
+
+REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}
+FIRST = {"u1": "the hat sat", "u2": "on mat", "u3": "quietly so"}
+SECOND = {"u1": "the cat sat", "u2": "on a mat", "u3": "loudly"}
+SPEAKERS = {"u1": "ann", "u2": "bob", "u3": "ann"}
+TEXT = st.lists(st.sampled_from("abc"), max_size=4).map(" ".join)
+
+
+def of(first, second, refs=REFS, speakers=None):
+    return compare(score(refs, first, "word", speakers), score(refs, second, "word", speakers))
+
+
+def resamples(number):
+    return itertools.product(range(number), repeat=number)
+
+
+def test_probability_and_interval_are_those_of_all_resamples():
+    refs = {f"u{n}": " ".join("abcde"[: n + 2]) for n in range(4)}
+    hyps = [{"u0": "x b", "u1": "a b c", "u2": "a", "u3": "a b c d"}, {"u0": "a b", "u1": "x"}]
+    result = of(*hyps, refs)
+    first, second = ([u.errors for u in s.utterances] for s in (result.first, result.second))
+    words = [u.ref_units for u in result.first.utterances]
+    wins, rates = 0.0, []
+    for draw in resamples(4):
+        a, b, n = (sum(counts[i] for i in draw) for counts in (first, second, words))
+        wins += 1.0 if b < a else 0.5 if b == a else 0.0
+        rates.append(100 * (b - a) / n)
+    assert result.probability == pytest.approx(wins / 4**4, abs=0.02)
+    rates.sort()
+    assert rates[0] <= result.interval.low <= rates[len(rates) // 40]
+    assert rates[-len(rates) // 40] <= result.interval.high <= rates[-1]
+
+
+def test_system_against_itself_is_neither_better_nor_worse():
+    result = of(FIRST, FIRST)
+    assert (result.difference, result.probability, result.p_value) == (0.0, 0.5, 1.0)
+    assert (result.interval.low, result.interval.high) == (0.0, 0.0)
+    assert result.matched_pairs.p_value == 1.0
+    assert result.utterances == (0, 3, 0)
+    assert not any(word.difference for word in result.words())
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=2, max_size=5), st.randoms())
+def test_exchange_of_the_systems_and_order_of_utterances(rows, generator):
+    refs = {f"u{n}": f"a {ref}" for n, (ref, _, _) in enumerate(rows)}
+    first = {f"u{n}": hyp for n, (_, hyp, _) in enumerate(rows)}
+    second = {f"u{n}": hyp for n, (_, _, hyp) in enumerate(rows)}
+    one, other = of(first, second, refs), of(second, first, refs)
+    assert other.p_value == one.p_value
+    assert other.probability == pytest.approx(1 - one.probability)
+    assert other.difference == pytest.approx(-one.difference)
+    assert other.interval.low == pytest.approx(-one.interval.high)
+    assert [w.difference for w in other.words()] == [-w.difference for w in one.words()]
+    order = list(refs)
+    generator.shuffle(order)
+    shuffled = of(first, second, {u: refs[u] for u in order})
+    assert (shuffled.interval, shuffled.p_value) == (one.interval, one.p_value)
+    assert shuffled.words() == one.words()
+
+
+def test_words_hold_every_error_once():
+    result = of(FIRST, SECOND)
+    words = result.words()
+    assert sum(word.first for word in words) == result.first.errors == 3
+    assert sum(word.second for word in words) == result.second.errors == 2
+    rows = [(w.word, w.said, w.first, w.second) for w in words]
+    assert rows == [
+        ("cat", 1, 1, 0),
+        ("quietly", 1, 0, 1),
+        ("so", 0, 1, 0),
+        ("mat", 1, 0, 0),
+        ("on", 1, 0, 0),
+        ("sat", 1, 0, 0),
+        ("the", 2, 1, 1),
+    ]
+
+
+def test_speakers_are_exchanged_as_a_whole_if_there_are_enough():
+    refs = {f"u{n:02d}": "a" for n in range(24)}
+    assert of({}, refs, refs).p_value == 2 / 2**24
+    for each, units, p in ((3, 8, 2 / 2**8), (4, 6, 2 / 2**6), (5, 24, 2 / 2**24)):
+        speakers = {u: f"s{n // each}" for n, u in enumerate(refs)}
+        result = of(dict.fromkeys(refs, "b"), refs, refs, speakers)
+        assert (result.units, result.p_value) == (units, p)
+
+
+def test_what_cannot_be_significant_is_remarked():
+    refs = {f"u{n}": "a" for n in range(4)}
+    assert any("4 utterances no difference can" in r for r in of({"u0": "b"}, refs, refs).remarks())
+    refs = {f"u{n}": "a" for n in range(60)}
+    assert of({"u0": "b"}, refs, refs).remarks() == []
+
+
+def test_p_values_of_equal_systems_are_small_as_often_as_they_say():
+    generator = random.Random(1)
+    refs = {f"u{n:02d}": "a b c d" for n in range(30)}
+
+    def heard(text):
+        return " ".join(word if generator.random() < 0.7 else "x" for word in text.split())
+
+    def decode():
+        return {utterance: heard(text) for utterance, text in refs.items()}
+
+    values = []
+    for _ in range(100):
+        a, b = score(refs, decode()), score(refs, decode())
+        values.append(compare(a, b).p_value)
+    assert sum(p <= 0.2 for p in values) <= 20 + 3 * 4
+    assert sum(p <= 0.5 for p in values) >= 50 - 5 * 4 - 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (score(REFS, FIRST), score(REFS, SECOND, "char"), "the other in characters"),
+        (score(REFS, FIRST), score({"u1": "the cat"}, SECOND), "3 utterances .* 1 for the other"),
+        (score(REFS, FIRST), score({**REFS, "u3": "aloud"}, SECOND), "same 'u3'"),
+        (score(REFS, FIRST), score(REFS, SECOND, "word", SPEAKERS), "same 'u1'"),
+    ],
+)
+def test_only_the_same_references_can_be_compared(first, second, message):
+    with pytest.raises(ToolkitError, match=message):
+        compare(first, second)
+
+
+def test_lines_tell_differences_words_and_speakers():
+    lines = list(comparison_lines(of(FIRST, SECOND, speakers=SPEAKERS), ("A", "B")))
+    assert lines[0].startswith("%WER of B less that of A: -14.29 (-33.3 % relative) 95% Conf Inter")
+    assert lines[2].startswith("p-value: 1.0000 (two-sided, exchanging the systems of 3 utterances")
+    assert "Utterances: B better in 1, worse in 0, as many errors in 2" in lines
+    fewer = lines.index("FEWER ERRORS BY B (2 words)")
+    assert [line.split() for line in lines[fewer + 2 : fewer + 4]] == [
+        ["-1", "1", "0", "1", "cat"],
+        ["-1", "1", "0", "0", "so"],
+    ]
+    speakers = lines.index("EACH SPEAKER")
+    assert [line.split() for line in lines[speakers + 2 :]] == [
+        ["-25.00", "50.00", "25.00", "4", "ann"],
+        ["+0.00", "33.33", "33.33", "3", "bob"],
+    ]
+
+
+def test_first_system_without_errors_has_no_relative_difference():
+    line = next(comparison_lines(of(REFS, SECOND), ("A", "B")))
+    assert line.startswith("%WER of B less that of A: +28.57 95% Conf Interval")

@@ -1,0 +1,216 @@
+"""Two systems on the same references: is one better, and on which words."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from toolkit.score import bootstrap
+from toolkit.score.bootstrap import Interval
+from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
+from toolkit.score.wer import Score, ScoreError, UtteranceScore
+
+_SHOWN = 15
+"""Words listed on either side."""
+
+
+@dataclass(frozen=True)
+class WordDifference:
+    """What two systems made of one word."""
+
+    word: str
+    said: int
+    """Times in the references."""
+    first: int
+    """Errors of the first system: the word substituted, deleted or inserted."""
+    second: int
+    """Errors of the second system."""
+
+    @property
+    def difference(self) -> int:
+        """Errors that the second system has more."""
+        return self.second - self.first
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A second system against a first; differences are the second's rate less the first's."""
+
+    first: Score
+    second: Score
+    interval: Interval | None
+    """Of `difference`; None where a single utterance was scored."""
+    probability: float
+    """Bisani and Ney's probability of improvement: the share of resamples in which the second
+    system has fewer errors. Equal errors count one half (in Kaldi's `compute-wer-bootci` they
+    count against the second)."""
+    p_value: float
+    """Two-sided: the share of all exchanges of the two systems, speaker by speaker or utterance by
+    utterance, with at least as large a difference."""
+    units: int
+    """What was resampled and exchanged: so many of `first.resampled`."""
+
+    @property
+    def difference(self) -> float:
+        """Percent points; below 0 the second is better."""
+        return self.second.percent - self.first.percent
+
+    @property
+    def relative(self) -> float | None:
+        """The difference in percent of the first system's rate; None if that has no error."""
+        errors = self.first.errors
+        return 100.0 * (self.second.errors - errors) / errors if errors else None
+
+    @cached_property
+    def matched_pairs(self) -> MatchedPairs:
+        """NIST's segment test."""
+        both = zip(self.first.utterances, self.second.utterances, strict=True)
+        return matched_pairs((a.pairs, b.pairs) for a, b in both)
+
+    @cached_property
+    def utterances(self) -> tuple[int, int, int]:
+        """Utterances in which the second system has fewer, as many, more errors."""
+        both = zip(self.first.utterances, self.second.utterances, strict=True)
+        signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in both)
+        return signs[-1], signs[0], signs[1]
+
+    def words(self) -> list[WordDifference]:
+        """Return every word, the largest difference first, ties by name.
+
+        The differences add up to that of all errors.
+        """
+        said, first, second = Counter(), _errors_by_word(self.first), _errors_by_word(self.second)
+        for utterance in self.first.utterances:
+            said.update(_said(utterance))
+        names = sorted({*said, *first, *second})
+        found = [WordDifference(name, said[name], first[name], second[name]) for name in names]
+        return sorted(found, key=lambda word: -abs(word.difference))
+
+    def remarks(self) -> list[str]:
+        """Return what a reader should know before trusting the tests."""
+        found = []
+        least = 2.0 ** (1 - self.units)
+        if least > 0.05:
+            found.append(
+                f"with {self.units} {self.first.resampled}s no difference can have a p-value "
+                f"below {least:g}"
+            )
+        if self.matched_pairs.segments < MANY_SEGMENTS:
+            found.append(
+                f"the matched pairs test rests on many segments, at least {MANY_SEGMENTS}, and "
+                f"has {self.matched_pairs.segments}"
+            )
+        return found
+
+
+def compare(first: Score, second: Score) -> Comparison:
+    """Compare two systems scored against the same references.
+
+    Args:
+      first: the baseline.
+      second: the system that is to be better.
+
+    Raises:
+      ScoreError: not the same utterances in the same units with the same reference lengths.
+    """
+    if first.unit != second.unit:
+        raise ScoreError("one system was scored in words, the other in characters")
+    if len(first.utterances) != len(second.utterances):
+        raise ScoreError(
+            f"{len(first.utterances)} utterances were scored for one system and "
+            f"{len(second.utterances)} for the other"
+        )
+    for a, b in zip(first.utterances, second.utterances, strict=True):
+        if (a.id, a.speaker, _said(a)) != (b.id, b.speaker, _said(b)):
+            raise ScoreError(f"the two systems were not scored against the same {a.id!r}")
+    blocks = first.blocks(
+        [utterance.ref_units for utterance in first.utterances],
+        [utterance.errors for utterance in first.utterances],
+        [utterance.errors for utterance in second.utterances],
+    )
+    differences = blocks[:, 2] - blocks[:, 1]
+    units, errors_first, errors_second = bootstrap.resample(blocks).T
+    fewer, equal = (errors_second < errors_first).mean(), (errors_second == errors_first).mean()
+    interval = None
+    if len(blocks) > 1:
+        rates = bootstrap.percent(errors_second - errors_first, units)
+        interval = bootstrap.interval_of(rates, first.resampled, len(blocks))
+    return Comparison(
+        first=first,
+        second=second,
+        interval=interval,
+        probability=float(fewer + equal / 2),
+        p_value=exchange_p(differences.tolist()),
+        units=len(blocks),
+    )
+
+
+def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator[str]:
+    """Yield what a person reads of a comparison, without line ends.
+
+    Args:
+      comparison: of two systems.
+      names: what to call them, such as A and B.
+    """
+    first, second = names
+    c = comparison
+    name = "%WER" if c.first.unit == "word" else "%CER"
+    relative = f" ({c.relative:+.1f} % relative)" if c.relative is not None else ""
+    interval = f" {c.interval}" if c.interval else ""
+    yield f"{name} of {second} less that of {first}: {c.difference:+.2f}{relative}{interval}"
+    yield f"Probability of {second} improving {first}: {100 * c.probability:.2f} %"
+    yield (
+        f"p-value: {_p(c.p_value)} (two-sided, exchanging the systems of {c.units} "
+        f"{c.first.resampled}s)"
+    )
+    pairs = c.matched_pairs
+    yield (
+        f"Matched pairs: p {_p(pairs.p_value)}, z {pairs.z:.2f} (NIST's test on "
+        f"{pairs.segments} segments)"
+    )
+    better, equal, worse = c.utterances
+    yield f"Utterances: {second} better in {better}, worse in {worse}, as many errors in {equal}"
+    unit = c.first.unit if c.first.unit == "word" else "character"
+    words = [word for word in c.words() if word.difference]
+    for title, chosen in (
+        ("FEWER", [word for word in words if word.difference < 0]),
+        ("MORE", [word for word in words if word.difference > 0]),
+    ):
+        yield ""
+        yield f"{title} ERRORS BY {second} ({len(chosen)} {unit}s)"
+        if chosen:
+            yield f"difference  {f'errors {first}':>9}  {f'errors {second}':>9}    said  {unit}"
+        for word in chosen[:_SHOWN]:
+            yield (
+                f"{word.difference:+10d}  {word.first:9d}  {word.second:9d}  {word.said:6d}  "
+                + word.word.replace(" ", "␣")
+            )
+    if c.first.by_speaker():
+        yield from _speakers(c, first, second)
+
+
+def _speakers(comparison: Comparison, first: str, second: str) -> Iterator[str]:
+    """Yield the rates of each speaker, those that gained most first."""
+    yield ""
+    yield "EACH SPEAKER"
+    yield f"difference  {f'% of {first}':>9}  {f'% of {second}':>9}    said  speaker"
+    sides = comparison.first.by_speaker(), comparison.second.by_speaker()
+    rows = [(sides[1][name].percent - a.percent, name) for name, a in sides[0].items()]
+    for difference, name in sorted(rows):
+        a, b = (side[name] for side in sides)
+        yield f"{difference:+10.2f}  {a.percent:9.2f}  {b.percent:9.2f}  {a.ref_units:6d}  {name}"
+
+
+def _said(utterance: UtteranceScore) -> list[str]:
+    return [ref for ref, _ in utterance.pairs if ref is not None]
+
+
+def _errors_by_word(score: Score) -> Counter:
+    wrong = (pair for u in score.utterances for pair in u.pairs if pair[0] != pair[1])
+    return Counter(hyp if ref is None else ref for ref, hyp in wrong)
+
+
+def _p(value: float) -> str:
+    return "below 0.0001" if value < 1e-4 else f"{value:.4f}"
