@@ -93,6 +93,28 @@ class LowRateAlignments:
         return self._senones.table[self._topology.low_rate_targets(states), left, right].long()
 
 
+class PdfAlignments:
+    """The senones of alignments that a model of theirs made.
+
+    Args:
+      store: alignments at the model's frame rate.
+      senones: of the model.
+    """
+
+    def __init__(self, store: AlignmentStore, senones: Senones) -> None:
+        self._store = store
+        self._senones = senones
+
+    @property
+    def ids(self) -> list[str]:
+        """The aligned utterances."""
+        return self._store.ids
+
+    def load(self, utterance: str) -> Tensor:
+        """The pdf of every frame, [T] int64."""
+        return self._senones.pdfs(self._store.load(utterance))
+
+
 class OffsetAlignments:
     """The targets of a low-rate model from alignments at each of its offsets.
 
@@ -118,7 +140,7 @@ class OffsetAlignments:
         A raw frame has the target of the stack whose middle it is, so that each offset meets the
         targets that were aligned at it.
         """
-        rows = [self._senones.pdfs(store.load(utterance)) for store in self._stores]
+        rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
         frames = sum(map(len, rows))  # of the stacks at all offsets: exactly T
         targets = torch.empty(frames, dtype=torch.int64)
         targets[0] = rows[0][0]

@@ -109,8 +109,13 @@ def load_cut_audio(cut: "Cut", sampling_rate: int = 16000) -> Tensor:
         mixed = not isinstance(cut.channel, int) or (cut.custom or {}).get("mix_channels")
         channel = None if mixed else cut.channel
         return load_audio(sources[0].source, sampling_rate, cut.start, cut.duration, channel)
+    import toolkit.features.degrade  # noqa: F401 - tells lhotse of its transforms
+
     try:
-        samples = np.atleast_2d(cut.load_audio())
+        if recording is not None and (cut.custom or {}).get("mix_channels"):
+            samples = recording.load_audio(offset=cut.start, duration=cut.duration)
+        else:
+            samples = np.atleast_2d(cut.load_audio())
     except Exception as error:  # lhotse's back ends raise exceptions of many unrelated classes
         raise AudioError(f"{cut.id}: {error}") from error
     mono = samples.mean(axis=0, dtype=np.float32)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from toolkit.models.recurrence import faster_than_torch, run_lstm
+
 LstmState = tuple[Tensor, Tensor]
 """Hidden and cell state after the last input frame, each [layers, N, hidden]."""
 
@@ -54,27 +56,11 @@ class LstmModel(nn.Module):
             config.input_dim, config.hidden, config.layers, batch_first=True, dropout=dropout
         )
         self.output = nn.Linear(config.hidden, config.output_dim)
-        self._initialise()
+        initialise(self.lstm, self.output)
 
-    def _initialise(self) -> None:
-        """Xavier for input and output weights, orthogonal recurrence, forget gates open at first.
-
-        Two biases per gate exist for cuDNN; the second stays a plain parameter that starts at 0.
-        """
-        hidden = self.config.hidden
-        for name, parameter in self.lstm.named_parameters():
-            if name.startswith("weight"):
-                initialise = nn.init.xavier_uniform_ if "ih" in name else nn.init.orthogonal_
-                for gate in parameter.data.split(hidden):
-                    initialise(gate)
-            else:
-                nn.init.zeros_(parameter)
-                if name.startswith("bias_ih"):
-                    nn.init.ones_(parameter.data[hidden : 2 * hidden])
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, inputs: Tensor, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
+    def forward(
+        self, inputs: Tensor, state: LstmState | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, LstmState]:
         """Compute logits.
 
         Nothing to the right of frame n + lookahead changes the logits of frame n, so rows of
@@ -85,14 +71,37 @@ class LstmModel(nn.Module):
           inputs: [N, T + lookahead, D] at the start of an utterance (or of a training chunk);
             [N, T, D] when `state` says what came before: the look-ahead is then in the state.
           state: what an earlier call returned, to go on where its input ended; None for zeros.
+          lengths: not needed, see above; taken because models of other kinds need them.
 
         Returns:
           logits: [N, T, C]. Over consecutive calls they are the same as those of one call.
           state: after the last input frame.
         """
         skipped = self.config.lookahead if state is None else 0
-        hidden, state = self.lstm(inputs, state)
+        if faster_than_torch(inputs):
+            hidden, state = run_lstm(self.lstm, inputs, state)
+        else:
+            hidden, state = self.lstm(inputs, state)
         return self.output(hidden[:, skipped:]), state
+
+
+def initialise(lstm: nn.LSTM, output: nn.Linear) -> None:
+    """Xavier for input and output weights, orthogonal recurrence, forget gates open at first.
+
+    Two biases per gate exist for cuDNN; the second stays a plain parameter that starts at 0.
+    """
+    hidden = lstm.hidden_size
+    for name, parameter in lstm.named_parameters():
+        if name.startswith("weight"):
+            fill = nn.init.xavier_uniform_ if "ih" in name else nn.init.orthogonal_
+            for gate in parameter.data.split(hidden):
+                fill(gate)
+        else:
+            nn.init.zeros_(parameter)
+            if name.startswith("bias_ih"):
+                nn.init.ones_(parameter.data[hidden : 2 * hidden])
+    nn.init.xavier_uniform_(output.weight)
+    nn.init.zeros_(output.bias)
 
 
 def with_lookahead(features: Tensor, lookahead: int) -> Tensor:
@@ -119,7 +128,7 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
     device = next(model.parameters()).device
     rows = [with_lookahead(features.float(), model.config.lookahead) for features in utterances]
     inputs = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
-    logits, _ = model(inputs)
+    logits, _ = model(inputs, lengths=torch.tensor([len(features) for features in utterances]))
     return [
         row[: len(features)].float().log_softmax(dim=-1).cpu()
         for row, features in zip(logits, utterances, strict=True)

@@ -9,17 +9,26 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
+from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.stages.files import write_atomically
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-KINDS: dict[str, tuple[type, type[nn.Module]]] = {"lstm": (LstmConfig, LstmModel)}
+KINDS: dict[str, tuple[type, type[nn.Module]]] = {
+    "lstm": (LstmConfig, LstmModel),
+    "blstm": (BlstmConfig, BlstmModel),
+}
 """Name in config.json -> class of the configuration, class of the model built from it."""
 
 
 class ModelError(ToolkitError):
     """A folder that holds no model, or one whose weights and configuration disagree."""
+
+
+def make_model(config: LstmConfig | BlstmConfig) -> nn.Module:
+    """Make a new model of the kind that the configuration is of."""
+    return next(built for configured, built in KINDS.values() if type(config) is configured)(config)
 
 
 def save_model(folder: Path, model: nn.Module) -> None:

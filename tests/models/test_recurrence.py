@@ -1,0 +1,81 @@
+import pytest
+import torch
+from torch import nn
+
+from toolkit.models.recurrence import run_lstm
+
+
+def make(bidirectional=False, layers=3, dropout=0.0, dtype=torch.float64):
+    torch.manual_seed(0)
+    lstm = nn.LSTM(5, 6, layers, True, True, dropout, bidirectional).to(dtype)
+    x = torch.randn(4, 9, 5, dtype=dtype).requires_grad_()
+    shape = (layers * (1 + bidirectional), 4, 6)
+    state = tuple(torch.randn(shape, dtype=dtype).requires_grad_() for _ in range(2))
+    return lstm, x, state
+
+
+def weighted_sum(outputs, state):
+    generator = torch.Generator().manual_seed(1)
+    return sum(
+        (x * torch.randn(x.shape, generator=generator, dtype=x.dtype)).sum()
+        for x in (outputs, *state)
+    )
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("frames", [1, 9])
+def test_values_and_gradients_are_those_of_torch(bidirectional, with_state, frames):
+    lstm, x, state = make(bidirectional)
+    x = x[:, :frames].detach().requires_grad_()
+    given = state if with_state else None
+    leaves = [x, *lstm.parameters(), *(state if with_state else ())]
+    results = []
+    for compute in (lstm, lambda *args: run_lstm(lstm, *args)):
+        outputs, last = compute(x, given)
+        gradients = torch.autograd.grad(weighted_sum(outputs, last), leaves)
+        results.append([outputs, *last, *gradients])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_gradient_against_finite_differences():
+    lstm, x, state = make(layers=1)
+    assert torch.autograd.gradcheck(lambda *a: run_lstm(lstm, a[0], a[1:])[0], (x, *state))
+
+
+def test_dropout_is_between_layers_and_in_training_alone():
+    lstm, x, _ = make(dropout=0.5)
+    torch.manual_seed(3)
+    expected, _ = lstm(x)
+    torch.manual_seed(3)
+    found, _ = run_lstm(lstm, x)
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(run_lstm(lstm, x)[0], found)
+    lstm.eval()
+    torch.testing.assert_close(run_lstm(lstm, x)[0], lstm(x)[0])
+
+
+def test_rows_of_different_lengths_are_reversed_at_their_own_ends():
+    lstm, x, _ = make(bidirectional=True)
+    lengths = torch.tensor([9, 4, 1, 6])
+    found, _ = run_lstm(lstm, x, lengths=lengths)
+    for row, length in enumerate(lengths):
+        expected, _ = lstm(x[row : row + 1, :length])
+        torch.testing.assert_close(found[row, :length], expected[0])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_bfloat16_rounds_factors_and_nothing_else(bidirectional):
+    lstm, x, _ = make(bidirectional, dtype=torch.float32)
+    parameters = list(lstm.parameters())
+    exact, last = run_lstm(lstm, x)
+    expected = torch.autograd.grad(weighted_sum(exact, last), parameters)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, last = run_lstm(lstm, x)
+    gradients = torch.autograd.grad(weighted_sum(found, last), parameters)
+    assert found.dtype == torch.float32
+    assert 0 < (found - exact).abs().max() < 0.02
+    for a, b in zip(gradients, expected, strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() < 0.03 * b.norm()

@@ -1,0 +1,71 @@
+"""Reverberation and noise as transforms of lhotse's recordings; time stays what it was."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from lhotse.augmentation import AudioTransform
+from scipy.signal import fftconvolve
+
+from toolkit.features.audio import load_audio
+
+
+class _InPlace(AudioTransform):
+    """A transform after which every sample is where it was before."""
+
+    def reverse_timestamps(
+        self, offset: float, duration: float | None, sampling_rate: int
+    ) -> tuple[float, float | None]:
+        """Give the same span, see lhotse."""
+        return offset, duration
+
+
+@dataclass
+class Reverberate(_InPlace):
+    """Convolution with a room impulse response, the delay of its highest peak taken out.
+
+    The power stays the same, so that levels remain comparable.
+    """
+
+    path: str
+    """Audio file of the impulse response."""
+    channel: int
+    """Which of its channels."""
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+        """Convolve [channels, S] samples."""
+        response = load_audio(self.path, sampling_rate, channel=self.channel).numpy()
+        delay = int(np.abs(response).argmax())
+        length = samples.shape[1]
+        wet = fftconvolve(samples, response[None], axes=1)[:, delay : delay + length]
+        power = _power(wet)
+        return (wet * np.sqrt(_power(samples) / power) if power > 0 else wet).astype(np.float32)
+
+
+@dataclass
+class AddNoise(_InPlace):
+    """Noise at a given ratio of the powers of speech and noise over the whole utterance."""
+
+    path: str
+    """Audio file of the noise; begun again where it is too short."""
+    start: float
+    """Seconds into it."""
+    snr: float
+    """In dB."""
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+        """Add the noise to [channels, S] samples."""
+        noise = self._noise(samples.shape[1], sampling_rate)
+        power = _power(noise)
+        if power == 0:
+            return samples
+        gain = np.sqrt(_power(samples) / (power * 10 ** (self.snr / 10)))
+        return (samples + gain * noise).astype(np.float32)
+
+    def _noise(self, length: int, rate: int) -> np.ndarray:
+        whole = load_audio(self.path, rate).numpy()
+        first = min(round(self.start * rate), len(whole) - 1)
+        return np.resize(np.roll(whole, -first), length)
+
+
+def _power(samples: np.ndarray) -> float:
+    return float(np.mean(np.square(samples, dtype=np.float64)))
