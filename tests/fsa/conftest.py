@@ -124,3 +124,67 @@ class Toy:
 @pytest.fixture(scope="session")
 def toy():
     return Toy()
+
+
+class RandomGraph:
+    """A decoding graph of a few states, its file, and all its paths."""
+
+    labels = 4
+
+    def __init__(self, folder, seed, states=6, arcs=18) -> None:
+        import k2
+
+        from toolkit.fsa.arcs import dump_fsa, fsa_from_arcs, load_fsa
+
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(high, size):
+            return torch.randint(high, (size,), generator=generator).tolist()
+
+        # A ring, so that every state is on a path, and arcs from anywhere to anywhere.
+        ends = [(s, (s + 1) % states) for s in range(states)]
+        ends += list(zip(draw(states, arcs), draw(states, arcs), strict=True))
+        labels = [1 + label for label in draw(self.labels, len(ends))]
+        words = [9 if word == 0 else 0 for word in draw(3, len(ends))]
+        scores = (-3 * torch.rand(len(ends), generator=generator)).tolist()
+        fsa = fsa_from_arcs(
+            [(*e, x, w, s) for e, x, w, s in zip(ends, labels, words, scores, strict=True)],
+            finals=[states - 1, states // 2],
+        )
+        fsa = k2.arc_sort(k2.connect(fsa))
+        written = [[w, 8] if w == 9 else [] for w in fsa.aux_labels.tolist()]
+        fsa.aux_labels = k2.RaggedTensor(written, dtype=torch.int32)
+        fsa.lm_scores = fsa.scores.clone() / 2
+        self.path = folder / f"graph{seed}.safetensors"
+        self.path.write_bytes(dump_fsa(fsa))
+        self.fsa = load_fsa(self.path)
+
+    def paths(self, frames):
+        """All paths of so many frames, as tuples of arcs, the one to the final state included."""
+        arcs = self.fsa.arcs.values().tolist()
+        leaving = {}
+        for number, (source, *_) in enumerate(arcs):
+            leaving.setdefault(source, []).append(number)
+        found = [()]
+        for frame in range(frames + 1):
+            found = [
+                (*path, arc)
+                for path in found
+                for arc in leaving.get(arcs[path[-1]][1] if path else 0, [])
+                if (arcs[arc][2] == -1) == (frame == frames)
+            ]
+        return found
+
+    def score(self, path, scores):
+        """The score of a path, the acoustic scores [T, P] included."""
+        labels, own = self.fsa.labels.tolist(), self.fsa.scores.tolist()
+        return sum(own[arc] for arc in path) + sum(
+            float(scores[t, labels[arc] - 1]) for t, arc in enumerate(path[:-1])
+        )
+
+
+@pytest.fixture
+def random_graph(tmp_path):
+    """random_graph(seed, ...) -> RandomGraph"""
+    pytest.importorskip("k2")
+    return lambda seed, **size: RandomGraph(tmp_path, seed, **size)

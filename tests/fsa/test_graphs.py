@@ -11,7 +11,7 @@ k2 = pytest.importorskip("k2")
 from toolkit.fsa.alignment import AlignConfig, force_align_batch  # noqa: E402
 from toolkit.fsa.arcs import dump_fsa, load_fsa, load_graph  # noqa: E402
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor  # noqa: E402
-from toolkit.fsa.lattice import Weights, acoustic_scores, reweighted_best_path  # noqa: E402
+from toolkit.fsa.lattice import ScoredLattice, Weights, acoustic_scores  # noqa: E402
 from toolkit.fsa.search import (  # noqa: E402
     Beam,
     GraphMismatchError,
@@ -159,10 +159,10 @@ def test_reweighting_a_lattice_equals_searching_with_those_weights(toy, grammar,
     scores = torch.randn(6, hmms.num_pdfs, generator=torch.Generator().manual_seed(7)) * 3
     lattice = search_lattice(scores, graph, WIDE)
     before = lattice.scores.clone()
-    found = reweighted_best_path(lattice, scores, 1.0, weights)
+    found = ScoredLattice(lattice, scores, 1.0).best_path(weights)
     score, words = exhaustive(toy, hmms, scores, weights)
     assert found.score == pytest.approx(score, abs=1e-3)
-    assert found.words == words
+    assert found.words == words == ScoredLattice(lattice, scores, 1.0).best_words(weights)
     assert torch.equal(lattice.scores, before)
 
 

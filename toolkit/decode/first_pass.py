@@ -1,4 +1,4 @@
-"""First pass: lattices from a decoding graph, best paths for a grid of scales and penalties."""
+"""The passes of decoding, utterance by utterance: lattices, and best paths of a grid of weights."""
 
 import json
 import time
@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
+from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.align.scorer import Scorer
 from toolkit.fsa.arcs import Fsa, load_graph
-from toolkit.fsa.lattice import Weights, reweighted_best_path
+from toolkit.fsa.density import number_arcs
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import Beam, search_lattice
+from toolkit.lang.binary import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
@@ -32,10 +36,35 @@ class DecodeConfig:
     """The pruning."""
     retries: tuple[float, ...] = (2.0, 4.0)
     """Factors by which the beam is widened when no path survives."""
+    rescoring: RescoreLimits = RescoreLimits()
+    """The pruning when a larger language model rescores the lattices."""
 
     def grid(self) -> list[Weights]:
         """Every pair of scale and penalty."""
         return [Weights(scale, penalty) for scale in self.scales for penalty in self.penalties]
+
+    def beams(self) -> list[Beam]:
+        """The beams to try, in order."""
+        return [self.beam, *(self.beam.widened(factor) for factor in self.retries)]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Everything but the acoustic model; passed to worker processes, so it holds paths."""
+
+    graph: Path
+    """The decoding graph's file."""
+    words: Path
+    """`words.txt`."""
+    config: DecodeConfig
+    """The search."""
+    rescorer: Path | None = None
+    """The language model of a second pass, see `toolkit.lang.binary`; None for one pass alone."""
+
+    @property
+    def passes(self) -> int:
+        """One, or two with a `rescorer`."""
+        return 1 if self.rescorer is None else 2
 
 
 @dataclass(frozen=True)
@@ -47,96 +76,136 @@ class Decoded:
     audio_seconds: float
     """Length of the utterance."""
     decode_seconds: float
-    """Time spent on scoring and searching it."""
+    """Processor time of the network, this pass and those before it, for one of the weights."""
     beam: float
     """The search beam that gave a lattice; 0 if none did: the hypotheses are empty then."""
     hypotheses: tuple[str, ...]
     """Words, one string for each of the weights asked for."""
+    cut: bool = False
+    """Whether rescoring met its bound of memory and dropped paths for it."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """An utterance's lattices."""
+
+    scores: Tensor
+    """[T, P] log-likelihoods times `DecodeConfig.acoustic_scale`."""
+    beam: float
+    """See `Decoded.beam`."""
+    lattices: tuple[Fsa, ...]
+    """One for each pass; empty when no path survived the widest beam."""
+    seconds: tuple[float, ...]
+    """Processor time until each pass was done."""
+    cut: bool
+    """See `Decoded.cut`."""
+
+
+def search(utterance: str, scorer: Scorer, decoder: Decoder) -> Searched:
+    """Make the lattices of all passes of one utterance."""
+    graph, config = decoding_graph(decoder.graph), decoder.config
+    grammar = decoder.rescorer and _grammar(decoder.rescorer, decoder.words)
+    start = time.process_time()
+    scores = scorer.log_likelihoods(utterance) * config.acoustic_scale
+    for beam in config.beams():
+        lattice = search_lattice(scores, graph, beam)
+        if lattice is not None:
+            break
+    seconds = [time.process_time() - start] * decoder.passes
+    if lattice is None:
+        return Searched(scores, 0.0, (), tuple(seconds), False)
+    lattices, cut = [lattice], False
+    if grammar is not None:
+        rescored = rescore_lattice(lattice, grammar, config.rescoring)
+        lattices, cut = [lattice, rescored.lattice], rescored.cut
+        seconds[1] = time.process_time() - start
+    return Searched(scores, beam.search, tuple(lattices), tuple(seconds), cut)
 
 
 def decode_store(
     scorer: Scorer,
-    graph: Path,
-    words: Path,
-    weights: Sequence[Weights],
-    config: DecodeConfig,
+    decoder: Decoder,
+    weights: Sequence[Sequence[Weights]],
     out: Path,
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Decoded]:
+) -> list[list[Decoded]]:
     """Decode every utterance of the scorer's feature store.
 
-    The lattice is made once, at `config.acoustic_scale`; each of `weights` takes its best path.
+    Lattices are made once, at the search's acoustic scale; each of `weights` takes its best path.
     Every utterance gets a line: where no path survives even the widest beam it is empty.
 
     Args:
       scorer: the acoustic model with its features.
-      graph: the decoding graph's file.
-      words: `words.txt`.
-      weights: scales and penalties to decode with.
-      config: the search.
+      decoder: graph and search.
+      weights: scales and penalties to decode with, for each pass.
       out: gets a file per feature shard; those of an earlier run are kept.
       jobs: worker processes.
       progress: told (shards done, shards).
 
     Returns:
-      The utterances in the order of the store.
+      For each pass the utterances in the order of the store.
     """
     shards = list(enumerate(scorer.store.shards))
-    work = partial(_decode_shard, scorer, graph, words, tuple(weights), config, out)
-    decoded: list[Decoded] = []
+    work = partial(_decode_shard, scorer, decoder, weights, out)
+    decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
     results = map_in_processes(work, shards, jobs)
     for done, path in enumerate(tqdm(results, "decode", len(shards), disable=None), 1):
         for line in path.read_text(encoding="utf-8").splitlines():
-            plain = json.loads(line)
-            decoded.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
+            for found, plain in zip(decoded, json.loads(line), strict=True):
+                found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
         progress(done, len(shards))
     return decoded
 
 
 @lru_cache(maxsize=1)
-def _graph(path: Path) -> Fsa:
-    """The graph, loaded once per process."""
-    return load_graph(path)
+def decoding_graph(path: Path) -> Fsa:
+    """A graph whose lattices can be stored, loaded once per process."""
+    return number_arcs(load_graph(path))
+
+
+@lru_cache(maxsize=1)
+def _grammar(path: Path, words: Path) -> Grammar:
+    """The second pass's language model, loaded once per process."""
+    return Grammar(read_binary(path), SymbolTable.read(words))
 
 
 def _decode_shard(
     scorer: Scorer,
-    graph_path: Path,
-    words: Path,
-    weights: Sequence[Weights],
-    config: DecodeConfig,
+    decoder: Decoder,
+    weights: Sequence[Sequence[Weights]],
     out: Path,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
-    path = out / f"decoded.{number:06d}.jsonl"
+    path = out / f"passes.{number:06d}.jsonl"
     if path.exists():
         return path
-    graph = _graph(graph_path)
-    table = SymbolTable.read(words)
+    table = SymbolTable.read(decoder.words)
     lines = []
     for utterance in ids:
-        start = time.perf_counter()
-        scores = scorer.log_likelihoods(utterance) * config.acoustic_scale
-        lattice, beam = None, config.beam
-        for beam in (config.beam, *(config.beam.widened(f) for f in config.retries)):
-            lattice = search_lattice(scores, graph, beam)
-            if lattice is not None:
-                break
-        hypotheses = [""] * len(weights)
-        if lattice is not None:
-            for i, weight in enumerate(weights):
-                best = reweighted_best_path(lattice, scores, config.acoustic_scale, weight)
-                hypotheses[i] = " ".join(table.symbol(word) for word in best.words)
-        seconds = time.perf_counter() - start
-        plain = {
-            "utterance": utterance,
-            "audio_seconds": round(scorer.store.cut(utterance).duration, 4),
-            "decode_seconds": round(seconds, 4),
-            "beam": beam.search if lattice is not None else 0.0,
-            "hypotheses": hypotheses,
-        }
+        found = search(utterance, scorer, decoder)
+        plain = []
+        for number, wanted in enumerate(weights):
+            start = time.process_time()
+            hypotheses = [""] * len(wanted)
+            if found.lattices:
+                scored = ScoredLattice(
+                    found.lattices[number], found.scores, decoder.config.acoustic_scale
+                )
+                paths = [scored.best_words(weight) for weight in wanted]
+                hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
+            seconds = found.seconds[number] + (time.process_time() - start) / len(wanted)
+            plain.append(
+                {
+                    "utterance": utterance,
+                    "audio_seconds": round(scorer.store.cut(utterance).duration, 4),
+                    "decode_seconds": round(seconds, 4),
+                    "beam": found.beam,
+                    "hypotheses": hypotheses,
+                    "cut": found.cut and number > 0,
+                }
+            )
         lines.append(json.dumps(plain))
     write_atomically(path, "".join(line + "\n" for line in lines))
     return path

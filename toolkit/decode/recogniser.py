@@ -12,7 +12,7 @@ from toolkit.decode.first_pass import DecodeConfig
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.fsa.arcs import Fsa, load_graph
-from toolkit.fsa.lattice import Weights, reweighted_best_path
+from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import Beam, search_lattice
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralModel
@@ -103,6 +103,6 @@ class Recogniser:
         for beam in (self._beam, self._beam.widened(2.0)):
             lattice = search_lattice(scores, self._graph, beam)
             if lattice is not None:
-                best = reweighted_best_path(lattice, scores, self._search_scale, self._weights)
-                return " ".join(self._words.symbol(word) for word in best.words)
+                words = ScoredLattice(lattice, scores, self._search_scale).best_words(self._weights)
+                return " ".join(map(self._words.symbol, words))
         return ""

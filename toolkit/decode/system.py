@@ -1,14 +1,20 @@
-"""One system decoded: tuned on the development split, scored on all."""
+"""One system decoded: tuned on the development splits, scored on all."""
 
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolkit.align.scorer import Scorer
-from toolkit.corpus.manifest import text_of
-from toolkit.decode.first_pass import DecodeConfig, Decoded, decode_store, real_time_factor
+from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.decode.first_pass import (
+    DecodeConfig,
+    Decoded,
+    Decoder,
+    decode_store,
+    real_time_factor,
+)
 from toolkit.fsa.lattice import Weights
 from toolkit.score.report import write_report
 from toolkit.score.results import Result, record_results
@@ -17,10 +23,13 @@ from toolkit.stages.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
+Scorers = Mapping[str, Scorer]
+Progress = Callable[[int, int], None]
+
 
 def decode_system(
     system: str,
-    scorers: Mapping[str, Scorer],
+    scorers: Scorers,
     tune_on: Sequence[str],
     graph: Path,
     words: Path,
@@ -29,7 +38,7 @@ def decode_system(
     out: Path,
     jobs: int,
     command: str,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
     """Tune acoustic scale and word penalty, decode every split with them, score.
 
@@ -50,54 +59,125 @@ def decode_system(
     Returns:
       WER in percent by split.
     """
-    grid = config.grid()
-    references = {split: _references(scorer) for split, scorer in scorers.items()}
-    decoded: dict[str, list[Decoded]] = {}
+    decoder = Decoder(graph, words, config)
+    return decode_passes(
+        system, scorers, tune_on, decoder, [Pass(lm, out)], out, jobs, command, progress
+    )
 
-    def run(split: str, weights: Sequence[Weights]) -> None:
+
+@dataclass(frozen=True)
+class Pass:
+    """Where the results of a pass go."""
+
+    lm: str
+    """The name of its language model in the results' rows."""
+    out: Path
+    """Gets `tuned.json`, `grid.tsv` and, by split, hypotheses and reports."""
+
+
+def decode_passes(
+    system: str,
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    passes: Sequence[Pass],
+    out: Path,
+    jobs: int,
+    command: str,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, float]:
+    """Decode every split and tune and score each pass on its own; see `decode_system`.
+
+    Args:
+      system: the name of the results' rows.
+      scorers: the acoustic model on each split.
+      tune_on: the splits that choose the weights.
+      decoder: graph and search.
+      passes: one for each pass of `decoder`.
+      out: gets `rows.json` and, by split, what was decoded.
+      jobs: worker processes.
+      command: the command line, for the rows.
+      progress: told (splits decoded, splits).
+
+    Returns:
+      WER in percent by split, of the last pass.
+    """
+    grid = decoder.config.grid()
+    references = {split: references_of(scorer) for split, scorer in scorers.items()}
+    decoded: dict[str, list[list[Decoded]]] = {}
+
+    def run(split: str, weights: Sequence[Sequence[Weights]]) -> None:
         folder = out / split / "decoded"
         folder.mkdir(parents=True, exist_ok=True)
-        decoded[split] = decode_store(scorers[split], graph, words, weights, config, folder, jobs)
+        decoded[split] = decode_store(scorers[split], decoder, weights, folder, jobs)
         progress(len(decoded), len(scorers))
 
     for split in tune_on:
-        run(split, grid)
-    best = _tune(grid, {s: decoded[s] for s in tune_on}, references, out)
-    write_atomically(out / "tuned.json", json.dumps(asdict(grid[best]), indent=1))
+        run(split, [grid] * len(passes))
+    chosen = []
+    for number, done in enumerate(passes):
+        done.out.mkdir(parents=True, exist_ok=True)
+        tuning = {split: decoded[split][number] for split in tune_on}
+        chosen.append(_tune(grid, tuning, references, done.out))
+        tuned = json.dumps(asdict(grid[chosen[-1]]), indent=1)
+        write_atomically(done.out / "tuned.json", tuned)
     for split in scorers:
         if split not in tune_on:
-            run(split, [grid[best]])
+            run(split, [[grid[best]] for best in chosen])
 
-    rows = []
-    for split, utterances in decoded.items():
-        chosen = best if split in tune_on else 0
-        hypotheses = {d.utterance: d.hypotheses[chosen] for d in utterances}
-        write_atomically(
-            out / split / "text", "".join(f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items())
-        )
-        by_words = score(references[split], hypotheses)
-        by_characters = score(references[split], hypotheses, unit="char")
-        write_report(by_words, out / split / "report.txt")
-        write_atomically(out / split / "wer.txt", by_words.summary() + "\n")
-        rows.append(
-            Result.of(
-                by_words,
-                by_characters,
-                system=system,
-                split=split,
-                lm=lm,
-                rtf=real_time_factor(utterances),
-                command=command,
-            )
-        )
-        logger.info("%s %s: %s", system, split, by_words.summary().splitlines()[0])
-    record_results(out / "rows.json", rows)
-    empty = sum(not d.beam for utterances in decoded.values() for d in utterances)
-    return {f"wer {row.split}": row.wer for row in rows} | ({"no path": empty} if empty else {})
+    rows: dict[str, list[Result]] = {}
+    for number, done in enumerate(passes):
+        rows[done.lm] = []
+        for split, found in decoded.items():
+            best = chosen[number] if split in tune_on else 0
+            row = _result(system, split, done, best, found[number], scorers[split], command)
+            rows[done.lm].append(row)
+    record_results(out / "rows.json", [row for one in rows.values() for row in one])
+    last = [utterance for found in decoded.values() for utterance in found[-1]]
+    counts = {
+        "no path": sum(not utterance.beam for utterance in last),
+        "cut in rescoring": sum(utterance.cut for utterance in last),
+    }
+    errors = {f"wer {row.split}": row.wer for row in rows[passes[-1].lm]}
+    return errors | {name: count for name, count in counts.items() if count}
 
 
-def _references(scorer: Scorer) -> dict[str, str]:
+def references_of(scorer: Scorer) -> dict[str, str]:
+    """The transcripts of a scorer's utterances."""
     return {u: text_of(scorer.store.cut(u)) for u in scorer.store.ids}
+
+
+def _result(
+    system: str,
+    split: str,
+    done: Pass,
+    chosen: int,
+    utterances: Sequence[Decoded],
+    scorer: Scorer,
+    command: str,
+) -> Result:
+    """Score a split and write its hypotheses and reports."""
+    folder = done.out / split
+    folder.mkdir(parents=True, exist_ok=True)
+    hypotheses = {d.utterance: d.hypotheses[chosen] for d in utterances}
+    lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]
+    write_atomically(folder / "text", "".join(lines))
+    references = references_of(scorer)
+    speakers = {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
+    by_words = score(references, hypotheses, speakers=speakers)
+    by_characters = score(references, hypotheses, unit="char")
+    write_report(by_words, folder / "report.txt")
+    write_atomically(folder / "wer.txt", by_words.summary(interval=True) + "\n")
+    logger.info("%s %s %s: %s", system, split, done.lm, by_words.summary().splitlines()[0])
+    return Result.of(
+        by_words,
+        by_characters,
+        system=system,
+        split=split,
+        lm=done.lm,
+        rtf=real_time_factor(utterances),
+        command=command,
+    )
 
 
 def _tune(

@@ -34,24 +34,36 @@ def acoustic_scores(lattice: k2.Fsa, scores: Tensor) -> Tensor:
     return acoustic
 
 
-def reweighted_best_path(
-    lattice: k2.Fsa, scores: Tensor, search_scale: float, weights: Weights
-) -> BestPath:
-    """The best path under other weights than those of the search.
+class ScoredLattice:
+    """A lattice to be weighted in several ways.
 
     Args:
-      lattice: from `search_lattice`.
+      lattice: from `search_lattice`, or made from such a one by `rescore_lattice`.
       scores: [T, P] the scores it was searched with.
-      search_scale: the acoustic scale in `scores`.
-      weights: the weights wanted.
+      scale: the acoustic scale in `scores`.
     """
-    acoustic = acoustic_scores(lattice, scores)
-    # A clone, because k2 keeps scores inside the memory of the arcs.
-    wanted = k2.Fsa(lattice.arcs.clone(), aux_labels=lattice.aux_labels)
-    wanted.scores = (
-        lattice.scores
-        - acoustic
-        + acoustic * (weights.acoustic_scale / search_scale)
-        + count_words(lattice) * weights.word_penalty
-    )
-    return best_path(wanted)
+
+    def __init__(self, lattice: k2.Fsa, scores: Tensor, scale: float) -> None:
+        acoustic = acoustic_scores(lattice, scores)
+        self.lattice = lattice
+        self.acoustic = acoustic / scale
+        self.graph = lattice.scores - acoustic
+        self.words = count_words(lattice)
+
+    def weighted(self, weights: Weights) -> k2.Fsa:
+        """The lattice with the scores that `weights` give its arcs."""
+        # A clone, because k2 keeps scores inside the memory of the arcs.
+        weighted = k2.Fsa(self.lattice.arcs.clone(), aux_labels=self.lattice.aux_labels)
+        weighted.scores = (
+            self.graph + self.acoustic * weights.acoustic_scale + self.words * weights.word_penalty
+        )
+        return weighted
+
+    def best_path(self, weights: Weights) -> BestPath:
+        """The best path under `weights`."""
+        return best_path(self.weighted(weights))
+
+    def best_words(self, weights: Weights) -> list[int]:
+        """The word ids of the best path under `weights`."""
+        path = k2.shortest_path(self.weighted(weights), use_double_scores=True)
+        return [word for word in path.aux_labels.values.tolist() if word > 0]

@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import k2
 import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.arcs import FINAL
+from toolkit.fsa.pruning import prune
 
 
 class GraphMismatchError(ToolkitError):
@@ -55,7 +56,7 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
       beam: the pruning.
 
     Returns:
-      The lattice as an FsaVec of one, or None when no path survives to the end.
+      The lattice as an FsaVec of one without dead ends, or None when no path survives to the end.
 
     Raises:
       GraphMismatchError: the graph has labels without a column in `scores`.
@@ -63,9 +64,17 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
     if len(scores) == 0:
         return None
     graphs = graph if len(graph.shape) == 3 else k2.create_fsa_vec([graph])
-    lattice = search_lattices([scores], graphs, beam)
-    # Where no path reaches the end, k2 may still return arcs that lead nowhere.
-    return lattice if bool((lattice.labels == FINAL).any()) else None
+    return prune(search_lattices([scores], graphs, beam))
+
+
+_TOP_LABELS: "WeakKeyDictionary[k2.Fsa, int]" = WeakKeyDictionary()
+
+
+def _top_label(graphs: k2.Fsa) -> int:
+    """The highest label; looked for once per graph, since of a large one it takes 10 ms."""
+    if graphs not in _TOP_LABELS:
+        _TOP_LABELS[graphs] = int(graphs.labels.max())
+    return _TOP_LABELS[graphs]
 
 
 def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.Fsa:
@@ -83,7 +92,7 @@ def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.
       GraphMismatchError: a graph has labels without a column in `scores` (k2 itself would read
         beyond the matrix).
     """
-    top, columns = int(graphs.labels.max()), max(x.shape[1] for x in scores)
+    top, columns = _top_label(graphs), max(x.shape[1] for x in scores)
     if top > columns:
         raise GraphMismatchError(
             f"the graph knows {top} pdfs, the acoustic model {columns}: they come from"

@@ -1,0 +1,74 @@
+"""Confidences: agreement counted by hand, calibration against a fine grid."""
+
+import math
+
+import numpy as np
+import pytest
+
+from toolkit.decode.confidence import (
+    Calibration,
+    calibration_error,
+    cross_entropy_gain,
+    word_confidences,
+)
+
+
+def test_confidence_is_the_share_of_samples_that_agree():
+    samples = [(1, 2, 3)] * 5 + [(1, 3)] * 3 + [(1, 4, 3), (2, 3)]
+    expected = [(9 + 0.5) / 11, (6 + 0.5) / 11, (10 + 0.5) / 11]
+    assert word_confidences([1, 2, 3], samples) == pytest.approx(expected)
+
+
+def test_a_word_said_twice_is_not_taken_for_itself():
+    samples = [(7, 7)] * 6 + [(7,)] * 4
+    confidences = word_confidences([7, 7], samples)
+    assert sum(confidences) == pytest.approx((6 + 10 + 1) / 11)
+    assert word_confidences([], samples) == []
+
+
+def made_up(seed, offset, slope, count=4000):
+    rng = np.random.default_rng(seed)
+    raw = rng.beta(3, 1, count).clip(0.01, 0.99)
+    odds = offset + slope * np.log(raw / (1 - raw))
+    return raw, rng.random(count) < 1 / (1 + np.exp(-odds))
+
+
+def test_calibration_finds_the_line_it_was_made_with_and_is_the_best_of_a_grid():
+    raw, right = made_up(0, -1.0, 0.5)
+    found = Calibration.fit(raw, right)
+    assert found.offset == pytest.approx(-1.0, abs=0.2)
+    assert found.slope == pytest.approx(0.5, abs=0.1)
+    gain = cross_entropy_gain(found(raw), right)
+    for offset in found.offset + np.linspace(-0.2, 0.2, 9):
+        for slope in found.slope + np.linspace(-0.1, 0.1, 9):
+            assert cross_entropy_gain(Calibration(offset, slope)(raw), right) <= gain + 1e-4
+    assert calibration_error(found(raw), right) < 0.03 < calibration_error(raw, right)
+
+
+@pytest.mark.parametrize("right", [[], [True] * 5, [False] * 5, [True, False]])
+def test_calibration_of_little_data_is_tame(right):
+    raw = [0.995, 0.9, 0.995, 0.9, 0.8][: len(right)]
+    found = Calibration.fit(raw, right)
+    assert all(0 < p < 1 for p in found([0.01, 0.5, 0.99]))
+    assert math.isfinite(found.offset)
+    assert math.isfinite(found.slope)
+
+
+def test_calibration_error_of_two_bins():
+    # 0.95, 0.95 (one right) and 0.15 (wrong): gaps of 0.9 and 0.15 over three words
+    assert calibration_error([0.95, 0.95, 0.15], [True, False, False]) == pytest.approx(1.05 / 3)
+    assert calibration_error([1.0], [True]) == 0.0
+
+
+def test_cross_entropy_gain_is_zero_for_the_error_rate_and_one_for_certainty():
+    right = [True, True, True, False]
+    assert cross_entropy_gain([0.75] * 4, right) == pytest.approx(0.0)
+    assert cross_entropy_gain([1 - 1e-9] * 3 + [1e-9], right) == pytest.approx(1.0, abs=1e-6)
+    assert cross_entropy_gain([0.1, 0.1, 0.1, 0.9], right) < -1
+    assert math.isnan(cross_entropy_gain([0.9], [True]))
+
+
+def test_calibration_files_round_trip(tmp_path):
+    line = Calibration(0.25, 0.75)
+    line.save(tmp_path / "calibration.json")
+    assert Calibration.load(tmp_path / "calibration.json") == line

@@ -1,0 +1,130 @@
+"""Coding of lattices of random graphs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.fsa.lattice_codec import Block, GraphIndex, LatticeArcs, LatticeError, encode
+
+
+class Graph:
+    """Random arcs between `states` states; all lead on to the end in one step."""
+
+    def __init__(self, rng, degrees):
+        states = len(degrees) + 1
+        self.first = np.concatenate([[0], np.cumsum([d + 1 for d in degrees])])
+        self.first = np.append(self.first, self.first[-1])  # the final state has no arcs
+        self.source = np.repeat(np.arange(states), np.diff(self.first))
+        self.destination = rng.integers(0, states - 1, self.first[-1])
+        self.final_arcs = self.first[1:-1] - 1  # the last of each state
+        self.destination[self.final_arcs] = states - 1
+        scores = rng.choice(np.float32([-0.5, -1.5, -2.5]), self.first[-1])  # many are equal
+        self.index = GraphIndex(self.first, self.destination, scores)
+
+    def lattice(self, rng, frames, paths):
+        """The union of random paths."""
+        places = set()
+        for _ in range(paths):
+            state = 0
+            for frame in range(frames):
+                arc = int(rng.integers(self.first[state], self.first[state + 1] - 1))
+                places.add((frame, arc))
+                state = self.destination[arc]
+            places.add((frames, int(self.final_arcs[state])))
+        frame, arc = np.array(sorted(places), np.int32).T
+        return LatticeArcs(frames, frame, arc)
+
+
+def same(one, other):
+    assert one.frames == other.frames
+    assert one.arc.dtype == other.arc.dtype == np.int32
+    assert np.array_equal(one.frame, other.frame)
+    assert np.array_equal(one.arc, other.arc)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    degrees=st.lists(st.integers(1, 12), min_size=1, max_size=9),
+    sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=4),
+)
+def test_lattices_come_back_as_they_were(seed, degrees, sizes):
+    rng = np.random.default_rng(seed)
+    graph = Graph(rng, degrees)
+    lattices = [graph.lattice(rng, frames, paths) for frames, paths in sizes]
+    block = Block(encode(lattices, graph.index), len(lattices), graph.index)
+    for number in rng.permutation(len(lattices)):  # in any order, each by itself
+        same(block.decode(number), lattices[number])
+
+
+@pytest.mark.parametrize("fan_out", [256, 257, 300, 70_000])
+def test_states_of_any_out_degree(fan_out):
+    rng = np.random.default_rng(fan_out)
+    graph = Graph(rng, [fan_out, 3, fan_out // 2, 1, 2])
+    lattices = [graph.lattice(rng, 6, 40) for _ in range(3)]
+    # The last out-arc of the state with the most is in use, and alone.
+    worst = int(graph.index.arc[graph.index.first[-2] - 1])
+    worst = int(graph.first[1] - 2) if graph.source[worst] != 0 else worst
+    end = graph.destination[worst]
+    final = worst if end == len(graph.first) - 2 else int(graph.final_arcs[end])
+    lattices.append(LatticeArcs(1, np.int32([0, 1]), np.int32([worst, final])))
+    if final == worst:
+        lattices.pop()
+    block = Block(encode(lattices, graph.index), len(lattices), graph.index)
+    for number, lattice in enumerate(lattices):
+        same(block.decode(number), lattice)
+
+
+def test_a_shard_without_lattices():
+    graph = Graph(np.random.default_rng(0), [2, 2])
+    Block(encode([], graph.index), 0, graph.index)
+
+
+def test_arcs_on_no_path_are_refused():
+    rng = np.random.default_rng(3)
+    graph = Graph(rng, [6, 6, 6, 6])
+    whole = graph.lattice(rng, 5, 3)
+    for dropped in range(len(whole.arc)):
+        left = np.arange(len(whole.arc)) != dropped
+        cut = LatticeArcs(5, whole.frame[left], whole.arc[left])
+        entered = {(f + 1, graph.destination[a]) for f, a in zip(cut.frame, cut.arc, strict=True)}
+        leaving = {(f, graph.source[a]) for f, a in zip(cut.frame, cut.arc, strict=True)}
+        if entered - {(6, 4)} | {(0, 0)} == leaving:
+            continue  # a parallel arc was dropped, the lattice is still whole
+        with pytest.raises(LatticeError, match="on no path"):
+            encode([whole, cut], graph.index)
+
+
+def test_an_arc_twice_in_a_frame_is_refused():
+    # As after composition with a language model, which splits the states of the graph.
+    rng = np.random.default_rng(3)
+    graph = Graph(rng, [6, 6, 6, 6])
+    whole = graph.lattice(rng, 5, 3)
+    twice = LatticeArcs(
+        5, np.append(whole.frame, whole.frame[4]), np.append(whole.arc, whole.arc[4])
+    )
+    with pytest.raises(LatticeError, match="twice"):
+        encode([twice], graph.index)
+
+
+def test_damage_is_noticed():
+    rng = np.random.default_rng(4)
+    graph = Graph(rng, [5, 4, 3])
+    data = encode([graph.lattice(rng, 8, 4)], graph.index)
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 1
+    for bad in (bytes(flipped), data[:-10], b"", b"no lattices"):
+        with pytest.raises(LatticeError, match="damaged"):
+            Block(bad, 1, graph.index)
+    with pytest.raises(LatticeError, match="damaged"):
+        Block(data, 0, graph.index)  # there is one
+
+
+def test_ten_arcs_per_frame_take_less_than_a_byte_each():
+    rng = np.random.default_rng(5)
+    graph = Graph(rng, rng.integers(1, 40, 500))
+    lattices = [graph.lattice(rng, 200, 10) for _ in range(10)]
+    arcs = sum(len(lattice.arc) for lattice in lattices)
+    assert arcs > 15_000
+    assert len(encode(lattices, graph.index)) < 0.8 * arcs  # even of arcs drawn at random

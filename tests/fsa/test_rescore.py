@@ -1,0 +1,202 @@
+"""Rescoring against the enumeration of a lattice's paths."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+k2 = pytest.importorskip("k2")
+pytest.importorskip("kaldilm")
+
+from toolkit.fsa.grammar import grammar_acceptor  # noqa: E402
+from toolkit.fsa.pruning import prune  # noqa: E402
+from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice  # noqa: E402
+from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
+from toolkit.lang.arpa import write_arpa  # noqa: E402
+from toolkit.lang.backoff import BackoffModel, Level  # noqa: E402
+from toolkit.lang.ngram import estimate  # noqa: E402
+from toolkit.lang.tables import SymbolTable  # noqa: E402
+
+WORDS = {"<eps>": 0, "AB": 1, "A": 2, "B": 3, "#0": 4, "<s>": 5, "</s>": 6}
+WIDE = Beam(1000.0, 1000.0, 1, 10**6)
+NO_LIMITS = RescoreLimits(beam=1000.0, max_active=10**6)
+TEXT = [["A", "B"], ["AB"], ["A", "B", "AB"], ["B", "B"], ["A"], ["A", "B", "A"], ["AB", "A", "B"]]
+TEXT += [["B", "AB", "A", "B"], ["A", "A", "A", "B"]]
+
+
+def model(order, vocabulary=("A", "AB", "B")):
+    text = [[word for word in sentence if word in vocabulary] for sentence in TEXT]
+    return estimate(text, vocabulary, order, (1,))[0]
+
+
+@pytest.fixture
+def table():
+    return SymbolTable(WORDS)
+
+
+@pytest.fixture
+def lattice_of(toy, tmp_path, table):
+    """Seed and frames -> a lattice of all that the toy's words can be, scored with a bigram."""
+    table.write(tmp_path / "words.txt")
+    write_arpa(model(2), tmp_path / "small.arpa")
+    grammar = grammar_acceptor(tmp_path / "small.arpa", tmp_path / "words.txt")
+    hmms = toy.senones("onset")
+    graph = toy.decoding_graph(hmms, grammar)
+
+    def make(seed, frames):
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randn(frames, hmms.num_pdfs, generator=generator) * 3
+        return search_lattice(scores, graph, WIDE)
+
+    return make
+
+
+def paths(lattice):
+    """(score without LM, LM score, words, labels) of every path."""
+    arcs = lattice.arcs.values().tolist()
+    words, lm = lattice.aux_labels.tolist(), lattice.lm_scores.double().tolist()
+    rest = (lattice.scores.double() - lattice.lm_scores.double()).tolist()
+    leaving = {}
+    for number, arc in enumerate(arcs):
+        leaving.setdefault(arc[0], []).append(number)
+    found, stack = [], [(0, 0.0, 0.0, (), ())]
+    while stack:
+        state, score, of_lm, spoken, labels = stack.pop()
+        for number in leaving.get(state, []):
+            _, target, label, _ = arcs[number]
+            written = tuple(word for word in words[number] if word > 0)
+            path = (
+                target,
+                score + rest[number],
+                of_lm + lm[number],
+                spoken + written,
+                (*labels, label),
+            )
+            found.append(path[1:]) if label == -1 else stack.append(path)
+    return found
+
+
+@pytest.mark.parametrize(("order", "seed"), [(1, 1), (2, 2), (3, 1), (4, 2)])
+def test_every_path_gets_the_new_models_score_and_no_other_changes(lattice_of, table, order, seed):
+    lattice, big = lattice_of(seed, 5), model(order)
+    rescored = rescore_lattice(lattice, Grammar(big, table), NO_LIMITS)
+    assert not rescored.cut
+    before, after = paths(lattice), paths(rescored.lattice)
+    assert len(before) > 100
+    rest = {}
+    for score, _, words, labels in before:
+        rest[words, labels] = max(score, rest.get((words, labels), -math.inf))
+    assert {(words, labels) for _, _, words, labels in after} == rest.keys()
+    for score, lm, words, labels in after:
+        expected = big.logprob([table.symbol(word) for word in words]) * math.log(10)
+        assert lm == pytest.approx(expected, abs=1e-4)
+        assert score <= rest[words, labels] + 1e-4
+    assert torch.equal(
+        rescored.lattice.frame[rescored.lattice.labels < 0].unique(), torch.tensor([5])
+    )
+
+
+def test_a_beam_keeps_the_paths_within_it(lattice_of, table):
+    lattice, grammar = lattice_of(3, 6), Grammar(model(3), table)
+    everything = paths(rescore_lattice(lattice, grammar, NO_LIMITS).lattice)
+    kept = paths(rescore_lattice(lattice, grammar, RescoreLimits(beam=6.0)).lattice)
+    best = max(score + lm for score, lm, *_ in everything)
+    assert max(score + lm for score, lm, *_ in kept) == pytest.approx(best, abs=1e-4)
+    assert len(everything) > len(kept) > 1
+
+
+def test_the_bound_on_memory_is_kept_and_told(lattice_of, table):
+    lattice, grammar = lattice_of(4, 6), Grammar(model(3), table)
+    full = rescore_lattice(lattice, grammar, NO_LIMITS)
+    few = rescore_lattice(lattice, grammar, RescoreLimits(beam=1000.0, max_active=3))
+    assert (full.cut, few.cut) == (False, True)
+    frames = few.lattice.frame[few.lattice.labels >= 0]
+    states = few.lattice.arcs.values()[:, 0][few.lattice.labels >= 0]
+    for frame in range(6):
+        assert len(states[frames == frame].unique()) <= 3
+    top = {name: max(s + lm for s, lm, *_ in paths(x.lattice)) for name, x in
+           (("full", full), ("few", few))}  # fmt: skip
+    assert top["few"] <= top["full"] + 1e-4
+    assert top["few"] > top["full"] - 10
+
+
+def test_a_word_that_the_model_lacks_is_unknown_to_it_or_impossible(table):
+    with_unknown, words = Grammar(model(3, ("A", "B", "<UNK>")), table), np.array([1, 2])
+    scores, _ = with_unknown.step(np.repeat(with_unknown.start(), 2, axis=0), words)
+    unknown = model(3, ("A", "B", "<UNK>"))
+    ids = np.array([unknown.ids["<UNK>"], unknown.ids["A"]])
+    assert scores == pytest.approx(unknown.step(unknown.start(2), ids)[0] * math.log(10))
+    ones = np.array([-1.0, -99.0, -0.5])
+    level = Level(np.zeros(3, dtype=np.int64), np.arange(3), ones, np.zeros(3))
+    without = Grammar(BackoffModel(("</s>", "<s>", "A"), [level]), table)
+    scores, states = without.step(np.repeat(without.start(), 2, axis=0), words)
+    assert scores == pytest.approx([-99 * math.log(10), -0.5 * math.log(10)])
+    assert without.end(states) == pytest.approx([-math.log(10)] * 2)
+
+
+def test_states_that_differ_in_nothing_that_matters_are_one(table):
+    big = model(4)
+    grammar = Grammar(big, table)
+    contexts = {}
+    for sentence in [*TEXT, ["B"] * 5, ["AB"] * 5, ["AB", "B", "AB", "B"]]:
+        state, plain = grammar.start(), big.start(1)
+        for word in sentence:
+            _, state = grammar.step(state, np.array([WORDS[word]]))
+            _, plain = big.step(plain, np.array([big.ids[word]]))
+            number = int(grammar.number(state)[0])
+            assert 0 <= number < grammar.num_states
+            ids = np.array(list(big.ids.values()))
+            future = big.step(np.repeat(plain, len(ids), 0), ids)[0]
+            assert contexts.setdefault(number, future) == pytest.approx(future)
+    assert len(contexts) > 8
+
+
+def random_lattice(seed):
+    """Six levels of states, some of them dead ends."""
+    rng = np.random.default_rng(seed)
+    levels = [0, 1, 4, 7, 10, 12]
+    lines = []
+    for (first, last), after in pairwise([*pairwise(levels), (12, 13)]):
+        lines += [
+            (source, target, rng.integers(1, 4), rng.normal())
+            for source in range(first, last)
+            for target in range(*after)
+            if rng.random() < 0.5 or source == first
+        ]
+    text = "".join(f"{s} {t} {label} {score}\n" for s, t, label, score in lines)
+    fsa = k2.Fsa.from_str(text + "12 13 -1 0.5\n13")
+    fsa.aux_labels = k2.RaggedTensor([[int(i)] * (i % 3) for i in range(fsa.num_arcs)])
+    fsa.lm_scores = torch.zeros(fsa.num_arcs)
+    fsa.place = torch.arange(fsa.num_arcs)
+    return fsa
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("beam", [0.5, 2.0, math.inf])
+def test_pruning_keeps_the_arcs_on_good_paths_alone(seed, beam):
+    lattice = random_lattice(seed)
+    arcs, scores = lattice.arcs.values().tolist(), lattice.scores.tolist()
+    through = [-math.inf] * len(arcs)
+    stack = [(0, ())]
+    while stack:
+        state, taken = stack.pop()
+        for number, arc in enumerate(arcs):
+            if arc[0] == state and arc[2] == -1:
+                whole = [*taken, number]
+                total = sum(scores[i] for i in whole)
+                through = [max(t, total) if i in whole else t for i, t in enumerate(through)]
+            elif arc[0] == state:
+                stack.append((arc[1], (*taken, number)))
+    good = [i for i, t in enumerate(through) if t >= max(through) - beam and t > -math.inf]
+    pruned = prune(lattice, beam)
+    assert pruned.place.tolist() == good
+    assert pruned.aux_labels.tolist() == [[i] * (i % 3) for i in good]
+    assert pruned.scores.tolist() == [scores[i] for i in good]
+    assert pruned.labels.tolist() == [arcs[i][2] for i in good]
+    assert k2.connect(pruned).num_arcs == len(good)  # connected, and states numbered without gaps
+
+
+def test_pruning_what_has_no_path_gives_nothing():
+    assert prune(k2.Fsa.from_str("0 1 1 0.5\n0 2 2 0.1\n1 2 1 0.5\n3 4 -1 0\n4")) is None

@@ -1,0 +1,288 @@
+"""What lattices know beyond the best words: n-best lists, word times, confidences."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.align.ctm import CtmEntry, write_ctm
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.scorer import Scorer
+from toolkit.decode.confidence import (
+    Calibration,
+    calibration_error,
+    cross_entropy_gain,
+    word_confidences,
+)
+from toolkit.decode.first_pass import Decoder, Searched, decoding_graph, search
+from toolkit.decode.system import Scorers, references_of
+from toolkit.fsa.alignment import AlignConfig, force_align
+from toolkit.fsa.arcs import Fsa
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice_codec import LatticeArcs
+from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, write_shard
+from toolkit.fsa.nbest import n_best, sampled_words
+from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+from toolkit.score.align import align
+from toolkit.stages.files import write_atomically
+from toolkit.stages.workers import map_in_processes
+
+
+@dataclass(frozen=True)
+class NbestConfig:
+    """What is written of each lattice."""
+
+    count: int = 10
+    """Word sequences per utterance."""
+    samples: int = 200
+    """Paths drawn for confidences."""
+    lattices: bool = False
+    """Keep the first pass's lattices on disk, see `toolkit.fsa.lattice_store`."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.samples < 1:
+            raise ValueError("count and samples must be at least 1")
+
+
+@dataclass(frozen=True)
+class Word:
+    """One recognised word."""
+
+    word: str
+    start: float
+    """Seconds from the beginning of the utterance."""
+    duration: float
+    """Seconds."""
+    posterior: float
+    """Not yet calibrated."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What was found in the lattice of one utterance."""
+
+    utterance: str
+    """Utterance id."""
+    nbest: tuple[tuple[float, float, float, str], ...]
+    """Score, acoustic and LM log-probability, words: the best first."""
+    words: tuple[Word, ...]
+    """The best sequence."""
+
+
+def explore_system(
+    scorers: Scorers,
+    tune_on: Sequence[str],
+    decoder: Decoder,
+    tuned: Path,
+    lang: Path,
+    senones: Senones,
+    config: NbestConfig,
+    out: Path,
+    jobs: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Decode every split once more and write n-best lists, word times and confidences.
+
+    Args:
+      scorers: the acoustic model on each split.
+      tune_on: the splits that calibrate the confidences.
+      decoder: graph and search; the lattices of its last pass are explored.
+      tuned: `tuned.json` of that pass.
+      lang: the folder of the lexicon.
+      senones: of the acoustic model, to find the times of words.
+      config: what is written.
+      out: gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`, `words.ctm` and
+        perhaps `lattices/`.
+      jobs: worker processes.
+      progress: told (splits done, splits).
+
+    Returns:
+      The expected calibration error of each split's confidences.
+    """
+    weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
+    found: dict[str, list[Explored]] = {}
+    for split, scorer in scorers.items():
+        folder = out / split / "explored"
+        folder.mkdir(parents=True, exist_ok=True)
+        explore = _Explorer(scorer, decoder, weights, lang, senones, config, folder)
+        shards = list(enumerate(scorer.store.shards))
+        paths = map_in_processes(explore, shards, jobs)
+        found[split] = [explored for path in paths for explored in _read(path)]
+        write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
+        progress(len(found), len(scorers))
+    return write_confidences(found, {s: references_of(x) for s, x in scorers.items()}, tune_on, out)
+
+
+def write_confidences(
+    found: Mapping[str, Sequence[Explored]],
+    references: Mapping[str, Mapping[str, str]],
+    tune_on: Sequence[str],
+    out: Path,
+) -> dict[str, float]:
+    """Calibrate the posteriors on some splits; write CTM files and how good confidences are.
+
+    Args:
+      found: by split.
+      references: transcripts by split and utterance.
+      tune_on: the splits that calibrate.
+      out: see `explore_system`.
+
+    Returns:
+      The expected calibration error by split.
+    """
+    judged = {split: _judge(found[split], references[split]) for split in found}
+    posteriors = [p for split in tune_on for p in judged[split][0]]
+    correct = [right for split in tune_on for right in judged[split][1]]
+    calibration = Calibration.fit(posteriors, correct)
+    calibration.save(out / "calibration.json")
+    lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
+    errors = {}
+    for split, (raw, right) in judged.items():
+        sure = calibration(raw)
+        errors[f"ece {split}"] = calibration_error(sure, right)
+        numbers = [sum(right) / max(len(right), 1)]
+        for values in (raw, sure):
+            numbers += [calibration_error(values, right), cross_entropy_gain(values, right)]
+        columns = [split, str(len(right)), *(f"{number:.4f}" for number in numbers)]
+        lines.append("\t".join([*columns, "+".join(tune_on)]))
+        entries = [
+            CtmEntry(one.utterance, "1", word.start, word.duration, word.word, confidence)
+            for one in found[split]
+            for word, confidence in zip(
+                one.words, calibration([word.posterior for word in one.words]), strict=True
+            )
+        ]
+        write_ctm(entries, out / split / "words.ctm")
+    write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
+    return errors
+
+
+def _judge(
+    found: Sequence[Explored], references: Mapping[str, str]
+) -> tuple[list[float], list[bool]]:
+    """The posterior of every recognised word, and whether the reference has it there."""
+    posteriors, correct = [], []
+    for one in found:
+        words = [word.word for word in one.words]
+        pairs = align(references[one.utterance].split(), words)
+        posteriors += [word.posterior for word in one.words]
+        correct += [ref == hyp for ref, hyp in pairs if hyp is not None]
+    return posteriors, correct
+
+
+def _nbest_table(found: Sequence[Explored]) -> str:
+    lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
+    for one in found:
+        lines += [
+            f"{one.utterance}\t{rank}\t{score:.3f}\t{acoustic:.3f}\t{lm:.3f}\t{words}\n"
+            for rank, (score, acoustic, lm, words) in enumerate(one.nbest, 1)
+        ]
+    return "".join(lines)
+
+
+@dataclass(frozen=True)
+class _Explorer:
+    """Explores the lattices of a feature shard; passed to worker processes."""
+
+    scorer: Scorer
+    decoder: Decoder
+    weights: Weights
+    lang: Path
+    senones: Senones
+    config: NbestConfig
+    out: Path
+
+    def __call__(self, shard: tuple[int, Sequence[str]]) -> Path:
+        """Write a line per utterance; a shard of an earlier run is kept."""
+        number, ids = shard
+        path = self.out / f"explored.{number:06d}.jsonl"
+        if path.exists():
+            return path
+        compiler = TranscriptCompiler(Lang.load(self.lang), self.senones)
+        lines, lattices = [], {}
+        for utterance in ids:
+            found = search(utterance, self.scorer, self.decoder)
+            lines.append(json.dumps(self._explore(utterance, found, compiler)))
+            if found.lattices:
+                lattices[utterance] = _graph_arcs(found.lattices[0], len(found.scores))
+        if self.config.lattices:
+            self._keep(lattices, number)
+        write_atomically(path, "".join(line + "\n" for line in lines))
+        return path
+
+    def _keep(self, lattices: Mapping[str, LatticeArcs], number: int) -> None:
+        graph, out = self.decoder.graph, self.out.parent / "lattices"
+        out.mkdir(exist_ok=True)
+        index = graph_index(decoding_graph(graph))
+        write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
+
+    def _explore(self, utterance: str, found: Searched, compiler: TranscriptCompiler) -> dict:
+        if not found.lattices:
+            return {"utterance": utterance, "nbest": [], "words": []}
+        scale = self.decoder.config.acoustic_scale
+        lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
+        table = compiler.lang.words
+        nbest = [
+            (h.score, h.acoustic, h.lm, " ".join(map(table.symbol, h.words)))
+            for h in n_best(lattice, self.weights, self.config.count)
+        ]
+        best = lattice.best_path(self.weights)
+        samples = sampled_words(lattice, self.weights, self.config.samples)
+        names = [table.symbol(word) for word in best.words]
+        spans = self._spans(names, found, compiler)
+        if spans is None:  # the beam of the alignment lost the path
+            starts = best.word_frames
+            spans = list(zip(starts, [*starts[1:], len(found.scores)], strict=True))
+        shift = self.scorer.frame_shift
+        sure = word_confidences(best.words, samples)
+        return {
+            "utterance": utterance,
+            "nbest": nbest,
+            "words": [
+                (name, round(start * shift, 3), round((end - start) * shift, 3), posterior)
+                for name, (start, end), posterior in zip(names, spans, sure, strict=True)
+            ],
+        }
+
+    def _spans(
+        self, words: Sequence[str], found: Searched, compiler: TranscriptCompiler
+    ) -> list[tuple[int, int]] | None:
+        """First frame of each word and the frame behind it.
+
+        By forced alignment: a decoding graph writes a word where it can no longer be another one.
+        """
+        graph = compiler.compile(words)
+        config = self.decoder.config
+        scores = found.scores[:, graph.pdfs] / config.acoustic_scale
+        search = AlignConfig(config.acoustic_scale, beam=config.beam.search)
+        aligned = force_align(scores, graph, self.senones, search)
+        if aligned is None:
+            return None
+        starts = aligned.phone_frames
+        ends = [*starts[1:], len(found.scores)]
+        silence = self.senones.topology.silence
+        following = [*aligned.word_phones[1:], len(starts)]
+        last = [phone - 1 - (aligned.phones[phone - 1] == silence) for phone in following]
+        return [
+            (starts[first], ends[end]) for first, end in zip(aligned.word_phones, last, strict=True)
+        ]
+
+
+def _graph_arcs(lattice: Fsa, frames: int) -> LatticeArcs:
+    """A lattice in terms of its graph."""
+    frame, arc = lattice.frame.numpy(), lattice.graph_arc.numpy()
+    order = np.lexsort((arc, frame))
+    return LatticeArcs(frames, frame[order], arc[order])
+
+
+def _read(path: Path) -> list[Explored]:
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        plain = json.loads(line)
+        nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
+        words = tuple(Word(*fields) for fields in plain["words"])
+        found.append(Explored(plain["utterance"], nbest, words))
+    return found

@@ -1,0 +1,228 @@
+"""Lattices on disk: shards of compressed lattices, by utterance, tied to their graph."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import k2
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from toolkit.errors import ToolkitError
+from toolkit.fsa.arcs import FINAL, load_fsa
+from toolkit.fsa.lattice_codec import Block, GraphIndex, LatticeArcs, LatticeError, encode
+from toolkit.stages.files import write_atomically
+
+FORMAT = 1
+# Unpacked shards that a store keeps: about 2 MB per hour of speech each.
+BLOCKS = 32
+CHUNK = 1 << 20  # bytes
+
+
+class LatticeStoreError(ToolkitError):
+    """A folder of lattices that is damaged, lacks an utterance or belongs to another graph."""
+
+
+def graph_digest(path: Path) -> str:
+    """The BLAKE2b digest (16 bytes, in hexadecimal) of a graph's file."""
+    hasher = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """What a shard tells without being unpacked."""
+
+    graph: str
+    """Digest of the graph's file."""
+    ids: tuple[str, ...]
+    """Its utterances."""
+    frames: int
+    """Emitting frames of all."""
+    arcs: int
+    """Arcs of all, those to final states not counted."""
+    retried: int
+    """Utterances that needed a wider beam."""
+    failed: tuple[tuple[str, str], ...]
+    """Utterances without a lattice, and why."""
+    format: int = FORMAT
+
+    @classmethod
+    def read(cls, path: Path) -> "ShardFacts":
+        """Read the header of a shard.
+
+        Raises:
+          LatticeStoreError: it is none.
+        """
+        try:
+            with safe_open(path, framework="np") as file:
+                plain = json.loads(file.metadata()["lattices"])
+            if plain["format"] != FORMAT:
+                raise ValueError(f"format {plain['format']}, this version reads {FORMAT}")
+            failed = tuple((utterance, reason) for utterance, reason in plain.pop("failed"))
+            return cls(**{**plain, "ids": tuple(plain["ids"]), "failed": failed})
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise LatticeStoreError(
+                f"{path}: damaged ({error!r}); remove it and make the lattices again"
+            ) from error
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Name the file of a shard."""
+    return folder / f"lattices.{number:06d}.safetensors"
+
+
+def write_shard(
+    path: Path,
+    lattices: dict[str, LatticeArcs],
+    index: GraphIndex,
+    digest: str,
+    retried: int = 0,
+    failed: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Write one shard.
+
+    Args:
+      path: see `shard_path`.
+      lattices: by utterance.
+      index: of the graph.
+      digest: of the graph's file, see `graph_digest`.
+      retried: utterances that needed a wider beam.
+      failed: utterances without a lattice, and why.
+    """
+    found = list(lattices.values())
+    facts = ShardFacts(
+        graph=digest,
+        ids=tuple(lattices),
+        frames=sum(x.frames for x in found),
+        arcs=sum(x.num_emitting for x in found),
+        retried=retried,
+        failed=tuple(failed),
+    )
+    data = np.frombuffer(encode(found, index), np.uint8).copy()
+    header = {"lattices": json.dumps(asdict(facts))}  # a single entry: their order would be random
+    write_atomically(path, save({"data": torch.from_numpy(data)}, header))
+
+
+def graph_index(graph: k2.Fsa) -> GraphIndex:
+    """The codec's tables of a graph, or of an FsaVec of one."""
+    single = graph if len(graph.shape) == 2 else graph[0]
+    return GraphIndex(
+        single.arcs.row_splits(1).numpy(),
+        single.arcs.values()[:, 1].numpy(),
+        single.scores.detach().numpy(),
+    )
+
+
+class LatticeStore:
+    """A folder of lattices and the graph that they were searched in.
+
+    Args:
+      path: the folder that `toolkit.decode.denominators.make_lattices` wrote.
+      graph: the decoding graph's file.
+
+    Raises:
+      LatticeStoreError: no lattices there, damaged ones, or lattices of another graph.
+    """
+
+    def __init__(self, path: Path, graph: Path) -> None:
+        self._path, self._graph_path = Path(path), Path(graph)
+        shards = sorted(self._path.glob("lattices.*.safetensors"))
+        if not shards:
+            raise LatticeStoreError(f"{path}: there are no lattices; make them first")
+        self._sizes: dict[Path, int] = {}
+        self._where: dict[str, tuple[Path, int]] = {}
+        digest = graph_digest(self._graph_path)
+        for shard in shards:
+            facts = ShardFacts.read(shard)
+            if facts.graph != digest:
+                raise LatticeStoreError(
+                    f"{shard}: made with another graph ({facts.graph}) than {graph} ({digest});"
+                    " give that graph, or make the lattices again with this one"
+                )
+            self._sizes[shard] = len(facts.ids)
+            self._where |= {name: (shard, n) for n, name in enumerate(facts.ids)}
+        self._blocks: dict[Path, Block] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The utterances, in the order of the shards."""
+        return list(self._where)
+
+    def arcs(self, utterance: str) -> LatticeArcs:
+        """Read the lattice of an utterance as arcs of the graph."""
+        if utterance not in self._where:
+            raise LatticeStoreError(
+                f"{utterance} has no lattice in {self._path}; failed.tsv there may say why"
+            )
+        shard, number = self._where[utterance]
+        return self._block(shard).decode(number)
+
+    def load(self, utterance: str) -> k2.Fsa:
+        """Read the lattice of an utterance.
+
+        Returns:
+          A lattice with memory of its own: `labels` are pdf + 1, `scores` those of the graph alone,
+          without acoustics; `aux_labels` words (ragged), `frame` int32, the row of the network's
+          scores that an arc reads (-1 for arcs to the final state), and `lm_scores`, the language
+          model's part of `scores`, if the graph has it.
+        """
+        return lattice_of(self.arcs(utterance), self._graph)
+
+    @cached_property
+    def _graph(self) -> k2.Fsa:
+        return load_fsa(self._graph_path)
+
+    @cached_property
+    def _index(self) -> GraphIndex:
+        return graph_index(self._graph)
+
+    def _block(self, shard: Path) -> Block:
+        block = self._blocks.pop(shard, None)
+        if block is None:
+            with safe_open(shard, framework="np") as file:
+                data = file.get_tensor("data").tobytes()
+            try:
+                block = Block(data, self._sizes[shard], self._index)
+            except LatticeError as error:
+                raise LatticeStoreError(
+                    f"{shard}: {error}; remove it and make the lattices again"
+                ) from error
+        self._blocks[shard] = block  # the last used comes last
+        if len(self._blocks) > BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return block
+
+    def __getstate__(self) -> dict:
+        """Pickle paths, not what they hold."""
+        left_out = {"_graph", "_index"}
+        kept = {key: value for key, value in self.__dict__.items() if key not in left_out}
+        return {**kept, "_blocks": {}}
+
+
+def lattice_of(arcs: LatticeArcs, graph: k2.Fsa) -> k2.Fsa:
+    """Build a lattice from arcs of the graph (see `LatticeStore.load`)."""
+    number = torch.from_numpy(arcs.arc).long()
+    frame = torch.from_numpy(arcs.frame).long()
+    table = graph.arcs.values()[number]
+    states = graph.shape[0]
+    left = frame * states + table[:, 0]
+    entered = (frame + 1) * states + table[:, 1]
+    keys = torch.cat([left[:1], entered]).unique()
+    rows = torch.stack([torch.searchsorted(keys, left), torch.searchsorted(keys, entered)], dim=1)
+    lattice = k2.Fsa(
+        torch.cat([rows.int(), table[:, 2:]], dim=1).contiguous(),
+        aux_labels=graph.aux_labels.index(number.int(), axis=0)[0],
+    )
+    lattice.frame = torch.where(table[:, 2] == FINAL, -1, frame).int()
+    if hasattr(graph, "lm_scores"):
+        lattice.lm_scores = graph.lm_scores[number]
+    return lattice

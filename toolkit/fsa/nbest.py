@@ -1,0 +1,117 @@
+"""Word sequences of a lattice: the best ones, and a fair sample."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import k2
+import numpy as np
+
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.walk import Walk
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A word sequence, scored by its best path."""
+
+    words: tuple[int, ...]
+    """Word ids."""
+    score: float
+    """Under the weights asked for."""
+    acoustic: float
+    """Acoustic log-likelihood, unscaled."""
+    lm: float
+    """Log-probability of the language model."""
+
+
+def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothesis]:
+    """The `count` best word sequences, each once, the best first.
+
+    Exact: no more than the `count` best beginnings that end in a state can be part of the result,
+    since what follows there follows all of them. Work grows with arcs times `count`.
+
+    Args:
+      lattice: of one utterance.
+      weights: those of the score.
+      count: sequences wanted; a lattice may have fewer.
+    """
+    walk = Walk(lattice.lattice)
+    columns = np.stack(
+        [
+            lattice.weighted(weights).scores.double().numpy(),
+            lattice.acoustic.double().numpy(),
+            lattice.lattice.lm_scores.double().numpy(),
+        ],
+        axis=1,
+    )
+    histories = _Histories()
+    states, history = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    sums = np.zeros((1, 3))
+    while True:
+        source, arc = walk.leaving(states)
+        if not len(arc):
+            break
+        read = history[source]
+        for writing, words in walk.written(arc):
+            read[writing] = histories.extend(read[writing], words)
+        total = sums[source] + columns[arc]
+        kept = _best(walk.target[arc], read, total[:, 0], count)
+        states, history, sums = walk.target[arc[kept]], read[kept], total[kept]
+    order = np.lexsort((history, -sums[:, 0]))
+    return [Hypothesis(histories.words(int(history[i])), *sums[i].tolist()) for i in order]
+
+
+def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
+    """The word ids of `count` paths drawn by their posteriors, each as often as it is likely.
+
+    The same paths in every call: k2 divides the probability mass into `count` equal parts.
+    """
+    weighted = lattice.weighted(weights)
+    paths = k2.random_paths(weighted, use_double_scores=True, num_paths=count)
+    words, _ = weighted.aux_labels.index(paths.values, axis=0)
+    values, arcs = words.values, paths.shape.row_splits(2).tolist()
+    bounds = words.shape.row_splits(1)[arcs].tolist()
+    return [
+        tuple(word for word in values[first:last].tolist() if word > 0)
+        for first, last in pairwise(bounds)
+    ]
+
+
+def _best(states: np.ndarray, history: np.ndarray, score: np.ndarray, count: int) -> np.ndarray:
+    """For each state the positions of its `count` best histories, each once."""
+    order = np.lexsort((-score, history, states))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (np.diff(states[order]) != 0) | (np.diff(history[order]) != 0)
+    once = order[new]
+    once = once[np.lexsort((history[once], -score[once], states[once]))]
+    first = np.flatnonzero(np.diff(states[once], prepend=-1))
+    rank = np.arange(len(once)) - np.repeat(first, np.diff(first, append=len(once)))
+    return once[rank < count]
+
+
+class _Histories:
+    """Word sequences as numbers; 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._entries: list[tuple[int, int]] = [(0, 0)]
+
+    def extend(self, history: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """The numbers of histories [N], each with one more word."""
+        pairs, place = np.unique(np.stack([history, words]), axis=1, return_inverse=True)
+        numbers = [self._number(pair) for pair in zip(*pairs.tolist(), strict=True)]
+        return np.array(numbers, dtype=np.int64)[place.reshape(-1)]
+
+    def _number(self, pair: tuple[int, int]) -> int:
+        if pair not in self._numbers:
+            self._numbers[pair] = len(self._entries)
+            self._entries.append(pair)
+        return self._numbers[pair]
+
+    def words(self, number: int) -> tuple[int, ...]:
+        """The words of a history."""
+        found = []
+        while number:
+            number, word = self._entries[number]
+            found.append(word)
+        return tuple(reversed(found))

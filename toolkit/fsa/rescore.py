@@ -1,0 +1,202 @@
+"""Whole-lattice rescoring: the language model's part of every path replaced by another model's."""
+
+import math
+from dataclasses import dataclass
+
+import k2
+import numpy as np
+import torch
+
+from toolkit.fsa.pruning import prune
+from toolkit.fsa.walk import Walk
+from toolkit.lang.backoff import BackoffModel
+from toolkit.lang.tables import END, SymbolTable
+
+_LN10 = math.log(10.0)
+
+
+class Grammar:
+    """An n-gram model as a deterministic acceptor of word ids whose states are never listed.
+
+    A state is the longest context that can still matter: n-grams that no longer one continues and
+    that have no back-off weight are cut to what they end in. Scores are natural logarithms.
+
+    Args:
+      model: the n-grams.
+      words: the recogniser's words; one that the model lacks is <UNK> to it, and impossible when
+        it lacks that too.
+    """
+
+    def __init__(self, model: BackoffModel, words: SymbolTable) -> None:
+        self._model = model
+        ids = np.full(max(words[word] for word in words) + 1, -1, dtype=np.int64)
+        symbols = list(words)
+        ids[[words[symbol] for symbol in symbols]] = model.word_ids(symbols)
+        self._ids = ids
+        self._matters = []
+        for order in range(1, max(model.order, 2)):
+            level = model.levels[order - 1]
+            matters = np.zeros(len(level.word) + 1, dtype=bool)  # the last: no context
+            if order < model.order:
+                matters[:-1] = level.backoff != 0
+                matters[model.levels[order].context] = True
+            self._matters.append(matters)
+        sizes = [len(level.word) for level in model.levels]
+        self._first = np.concatenate([[0], np.cumsum(sizes)])
+        self.num_states = int(self._first[-1]) + 1
+
+    def start(self) -> np.ndarray:
+        """The state after <s>: int64 [1, contexts]."""
+        return self._cut(self._model.start(1))
+
+    def step(self, states: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Read a word in each of N states.
+
+        Args:
+          states: [N, contexts].
+          words: [N] the recogniser's word ids.
+
+        Returns:
+          Scores float64 [N] and the states reached.
+        """
+        ids = self._ids[words]
+        known = ids >= 0
+        if known.all():
+            scores, after = self._model.step(states, ids)
+        else:
+            scores, after = self._model.step(states, np.where(known, ids, 0))
+            scores, after = np.where(known, scores, -99.0), np.where(known[:, None], after, -1)
+        return scores * _LN10, self._cut(after)
+
+    def end(self, states: np.ndarray) -> np.ndarray:
+        """Scores of ending in each of the states."""
+        ids = np.full(len(states), self._model.ids[END])
+        return self._model.step(states, ids)[0] * _LN10
+
+    def number(self, states: np.ndarray) -> np.ndarray:
+        """A number below `num_states` for each state [N, contexts], its own."""
+        numbers = np.full(len(states), self.num_states - 1)
+        for level in range(states.shape[1]):  # the longest listed context names the state
+            listed = states[:, level] >= 0
+            numbers[listed] = self._first[level] + states[listed, level]
+        return numbers
+
+    def _cut(self, states: np.ndarray) -> np.ndarray:
+        for level, matters in enumerate(self._matters):
+            column = states[:, level]
+            column[~matters[column]] = -1
+        return states
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """A lattice with another language model's scores."""
+
+    lattice: k2.Fsa
+    """An FsaVec of one with the attributes of the lattice it was made from."""
+    cut: bool
+    """Whether `RescoreLimits.max_active` was met: less promising paths are missing then."""
+
+
+@dataclass(frozen=True)
+class RescoreLimits:
+    """Bounds on the work and memory of rescoring a lattice."""
+
+    beam: float = 10.0
+    """Score below the best path at which a path is dropped, in the lattice's scaled log units;
+    paths are judged by the new model up to the current frame and by the old one from there on."""
+    max_active: int = 4000
+    """Pairs of lattice state and language model state kept per frame at most."""
+
+    def __post_init__(self) -> None:
+        if self.beam <= 0 or self.max_active < 1:
+            raise ValueError("beam and max_active must be positive")
+
+
+def rescore_lattice(lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> Rescored:
+    """Replace the language model's scores on all paths of a lattice.
+
+    The lattice is composed with the grammar frame by frame, its states split by what the grammar
+    remembers. The grammar's graph is never built: memory grows with the n-grams alone. The order of
+    work is that of Kaldi's lattice-lmrescore-const-arpa, with one difference: the lattice is not
+    determinised first, so that it keeps its frames and alternative pronunciations.
+
+    Args:
+      lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
+      grammar: the new language model.
+      limits: what is kept.
+    """
+    return _Composition(lattice, grammar, limits).run()
+
+
+class _Composition:
+    """Pairs of lattice state and grammar state, from the first frame to the last."""
+
+    def __init__(self, lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> None:
+        self._lattice, self._grammar, self._limits = lattice, grammar, limits
+        self._walk = Walk(lattice)
+        self._scores = (lattice.scores.double() - lattice.lm_scores.double()).numpy()
+        self._after = lattice.get_backward_scores(True, False).numpy()
+        self._cut = False
+
+    def run(self) -> Rescored:
+        states, memory = np.zeros(1, dtype=np.int64), self._grammar.start()
+        before, count = np.zeros(1), 1  # best scores of the pairs; pairs numbered so far
+        parts = []
+        while True:
+            source, arc = self._walk.leaving(states)
+            if not len(arc):
+                break
+            reached, lm = self._read(memory[source], arc)
+            total = before[source] + self._scores[arc] + lm
+            target = self._walk.target[arc]
+            pair = target * self._grammar.num_states + self._grammar.number(reached)
+            _, example, place = np.unique(pair, return_index=True, return_inverse=True)
+            best = np.full(len(example), -np.inf)
+            np.maximum.at(best, place, total)
+            kept = self._promising(best + self._after[target[example]])
+            renumbered = np.where(kept, np.cumsum(kept) - 1, -1)[place]
+            mine = renumbered >= 0
+            first = count - len(states)
+            parts.append((first + source[mine], count + renumbered[mine], arc[mine], lm[mine]))
+            example = example[kept]
+            states, memory, before = target[example], reached[example], best[kept]
+            count += len(states)
+        source, target, arc, lm = map(np.concatenate, zip(*parts, strict=True))
+        return Rescored(self._assemble(source, target, arc, lm), self._cut)
+
+    def _read(self, memory: np.ndarray, arc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Grammar states after the words of arcs, and the scores of those words."""
+        lm = np.zeros(len(arc))
+        for writing, words in self._walk.written(arc):
+            scores, memory[writing] = self._grammar.step(memory[writing], words)
+            lm[writing] += scores
+        final = np.flatnonzero(self._walk.final[arc])
+        if len(final):
+            lm[final] += self._grammar.end(memory[final])
+            memory[final] = -1
+        return memory, lm
+
+    def _promising(self, values: np.ndarray) -> np.ndarray:
+        kept = values >= values.max() - self._limits.beam
+        if kept.sum() > self._limits.max_active:
+            self._cut = True
+            order = np.argsort(-values, kind="stable")
+            kept = np.zeros(len(values), dtype=bool)
+            kept[order[: self._limits.max_active]] = True
+        return kept
+
+    def _assemble(
+        self, source: np.ndarray, target: np.ndarray, arc: np.ndarray, lm: np.ndarray
+    ) -> k2.Fsa:
+        """The composition as a lattice, without what leads nowhere or too far from the best."""
+        old, origin = self._lattice, torch.from_numpy(arc)
+        labels = old.labels[origin]
+        scores = torch.from_numpy(self._scores[arc] + lm).float()
+        ends = [torch.from_numpy(ends).int() for ends in (source, target)]
+        table = torch.stack([*ends, labels, scores.view(torch.int32)], dim=1)
+        words, _ = old.aux_labels.index(origin.int(), axis=0)
+        new = k2.Fsa(table.contiguous(), aux_labels=words)
+        new.lm_scores = torch.from_numpy(lm).float()
+        new.frame = old.frame[origin]
+        return prune(new, self._limits.beam)
