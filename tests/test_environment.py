@@ -91,3 +91,12 @@ def test_gemm_leaves_the_number_of_threads():
     environment.gemm_gflops(size=16, seconds=0.0)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx2", False), ("avx512_bf16 fpu", True), ("amx_bf16", True), (None, False)],
+)
+def test_bf16_needs_instructions_for_it(monkeypatch, flags, expected):
+    monkeypatch.setattr(environment, "_cpu_field", lambda name: flags)
+    assert environment.has_bf16() is expected

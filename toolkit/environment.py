@@ -47,6 +47,22 @@ def tune_blas() -> bool:
     return True
 
 
+def has_bf16(device: str = "cpu") -> bool:
+    """Whether matrix products in bfloat16 are faster than in float32 there.
+
+    On a CPU that takes instructions for them; without, they are emulated and slow.
+
+    Args:
+      device: torch's type of device, such as "cpu" or "cuda".
+    """
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.is_bf16_supported()
+    flags = (_cpu_field("flags") or "").split()
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+
+
 def _cpu_field(name: str) -> str | None:
     """Return a field of the first processor in /proc/cpuinfo; None where there is no such file."""
     try:

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.bench import kaldi
+from toolkit.bench import kaldi, peer
+from toolkit.bench.peer import PeerUnavailableError
 from toolkit.bench.planted_speech import PlantedSpeech
 from toolkit.hmm.gmm import Gmm
 
@@ -81,7 +82,7 @@ def task():
 def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-hmm-gmm."""
     (tmp_path / "kaldi_side.py").write_text(STUB.format(answer=answer))
-    monkeypatch.setattr(kaldi, "__file__", str(tmp_path / "kaldi.py"))
+    monkeypatch.setattr(peer, "__file__", str(tmp_path / "peer.py"))
     monkeypatch.setattr(kaldi, "_CHECK", "")
     monkeypatch.setenv(kaldi.VARIABLE, sys.executable)
 
@@ -99,8 +100,8 @@ def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch
 def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
     stand_in(monkeypatch, tmp_path, answer)
     with kaldi.KaldiSide(*task, tmp_path) as side:
-        monkeypatch.setattr(kaldi, "PATIENCE", 0.5)
-        with pytest.raises(kaldi.KaldiUnavailableError, match="crashed, or gave no answer"):
+        side.patience = 0.5
+        with pytest.raises(PeerUnavailableError, match="crashed, or gave no answer"):
             side.align()
 
 
@@ -115,7 +116,7 @@ def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, an
 def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pinned, reason):
     monkeypatch.setenv(kaldi.VARIABLE, python)
     monkeypatch.setattr(kaldi, "PINNED", (pinned,))
-    with pytest.raises(kaldi.KaldiUnavailableError, match=reason):
+    with pytest.raises(PeerUnavailableError, match=reason):
         kaldi.KaldiSide(*task, tmp_path)
 
 
@@ -125,7 +126,7 @@ def test_kaldis_own_paths_are_those_of_exhaustive_search(monkeypatch, tmp_path, 
     x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])
     try:
         side = kaldi.KaldiSide(gmm, graphs, [x], tmp_path)
-    except kaldi.KaldiUnavailableError as error:
+    except PeerUnavailableError as error:
         pytest.skip(str(error))
     with side:
         side.align()

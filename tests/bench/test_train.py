@@ -1,18 +1,37 @@
+import pytest
+import torch
+
 from toolkit.bench import train
 from toolkit.models.lstm import LstmConfig, LstmModel
+
+SMALL = LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)
 
 
 def test_compares_chunks_with_whole_utterances_and_the_gemm_limit(monkeypatch):
     monkeypatch.setattr(train, "GEMM_SIZE", 256)
-    table = train.benchmark(LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2))
-    assert table.row("GEMM limit").ratio == 1.0
-    chunked = table.row("chunks of 32 frames, batch 64")
-    # 64 rows per step of the recurrence against one: the order holds on any machine
-    assert table.row("whole utterances, batch 1").rate < chunked.rate
+    table = train.benchmark(SMALL)
+    assert table.row(train.LIMIT).ratio == 1.0
+    chunked = table.row(train.CHUNKS)
     assert chunked.ratio < 1
+    assert table.row("loader and chunker alone").rate > chunked.rate
+    assert len(table.rows) == 7
+    assert f"{chunked.rate / table.row(train.LOOP).rate:.1f} times" in table.notes[-1]
 
 
 def test_operations_are_six_per_weight():
-    config = LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)
-    weights = sum(p.numel() for p in LstmModel(config).parameters() if p.dim() == 2)
-    assert train.flops_per_frame(config) == 6 * weights
+    weights = sum(p.numel() for p in LstmModel(SMALL).parameters() if p.dim() == 2)
+    assert train.flops_per_frame(SMALL) == 6 * weights
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gemm_amount_is_its_operations(monkeypatch, dtype):
+    monkeypatch.setattr(train, "GEMM_SIZE", 64)
+    gemm = train._Gemm(torch.device("cpu"), dtype, per_frame=1000)
+    assert gemm.run() == train.GEMM_REPEATS * 2 * 64**3 / 1000
+
+
+def test_the_plain_loop_learns_and_counts_low_rate_frames():
+    loop = train._PlainLoop(SMALL, 2, torch.device("cpu"))
+    before = [p.clone() for p in loop._parameters]
+    assert loop.run() == 2 * train.UTTERANCE_FRAMES / 3
+    assert not any(torch.equal(a, b) for a, b in zip(before, loop._parameters, strict=True))

@@ -53,13 +53,19 @@ SMALL = (
     "ce.model.hidden=64",
     "ce.model.layers=1",
     "ce.chunks.batch=8",
+    "ce.whole.epochs=1",
+    "augment.speeds=0.9",
+    "adapted=true",
+    "sequence.epochs=2",
     "decode.beam.search=10",
     "decode.scales=0.3,0.5",
     "decode.penalties=-1,0",
 )
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
-MADE = (*SYSTEMS, "decode", "fmllr", "ali", "senones", "lm", "lang", "lstm_ce", "final")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr")
+MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
+MADE += ("denominators", "adapted", "final", "graph.safetensors")
 NAMED = ("text", "tuned.json", "tree.json", "topology.json")
 # In the run directory, but not of the work: what was said and typed, who holds the lock, which
 # digests are remembered.
@@ -158,14 +164,16 @@ class Exp:
         return told, {
             str(path.relative_to(self.root)): path.read_bytes()
             for folder in MADE
-            for path in sorted((self.root / folder).rglob("*"))
+            for path in (self.root / folder, *sorted((self.root / folder).rglob("*")))
             # Next to these stand files with times of computing in them.
             if path.suffix in (".safetensors", ".arpa") or path.name in NAMED
         }
 
-    def words(self, system, split):
-        """Return the hypotheses by utterance."""
-        lines = (self.root / "decode" / system / split / "text").read_text().splitlines()
+    def words(self, system, split, lm="4gram"):
+        """Return the hypotheses by utterance; those of networks have two passes."""
+        first = system in NETWORKS and lm == "3gram"
+        folder = self.root / "decode" / system / ("first_pass" if first else "") / split
+        lines = (folder / "text").read_text().splitlines()
         return {name: text for name, _, text in (line.partition(" ") for line in lines)}
 
 

@@ -12,8 +12,10 @@ pytest.importorskip("kaldifeat")
 soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]
-STAGES = [*range(1, 18), 22, 23]
-SYSTEMS = ("mono", "tri", "lda_mllt", "sat", "lstm_ce")
+FIELDS += ["wer_low", "wer_high"]
+STAGES = [*range(1, 25)]
+GMMS = ("mono", "tri", "lda_mllt", "sat")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr")
 SPEAKERS = {"dev": 3, "test": 4}
 
 
@@ -46,12 +48,17 @@ def states(listing):
 
 def test_results_hold_a_row_for_each_system_and_split(finished, commands):
     assert [(row["system"], row["split"], row["lm"]) for row in finished.rows] == [
-        (system, split, "3gram") for system in SYSTEMS for split in SPEAKERS
+        (system, split, lm)
+        for systems, lms in ((GMMS, ["3gram"]), (NETWORKS, ["3gram", "4gram"]))
+        for system in systems
+        for lm in lms
+        for split in SPEAKERS
     ]
     for row in finished.rows:
         assert list(row) == FIELDS
         errors = row["ins"] + row["del"] + row["sub"]
         assert row["wer"] == pytest.approx(100 * errors / row["ref_words"], abs=0.005)
+        assert row["wer_low"] <= row["wer"] <= row["wer_high"]
         assert 0 <= row["cer"] < 100
         assert 0 < row["rtf"] < 10
         program, *arguments = shlex.split(row["command"])
@@ -67,6 +74,8 @@ def test_results_hold_a_row_for_each_system_and_split(finished, commands):
         ("lda_mllt", 20, 60),  # 4 and 36
         ("sat", 10, 30),  # 0 and 8
         ("lstm_ce", 50, 95),  # 23 and 79
+        ("lstm_smbr", 50, 95),
+        ("lstm_fmllr", 20, 50),
     ],
 )
 def test_word_error_rates_are_those_of_a_recogniser(finished, system, dev, test):
@@ -85,7 +94,7 @@ def test_adaptation_helps(finished):
 def test_word_error_rates_are_jiwers_on_the_corpus_own_transcripts(finished, transcripts):
     for row in finished.rows:
         references = transcripts[row["split"]]
-        words = finished.words(row["system"], row["split"])
+        words = finished.words(row["system"], row["split"], row["lm"])
         assert sorted(words) == sorted(references)
         measured = jiwer.wer([references[u] for u in words], list(words.values()))
         assert row["wer"] == pytest.approx(100 * measured, abs=0.005)
@@ -93,11 +102,10 @@ def test_word_error_rates_are_jiwers_on_the_corpus_own_transcripts(finished, tra
 
 
 def test_the_table_of_results_is_printed_at_the_end(finished):
-    table = finished.result.output[finished.result.output.index("== 23 ") :]
+    table = finished.result.output[finished.result.output.index("== 24 ") :]
     for row in finished.rows:
-        line = next(
-            line for line in table.splitlines() if {row["system"], row["split"]} <= {*line.split()}
-        )
+        named = {row["system"], row["split"], row["lm"]}
+        line = next(line for line in table.splitlines() if named <= {*line.split()})
         assert f"{row['wer']:.2f}" in line
     assert ".partial" not in table
 
@@ -133,8 +141,8 @@ def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands)
     lines = {int(line.split()[0]): line for line in listing.output.splitlines()[1:]}
     assert "Train monophone GMMs" in lines[7]
     assert " s " in lines[7]
-    wer = next(row["wer"] for row in finished.rows if row["system"] == "lstm_ce")
-    assert f"wer dev {wer:.4g}" in lines[22]
+    wer = next(r["wer"] for r in finished.rows if (r["system"], r["lm"]) == ("lstm_ce", "4gram"))
+    assert f"wer dev {wer:.4g}" in lines[18]
     assert finished.content() == before
 
 
@@ -144,7 +152,7 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
     lines = commands.run(*arguments).output.splitlines()
     assert len(lines) == len(STAGES)
     assert all(line.endswith(": would skip: done") for line in lines)
-    lines = commands.run(*arguments, "--force", 23, "--stage", 16).output.splitlines()
+    lines = commands.run(*arguments, "--force", 24, "--stage", 21).output.splitlines()
     assert [line.rpartition(": would ")[2] for line in lines] == [
         *["skip: done"] * 3,
         "run: forced",
@@ -153,9 +161,9 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
 
 
 def test_force_makes_one_stage_again(finished, commands, copy):
-    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 23)
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 24)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [23]
+    assert again.stages("==") == [24]
     assert again.stages("--") == STAGES[:-1]
     assert copy.rows == finished.rows
     assert copy.results() == finished.results()
@@ -164,13 +172,13 @@ def test_force_makes_one_stage_again(finished, commands, copy):
 def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, commands, copy):
     """And only these: the listing, the dry run and the run agree."""
     changed = (*commands.demo, "--set", "ce.epochs=3", "--exp", copy.root)
-    depends = [17, 22, 23]
+    depends = [*range(17, 25)]
     rest = [number for number in STAGES if number not in depends]
     shown = states(commands.run(*changed, "--list"))
     assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
     assert shown[17] == "stale: `ce.epochs` 20 -> 3"
-    assert "stage 17" in shown[22]
-    assert "22" in shown[23]
+    assert "stage 17" in shown[18]
+    assert "17, 19" in shown[20]
 
     plan = commands.run(*changed, "--dry-run").output.splitlines()
     would = {
@@ -190,10 +198,10 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, co
 @pytest.mark.parametrize(
     ("setting", "depends"),
     [
-        ("tri.tree.max_leaves=99", [9, 10, 11, 12, 13, 14, 15, 16, 17, 22, 23]),
-        ("sat.fmllr=2", [13, 14, 15, 16, 17, 22, 23]),
-        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 23]),
-        ("senones.max_leaves=50", [16, 17, 22, 23]),
+        ("tri.tree.max_leaves=99", [*range(9, 25)]),
+        ("sat.fmllr=2", [*range(13, 25)]),
+        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 24]),
+        ("senones.max_leaves=50", [*range(16, 25)]),
     ],
 )
 def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
@@ -208,7 +216,7 @@ def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, sett
     [
         (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
         (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
-        (["--stage", "19"], "--stage 19: no such stage; did you mean 17?"),
+        (["--stage", "25"], "--stage 25: no such stage; did you mean 24?"),
         (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
     ],
 )
@@ -233,7 +241,7 @@ def test_results_do_not_depend_on_jobs(finished, commands, tmp_path):
         "decode/lstm_ce/test/text",
         "fmllr/test.safetensors",
         "senones/tree.json",
-        *(f"{system}/gmm.safetensors" for system in SYSTEMS[:4]),
+        *(f"{system}/gmm.safetensors" for system in GMMS),
     } <= files.keys()
     assert files.keys() == expected_files.keys()
     assert [name for name in files if files[name] != expected_files[name]] == []
@@ -261,7 +269,7 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     assert result.status == 1
     found = dict(line.partition(" ")[::2] for line in result.output.splitlines())
     assert list(found) == [str(path) for path in (*flacs, stereo, slow)]
-    expected = finished.words("lstm_ce", "dev")
+    expected = finished.words("lstm_smbr", "dev", "3gram")
     assert len(flacs) == SPEAKERS["dev"]
     assert {path.stem: found[str(path)] for path in flacs} == {
         path.stem: expected[path.stem] for path in flacs
@@ -285,7 +293,7 @@ def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
     finally:
         away.rename(finished.root)
     assert result.status == 0, result.errors
-    expected = finished.words("lstm_ce", "test")[firsts(finished, "test")[0].stem]
+    expected = finished.words("lstm_smbr", "test", "3gram")[firsts(finished, "test")[0].stem]
     assert result.output == f"{audio.name} {expected}\n"
 
 

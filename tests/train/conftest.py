@@ -77,3 +77,46 @@ def make_stores():
         return Stores(MemoryFeatures(features, shard_size), MemoryAlignments(targets), AddState())
 
     return make
+
+
+class Trellises:
+    """Lattices in which every pdf may stand in every frame, at the same graph score.
+
+    Args:
+      lengths: frames by utterance.
+      pdfs: number of pdfs.
+    """
+
+    def __init__(self, lengths, pdfs):
+        self.lengths, self.pdfs = lengths, pdfs
+
+    @property
+    def ids(self):
+        return list(self.lengths)
+
+    def load(self, name):
+        import k2
+
+        frames = self.lengths[name]
+        if not frames:  # no path
+            fsa = k2.connect(k2.Fsa.from_str("0 1 1 0.0\n2 3 -1 0.0\n3"))
+            fsa.frame = torch.zeros(0, dtype=torch.int32)
+            return fsa
+        label = torch.arange(1, self.pdfs + 1).repeat(frames)
+        start = torch.arange(frames).repeat_interleave(self.pdfs)
+        arcs = torch.stack([start, start + 1, label, torch.zeros_like(label)], dim=1)
+        end = torch.tensor([[frames, frames + 1, -1, 0]])
+        fsa = k2.Fsa(torch.cat([arcs, end]).int())
+        fsa.frame = torch.cat([start, torch.tensor([-1])]).int()
+        return fsa
+
+
+@pytest.fixture
+def make_trellises():
+    """Build lattices of the low-rate frames of features in memory."""
+
+    def make(features, pdfs=5):
+        lengths = {name: -(-len(x) // 3) for name, x in features.features.items()}
+        return Trellises(lengths, pdfs)
+
+    return make

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from toolkit.environment import has_bf16
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.train.chunks import ChunkConfig, Chunks
@@ -210,13 +211,14 @@ def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
 
 def test_bf16_trains_and_keeps_float32_weights(make_trainer):
     losses = {}
-    for amp in ("fp32", "bf16"):
+    for amp in ("fp32", "bf16", "auto"):
         config = replace(CONFIG, amp=amp, epochs=2)
         model, trainer = make_trainer(amp, config=config, dropout=0.0)
         losses[amp] = trainer.run()["loss"]
         assert model.output.weight.dtype == torch.float32
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)
     assert losses["bf16"] != losses["fp32"]
+    assert losses["auto"] == losses["bf16" if has_bf16() else "fp32"]
 
 
 def test_without_held_out_data_the_last_weights_are_kept(make_trainer):

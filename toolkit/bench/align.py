@@ -14,7 +14,8 @@ from toolkit.align.batched import SEARCH_FRAMES, align_batched
 from toolkit.align.graphs import TranscriptCompiler
 from toolkit.bench.harness import Case, Table, compare
 from toolkit.bench.hour import LongRun, align_hour
-from toolkit.bench.kaldi import PINNED, KaldiSide, KaldiUnavailableError
+from toolkit.bench.kaldi import PINNED, KaldiSide
+from toolkit.bench.peer import PeerUnavailableError
 from toolkit.bench.planted_speech import PlantedSpeech
 from toolkit.features.cepstra import GmmFrontend
 from toolkit.fsa.alignment import AlignConfig, Aligned, force_align_batch
@@ -48,7 +49,7 @@ def benchmark() -> Table:
                 kaldi = KaldiSide(task.speech.gmm, task.graphs, task.features, Path(folder))
                 stack.callback(kaldi.close)
                 cases.append(task.case(KALDI, kaldi.align))
-            except KaldiUnavailableError as error:
+            except PeerUnavailableError as error:
                 missing = (str(error),)
             table = compare(
                 cases,

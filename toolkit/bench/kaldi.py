@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from toolkit.bench.harness import BenchmarkError
+from toolkit.bench.peer import Peer, PeerUnavailableError
 from toolkit.hmm.gmm import Gmm
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 PINNED = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy==1.26.4")
 # Names the Python that has them.
 VARIABLE = "KALDI_HMM_GMM_PYTHON"
-# Its libraries have been seen to hang: seconds to wait for an answer.
+# Seconds to wait for an answer.
 PATIENCE = 120.0
 
 _CHECK = """
@@ -32,11 +31,7 @@ for pinned in {pinned!r}:
 """
 
 
-class KaldiUnavailableError(BenchmarkError):
-    """kaldi-hmm-gmm is not there or does not work; says how to install it."""
-
-
-class KaldiSide:
+class KaldiSide(Peer):
     """Aligns utterances with kaldi-hmm-gmm; a context manager.
 
     Args:
@@ -46,7 +41,7 @@ class KaldiSide:
       folder: for its files.
 
     Raises:
-      KaldiUnavailableError: it is not installed in the pinned versions, or does not start.
+      PeerUnavailableError: it is not installed in the pinned versions, or does not start.
     """
 
     def __init__(
@@ -55,7 +50,7 @@ class KaldiSide:
         python = os.environ.get(VARIABLE)
         if not python:
             install = f"pip install {' '.join(PINNED)}"
-            raise KaldiUnavailableError(
+            raise PeerUnavailableError(
                 f"kaldi-hmm-gmm: not installed. In a fresh Python 3.10 environment {install},"
                 f" then set {VARIABLE} to that environment's Python"
             )
@@ -64,61 +59,23 @@ class KaldiSide:
             subprocess.run(check, capture_output=True, text=True, timeout=PATIENCE, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             written = (getattr(error, "stderr", "") or str(error)).strip()
-            raise KaldiUnavailableError(
+            raise PeerUnavailableError(
                 f"kaldi-hmm-gmm: the Python that {VARIABLE} names, {python}, does not have"
                 f" {', '.join(PINNED)}: {written.splitlines()[-1]}"
             ) from error
         self._paths = folder / "paths.npy"
-        self.processor_seconds = 0.0
         task = folder / "task.npz"
         np.savez(task, **_task(gmm, graphs, features))
-        # -I: its folder, where modules have names of others, is not searched for imports.
-        script = Path(__file__).with_name("kaldi_side.py")
-        self._process = subprocess.Popen(
-            [python, "-I", str(script), str(task), str(self._paths)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            self._answer()
-        except KaldiUnavailableError:
-            self.close()
-            raise
+        files = (task, self._paths)
+        super().__init__("kaldi-hmm-gmm", python, "kaldi_side.py", files, PATIENCE)
 
     def align(self) -> None:
         """Align all utterances once and add the time to `processor_seconds`."""
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        self.processor_seconds += float(self._answer())
+        self.ask()
 
     def pdfs(self) -> np.ndarray:
         """The pdf of every frame of all utterances, after `align`."""
         return np.load(self._paths)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.stdin.close()
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def __enter__(self) -> "KaldiSide":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _answer(self) -> str:
-        patience = threading.Timer(PATIENCE, self._process.kill)
-        patience.start()
-        line = self._process.stdout.readline()
-        patience.cancel()
-        if not line:
-            raise KaldiUnavailableError(
-                f"kaldi-hmm-gmm: it crashed, or gave no answer within {PATIENCE:g} s"
-            )
-        return line
 
 
 def _task(

@@ -69,7 +69,7 @@ class PlantedSpeech:
                 lexicon.add(f"W{number:05d}", rng.choices(phones, k=rng.randint(2, 8)))
         lang = Lang.of(lexicon)
         topology = Topology(tuple(lang.real_phones))
-        senones = Senones(topology, _random_tree(topology, leaves, rng))
+        senones = Senones(topology, random_tree(topology, leaves, rng))
         return cls(lang, senones, _random_gmm(senones.num_pdfs, gaussians, dimension))
 
     def utterance(self, seed: int, seconds: float) -> Utterance:
@@ -107,7 +107,8 @@ class PlantedSpeech:
         return self.gmm.means[gaussian] + noise * self.gmm.variances[gaussian].sqrt()
 
 
-def _random_tree(topology: Topology, leaves: int, rng: random.Random) -> Tree:
+def random_tree(topology: Topology, leaves: int, rng: random.Random) -> Tree:
+    """Random questions; `leaves` pdfs for each state of a speech phone, one for silence's."""
     phones, roots, pdf = list(topology.phone_ids()), [], 0
 
     def grow(first: int, count: int) -> Node:

@@ -1,14 +1,19 @@
 """Training throughput: chunks against whole utterances, as a fraction of the GEMM limit."""
 
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from toolkit.bench.harness import Case, Table, compare
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.features.lfr import centre, stack
+from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.train.batch import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
@@ -16,12 +21,17 @@ from toolkit.train.corpus import Corpus
 from toolkit.train.loop import Trainer
 from toolkit.train.objectives import CrossEntropy
 from toolkit.train.prefetch import prefetched
+from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
 
 UTTERANCE_FRAMES = 1200  # 12 s of 10 ms frames, about the mean of LibriSpeech
 UTTERANCES = 48
 GEMM_SIZE = 2048
 GEMM_REPEATS = 8
-CHUNK_STEPS = 2
+STEPS = {"cpu": 2, "cuda": 100}
+
+LIMIT = "GEMM limit, float32"
+CHUNKS = "chunks of 32 frames, batch 64, float32"
+LOOP = "plain loop, whole utterances, batch 1"
 
 
 class _Noise:
@@ -67,66 +77,177 @@ def flops_per_frame(config: LstmConfig) -> int:
 
 
 def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
-    """Measure low-rate frames per second of complete training steps (C6, C7), float32, on the CPU.
+    """Measure low-rate frames per second of complete training steps (C6, C7), on a GPU if any.
 
-    Loader, chunker, model, loss, clipping and Adam are all in; so the ratio of the chunked row is
-    the fraction of the best GEMM rate that training turns into scored frames.
+    Loader, chunker, model, loss, clipping and Adam are all in; so the ratio of a row is the
+    fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is
+    what one writes first: load an utterance, torch's LSTM, one step of Adam.
     """
-    per_frame = flops_per_frame(config)
-    a, b = torch.rand(GEMM_SIZE, GEMM_SIZE), torch.rand(GEMM_SIZE, GEMM_SIZE)
-
-    def gemm() -> float:
-        for _ in range(GEMM_REPEATS):
-            torch.mm(a, b)
-        return GEMM_REPEATS * 2 * GEMM_SIZE**3 / per_frame
-
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    steps, per_frame = STEPS[device.type], flops_per_frame(config)
+    whole = WholeUtteranceConfig()
     with tempfile.TemporaryDirectory() as folder:
-        chunked = _Steps(config, ChunkConfig(), CHUNK_STEPS, Path(folder))
-        whole = _Steps(config, ChunkConfig(frames=UTTERANCE_FRAMES // 3, batch=1), 1, Path(folder))
+        runs = {
+            LIMIT: _Gemm(device, torch.float32, per_frame),
+            "GEMM limit, bfloat16": _Gemm(device, torch.bfloat16, per_frame),
+            CHUNKS: _Steps(config, None, "fp32", steps, folder, device),
+            "chunks of 32 frames, batch 64, bfloat16": _Steps(
+                config, None, "bf16", steps, folder, device
+            ),
+            f"whole utterances, {whole.batch_frames} frames, float32": _Steps(
+                config, whole, "fp32", max(1, steps // 4), folder, device
+            ),
+            LOOP: _PlainLoop(config, max(1, steps // 4), device),
+            "loader and chunker alone": _Loader(config, 10 * steps),
+        }
+        cases = [Case(name, _waiting(run, device)) for name, run in runs.items()]
         table = compare(
-            [
-                Case("GEMM limit", gemm),
-                Case("chunks of 32 frames, batch 64", chunked.run),
-                Case("whole utterances, batch 1", whole.run),
-            ],
+            cases,
             unit="frames",
-            baseline="GEMM limit",
+            baseline=LIMIT,
             repeats=3,
             title=f"Training {config.layers} x {config.hidden}, {config.input_dim} inputs, "
-            f"{config.output_dim} targets",
+            f"{config.output_dim} targets, {device.type}",
         )
-    gain = table.row("chunks of 32 frames, batch 64").rate
-    gain /= table.row("whole utterances, batch 1").rate
+    rates = {name: table.row(name).rate for name in runs}
+    half, chunks16 = list(runs)[1], list(runs)[3]
+    overhead, share = runs[CHUNKS].computed / runs[CHUNKS].scored, table.row(CHUNKS).ratio
     return table.with_notes(
-        f"{per_frame / 1e6:.0f} MFLOP per frame; GEMM: {GEMM_SIZE} x {GEMM_SIZE}, "
-        f"{table.row('GEMM limit').rate * per_frame / 1e9:.0f} GFLOP/s.",
-        f"Chunking is {gain:.1f} times as fast as whole utterances.",
+        f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {GEMM_SIZE} x {GEMM_SIZE}: "
+        f"{rates[LIMIT] * per_frame / 1e9:.0f} GFLOP/s, "
+        f"in bfloat16 {rates[half] * per_frame / 1e9:.0f}.",
+        f"Of their own GEMM limits: float32 {100 * share:.0f} %, "
+        f"bfloat16 {100 * rates[chunks16] / rates[half]:.0f} %; bfloat16 is "
+        f"{rates[chunks16] / rates[CHUNKS]:.2f} times as fast.",
+        f"For each scored frame {overhead:.3f} are computed, with the look-ahead and what fills "
+        f"short chunks up; counting these, float32 is at {100 * overhead * share:.0f} %.",
+        f"Chunking is {rates[CHUNKS] / rates[LOOP]:.1f} times as fast as the plain loop.",
     )
 
 
+class _Gemm:
+    """The best matrix product at hand: torch's, or on the CPU in float32 numpy's where faster."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, per_frame: int) -> None:
+        a, b = (torch.rand(GEMM_SIZE, GEMM_SIZE, device=device).to(dtype) for _ in range(2))
+        candidates = [lambda: torch.mm(a, b)]
+        if device.type == "cpu" and dtype is torch.float32:
+            x, y = a.numpy(), b.numpy()
+            candidates.append(lambda: x @ y)
+        self._product = min(candidates, key=_median_seconds)
+        self._amount = GEMM_REPEATS * 2 * GEMM_SIZE**3 / per_frame
+
+    def run(self) -> float:
+        for _ in range(GEMM_REPEATS):
+            self._product()
+        return self._amount
+
+
+def _median_seconds(product) -> float:  # noqa: ANN001
+    times = []
+    for _ in range(4):
+        before = perf_counter()
+        product()
+        times.append(perf_counter() - before)
+    return statistics.median(times[1:])
+
+
 class _Steps:
-    """Training steps on endless epochs."""
+    """Training steps on endless epochs, of chunks or of whole utterances."""
 
-    def __init__(self, config: LstmConfig, chunks: ChunkConfig, steps: int, out: Path) -> None:
-        noise = _Noise(config.input_dim // 3, config.output_dim)
-        corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
-        self._chunks = Chunks(corpus, chunks, config.lookahead, seed=0)
+    def __init__(
+        self,
+        config: LstmConfig,
+        whole: WholeUtteranceConfig | None,
+        amp: Literal["fp32", "bf16"],
+        steps: int,
+        out: str,
+        device: torch.device,
+    ) -> None:
+        chunks = _chunks(config)
+        source = chunks
+        if whole is not None:
+            source = ShuffledUtterances(chunks.windows, whole, config.lookahead, seed=0)
         model = LstmModel(config).train()
-        self._trainer = Trainer(model, CrossEntropy(), self._chunks, TrainerConfig(), out)
-        self._batches = prefetched(self._epochs(), depth=4)
+        settings = TrainerConfig(amp=amp)
+        self._trainer = Trainer(model, CrossEntropy(), source, settings, Path(out), device=device)
+        self._batches = prefetched(_endless(source), depth=4)
         self._steps = steps
-
-    def _epochs(self) -> Iterator[Batch]:
-        epoch = 0
-        while True:
-            yield from self._chunks.batches(epoch)
-            epoch += 1
+        self._device = device
+        self.scored = self.computed = 0
 
     def run(self) -> float:
         """Take some steps and return their scored frames."""
         frames = 0
         for _ in range(self._steps):
             batch = next(self._batches)
-            self._trainer.update(batch)
+            self._trainer.update(batch.to(self._device))
             frames += batch.frames
+            self.scored += batch.frames
+            self.computed += batch.inputs.shape[0] * batch.inputs.shape[1]
         return float(frames)
+
+
+class _PlainLoop:
+    """One utterance after the other through torch's LSTM."""
+
+    def __init__(self, config: LstmConfig, steps: int, device: torch.device) -> None:
+        self._noise = _Noise(config.input_dim // 3, config.output_dim)
+        self._lookahead = config.lookahead
+        self._lstm = nn.LSTM(config.input_dim, config.hidden, config.layers).to(device)
+        self._output = nn.Linear(config.hidden, config.output_dim).to(device)
+        self._parameters = [*self._lstm.parameters(), *self._output.parameters()]
+        self._optimizer = torch.optim.Adam(self._parameters)
+        self._steps = steps
+        self._device = device
+
+    def run(self) -> float:
+        frames = 0
+        for name in self._noise.ids[: self._steps]:
+            inputs = with_lookahead(stack(self._noise.load(name)), self._lookahead)
+            targets = self._noise.alignments.load(name)[centre(UTTERANCE_FRAMES)]
+            hidden, _ = self._lstm(inputs.to(self._device)[:, None])
+            logits = self._output(hidden[self._lookahead :, 0])
+            loss = functional.cross_entropy(logits, targets.to(self._device))
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self._parameters, 5.0)
+            self._optimizer.step()
+            frames += len(targets)
+        return float(frames)
+
+
+class _Loader:
+    """Batches that nobody computes with."""
+
+    def __init__(self, config: LstmConfig, steps: int) -> None:
+        self._batches = _endless(_chunks(config))
+        self._steps = steps
+
+    def run(self) -> float:
+        return float(sum(next(self._batches).frames for _ in range(self._steps)))
+
+
+def _chunks(config: LstmConfig) -> Chunks:
+    noise = _Noise(config.input_dim // 3, config.output_dim)
+    corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
+    return Chunks(corpus, ChunkConfig(), config.lookahead, seed=0)
+
+
+def _endless(source: Chunks | ShuffledUtterances) -> Iterator[Batch]:
+    epoch = 0
+    while True:
+        yield from source.batches(epoch)
+        epoch += 1
+
+
+def _waiting(work, device: torch.device):  # noqa: ANN001, ANN202
+    """Do the work and wait for the device."""
+
+    def run() -> float:
+        amount = work.run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return amount
+
+    return run

@@ -1,8 +1,8 @@
 """What the training loop and an objective see of the data."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -34,13 +34,16 @@ class Batch:
         """Move the tensors that computing needs; from pinned memory without waiting."""
         if device.type == "cpu":
             return self
-        moved = (x.to(device, non_blocking=True) for x in (self.inputs, self.targets, self.weights))
-        return Batch(self.ids, *moved, lengths=self.lengths, frames=self.frames)
+        return self._with(lambda x: x.to(device, non_blocking=True))
 
     def pin(self) -> "Batch":
         """Copy into pinned memory, from where a GPU fetches it while it computes."""
-        pinned = (x.pin_memory() for x in (self.inputs, self.targets, self.weights))
-        return Batch(self.ids, *pinned, lengths=self.lengths, frames=self.frames)
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, moved: Callable[[Tensor], Tensor]) -> "Batch":
+        """Copy, of the same class, what is used on the device."""
+        names = ("inputs", "targets", "weights")
+        return replace(self, **{name: moved(getattr(self, name)) for name in names})
 
     def save(self, path: Path) -> None:
         """Write the batch as safetensors, with the utterance ids as metadata, to look into it."""

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from toolkit.environment import has_bf16
+
 
 @dataclass(frozen=True)
 class TrainerConfig:
@@ -26,9 +28,9 @@ class TrainerConfig:
     """Of `sgd`."""
     max_gradient_norm: float = 5.0
     """Longer gradients (of the mean loss per frame) are scaled down to this length."""
-    amp: Literal["fp32", "bf16"] = "fp32"
+    amp: Literal["fp32", "bf16", "auto"] = "fp32"
     """`bf16`: autocast to bfloat16, twice the speed where the processor has it (avx512_bf16, GPU);
-    weights, optimizer and loss stay float32."""
+    weights, optimizer and loss stay float32. `auto`: bf16 where the processor has it."""
     threads: int | None = None
     """Threads on a CPU; None: one per core. Networks of some million weights train fastest with
     one, all the more where other programs run."""
@@ -53,8 +55,12 @@ class TrainerConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.optimizer not in ("adam", "sgd"):
             raise ValueError(f"optimizer is {self.optimizer!r}, needs to be adam or sgd")
-        if self.amp not in ("fp32", "bf16"):
-            raise ValueError(f"amp is {self.amp!r}, needs to be fp32 or bf16")
+        if self.amp not in ("fp32", "bf16", "auto"):
+            raise ValueError(f"amp is {self.amp!r}, needs to be fp32, bf16 or auto")
+
+    def bf16(self, device: torch.device) -> bool:
+        """Whether to compute in bfloat16 on a device."""
+        return self.amp == "bf16" or (self.amp == "auto" and has_bf16(device.type))
 
 
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from toolkit.features.augment import root
 from toolkit.stages.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
@@ -163,3 +164,18 @@ def held_out(names: Iterable[str], number: int) -> set[str]:
     names = sorted(names)
     ranked = sorted(names, key=lambda name: (zlib.crc32(name.encode()), name))
     return set(ranked[: min(number, len(names) // 10)])
+
+
+def without_copies(names: Iterable[str], number: int) -> tuple[set[str], set[str]]:
+    """Hold out utterances together with their augmented copies.
+
+    Returns:
+      The utterances to train on, and those to validate on, chosen by `held_out`: originals, or
+      one copy where the original is not among `names`. Further copies of these are in neither.
+    """
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(root(name), []).append(name)
+    chosen = held_out(families, number)
+    training = {n for family, members in families.items() if family not in chosen for n in members}
+    return training, {min(families[family], key=lambda n: (len(n), n)) for family in chosen}

@@ -8,18 +8,29 @@ from pathlib import Path
 
 import torch
 
-from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.blstm import BlstmConfig
+from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
-from toolkit.models.store import save_model
+from toolkit.models.store import make_model, save_model
 from toolkit.stages.files import write_atomically
 from toolkit.stages.threads import torch_threads
-from toolkit.train.chunks import OFFSETS, ChunkConfig, Chunks
+from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
-from toolkit.train.corpus import Alignments, Corpus, Features, Normalises, held_out, write_excluded
-from toolkit.train.loop import Trainer
+from toolkit.train.corpus import (
+    Alignments,
+    Corpus,
+    Features,
+    Normalises,
+    without_copies,
+    write_excluded,
+)
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import CrossEntropy
+from toolkit.train.phases import Phase, Phases
+from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
 from toolkit.train.utterances import WholeUtterances
+from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
+from toolkit.train.windows import OFFSETS
 
 logger = logging.getLogger(__name__)
 HEADLINE = "headline.json"
@@ -27,15 +38,20 @@ HEADLINE = "headline.json"
 
 @dataclass(frozen=True)
 class CrossEntropyConfig(TrainerConfig):
-    """Cross entropy training on shuffled chunks."""
+    """Cross entropy training on shuffled chunks, then on whole utterances."""
 
-    model: LstmConfig = field(default_factory=LstmConfig)
+    model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
     """The network; its input and output sizes are taken from the data."""
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
     """How the data are cut and shuffled."""
+    whole: WholeUtteranceConfig = field(default_factory=WholeUtteranceConfig)
+    """Epochs on whole utterances after the others; none by default, 2 in the paper (C7)."""
+    specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
+    """Masks on the training batches; none by default, nor in the paper."""
     valid_utterances: int = 100
     """Training utterances that are held out to measure frame accuracy, at most a tenth of all;
-    they are chosen by a checksum of their ids. Not used when validation data are given."""
+    they are chosen by a checksum of their ids, and their augmented copies are left out. Not used
+    when validation data are given."""
     max_excluded: float = 0.2
     """Share of utterances without a usable alignment above which training is refused."""
 
@@ -60,12 +76,13 @@ def train_cross_entropy(
 ) -> dict[str, float]:
     """Train an LSTM on aligned utterances (C7), or continue what a killed run left in `out`.
 
-    Writes into `out`: the model (`config.json`, `model.safetensors`), `priors.json` (counts of
-    the training targets, for `load_log_priors`), `history.json`, `excluded.tsv`, `headline.json`
-    and TensorBoard events. Checkpoints are removed at the end.
+    Chunks first; then, with `config.whole.epochs`, whole utterances, if these do better on the
+    held-out data. Writes into `out`: the model (`config.json`, `model.safetensors`), `priors.json`
+    (counts of the training targets, for `load_log_priors`), `history.json`, `excluded.tsv`,
+    `headline.json` and TensorBoard events. Checkpoints are removed at the end.
 
     Args:
-      features: one store or several.
+      features: one store or several, such as one of augmented copies beside that of the originals.
       alignments: as many, with targets of the raw frames of `features`.
       normaliser: of the raw features.
       config: sizes, schedule, seed.
@@ -77,8 +94,8 @@ def train_cross_entropy(
 
     Returns:
       `frame_accuracy` (0 to 1) of the model on held-out data at low rate, `loss` per frame of the
-      last epoch on the training data, `frames_per_second` (low-rate, median over epochs),
-      `utterances`.
+      last epoch on the training data, `frames_per_second` (low-rate, median over the epochs on
+      chunks), `utterances`; with whole utterances also `frame_accuracy_chunks`, before them.
 
     Raises:
       TrainingDataError: stores do not belong together, or too little is left of them.
@@ -91,44 +108,70 @@ def train_cross_entropy(
         return finished
     sources = list(zip(_listed(features), _listed(alignments), strict=True))
     names = [name for store, _ in sources for shard in store.shards for name in shard]
-    aside = set() if valid else held_out(names, config.valid_utterances)
-    corpus = Corpus(sources, normaliser, num_targets, set(names) - aside)
+    used, aside = set(names), set()
+    if not valid:
+        used, aside = without_copies(names, config.valid_utterances)
+    corpus = Corpus(sources, normaliser, num_targets, used)
     held = Corpus([valid] if valid else sources, normaliser, num_targets, None if valid else aside)
     write_excluded(out / "excluded.tsv", {**corpus.excluded, **held.excluded})
     corpus.require(config.max_excluded)
     input_dim = OFFSETS * corpus.load(corpus.utterances[0])[0].shape[1]
     torch.manual_seed(config.seed)
-    model = LstmModel(replace(config.model, input_dim=input_dim, output_dim=num_targets))
+    model = make_model(replace(config.model, input_dim=input_dim, output_dim=num_targets))
     logger.info(
         "%d utterances, %d held out, %d targets, %.1f M parameters",
         *(len(corpus.utterances), len(held.utterances), num_targets),
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
     )
-    trainer = Trainer(
+    phases = Phases(
         model,
         CrossEntropy(),
-        Chunks(corpus, config.chunks, config.model.lookahead, config.seed),
-        config,
-        out,
-        device=device,
-        valid=WholeUtterances(held, config.model.lookahead),
-        progress=progress,
+        _phases(corpus, config, out),
+        WholeUtterances(held, config.model.lookahead) if held.utterances else None,
+        device,
+        progress,
     )
     with torch_threads(config.threads):
-        record = trainer.run()
+        records = phases.run()
     save_model(out, model)
     save_priors(out, corpus.counts)
-    speeds = sorted(epoch["frames_per_second"] for epoch in trainer.history)
+    accuracies = [r["score"] if held.utterances else r["accuracy"] for r in records]
+    speeds = sorted(epoch["frames_per_second"] for epoch in phases.history[: config.epochs])
     headline = {
-        "frame_accuracy": record["score"] if held.utterances else record["accuracy"],
-        "loss": record["loss"],
+        "frame_accuracy": max(accuracies) if held.utterances else accuracies[-1],
+        "loss": records[-1]["loss"],
         "frames_per_second": speeds[len(speeds) // 2],
         "utterances": len(corpus.utterances),
     }
+    if config.whole.epochs:
+        headline["frame_accuracy_chunks"] = accuracies[0]
     stored = {"settings": settings, "headline": headline}
     write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")
-    trainer.clean()
+    phases.clean()
     return headline
+
+
+def _phases(corpus: Corpus, config: CrossEntropyConfig, out: Path) -> list[Phase]:
+    """Chunks, and whole utterances where there are epochs for them (C7)."""
+    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
+    chunks = Chunks(corpus, config.chunks, lookahead, seed)
+    phases = [Phase(chunks, config, out)]
+    if whole.epochs:
+        utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
+        changes = {
+            "epochs": whole.epochs,
+            "average_epochs": min(config.average_epochs, whole.epochs),
+            "initial_rate": whole.initial_rate,
+            "final_rate": whole.final_rate,
+            "warmup_steps": 0,
+        }
+        phases.append(Phase(utterances, replace(config, **changes), out / "whole"))
+    if not config.specaugment.active:
+        return phases
+    return [
+        replace(phase, data=SpecAugmented(phase.data, config.specaugment, seed + number))
+        for number, phase in enumerate(phases)
+    ]
 
 
 def _finished(out: Path, settings: dict) -> dict[str, float] | None:

@@ -73,6 +73,7 @@ class Trainer:
         self._valid = valid
         self._strategy = SingleProcess() if strategy is None else strategy
         self._rank, self._ranks = self._strategy.part()
+        self._bf16 = config.bf16(self._device)
         self._optimizer = make_optimizer(model, config)
         self._steps = [data.steps(epoch, self._ranks) for epoch in range(config.epochs)]
         if min(self._steps) == 0:
@@ -175,8 +176,7 @@ class Trainer:
         self._finish_epoch(watch)
 
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        bf16 = self._config.amp == "bf16"
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=bf16):
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
             return self._objective(self._model, batch)
 
     def _check(self) -> None:

@@ -30,7 +30,7 @@ class CrossEntropy:
 
     def __call__(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Objective`."""
-        logits, _ = model(batch.inputs)
+        logits, _ = model(batch.inputs, lengths=batch.lengths)
         logits = logits.flatten(0, 1).float()
         targets, weights = batch.targets.flatten(), batch.weights.flatten()
         losses = functional.cross_entropy(logits, targets, reduction="none")

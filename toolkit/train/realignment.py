@@ -4,16 +4,17 @@ from pathlib import Path
 
 import torch
 
+from toolkit.align.augmented import AugmentedAlignments
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralScorer
-from toolkit.train.chunks import OFFSETS
 from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.monitor import Progress
+from toolkit.train.windows import OFFSETS
 
 
 def train_with_realignment(
@@ -28,6 +29,7 @@ def train_with_realignment(
     jobs: int,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    copies: Path | None = None,
 ) -> dict[str, float]:
     """Train a low-rate model, then `align.rounds` times align with it and train anew.
 
@@ -47,15 +49,17 @@ def train_with_realignment(
       jobs: processes that align.
       device: where to train.
       progress: told (steps done, steps) of each training.
+      copies: the feature store of augmented copies, which get the targets of their originals.
 
     Returns:
       Headline numbers of the last training.
     """
+    stores = [FeatureStore(path) for path in (features, copies) if path is not None]
     for number in range(align.rounds + 1):
         folder = out if number == align.rounds else out / "rounds" / f"{number}"
         headline = train_cross_entropy(
-            FeatureStore(features),
-            alignments,
+            stores,
+            [alignments, *(AugmentedAlignments(alignments, store) for store in stores[1:])],
             Normaliser.load(normaliser),
             config,
             senones.num_pdfs,
@@ -64,12 +68,12 @@ def train_with_realignment(
             progress,
         )
         if number < align.rounds:
-            stores = []
+            aligned_at = []
             for offset in range(OFFSETS):
                 aligned = folder / f"ali.{offset}"
                 aligned.mkdir(exist_ok=True)
                 scorer = NeuralScorer(folder, normaliser, features, offset)
                 align_corpus(scorer, senones, lang, align, aligned, jobs)
-                stores.append(AlignmentStore(aligned))
-            alignments = OffsetAlignments(stores, senones)
+                aligned_at.append(AlignmentStore(aligned))
+            alignments = OffsetAlignments(aligned_at, senones)
     return headline

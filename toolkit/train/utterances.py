@@ -1,6 +1,6 @@
 """Whole utterances in batches of similar length, in a fixed order: what validation runs on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -23,23 +23,25 @@ class WholeUtterances:
         self._groups = _grouped([u for u in corpus.utterances if u.frames])
 
     def __iter__(self) -> Iterator[Batch]:
-        return map(self._batch, self._groups)
+        return (padded(self._corpus, group, self._lookahead) for group in self._groups)
 
-    def _batch(self, group: list[Utterance]) -> Batch:
-        inputs, targets = [], []
-        for utterance in group:
-            features, raw_targets = self._corpus.load(utterance)
-            inputs.append(with_lookahead(stack(features).float(), self._lookahead))
-            targets.append(raw_targets[centre(len(features))].long())
-        lengths = torch.tensor([len(row) for row in targets])
-        return Batch(
-            ids=[utterance.name for utterance in group],
-            inputs=pad_sequence(inputs, batch_first=True),
-            targets=pad_sequence(targets, batch_first=True),
-            weights=(torch.arange(int(lengths.max())) < lengths[:, None]).float(),
-            lengths=lengths,
-            frames=int(lengths.sum()),
-        )
+
+def padded(corpus: Corpus, group: Sequence[Utterance], lookahead: int) -> Batch:
+    """Whole utterances, stacked at offset 0 and padded on the right, as one batch."""
+    inputs, targets = [], []
+    for utterance in group:
+        features, raw_targets = corpus.load(utterance)
+        inputs.append(with_lookahead(stack(features).float(), lookahead))
+        targets.append(raw_targets[centre(len(features))].long())
+    lengths = torch.tensor([len(row) for row in targets])
+    return Batch(
+        ids=[utterance.name for utterance in group],
+        inputs=pad_sequence(inputs, batch_first=True),
+        targets=pad_sequence(targets, batch_first=True),
+        weights=(torch.arange(int(lengths.max())) < lengths[:, None]).float(),
+        lengths=lengths,
+        frames=int(lengths.sum()),
+    )
 
 
 def _grouped(utterances: list[Utterance]) -> list[list[Utterance]]:

@@ -1,0 +1,121 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldilm")
+
+from toolkit.bench import decode, faster_decoder, peer
+from toolkit.bench.peer import PeerUnavailableError
+from toolkit.fsa.arcs import fsa_from_arcs
+
+STUB = """
+import json, sys
+import numpy as np
+task = np.load(sys.argv[1])
+print("ready", flush=True)
+for line in sys.stdin:
+    beam, max_active = line.split()
+    {answer}
+    paths = [[0, int(beam)], task["written"].tolist(), []]
+    json.dump(paths, open(sys.argv[2], "w"))
+    print(0.25, flush=True)
+"""
+
+
+def test_compares_all_beams(monkeypatch):
+    monkeypatch.setenv(faster_decoder.VARIABLE, "no-such-python")
+    monkeypatch.delenv(decode.VARIABLE, raising=False)
+    small = {
+        "UTTERANCES": 2,
+        "SECONDS": 2.0,
+        "WORDS": 100,
+        "SENTENCES": 500,
+        "REPEATS": 1,
+        "BEAMS": (6.0, 16.0),
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(decode, name, value)
+    table = decode.benchmark()
+    narrow, wide = (table.row(decode.OURS.format(beam)) for beam in (6.0, 16.0))
+    assert narrow.rate > wide.rate
+    about, missing, rates, torchaudio = table.notes
+    assert "2 utterances of made-up sentences of 100 words" in about
+    assert "pip install 'kaldi-decoder==" in missing
+    assert f"ours (k2), beam 16 {1 / wide.rate:.5f}" in rates
+    assert float(rates.rstrip(".").split()[-1]) < 10  # WER at the wider beam
+    assert "CTC" in torchaudio
+
+
+def test_sides_are_compared_at_equal_error_rates():
+    ours, theirs = decode.OURS.format, decode.THEIRS.format
+    rows = {
+        ours(8.0): (0.004, 11.0),
+        ours(12.0): (0.010, 8.0),
+        ours(20.0): (0.030, 7.95),
+        theirs(8.0): (0.001, 12.0),
+        theirs(12.0): (0.005, 9.0),
+        theirs(20.0): (0.020, 8.1),
+    }
+    text = decode.verdict(rows)
+    # 8.1 is within 2 % of 7.95, and so is 8.0.
+    assert "0.50 at 7.95 % (met)" in text
+    assert "2.00 at 9.00 % (missed)" in text
+    assert "4.00 at 12.00 % (missed)" in text
+
+
+def test_a_run_directory_without_a_decode_is_told(tmp_path):
+    with pytest.raises(decode.BenchmarkError, match="no LSTM was decoded"):
+        decode.Material.of_run(tmp_path)
+
+
+@pytest.fixture
+def task():
+    import k2
+
+    # "7", or "8 9", of two frames each; pdf 2 tells them apart in the first.
+    arcs = [(0, 1, 1, 0, 0.0), (0, 2, 3, 0, -0.5), (1, 3, 2, 0, 0.0), (2, 3, 2, 0, 0.0)]
+    graph = fsa_from_arcs(arcs, [3])
+    graph.aux_labels = k2.RaggedTensor([[7], [8, 9], [], [], [-1]])
+    scores = torch.zeros(2, 2, 3)
+    scores[1, 0, 2] = 1.0
+    return graph, list(scores)
+
+
+def stand_in(monkeypatch, tmp_path, answer):
+    """Put a script in the place of the one that needs kaldi-decoder."""
+    (tmp_path / "faster_decoder_side.py").write_text(STUB.format(answer=answer))
+    monkeypatch.setattr(peer, "__file__", str(tmp_path / "peer.py"))
+    monkeypatch.setattr(faster_decoder, "_CHECK", "")
+    monkeypatch.setenv(faster_decoder.VARIABLE, sys.executable)
+
+
+def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_path, task):
+    stand_in(monkeypatch, tmp_path, "assert max_active == '99'")
+    with faster_decoder.FasterDecoderSide(*task, tmp_path) as side:
+        assert side.decode(2, 99) == [[8, 9], [7, 8, 9], []]
+        side.decode(1, 99)
+        assert side.processor_seconds == 0.5
+    stored = np.load(tmp_path / "decoder_task.npz")
+    assert stored["bounds"].tolist() == [2]
+    assert stored["scores"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
+def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
+    stand_in(monkeypatch, tmp_path, answer)
+    with faster_decoder.FasterDecoderSide(*task, tmp_path) as side:
+        side.patience = 0.5
+        with pytest.raises(PeerUnavailableError, match="crashed, or gave"):
+            side.decode(8, 99)
+
+
+def test_kaldis_own_paths_are_the_best(tmp_path, task):
+    try:
+        side = faster_decoder.FasterDecoderSide(*task, tmp_path)
+    except PeerUnavailableError as error:
+        pytest.skip(str(error))
+    with side:
+        assert side.decode(16, 100) == [[7], [8, 9]]

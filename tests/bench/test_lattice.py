@@ -1,0 +1,66 @@
+import random
+from itertools import islice, pairwise
+
+import pytest
+import torch
+
+pytest.importorskip("k2")
+
+from toolkit.bench import lattice
+from toolkit.bench.planted_sentences import PlantedSentences
+from toolkit.fsa.arcs import load_fsa
+from toolkit.fsa.density import reference_path
+
+
+@pytest.fixture(scope="module")
+def language():
+    return PlantedSentences.make(words=40, leaves=2)
+
+
+def test_measures_all_parts(monkeypatch, language):
+    for name, value in {"UTTERANCES": 6, "SECONDS": 2.0, "WORDS": 40, "REPEATS": 1}.items():
+        monkeypatch.setattr(lattice, name, value)
+    table = lattice.benchmark()
+    assert [row.name for row in table.rows] == [
+        lattice.GENERATION,
+        lattice.SEARCH,
+        lattice.LOADING,
+        lattice.SMBR,
+    ]
+    about, size, factors = table.notes
+    assert "6 lattices" in about
+    density = float(size.split()[1])
+    assert 1 < density <= 10
+    assert "read back exactly" in size
+    coded, raw = (
+        float(size.split("; ")[1].split()[0]),
+        float(size.split("arrays ")[1].split(",")[0]),
+    )
+    assert coded < raw / 10
+    assert f"{1 / table.row(lattice.SMBR).rate:.5f}" in factors
+
+
+def test_planted_sentences_are_sentences_of_their_graph(language, tmp_path):
+    graph = load_fsa(language.graph(tmp_path, sentences=200))
+    for seed in range(4):
+        spoken = language.sentence(seed, 2.0)
+        assert 2.0 < len(spoken.pdfs) * 0.03 < 4.0
+        path = reference_path(spoken.pdfs, graph)
+        assert torch.equal(
+            graph.labels[torch.from_numpy(path.arc[:-1]).long()] - 1, spoken.pdfs.int()
+        )
+        written = graph.aux_labels.index(torch.from_numpy(path.arc), 0)[0].tolist()
+        # A word that sounds like another may be written as that one.
+        assert sum(map(len, written)) == len(spoken.words)
+        best = spoken.scores.argmax(1) == spoken.pdfs
+        assert 0.1 < best.float().mean() < 0.8
+        assert torch.equal(language.sentence(seed, 2.0).scores, spoken.scores)
+
+
+def test_words_depend_on_the_word_before(language):
+    words = list(islice(language.words(random.Random(0)), 4000))
+    followers = {}
+    for word, following in pairwise(words):
+        followers.setdefault(word, []).append(following)
+    commonest = sum(max(map(found.count, set(found))) for found in followers.values())
+    assert commonest > 4 * len(words) / 40  # by chance about one in 40

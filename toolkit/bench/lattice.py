@@ -1,0 +1,155 @@
+"""Denominator lattices: size on disk, and the time to make, to load and to train with them."""
+
+import lzma
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+from torch.nn.utils.rnn import pad_sequence
+
+from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.planted_sentences import FRAMES_PER_SECOND, PlantedSentences
+from toolkit.decode.denominators import LatticeConfig, search
+from toolkit.fsa.arcs import load_graph
+from toolkit.fsa.density import number_arcs
+from toolkit.fsa.lattice_codec import LatticeArcs, encode
+from toolkit.fsa.lattice_store import (
+    LatticeStore,
+    graph_digest,
+    graph_index,
+    shard_path,
+    write_shard,
+)
+from toolkit.fsa.search import search_lattice
+from toolkit.fsa.sequence import Criterion, PdfClasses, sequence_objective
+from toolkit.stages.threads import one_thread
+
+UTTERANCES = 40
+SECONDS = 10.0
+WORDS = 2000
+REPEATS = 3
+CONFIG = LatticeConfig(acoustic_scale=0.4)
+# MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h are 0.86), and utterances per
+# step of training.
+TARGET = 0.9
+BATCH = 4
+
+GENERATION = "generation: search, pruning, coding"
+SEARCH = "the search alone"
+LOADING = "loading stored lattices"
+SMBR = "sMBR, forward and backward"
+
+
+def benchmark() -> Table:
+    """Measure seconds of speech per second of processor time on one core, for made-up speech.
+
+    The network is no part of it: scores are ready.
+    """
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        task = _Task(Path(folder))
+        table = compare(
+            [
+                task.case(GENERATION, task.generate),
+                task.case(SEARCH, task.search),
+                task.case(LOADING, task.load),
+                task.case(SMBR, task.train),
+            ],
+            unit="s of speech",
+            baseline=GENERATION,
+            repeats=REPEATS,
+            title="Lattices for sequence training on one core",
+            clock=process_time,
+        )
+        return table.with_notes(*task.notes(), _factors(table))
+
+
+class _Task:
+    """The utterances, their graph and their stored lattices."""
+
+    def __init__(self, folder: Path) -> None:
+        speech = PlantedSentences.make(WORDS)
+        spoken = [speech.sentence(seed, SECONDS) for seed in range(UTTERANCES)]
+        self._references = [sentence.pdfs for sentence in spoken]
+        self._likelihoods = [sentence.scores for sentence in spoken]
+        self._scores = [CONFIG.acoustic_scale * x for x in self._likelihoods]
+        self._frames = sum(map(len, self._scores))
+        self._seconds = self._frames / FRAMES_PER_SECOND
+        self._classes = PdfClasses.of(speech.senones)
+        path = speech.graph(folder)
+        self._graph = number_arcs(load_graph(path))
+        self._index = graph_index(self._graph)
+        self._made = self._lattices()
+        named = {str(n): lattice for n, lattice in enumerate(self._made)}
+        shard = shard_path(folder, 0)
+        write_shard(shard, named, self._index, graph_digest(path))
+        self._bytes = shard.stat().st_size
+        self._store = LatticeStore(folder, path)
+        self._loaded = [self._store.load(name) for name in named]
+
+    def case(self, name: str, work: Callable[[], object]) -> Case:
+        """A side that does something with all utterances."""
+
+        def run() -> float:
+            work()
+            return self._seconds
+
+        return Case(name, run)
+
+    def _lattices(self) -> list[LatticeArcs]:
+        found = [search(x, self._graph, CONFIG)[0] for x in self._scores]
+        return [lattice for lattice in found if lattice is not None]
+
+    def generate(self) -> bytes:
+        """From scores to the bytes of a shard."""
+        return encode(self._lattices(), self._index)
+
+    def search(self) -> None:
+        """What k2 does of it."""
+        for scores in self._scores:
+            search_lattice(scores, self._graph, CONFIG.beam)
+
+    def load(self) -> None:
+        """From bytes to k2."""
+        for name in self._store.ids:
+            self._store.load(name)
+
+    def train(self) -> None:
+        """The criterion and its gradient with respect to the scores, in batches."""
+        criterion = Criterion(acoustic_scale=CONFIG.acoustic_scale)
+        for first in range(0, UTTERANCES, BATCH):
+            rows = slice(first, first + BATCH)
+            scores = pad_sequence(self._likelihoods[rows], batch_first=True).requires_grad_()
+            value = sequence_objective(
+                self._loaded[rows], scores, self._references[rows], criterion, self._classes
+            )
+            value.objective.sum().backward()
+
+    def notes(self) -> Sequence[str]:
+        """What was measured but time."""
+        kept = sum(lattice.num_emitting for lattice in self._made)
+        same = all(
+            np.array_equal(lattice.frame, again.frame) and np.array_equal(lattice.arc, again.arc)
+            for lattice, again in zip(
+                self._made, map(self._store.arcs, self._store.ids), strict=True
+            )
+        )
+        hours = self._seconds / 3600
+        arrays = b"".join(x.arcs.values().numpy().tobytes() for x in self._loaded)
+        size = self._bytes / 1e6 / hours
+        verdict = "met" if size <= TARGET else "missed"
+        return (
+            f"{UTTERANCES} made-up utterances, {self._seconds / 60:.1f} min at 33 frames per"
+            f" second, {len(self._made)} lattices; a trigram graph of {WORDS} words and"
+            f" {self._graph.num_arcs / 1e6:.1f} M arcs; seconds of processor time.",
+            f"Density {kept / self._frames:.2f} arcs per frame; {size:.3f} MB per hour (target: at"
+            f" most {TARGET}, {verdict}), k2's arrays {len(arrays) / 1e6 / hours:.1f}, the same"
+            f" with lzma {len(lzma.compress(arrays)) / 1e6 / hours:.1f};"
+            f" read back {'exactly' if same else 'WITH DIFFERENCES'}.",
+        )
+
+
+def _factors(table: Table) -> str:
+    factors = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows)
+    return f"Real-time factors per core: {factors}."

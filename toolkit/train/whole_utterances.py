@@ -1,0 +1,129 @@
+"""Shuffled whole utterances: the data of cross entropy's last epochs (C7)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from toolkit.train.batch import Batch
+from toolkit.train.corpus import Utterance
+from toolkit.train.prefetch import prefetched
+from toolkit.train.windows import OFFSETS, Stacked, Windows, low_rate_lengths, pieces
+
+SORTED_BATCHES = 20
+"""So many batches' worth of shuffled utterances are sorted by length together."""
+
+
+@dataclass(frozen=True)
+class WholeUtteranceConfig:
+    """The epochs on whole utterances that follow those on chunks."""
+
+    epochs: int = 0
+    """Passes over the data; 2 in the paper (C7)."""
+    initial_rate: float = 1e-4
+    """Learning rate of the first step; it decays exponentially."""
+    final_rate: float = 5e-5
+    """Learning rate of the last step."""
+    batch_frames: int = 4096
+    """Low-rate frames (30 ms) per batch, padding included: two minutes, twice those of 64 chunks.
+    An utterance that is longer is a batch alone."""
+    max_frames: int = 1000
+    """Low-rate frames above which an utterance is cut into pieces of about equal length, each
+    begun with the state zero like an utterance: 30 s."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0:
+            raise ValueError(f"epochs is {self.epochs}, needs to be 0 or more")
+        for name in ("batch_frames", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("initial_rate", "final_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+
+
+class ShuffledUtterances:
+    """Batches of whole utterances in an order that follows from (seed, epoch), see `DataSource`.
+
+    As in `Chunks`, nothing crosses a window's end. A window's utterances are permuted, stretches
+    of them sorted by length so that batches need little padding, and the batches permuted.
+    Padding repeats real frames with weight 0.
+
+    Args:
+      windows: of the corpus.
+      config: batches and limit.
+      lookahead: frames that the model reads beyond the last.
+      seed: of the order.
+      first_epoch: epochs on chunks that came before; the offset goes on from there.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        config: WholeUtteranceConfig,
+        lookahead: int,
+        seed: int,
+        first_epoch: int = 0,
+    ) -> None:
+        self._windows = windows
+        self._config = config
+        self._lookahead = lookahead
+        self._seed = seed
+        self._first_epoch = first_epoch
+
+    def steps(self, epoch: int, ranks: int = 1) -> int:
+        """See `DataSource`."""
+        epoch += self._first_epoch
+        windows = enumerate(self._windows.of(epoch))
+        return sum(len(self._groups(epoch, i, window)) for i, window in windows) // ranks
+
+    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+        """See `DataSource`; windows before `start` are not loaded, later ones ahead of time."""
+        epoch += self._first_epoch
+        windows = self._windows.of(epoch)
+        groups = [self._groups(epoch, i, window) for i, window in enumerate(windows)]
+        order = [(i, group) for i, own in enumerate(groups) for group in own]
+        mine = order[start * ranks + rank : len(order) // ranks * ranks : ranks]
+        needed = sorted({i for i, _ in mine})
+        loaded = (self._windows.stacked(windows[i], epoch % OFFSETS) for i in needed)
+        for i, window in zip(needed, prefetched(loaded, depth=1), strict=True):
+            yield from (self._batch(window, group) for other, group in mine if other == i)
+
+    def _groups(self, epoch: int, index: int, window: list[Utterance]) -> list[np.ndarray]:
+        """Share a window's utterances out: batches of [N, 3] utterance, first frame, frames."""
+        chance = np.random.default_rng([self._seed, epoch, index])
+        rows = chance.permutation(self._rows(low_rate_lengths(window, epoch % OFFSETS)))
+        before = np.cumsum(rows[:, 2]) - rows[:, 2]
+        stretch = before // (SORTED_BATCHES * self._config.batch_frames)
+        rows = rows[np.lexsort((-rows[:, 2], stretch))]
+        groups: list[list[np.ndarray]] = []
+        room = 0
+        for row in rows:
+            if room == 0:
+                groups.append([])
+                room = max(1, self._config.batch_frames // int(row[2]))
+            groups[-1].append(row)
+            room -= 1
+        return [np.stack(groups[i]) for i in chance.permutation(len(groups))]
+
+    def _rows(self, lengths: np.ndarray) -> np.ndarray:
+        """List whole utterances and the pieces of too long ones."""
+        parts = -(-lengths // self._config.max_frames)
+        size = -(-lengths // np.maximum(parts, 1))
+        found = pieces(lengths, np.maximum(size, 1))
+        left = lengths[found[:, 0]] - found[:, 1]
+        return np.column_stack([found, np.minimum(left, size[found[:, 0]])])
+
+    def _batch(self, window: Stacked, group: np.ndarray) -> Batch:
+        utterance, start, length = torch.from_numpy(group).unbind(1)
+        longest = int(length.max())
+        inputs, targets = window.cut(utterance, start, 0, longest, self._lookahead)
+        return Batch(
+            ids=[window.names[u] for u in utterance.tolist()],
+            inputs=inputs,
+            targets=targets,
+            weights=(torch.arange(longest) < length[:, None]).float(),
+            lengths=length.clone(),
+            frames=int(length.sum()),
+        )
