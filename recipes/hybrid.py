@@ -3,20 +3,41 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lhotse import MonoCut
 
 from toolkit.align.adaptation import adapt_speakers
-from toolkit.align.scorer import GmmScorer
+from toolkit.align.adapted_features import write_adapted_features
+from toolkit.align.bundle import write_aligner_bundle
+from toolkit.align.corpus import align_corpus
+from toolkit.align.low_rate import tie_low_rate
+from toolkit.align.scorer import GmmScorer, Scorer
+from toolkit.align.store import AlignmentStore, LowRateAlignments, PdfAlignments
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.corpus.splits import Splits
-from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.denominators import make_lattices
 from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.recogniser import write_bundle
+from toolkit.decode.rescore import rescore_system
 from toolkit.decode.system import decode_system
+from toolkit.features.augment import augmented
+from toolkit.features.extract import ExtractConfig, extract
+from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.fsa.lattice_store import LatticeStore
+from toolkit.fsa.sequence import PdfClasses
 from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
 from toolkit.lang.config import NgramConfig
+from toolkit.lang.lang import Lang
+from toolkit.lang.lm import prepare_lm
+from toolkit.lang.prepare import source_lexicon
+from toolkit.models.scorer import NeuralScorer
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
+from toolkit.train.realignment import train_with_realignment
+from toolkit.train.sequence import train_sequence
 
 
 def splits(run: Run) -> Splits:
@@ -34,11 +55,26 @@ def texts(run: Run) -> dict[str, dict[str, str]]:
     return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
 
 
-def lm_config(run: Run) -> NgramConfig:
-    """The language model's settings; the demo corpus brings text of its own."""
+def copies(run: Run) -> list[MonoCut]:
+    """The augmented copies of the training utterances, for the networks."""
+    return list(augmented(cuts(run, "train"), run.config.augment))
+
+
+def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
+    """A language model's settings: the demo corpus brings text of its own, `lm.text` is for all."""
     own = run.need("corpus") / "lm.txt"
-    config = run.config.lm
-    return replace(config, text=own) if config.text is None and own.exists() else config
+    text = config.text or run.config.lm.text or (own if own.exists() else None)
+    return replace(config, text=text) if config.arpa is None else config
+
+
+def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
+    """Extract the features of every split and of the copies, if there are any."""
+    hours = {}
+    for split in splits(run).all:
+        hours[split] = extract(cuts(run, split), config, out / split, run.jobs)["hours"]
+    if also_copies and run.config.augment.speeds:
+        hours["copies"] = extract(copies(run), config, out / "copies", run.jobs)["hours"]
+    return hours
 
 
 def train_gmm(run: Run, train: Callable[..., dict[str, float]], system: str) -> dict[str, float]:
@@ -59,11 +95,38 @@ def decode_gmm(
 ) -> dict[str, float]:
     """Decode with a GMM system, adapted to the speakers if there are transforms."""
     model = run.need(system)
-    scorers = {
+    scorers: dict[str, Scorer] = {
         s: GmmScorer(model, run.need(f"plp/{s}"), (transforms or {}).get(s))
         for s in splits(run).decoded
     }
-    return decode(run, system, Senones.load(model), scorers, run.config.gmm_decode)
+    out = run.make(f"decode/{system}")
+    compose_graph(run, Senones.load(model), out / "graph.safetensors")
+    return decode_system(
+        system,
+        scorers,
+        graph=out / "graph.safetensors",
+        lm=f"{run.config.lm.order}gram",
+        config=run.config.gmm_decode,
+        **decoding_options(run, out),
+    )
+
+
+def compose_graph(run: Run, senones: Senones, graph: Path) -> None:
+    """Compose H, C, L and G, unless an earlier run has got that far."""
+    if not graph.exists():
+        make_decoding_graph(run.need("lang"), run.need("lm/lm.arpa"), senones, graph)
+
+
+def decoding_options(run: Run, out: Path) -> dict[str, Any]:
+    """What all ways of decoding take."""
+    return {
+        "tune_on": splits(run).tune,
+        "words": run.need("lang/words.txt"),
+        "out": out,
+        "jobs": run.jobs,
+        "command": run.command,
+        "progress": run.progress,
+    }
 
 
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
@@ -71,38 +134,143 @@ def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
     transforms = {}
     for split in splits(run).decoded:
         hypotheses = read_transcripts(run.need(f"decode/{first_pass}/{split}/text"), "text").texts
+        words = {utterance: text.split() for utterance, text in hypotheses.items()}
         transforms[split] = run.make(f"fmllr/{split}.safetensors")
-        adapt_speakers(
-            run.need(adapted),
-            run.need(first_pass),
-            run.need(f"plp/{split}"),
-            {utterance: words.split() for utterance, words in hypotheses.items()},
-            run.need("lang"),
-            getattr(run.config, adapted).em,
-            transforms[split],
-            run.jobs,
-        )
+        estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
     return transforms
 
 
-def decode(
-    run: Run, system: str, senones: Senones, scorers: dict, config: DecodeConfig
-) -> dict[str, float]:
-    """Make the graph, tune on the development splits, score all."""
-    out = run.make(f"decode/{system}")
-    graph = out / "graph.safetensors"
-    if not graph.exists():
-        make_decoding_graph(run.need("lang"), run.need("lm/lm.arpa"), senones, graph)
-    return decode_system(
-        system,
-        scorers,
-        splits(run).tune,
-        graph,
-        run.need("lang/words.txt"),
-        f"{run.config.lm.order}gram",
-        config,
+def estimate_transforms(
+    run: Run, adapted: str, independent: str, split: str, words: dict[str, list[str]], out: Path
+) -> None:
+    """Estimate the transforms of a split's speakers from words, right or recognised."""
+    adapt_speakers(
+        run.need(adapted),
+        run.need(independent),
+        run.need(f"plp/{split}"),
+        words,
+        run.need("lang"),
+        getattr(run.config, adapted).em,
         out,
         run.jobs,
-        run.command,
-        run.progress,
+    )
+
+
+def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
+    """Write the features that an adapted system sees: of training, copies and decoded splits."""
+    system = run.need(adapted)
+    transforms = {"train": system / "fmllr.safetensors"}
+    transforms |= {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
+    if run.config.augment.speeds:
+        transforms["copies"] = out / "copies.safetensors"
+        words = {cut.id: text_of(cut).split() for cut in copies(run)}
+        estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
+    for split, path in transforms.items():
+        write_adapted_features(system, run.need(f"plp/{split}"), path, out / split, run.jobs)
+    estimate_normaliser(FeatureStore(out / "train"), run.config.prior_frames).save(
+        out / "normaliser.json"
+    )
+
+
+def tie_senones(run: Run, system: str) -> dict[str, float]:
+    """Tie low-rate senones on a GMM system's alignments, and make their decoding graph."""
+    out = run.make("senones")
+    cepstra, alignments = run.need("plp/train"), run.need("ali")
+    found = tie_low_rate(run.need(system), cepstra, alignments, run.config.senones, out, run.jobs)
+    compose_graph(run, Senones.load(out), run.make("graph.safetensors"))
+    return found
+
+
+def train_network(run: Run, system: str, features: Path) -> dict[str, float]:
+    """Train a network with cross entropy on features, those of copies included if there are any."""
+    senones = Senones.load(run.need("senones"))
+    topology = Topology.load(run.need("sat/topology.json"))
+    return train_with_realignment(
+        features=features / "train",
+        copies=features / "copies" if run.config.augment.speeds else None,
+        alignments=LowRateAlignments(AlignmentStore(run.need("ali")), topology, senones),
+        normaliser=features / "normaliser.json",
+        senones=senones,
+        lang=run.need("lang"),
+        config=run.config.ce,
+        align=run.config.align,
+        out=run.make(system),
+        jobs=run.jobs,
+        device=run.device,
+        progress=run.progress,
+    )
+
+
+def make_denominators(run: Run, system: str, features: Path) -> dict[str, float]:
+    """Make lattices of the training data with a bigram of its transcripts, and references."""
+    out, lang = run.make("denominators"), run.need("lang")
+    senones = Senones.load(run.need("senones"))
+    prepare_lm(run.config.lattice_lm, texts(run), Lang.load(lang).vocabulary, out)
+    make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
+    scorer = NeuralScorer(run.need(system), features / "normaliser.json", features / "train")
+    for folder in ("ali", "lattices"):
+        (out / folder).mkdir(exist_ok=True)
+    align_corpus(scorer, senones, lang, run.config.align, out / "ali", run.jobs)
+    return make_lattices(
+        scorer,
+        out / "graph.safetensors",
+        run.config.lattices,
+        out / "lattices",
+        run.jobs,
+        progress=run.progress,
+    )
+
+
+def train_on_lattices(run: Run, system: str, start: str, features: Path) -> dict[str, float]:
+    """Train a network further, on the lattices that it made."""
+    senones = Senones.load(run.need("senones"))
+    denominators = run.need("denominators")
+    return train_sequence(
+        model=run.need(start),
+        features=FeatureStore(features / "train"),
+        lattices=LatticeStore(denominators / "lattices", denominators / "graph.safetensors"),
+        references=PdfAlignments(AlignmentStore(denominators / "ali"), senones),
+        classes=PdfClasses.of(senones),
+        normaliser=Normaliser.load(features / "normaliser.json"),
+        config=run.config.sequence,
+        out=run.make(system),
+        device=run.device,
+        progress=run.progress,
+    )
+
+
+def decode_network(run: Run, system: str, features: Path) -> dict[str, float]:
+    """Decode with a network, and rescore with the larger language model."""
+    model, normaliser = run.need(system), features / "normaliser.json"
+    scorers = {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
+    return rescore_system(
+        system,
+        scorers,
+        graph=run.need("graph.safetensors"),
+        lms=(f"{run.config.lm.order}gram", f"{run.config.rescoring.order}gram"),
+        arpa=run.need("rescoring/lm.arpa"),
+        config=run.config.decode,
+        **decoding_options(run, run.make(f"decode/{system}")),
+    )
+
+
+def write_bundles(run: Run, system: str, features: Path, out: Path) -> None:
+    """Put what recognition with a network and alignment with the adapted GMMs need into `out`."""
+    write_bundle(
+        model=run.need(system),
+        normaliser=features / "normaliser.json",
+        graph=run.need("graph.safetensors"),
+        lang=run.need("lang"),
+        frontend=run.config.fbank.frontend,
+        config=run.config.decode,
+        tuned=run.need(f"decode/{system}/first_pass/tuned.json"),
+        out=out,
+    )
+    write_aligner_bundle(
+        system=run.need("sat"),
+        independent=run.need("lda_mllt"),
+        lang=run.need("lang"),
+        lexicon=source_lexicon(run.config.lang),
+        frontend=run.config.cepstra.frontend,
+        out=out / "aligner",
     )

@@ -11,7 +11,9 @@ from toolkit.align.sat import SatConfig
 from toolkit.align.training import EmConfig
 from toolkit.align.triphone import TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
+from toolkit.decode.denominators import LatticeConfig
 from toolkit.decode.first_pass import DecodeConfig
+from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.search import Beam
@@ -20,6 +22,8 @@ from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.sequence import SequenceConfig
+from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,17 @@ class Config:
     lang: LangConfig = LangConfig()
     """Lexicon and vocabulary."""
     lm: NgramConfig = NgramConfig()
-    """The n-gram language model."""
+    """The n-gram language model of the decoding graphs."""
+    rescoring: NgramConfig = NgramConfig(order=4)
+    """The larger one that rescores lattices (C2: 4-gram); its text is by default `lm.text`."""
     cepstra: ExtractConfig = ExtractConfig(FrontendConfig("plp"))
     """Features of the GMMs: 13 PLP cepstra (C4)."""
     fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
     """Features of the networks: 64 log-mel energies (C5)."""
     prior_frames: int = 200
     """Frames that the global mean weighs in the causal mean of a speaker (Kaldi: 200)."""
+    augment: AugmentConfig = AugmentConfig()
+    """Copies of the training utterances, for the networks; none in the paper."""
     mono: MonophoneConfig = MonophoneConfig()
     """The monophone GMMs."""
     tri: TriphoneConfig = TriphoneConfig()
@@ -56,10 +64,19 @@ class Config:
     """The tree of the low frame rate (C3)."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
+    adapted: bool = False
+    """Train an LSTM on the features of the speaker-adapted GMMs too; decoding with it takes their
+    first pass."""
+    lattice_lm: NgramConfig = NgramConfig(order=2)
+    """The weak language model of the denominator lattices, by default of the transcripts."""
+    lattices: LatticeConfig = LatticeConfig()
+    """The denominator lattices (C8)."""
+    sequence: SequenceConfig = SequenceConfig()
+    """Training on the lattices (C8)."""
     decode: DecodeConfig = DecodeConfig(
-        acoustic_scale=0.25,
-        scales=(0.2, 0.25, 0.3, 0.4),
-        penalties=(-2.0, -1.0, 0.0),
+        acoustic_scale=0.4,
+        scales=(0.2, 0.25, 0.3, 0.4, 0.5),
+        penalties=(-2.0, -1.0, 0.0, 1.0),
         beam=Beam(search=15.0, output=6.0, max_active=4000),
     )
     """Decoding with the LSTM, 33 frames per second."""
@@ -71,11 +88,17 @@ def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
         epochs=epochs,
         initial_rate=2e-3,
         final_rate=1e-4,
+        amp="auto",
         threads=1,
         average_epochs=3,
         model=LstmConfig(hidden=hidden, layers=3, dropout=0.2),
         chunks=ChunkConfig(batch=32),
+        whole=WholeUtteranceConfig(epochs=2),
     )
+
+
+THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
+"""Three-way speed perturbation, as Kaldi's recipes have it."""
 
 
 def _small_shards(kind: str) -> ExtractConfig:
@@ -127,7 +150,10 @@ def mini() -> Config:
     return Config(
         corpus=CorpusConfig("librispeech"),
         lm=NgramConfig(min_counts=(1, 2, 2)),
-        ce=_small_lstm(hidden=320, epochs=10),
+        rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
+        augment=THREE_SPEEDS,
+        adapted=True,
+        ce=_small_lstm(hidden=320, epochs=6),
         # With 3,000 states the search loses two points of WER among 20,000 words.
         gmm_decode=DecodeConfig(
             acoustic_scale=0.08,
@@ -135,7 +161,7 @@ def mini() -> Config:
             penalties=(-2.0, -1.0, 0.0),
             beam=Beam(search=13.0, output=4.0, max_active=7000),
         ),
-        **_small_gmms(leaves=1000, gaussians=10_000, senones=800),
+        **_small_gmms(leaves=1000, gaussians=10_000, senones=400),
     )
 
 
@@ -143,7 +169,9 @@ def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
     return Config(
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
-        ce=_small_lstm(hidden=256, epochs=20),
+        augment=THREE_SPEEDS,
+        adapted=True,
+        ce=_small_lstm(hidden=256, epochs=8),
         **_small_gmms(leaves=250, gaussians=2000, senones=250) | {"mono": MonophoneConfig()},
     )
 
@@ -162,6 +190,7 @@ def full() -> Config:
         lda_mllt=LdaMlltConfig(TreeConfig(max_leaves=5000), EmConfig(gaussians=100_000)),
         sat=SatConfig(TreeConfig(max_leaves=7000), EmConfig(gaussians=150_000)),
         align=CorpusAlignConfig(rounds=2),
+        ce=CrossEntropyConfig(whole=WholeUtteranceConfig(epochs=2)),
     )
 
 

@@ -13,34 +13,41 @@ use_project_environment(ROOT)
 from functools import partial
 
 from local import fetch, manifests
-from recipes.hybrid import adapt, cuts, decode, decode_gmm, lm_config, splits, texts, train_gmm
+from recipes.hybrid import (
+    adapt,
+    decode_gmm,
+    decode_network,
+    extract_splits,
+    lm_config,
+    make_denominators,
+    splits,
+    texts,
+    tie_senones,
+    train_gmm,
+    train_network,
+    train_on_lattices,
+    write_adapted,
+    write_bundles,
+)
 from recipes.librispeech.config import PROFILES
-from toolkit.align.bundle import write_aligner_bundle
 from toolkit.align.corpus import align_corpus
 from toolkit.align.lda_mllt import train_lda_mllt
-from toolkit.align.low_rate import tie_low_rate
 from toolkit.align.monophone import train_monophone
 from toolkit.align.sat import train_sat
 from toolkit.align.scorer import GmmScorer
-from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.align.triphone import train_triphone
 from toolkit.corpus.check import check
 from toolkit.corpus.manifest import write_cuts
 from toolkit.corpus.splits import Splits
-from toolkit.decode.recogniser import write_bundle
-from toolkit.features.extract import extract
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
-from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.prepare import prepare_lang, source_lexicon
-from toolkit.models.scorer import NeuralScorer
 from toolkit.score.results import collect_results, print_results
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
-from toolkit.train.realignment import train_with_realignment
 
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__)
 
@@ -77,31 +84,29 @@ def check_data(run: Run) -> dict[str, float]:
 @recipe.stage(4, "Prepare lexicon, phones and words")
 def prepare_language(run: Run) -> dict[str, float]:
     """Words of the transcripts and the commonest of the LM text; G2P for what the lexicon lacks."""
-    return prepare_lang(run.config.lang, texts(run), word_weights(lm_config(run)), run.make("lang"))
+    text = word_weights(lm_config(run, run.config.lm))
+    return prepare_lang(run.config.lang, texts(run), text, run.make("lang"))
 
 
-@recipe.stage(5, "Estimate the n-gram language model")
+@recipe.stage(5, "Estimate the n-gram language models")
 def train_lm(run: Run) -> dict[str, float]:
-    """Modified Kneser-Ney on lm.text, or else on the training transcripts."""
+    """Modified Kneser-Ney on lm.text, or else the transcripts; a larger model rescores (C2)."""
     vocabulary = Lang.load(run.need("lang")).vocabulary
-    return prepare_lm(lm_config(run), texts(run), vocabulary, run.make("lm"))
+    larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
+    prepare_lm(larger, texts(run), vocabulary, run.make("rescoring"))
+    return prepare_lm(small, texts(run), vocabulary, run.make("lm"))
 
 
 @recipe.stage(6, "Extract features")
 def extract_features(run: Run) -> dict[str, float]:
     """Raw, once, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5)."""
-    names = splits(run).all
-    hours = {}
     plp, fbank = run.make("plp"), run.make("fbank")
-    for done, split in enumerate(names):
-        extract(cuts(run, split), run.config.cepstra, plp / split, run.jobs)
-        facts = extract(cuts(run, split), run.config.fbank, fbank / split, run.jobs)
-        hours[f"hours {split}"] = facts["hours"]
-        run.progress(done + 1, len(names))
-    estimate_normaliser(FeatureStore(fbank / "train"), run.config.prior_frames).save(
-        run.make("normaliser.json")
-    )
-    return hours
+    extract_splits(run, run.config.cepstra, plp, also_copies=run.config.adapted)
+    run.progress(1, 2)
+    hours = extract_splits(run, run.config.fbank, fbank, also_copies=True)
+    normaliser = estimate_normaliser(FeatureStore(fbank / "train"), run.config.prior_frames)
+    normaliser.save(fbank / "normaliser.json")
+    return {f"hours {split}": found for split, found in hours.items()}
 
 
 @recipe.stage(7, "Train monophone GMMs")
@@ -167,72 +172,66 @@ def align(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(16, "Tie the senones of the low frame rate")
-def tie_senones(run: Run) -> dict[str, float]:
+@recipe.stage(16, "Tie the senones of the low frame rate, make their decoding graph")
+def tie(run: Run) -> dict[str, float]:
     """A tree of its own for 30 ms frames, grown on adapted LDA + MLLT features (C3, C4)."""
-    return tie_low_rate(
-        run.need("sat"),
-        run.need("plp/train"),
-        run.need("ali"),
-        run.config.senones,
-        run.make("senones"),
-        run.jobs,
-    )
+    return tie_senones(run, "sat")
 
 
 @recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks")
 def train_ce(run: Run) -> dict[str, float]:
     """One feature offset per epoch in rotation (C7); align.rounds times on its own targets (C4)."""
-    senones = Senones.load(run.need("senones"))
-    topology = Topology.load(run.need("sat/topology.json"))
-    return train_with_realignment(
-        features=run.need("fbank/train"),
-        alignments=LowRateAlignments(AlignmentStore(run.need("ali")), topology, senones),
-        normaliser=run.need("normaliser.json"),
-        senones=senones,
-        lang=run.need("lang"),
-        config=run.config.ce,
-        align=run.config.align,
-        out=run.make("lstm_ce"),
-        jobs=run.jobs,
-        device=run.device,
-        progress=run.progress,
-    )
+    return train_network(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(22, "Decode with the LSTM")
-def decode_lstm(run: Run) -> dict[str, float]:
-    """Log-posteriors less log-priors into a graph of low-frame-rate HMMs (C2, C3)."""
-    model, normaliser = run.need("lstm_ce"), run.need("normaliser.json")
-    names = splits(run).decoded
-    scorers = {s: NeuralScorer(model, normaliser, run.need(f"fbank/{s}")) for s in names}
-    senones = Senones.load(run.need("senones"))
-    return decode(run, "lstm_ce", senones, scorers, run.config.decode)
+@recipe.stage(18, "Decode with the LSTM")
+def decode_ce(run: Run) -> dict[str, float]:
+    """Log-posteriors less log-priors into a graph of low-frame-rate HMMs, rescored (C2, C3)."""
+    return decode_network(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(23, "Bundle recogniser and aligner, list the results")
+@recipe.stage(19, "Make denominator lattices")
+def make_lattices(run: Run) -> dict[str, float]:
+    """What the LSTM takes for possible with a weak language model, and its own alignment (C8)."""
+    return make_denominators(run, "lstm_ce", run.need("fbank"))
+
+
+@recipe.stage(20, "Train the LSTM on lattices (sMBR)")
+def train_smbr(run: Run) -> dict[str, float]:
+    """Three epochs at a small learning rate (C7, C8)."""
+    return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))
+
+
+@recipe.stage(21, "Decode with the sMBR-trained LSTM")
+def decode_smbr(run: Run) -> dict[str, float]:
+    """The same graph, tuned anew: sMBR wants another scale."""
+    return decode_network(run, "lstm_smbr", run.need("fbank"))
+
+
+@recipe.stage(22, "Train an LSTM on speaker-adapted features")
+def train_on_adapted(run: Run) -> dict[str, float] | None:
+    """On what the adapted GMMs see, with `adapted`."""
+    if not run.config.adapted:
+        return None
+    features = run.make("adapted")
+    write_adapted(run, "sat", "lda_mllt", features)
+    return train_network(run, "lstm_fmllr", features)
+
+
+@recipe.stage(23, "Decode with the LSTM on speaker-adapted features")
+def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
+    """By the transforms of the GMMs' first pass."""
+    if not run.config.adapted:
+        return None
+    return decode_network(run, "lstm_fmllr", run.need("adapted"))
+
+
+@recipe.stage(24, "Bundle recogniser and aligner, list the results")
 def bundle(run: Run) -> dict[str, float]:
     """exp/<profile>/final is all that `toolkit transcribe` and `toolkit align` need."""
-    final = run.make("final")
-    write_bundle(
-        model=run.need("lstm_ce"),
-        normaliser=run.need("normaliser.json"),
-        graph=run.need("decode/lstm_ce/graph.safetensors"),
-        lang=run.need("lang"),
-        frontend=run.config.fbank.frontend,
-        config=run.config.decode,
-        tuned=run.need("decode/lstm_ce/tuned.json"),
-        out=final,
-    )
-    write_aligner_bundle(
-        system=run.need("sat"),
-        independent=run.need("lda_mllt"),
-        lang=run.need("lang"),
-        lexicon=source_lexicon(run.config.lang),
-        frontend=run.config.cepstra.frontend,
-        out=final / "aligner",
-    )
-    systems = ("mono", "tri", "lda_mllt", "sat", "lstm_ce")
+    write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
+    systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
+    systems += ["lstm_fmllr"] if run.config.adapted else []
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results = run.make("results.json")
     best = collect_results(rows, results)
