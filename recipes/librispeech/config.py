@@ -118,8 +118,10 @@ SHORT_MONO = MonophoneConfig(
 """Half of Kaldi's realignments, in less than half the time."""
 
 
-def _small_gmms(leaves: int, gaussians: int, senones: int, iterations: int = 20) -> dict[str, Any]:
-    """The GMM systems of an hour or two of speech."""
+def _small_systems(
+    leaves: int, gaussians: int, senones: int, iterations: int = 20
+) -> dict[str, Any]:
+    """The GMM systems of an hour or two of speech, and what the networks' training needs."""
     tree = TreeConfig(max_leaves=leaves)
     quarter = iterations // 4
     realign = (quarter, 2 * quarter, 3 * quarter)
@@ -130,6 +132,7 @@ def _small_gmms(leaves: int, gaussians: int, senones: int, iterations: int = 20)
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
+        "sequence": SequenceConfig(threads=1),
         "cepstra": _small_shards("plp"),
         "fbank": _small_shards("fbank"),
     }
@@ -137,10 +140,10 @@ def _small_gmms(leaves: int, gaussians: int, senones: int, iterations: int = 20)
 
 def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
-    gmms = _small_gmms(leaves=400, gaussians=4000, senones=250, iterations=12)
+    gmms = _small_systems(leaves=400, gaussians=4000, senones=250, iterations=12)
     return Config(
         corpus=SyntheticConfig(),
-        ce=_small_lstm(hidden=256, epochs=10),
+        ce=_small_lstm(hidden=256, epochs=8),
         **gmms | {"mono": replace(SHORT_MONO, max_utterances=600)},
     )
 
@@ -161,7 +164,7 @@ def mini() -> Config:
             penalties=(-2.0, -1.0, 0.0),
             beam=Beam(search=13.0, output=4.0, max_active=7000),
         ),
-        **_small_gmms(leaves=1000, gaussians=10_000, senones=400),
+        **_small_systems(leaves=1000, gaussians=10_000, senones=400),
     )
 
 
@@ -172,7 +175,7 @@ def an4() -> Config:
         augment=THREE_SPEEDS,
         adapted=True,
         ce=_small_lstm(hidden=256, epochs=8),
-        **_small_gmms(leaves=250, gaussians=2000, senones=250) | {"mono": MonophoneConfig()},
+        **_small_systems(leaves=250, gaussians=2000, senones=250) | {"mono": MonophoneConfig()},
     )
 
 
