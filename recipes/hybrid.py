@@ -17,9 +17,11 @@ from toolkit.align.store import AlignmentStore, LowRateAlignments, PdfAlignments
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.corpus.splits import Splits
 from toolkit.decode.denominators import make_lattices
+from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.nbest import explore_system
 from toolkit.decode.recogniser import write_bundle
-from toolkit.decode.rescore import rescore_system
+from toolkit.decode.rescore import RESCORER, rescore_system
 from toolkit.decode.system import decode_system
 from toolkit.features.augment import augmented
 from toolkit.features.extract import ExtractConfig, extract
@@ -239,18 +241,39 @@ def train_on_lattices(run: Run, system: str, start: str, features: Path) -> dict
     )
 
 
+def network_scorers(run: Run, system: str, features: Path) -> dict[str, Scorer]:
+    """A network on the splits to decode."""
+    model, normaliser = run.need(system), features / "normaliser.json"
+    return {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
+
+
 def decode_network(run: Run, system: str, features: Path) -> dict[str, float]:
     """Decode with a network, and rescore with the larger language model."""
-    model, normaliser = run.need(system), features / "normaliser.json"
-    scorers = {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
     return rescore_system(
         system,
-        scorers,
+        network_scorers(run, system, features),
         graph=run.need("graph.safetensors"),
         lms=(f"{run.config.lm.order}gram", f"{run.config.rescoring.order}gram"),
         arpa=run.need("rescoring/lm.arpa"),
         config=run.config.decode,
         **decoding_options(run, run.make(f"decode/{system}")),
+    )
+
+
+def explore_network(run: Run, system: str, features: Path) -> dict[str, float]:
+    """Write n-best lists, word times and confidences of what `decode_network` has recognised."""
+    out, graph = run.make(f"decode/{system}"), run.need("graph.safetensors")
+    words = run.need("lang/words.txt")
+    return explore_system(
+        network_scorers(run, system, features),
+        splits(run).tune,
+        Decoder(graph, words, run.config.decode, out / RESCORER),
+        tuned=out / "tuned.json",
+        lang=run.need("lang"),
+        senones=Senones.load(run.need("senones")),
+        config=run.config.nbest,
+        out=out,
+        jobs=run.jobs,
     )
 
 

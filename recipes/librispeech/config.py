@@ -13,6 +13,7 @@ from toolkit.align.triphone import TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.denominators import LatticeConfig
 from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.nbest import NbestConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
@@ -80,6 +81,8 @@ class Config:
         beam=Beam(search=15.0, output=6.0, max_active=4000),
     )
     """Decoding with the LSTM, 33 frames per second."""
+    nbest: NbestConfig = NbestConfig()
+    """N-best lists and confidences of the sMBR-trained network."""
 
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:

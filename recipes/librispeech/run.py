@@ -17,6 +17,7 @@ from recipes.hybrid import (
     adapt,
     decode_gmm,
     decode_network,
+    explore_network,
     extract_splits,
     lm_config,
     make_denominators,
@@ -204,8 +205,9 @@ def train_smbr(run: Run) -> dict[str, float]:
 
 @recipe.stage(21, "Decode with the sMBR-trained LSTM")
 def decode_smbr(run: Run) -> dict[str, float]:
-    """The same graph, tuned anew: sMBR wants another scale."""
-    return decode_network(run, "lstm_smbr", run.need("fbank"))
+    """The same graph, tuned anew; n-best lists, word times and confidences too."""
+    system, features = "lstm_smbr", run.need("fbank")
+    return decode_network(run, system, features) | explore_network(run, system, features)
 
 
 @recipe.stage(22, "Train an LSTM on speaker-adapted features")

@@ -101,6 +101,23 @@ def test_word_error_rates_are_jiwers_on_the_corpus_own_transcripts(finished, tra
         assert row["ref_words"] == sum(len(text.split()) for text in references.values())
 
 
+def test_recognised_words_have_times_and_confidences(finished):
+    for split in SPEAKERS:
+        found = dict.fromkeys(finished.words("lstm_smbr", split), "")
+        ends = dict.fromkeys(found, 0.0)
+        folder = finished.root / "decode" / "lstm_smbr" / split
+        for line in (folder / "words.ctm").read_text().splitlines():
+            utterance, _, start, duration, word, confidence = line.split()
+            assert float(start) >= ends[utterance] - 1e-6
+            ends[utterance] = float(start) + float(duration)
+            assert 0 <= float(confidence) <= 1
+            found[utterance] = f"{found[utterance]} {word}".strip()
+        assert found == finished.words("lstm_smbr", split)
+        lines = [line.split("\t") for line in (folder / "nbest.tsv").read_text().splitlines()]
+        best = {utterance: words for utterance, rank, *_, words in lines[1:] if rank == "1"}
+        assert best == {utterance: words for utterance, words in found.items() if words}
+
+
 def test_the_table_of_results_is_printed_at_the_end(finished):
     table = finished.result.output[finished.result.output.index("== 24 ") :]
     for row in finished.rows:
