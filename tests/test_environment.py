@@ -100,3 +100,12 @@ def test_gemm_leaves_the_number_of_threads():
 def test_bf16_needs_instructions_for_it(monkeypatch, flags, expected):
     monkeypatch.setattr(environment, "_cpu_field", lambda name: flags)
     assert environment.has_bf16() is expected
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), False), ((8, 0), True)])
+def test_bf16_of_a_gpu_is_not_emulated(monkeypatch, capability, expected):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert environment.has_bf16("cuda") is expected

@@ -50,7 +50,7 @@ def tune_blas() -> bool:
 def has_bf16(device: str = "cpu") -> bool:
     """Whether matrix products in bfloat16 are faster than in float32 there.
 
-    On a CPU that takes instructions for them; without, they are emulated and slow.
+    Where the processor has instructions for them; without, they are emulated and slow.
 
     Args:
       device: torch's type of device, such as "cpu" or "cuda".
@@ -58,7 +58,8 @@ def has_bf16(device: str = "cpu") -> bool:
     if device == "cuda":
         import torch
 
-        return torch.cuda.is_bf16_supported()
+        # from Ampere on; torch 2's is_bf16_supported also counts what it emulates
+        return torch.cuda.get_device_capability()[0] >= 8
     flags = (_cpu_field("flags") or "").split()
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
 

@@ -29,13 +29,23 @@ def run(tmp_path, scores, average_epochs, average_score):
         ([0.1, 0.5, 0.4, 0.3], 1, None, [1, 3], 0.5, 1.0),  # the best epoch
         ([0.1, 0.5, 0.4, 0.3], 2, 0.6, [1, 2, 3], 0.6, 2.5),  # the average is better
         ([0.1, 0.5, 0.4, 0.3], 2, 0.4, [1, 2, 3], 0.5, 1.0),  # it is worse
-        ([0.0, 0.0, 0.0], 1, None, [2], 0.0, 2.0),  # nothing measured: the last
+        ([0.0, 0.0, 0.0], 1, None, [1, 2], 0.0, 2.0),  # nothing measured: the last
         ([0.0, 0.0, 0.0], 5, 0.0, [0, 1, 2], 0.0, 1.0),  # or the average of what there is
     ],
 )
 def test_choice(tmp_path, scores, average_epochs, average_score, stored, score, weight):
     found = run(tmp_path, scores, average_epochs, average_score)
     assert (found[0], found[2], found[3]) == (stored, score, weight)
+
+
+def test_an_epoch_may_be_repeated_with_a_lower_score(tmp_path):
+    models = EpochModels(tmp_path, 1)
+    for epoch, scores in enumerate(([0.1], [0.1, 0.3], [0.1, 0.3, 0.5])):
+        models.add(model_of(epoch), scores)
+    models.add(model_of(7), [0.1, 0.3, 0.2])
+    result = model_of(-1)
+    assert models.choose(result, [0.1, 0.3, 0.2], None) == ("epoch 2", 0.3)
+    assert result.weight.item() == 1.0
 
 
 def test_the_average_is_what_gets_evaluated(tmp_path):

@@ -3,7 +3,7 @@ import torch
 from toolkit.features.lfr import centre, stack
 from toolkit.train import utterances
 from toolkit.train.corpus import Corpus
-from toolkit.train.utterances import WholeUtterances
+from toolkit.train.utterances import WholeUtterances, grouped
 
 LENGTHS = [31, 2, 48, 1, 100, 17]
 
@@ -47,3 +47,10 @@ def test_an_empty_corpus_has_no_batches(make_stores):
     stores, _ = make(make_stores)
     nothing = Corpus([(stores.features, stores.alignments)], stores.normaliser, 5, names=[])
     assert list(WholeUtterances(nothing, lookahead=2)) == []
+
+
+def test_batches_end_where_they_are_full_or_a_longer_row_follows():
+    lengths = [9, 4, 4, 2, 2, 2, 5, 1, 12, 3, 3, 3]
+    found = [lengths[rows] for rows in grouped(lengths, 8)]
+    assert found == [[9], [4, 4], [2, 2, 2], [5], [1], [12], [3, 3], [3]]
+    assert grouped([], 8) == []

@@ -9,7 +9,11 @@ from toolkit.models.lstm import LstmConfig, with_lookahead
 from toolkit.models.store import make_model
 from toolkit.train.corpus import Corpus
 from toolkit.train.objectives import CrossEntropy
-from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
+from toolkit.train.whole_utterances import (
+    SORTED_BATCHES,
+    ShuffledUtterances,
+    WholeUtteranceConfig,
+)
 from toolkit.train.windows import Windows
 
 LENGTHS = [31, 2, 48, 1, 100, 17, 9, 64, 33, 50, 51, 52, 12, 70]
@@ -110,6 +114,14 @@ def test_batches_are_of_similar_length(make_source):
     padded = sum(batch.targets.numel() for batch in batches)
     assert sum(batch.frames for batch in batches) > 0.85 * padded
     assert [b.targets.shape[1] for b in batches] != sorted(b.targets.shape[1] for b in batches)
+
+
+def test_no_batch_goes_on_from_short_rows_to_the_long_ones_of_the_next_stretch(make_source):
+    lengths = [3 * (1 + 37 * i % 80) for i in range(400)]
+    _, source = make_source(lengths=lengths, batch_frames=100)
+    assert sum(lengths) / 3 > 5 * SORTED_BATCHES * 100
+    for batch in source.batches(0):
+        assert batch.targets.numel() <= 100
 
 
 @pytest.mark.parametrize("config", [LstmConfig, BlstmConfig])

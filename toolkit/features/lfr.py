@@ -22,7 +22,7 @@ def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
       [ceil((T - offset) / factor), factor * F]; no frames where T <= offset.
     """
     num_frames, dimension = features.shape
-    length = _low_rate_length(num_frames, offset, factor)
+    length = low_rate_length(num_frames, offset, factor)
     if length == 0:
         return features.new_empty(0, factor * dimension)
     missing = offset + length * factor - num_frames
@@ -41,12 +41,13 @@ def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> T
     Returns:
       [ceil((T - offset) / factor)] int64: factor * n + offset + factor // 2, at most T - 1.
     """
-    length = _low_rate_length(num_frames, offset, factor)
+    length = low_rate_length(num_frames, offset, factor)
     indices = torch.arange(length) * factor + offset + factor // 2
     return indices.clamp(max=max(num_frames - 1, 0))
 
 
-def _low_rate_length(num_frames: int, offset: int, factor: int) -> int:
+def low_rate_length(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> int:
+    """Count the stacks of `stack`: ceil((T - offset) / factor), 0 where T <= offset."""
     if not 0 <= offset < factor:
         raise ValueError(f"offset is {offset}, needs to be 0 to {factor - 1}")
     return max(0, -((offset - num_frames) // factor))

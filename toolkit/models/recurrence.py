@@ -25,8 +25,8 @@ def run_lstm(
 ) -> tuple[Tensor, State]:
     """Compute what `lstm` computes, in time-major layers of `_Layer`.
 
-    Under autocast to bfloat16 the products' factors are rounded to it, while sums over frames and
-    everything between products stay in the weights' type.
+    Under autocast to bfloat16 the products' factors and results are rounded to it, while everything
+    between products stays in the weights' type.
 
     Args:
       lstm: batch first, one or two directions.

@@ -26,7 +26,7 @@ class Batch:
     weights: Tensor
     """[N, T] float32: 0 for padding and for context that is not scored."""
     lengths: Tensor
-    """[N] int64, on the CPU: how many of the T frames are real (the others repeat the last)."""
+    """[N] int64, on the CPU: how many of the T frames are real; the others hold anything."""
     frames: int
     """Number of scored frames, the sum of the weights."""
 

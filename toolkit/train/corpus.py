@@ -150,6 +150,11 @@ class Corpus:
         )
 
 
+def listed(stores: Any) -> list[Any]:
+    """Make a list of one store or several."""
+    return list(stores) if isinstance(stores, Sequence) else [stores]
+
+
 def write_excluded(path: Path, excluded: dict[str, str]) -> None:
     """Write a line `id TAB reason` for every excluded utterance."""
     lines = [f"{name}\t{reason}\n" for name, reason in sorted(excluded.items())]

@@ -1,10 +1,10 @@
 """Training an acoustic model with cross entropy on the frames of an alignment."""
 
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median_high
 
 import torch
 
@@ -12,7 +12,6 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
-from toolkit.stages.files import write_atomically
 from toolkit.stages.threads import torch_threads
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
@@ -21,9 +20,11 @@ from toolkit.train.corpus import (
     Corpus,
     Features,
     Normalises,
+    listed,
     without_copies,
     write_excluded,
 )
+from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import CrossEntropy
 from toolkit.train.phases import Phase, Phases
@@ -33,7 +34,6 @@ from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceCon
 from toolkit.train.windows import OFFSETS
 
 logger = logging.getLogger(__name__)
-HEADLINE = "headline.json"
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,21 @@ def train_cross_entropy(
       valid: held-out stores; without them `config.valid_utterances` are held out.
 
     Returns:
-      `frame_accuracy` (0 to 1) of the model on held-out data at low rate, `loss` per frame of the
-      last epoch on the training data, `frames_per_second` (low-rate, median over the epochs on
-      chunks), `utterances`; with whole utterances also `frame_accuracy_chunks`, before them.
+      `frame_accuracy` (0 to 1) of the model on held-out data at low rate (without any, that of the
+      last epoch on the training data), `loss` per frame of the last epoch on the training data,
+      `frames_per_second` (low-rate, median over the epochs on chunks), `utterances`; with whole
+      utterances also `frame_accuracy_chunks`, before them.
 
     Raises:
       TrainingDataError: stores do not belong together, or too little is left of them.
       TrainingError: the loss is not finite, or `out` holds a training with other settings.
     """
     out = Path(out)
-    settings = json.loads(json.dumps({**asdict(config), "num_targets": num_targets}))
-    finished = _finished(out, settings)
-    if finished is not None:
-        return finished
-    sources = list(zip(_listed(features), _listed(alignments), strict=True))
+    settings = settings_of(config, num_targets=num_targets)
+    earlier = finished(out, settings)
+    if earlier is not None:
+        return earlier
+    sources = list(zip(listed(features), listed(alignments), strict=True))
     names = [name for store, _ in sources for shard in store.shards for name in shard]
     used, aside = set(names), set()
     if not valid:
@@ -136,17 +137,16 @@ def train_cross_entropy(
     save_model(out, model)
     save_priors(out, corpus.counts)
     accuracies = [r["score"] if held.utterances else r["accuracy"] for r in records]
-    speeds = sorted(epoch["frames_per_second"] for epoch in phases.history[: config.epochs])
+    speeds = [epoch["frames_per_second"] for epoch in phases.history[: config.epochs]]
     headline = {
         "frame_accuracy": max(accuracies) if held.utterances else accuracies[-1],
         "loss": records[-1]["loss"],
-        "frames_per_second": speeds[len(speeds) // 2],
+        "frames_per_second": median_high(speeds),
         "utterances": len(corpus.utterances),
     }
     if config.whole.epochs:
         headline["frame_accuracy_chunks"] = accuracies[0]
-    stored = {"settings": settings, "headline": headline}
-    write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")
+    write_headline(out, settings, headline)
     phases.clean()
     return headline
 
@@ -172,16 +172,3 @@ def _phases(corpus: Corpus, config: CrossEntropyConfig, out: Path) -> list[Phase
         replace(phase, data=SpecAugmented(phase.data, config.specaugment, seed + number))
         for number, phase in enumerate(phases)
     ]
-
-
-def _finished(out: Path, settings: dict) -> dict[str, float] | None:
-    """Return the headline of a training that ended in `out`, when it was this one."""
-    try:
-        stored = json.loads((out / HEADLINE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return stored["headline"] if stored["settings"] == settings else None
-
-
-def _listed(stores: Features | Alignments | Sequence) -> list:
-    return list(stores) if isinstance(stores, Sequence) else [stores]

@@ -23,7 +23,7 @@ from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
 from toolkit.train.prefetch import prefetched
 from toolkit.train.schedule import exponential_rate
-from toolkit.train.selection import EpochModels
+from toolkit.train.selection import EpochModels, score_of
 
 logger = logging.getLogger(__name__)
 BATCHES_AHEAD = 4
@@ -107,7 +107,7 @@ class Trainer:
             while self._epoch < self._config.epochs:
                 self._train_epoch()
             chosen, score = self._epoch_models.choose(
-                self._model, self._scores(), lambda: _score(self.evaluate())
+                self._model, self._scores(), lambda: score_of(self.evaluate())
             )
         finally:
             self._monitor.close()
@@ -219,7 +219,7 @@ class Trainer:
         self._checkpoint()
 
     def _scores(self) -> list[float]:
-        return [_score(record, "valid_") for record in self.history]
+        return [score_of(record, "valid_") for record in self.history]
 
     def _values(self) -> dict[str, float]:
         return _means(self._sums)
@@ -279,6 +279,7 @@ class Trainer:
         """Describe what makes a training another one."""
         described = asdict(self._config)
         del described["checkpoint_seconds"]
+        described["amp"] = "bf16" if self._bf16 else "fp32"  # what `auto` means here
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._steps, "model": shapes}
 
@@ -292,8 +293,3 @@ def _add(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:
 def _means(sums: dict[str, Tensor]) -> dict[str, float]:
     """Divide sums by the weight."""
     return {k: (v / sums["weight"]).item() for k, v in sums.items() if k != "weight"}
-
-
-def _score(record: dict[str, float], prefix: str = "") -> float:
-    """Higher is better: the accuracy, or minus the loss, or 0 where nothing was measured."""
-    return record.get(f"{prefix}accuracy", -record.get(f"{prefix}loss", 0.0))

@@ -13,6 +13,11 @@ from toolkit.stages.files import write_atomically
 logger = logging.getLogger(__name__)
 
 
+def score_of(means: dict[str, float], prefix: str = "") -> float:
+    """Higher is better: the accuracy, or minus the loss, or 0 where nothing was measured."""
+    return means.get(f"{prefix}accuracy", -means.get(f"{prefix}loss", 0.0))
+
+
 class EpochModels:
     """The weights after each epoch that may still be chosen, in a folder."""
 
@@ -23,6 +28,9 @@ class EpochModels:
     def add(self, model: nn.Module, scores: list[float]) -> None:
         """Store the weights of the epoch that `scores` ends with, and drop those out of the race.
 
+        The best one before that epoch stays in it: a run that is killed before it has stored what
+        else the epoch led to repeats it, on a GPU with a score that may be lower.
+
         Args:
           model: after epoch len(scores) - 1.
           scores: of all epochs so far; higher is better, the latest counts among equals.
@@ -30,7 +38,8 @@ class EpochModels:
         newest = len(scores) - 1
         weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
         write_atomically(self._path(newest), save(weights))
-        needed = {*range(newest - self._average_epochs + 1, newest + 1), _best(scores)}
+        best = {_best(scores), _best(scores[:-1] or scores)}
+        needed = {*range(newest - self._average_epochs + 1, newest + 1), *best}
         for path in self._folder.glob("model-*.safetensors"):
             if path not in map(self._path, needed):
                 path.unlink(missing_ok=True)

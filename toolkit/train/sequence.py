@@ -5,8 +5,9 @@ import itertools
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_high
 
 import torch
 
@@ -20,16 +21,18 @@ from toolkit.train.corpus import (
     Alignments,
     Features,
     Normalises,
+    listed,
     without_copies,
     write_excluded,
 )
+from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
+from toolkit.train.selection import score_of
 from toolkit.train.sequence_data import Lattices, SequenceData, SequenceDataConfig, Source
 from toolkit.train.sequence_objective import SequenceObjective
 
 logger = logging.getLogger(__name__)
-HEADLINE = "headline.json"
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,12 @@ def train_sequence(
     """
     out = Path(out)
     weights = hashlib.sha256((Path(model) / WEIGHTS).read_bytes()).hexdigest()
-    settings = json.loads(json.dumps({**asdict(config), "weights": weights}))
-    finished = _finished(out, settings)
-    if finished is not None:
-        return finished
+    settings = settings_of(config, weights=weights)
+    earlier = finished(out, settings)
+    if earlier is not None:
+        return earlier
     network = load_model(model)
-    stores = (_listed(features), _listed(references), _listed(lattices))
+    stores = (listed(features), listed(references), listed(lattices))
     sources = [Source(*of_split) for of_split in zip(*stores, strict=True)]
     names = [name for source in sources for shard in source.features.shards for name in shard]
     if valid:
@@ -143,11 +146,11 @@ def train_sequence(
     )
     with torch_threads(config.threads):
         before = trainer.evaluate()
-        logger.info("held out, before the first epoch: %.5f", _score(before))
+        logger.info("held out, before the first epoch: %.5f", score_of(before))
         record = trainer.run()
     history = [{"epoch": 0, **{f"valid_{k}": v for k, v in before.items()}}, *trainer.history]
     write_atomically(out / "history.json", json.dumps(history, indent=1) + "\n")
-    started, after = _score(before), record["score"]
+    started, after = score_of(before), record["score"]
     if before:
         _report(history)
         if started > after:
@@ -156,42 +159,23 @@ def train_sequence(
             after = started
     save_model(out, network)
     write_atomically(out / PRIORS, (Path(model) / PRIORS).read_text(encoding="utf-8"))
-    speeds = sorted(epoch["frames_per_second"] for epoch in trainer.history)
+    speeds = [epoch["frames_per_second"] for epoch in trainer.history]
     headline = {
         "before": started,
         "after": after,
-        "frames_per_second": speeds[len(speeds) // 2],
+        "frames_per_second": median_high(speeds),
         "utterances": counts[0],
         "missing": record["missing"],
     }
-    stored = {"settings": settings, "headline": headline}
-    write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")
+    write_headline(out, settings, headline)
     trainer.clean()
     return headline
 
 
-def _score(means: dict[str, float], prefix: str = "") -> float:
-    """As the trainer scores an epoch: expected accuracy, for MMI minus the loss."""
-    return means.get(f"{prefix}accuracy", -means.get(f"{prefix}loss", 0.0))
-
-
 def _report(history: list[dict[str, float]]) -> None:
     """Say how the held-out criterion went from epoch to epoch."""
-    scores = [_score(record, "valid_") for record in history]
+    scores = [score_of(record, "valid_") for record in history]
     logger.info("held-out criterion by epoch: %s", ", ".join(f"{s:.5f}" for s in scores))
     for epoch, (previous, score) in enumerate(itertools.pairwise(scores), 1):
         if score < previous:
             logger.warning("epoch %d hurt: held out %.5f -> %.5f", epoch, previous, score)
-
-
-def _finished(out: Path, settings: dict) -> dict[str, float] | None:
-    """Return the headline of a training that ended in `out`, when it was this one."""
-    try:
-        stored = json.loads((out / HEADLINE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return stored["headline"] if stored["settings"] == settings else None
-
-
-def _listed(stores: Features | Alignments | Lattices | Sequence) -> list:
-    return list(stores) if isinstance(stores, Sequence) else [stores]

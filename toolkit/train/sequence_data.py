@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from toolkit.features.lfr import LOW_RATE_FACTOR
+from toolkit.features.lfr import LOW_RATE_FACTOR, low_rate_length
 from toolkit.fsa.sequence import lattice_frames
 from toolkit.train.batch import Batch
 from toolkit.train.corpus import Alignments, Corpus, Features, Normalises, Utterance
-from toolkit.train.utterances import padded
+from toolkit.train.utterances import by_length, padded
 
 SHARDS_TOGETHER = 16
 """So many shards are shuffled together; a lattice store keeps about that many unpacked."""
@@ -111,7 +111,7 @@ class SequenceData:
         self._utterances = self.corpus.utterances
 
     def __iter__(self) -> Iterator[SequenceBatch]:
-        return map(self._batch, self._groups(_by_length(self._utterances)))
+        return map(self._batch, self._groups(by_length(self._utterances)))
 
     def steps(self, epoch: int, ranks: int = 1) -> int:
         """See `DataSource`."""
@@ -138,7 +138,7 @@ class SequenceData:
         stretch = SORTED_BATCHES * self._config.batch
         groups: list[list[Utterance]] = []
         for first in range(0, len(utterances), stretch):
-            groups += shuffled(self._groups(_by_length(utterances[first : first + stretch])))
+            groups += shuffled(self._groups(by_length(utterances[first : first + stretch])))
         return groups
 
     def _groups(self, utterances: list[Utterance]) -> list[list[Utterance]]:
@@ -164,7 +164,7 @@ class _AtRawRate:
 
     def load(self, name: str) -> Tensor:
         reference, raw = self._references.load(name), self._features.num_frames(name)
-        if len(reference) != raw and len(reference) == _low_rate(raw):
+        if len(reference) != raw and len(reference) == low_rate_length(raw):
             return reference.repeat_interleave(LOW_RATE_FACTOR)[:raw]
         return reference
 
@@ -174,7 +174,7 @@ def _unusable(source: Source, wanted: set[str], max_frames: int) -> dict[str, st
     found = set(source.lattices.ids)
     reasons = {}
     for name in (n for shard in source.features.shards for n in shard if n in wanted):
-        frames = _low_rate(source.features.num_frames(name))
+        frames = low_rate_length(source.features.num_frames(name))
         if not frames:
             reasons[name] = "no frames"
         elif frames > max_frames:
@@ -184,11 +184,3 @@ def _unusable(source: Source, wanted: set[str], max_frames: int) -> dict[str, st
         elif (length := lattice_frames(source.lattices.load(name))) != frames:
             reasons[name] = f"lattice of {length} frames, features of {frames}"
     return reasons
-
-
-def _low_rate(raw_frames: int) -> int:
-    return -(-raw_frames // LOW_RATE_FACTOR)
-
-
-def _by_length(utterances: Iterable[Utterance]) -> list[Utterance]:
-    return sorted(utterances, key=lambda u: (-u.frames, u.source, u.name))

@@ -15,7 +15,11 @@ _SUBSTREAM = 0x5BEC
 
 @dataclass(frozen=True)
 class SpecAugmentConfig:
-    """How much is masked; nothing by default, as in the paper."""
+    """How much is masked; nothing by default, as in the paper.
+
+    Frequency masks are for spectra: of other features, such as those of speaker-adapted GMMs, they
+    would hide neighbouring dimensions that have nothing in common.
+    """
 
     frequency_masks: int = 0
     """Masks of each row, the same for all its frames; 2 are common."""

@@ -9,6 +9,7 @@ import torch
 from toolkit.train.batch import Batch
 from toolkit.train.corpus import Utterance
 from toolkit.train.prefetch import prefetched
+from toolkit.train.utterances import grouped
 from toolkit.train.windows import OFFSETS, Stacked, Windows, low_rate_lengths, pieces
 
 SORTED_BATCHES = 20
@@ -97,15 +98,8 @@ class ShuffledUtterances:
         before = np.cumsum(rows[:, 2]) - rows[:, 2]
         stretch = before // (SORTED_BATCHES * self._config.batch_frames)
         rows = rows[np.lexsort((-rows[:, 2], stretch))]
-        groups: list[list[np.ndarray]] = []
-        room = 0
-        for row in rows:
-            if room == 0:
-                groups.append([])
-                room = max(1, self._config.batch_frames // int(row[2]))
-            groups[-1].append(row)
-            room -= 1
-        return [np.stack(groups[i]) for i in chance.permutation(len(groups))]
+        groups = grouped(rows[:, 2].tolist(), self._config.batch_frames)
+        return [rows[groups[i]] for i in chance.permutation(len(groups))]
 
     def _rows(self, lengths: np.ndarray) -> np.ndarray:
         """List whole utterances and the pieces of too long ones."""

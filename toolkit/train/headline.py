@@ -1,0 +1,38 @@
+"""The headline numbers of a finished training, kept so that it is not done again."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from toolkit.stages.files import write_atomically
+from toolkit.train.config import TrainerConfig
+
+HEADLINE = "headline.json"
+
+
+def settings_of(config: TrainerConfig, **more: Any) -> dict[str, Any]:
+    """Describe a training as JSON gives it back: its configuration, and what else it depends on."""
+    return json.loads(json.dumps({**asdict(config), **more}))
+
+
+def finished(out: Path, settings: dict[str, Any]) -> dict[str, float] | None:
+    """Return the headline of a training that ended in `out`, when it was this one.
+
+    Checkpoints that are still there, since it was killed while it removed them, are removed.
+    """
+    try:
+        stored = json.loads((out / HEADLINE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if stored["settings"] != settings:
+        return None
+    for path in out.rglob("checkpoints/*.safetensors"):
+        path.unlink(missing_ok=True)
+    return stored["headline"]
+
+
+def write_headline(out: Path, settings: dict[str, Any], headline: dict[str, float]) -> None:
+    """Say that a training has ended; written when its results are, before checkpoints go."""
+    stored = {"settings": settings, "headline": headline}
+    write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")
