@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.nbest import explore_system
 from toolkit.decode.recogniser import write_bundle
-from toolkit.decode.rescore import RESCORER, rescore_system
-from toolkit.decode.system import decode_system
+from toolkit.decode.system import Pass, decode_passes, decode_system
 from toolkit.features.augment import augmented
 from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
@@ -31,7 +31,7 @@ from toolkit.fsa.lattice_store import LatticeStore
 from toolkit.fsa.sequence import PdfClasses
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.lang.config import NgramConfig
+from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
 from toolkit.lang.prepare import source_lexicon
@@ -57,16 +57,39 @@ def texts(run: Run) -> dict[str, dict[str, str]]:
     return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
 
 
+def need_user_files(run: Run, *sources: Path | None) -> None:
+    """Record the user's files, folders and patterns that a verb of the toolkit opens by itself.
+
+    What is not there is left to the verb to complain of.
+    """
+    for source in filter(None, sources):
+        found = [source] if source.exists() else map(Path, glob(str(source), recursive=True))
+        for path in sorted(found):
+            run.need_outside(path)
+
+
 def copies(run: Run) -> list[MonoCut]:
     """The augmented copies of the training utterances, for the networks."""
-    return list(augmented(cuts(run, "train"), run.config.augment))
+    config = run.config.augment
+    need_user_files(run, config.noise, config.rooms)
+    return list(augmented(cuts(run, "train"), config))
+
+
+def lang_config(run: Run) -> LangConfig:
+    """The settings of lexicon and vocabulary."""
+    need_user_files(run, run.config.lang.lexicon)
+    return run.config.lang
 
 
 def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     """A language model's settings: the demo corpus brings text of its own, `lm.text` is for all."""
     own = run.need("corpus") / "lm.txt"
-    text = config.text or run.config.lm.text or (own if own.exists() else None)
-    return replace(config, text=text) if config.arpa is None else config
+    if config.arpa is not None:
+        need_user_files(run, config.arpa)
+        return config
+    text = config.text or run.config.lm.text
+    need_user_files(run, text)
+    return replace(config, text=text or (own if own.exists() else None))
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
@@ -81,11 +104,14 @@ def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool
 
 def train_gmm(run: Run, train: Callable[..., dict[str, float]], system: str) -> dict[str, float]:
     """Train a GMM system on the cepstra of the training data."""
+    config = getattr(run.config, system)
+    if hasattr(config, "tree"):
+        need_user_files(run, config.tree.questions, config.tree.roots)
     return train(
         cepstra=run.need("plp/train"),
         transcripts={cut.id: text_of(cut).split() for cut in cuts(run, "train")},
         lang=run.need("lang"),
-        config=getattr(run.config, system),
+        config=config,
         out=run.make(system),
         jobs=run.jobs,
         progress=run.progress,
@@ -107,6 +133,7 @@ def decode_gmm(
         system,
         scorers,
         graph=out / "graph.safetensors",
+        words=run.need("lang/words.txt"),
         lm=f"{run.config.lm.order}gram",
         config=run.config.gmm_decode,
         **decoding_options(run, out),
@@ -123,7 +150,6 @@ def decoding_options(run: Run, out: Path) -> dict[str, Any]:
     """What all ways of decoding take."""
     return {
         "tune_on": splits(run).tune,
-        "words": run.need("lang/words.txt"),
         "out": out,
         "jobs": run.jobs,
         "command": run.command,
@@ -176,9 +202,10 @@ def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
 
 def tie_senones(run: Run, system: str) -> dict[str, float]:
     """Tie low-rate senones on a GMM system's alignments, and make their decoding graph."""
-    out = run.make("senones")
+    config, out = run.config.senones, run.make("senones")
+    need_user_files(run, config.questions, config.roots)
     cepstra, alignments = run.need("plp/train"), run.need("ali")
-    found = tie_low_rate(run.need(system), cepstra, alignments, run.config.senones, out, run.jobs)
+    found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
     compose_graph(run, Senones.load(out), run.make("graph.safetensors"))
     return found
 
@@ -207,7 +234,9 @@ def make_denominators(run: Run, system: str, features: Path) -> dict[str, float]
     """Make lattices of the training data with a bigram of its transcripts, and references."""
     out, lang = run.make("denominators"), run.need("lang")
     senones = Senones.load(run.need("senones"))
-    prepare_lm(run.config.lattice_lm, texts(run), Lang.load(lang).vocabulary, out)
+    lm = run.config.lattice_lm
+    need_user_files(run, lm.text, lm.arpa)
+    prepare_lm(lm, texts(run), Lang.load(lang).vocabulary, out)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     scorer = NeuralScorer(run.need(system), features / "normaliser.json", features / "train")
     for folder in ("ali", "lattices"):
@@ -247,27 +276,32 @@ def network_scorers(run: Run, system: str, features: Path) -> dict[str, Scorer]:
     return {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
 
 
+def network_decoder(run: Run) -> Decoder:
+    """The search with the small language model, and the larger one that rescores."""
+    graph, words = run.need("graph.safetensors"), run.need("lang/words.txt")
+    return Decoder(graph, words, run.config.decode, run.need("rescoring/lm.safetensors"))
+
+
 def decode_network(run: Run, system: str, features: Path) -> dict[str, float]:
     """Decode with a network, and rescore with the larger language model."""
-    return rescore_system(
+    out = run.make(f"decode/{system}")
+    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
+    return decode_passes(
         system,
         network_scorers(run, system, features),
-        graph=run.need("graph.safetensors"),
-        lms=(f"{run.config.lm.order}gram", f"{run.config.rescoring.order}gram"),
-        arpa=run.need("rescoring/lm.arpa"),
-        config=run.config.decode,
-        **decoding_options(run, run.make(f"decode/{system}")),
+        decoder=network_decoder(run),
+        passes=[first, Pass(f"{run.config.rescoring.order}gram", out)],
+        **decoding_options(run, out),
     )
 
 
 def explore_network(run: Run, system: str, features: Path) -> dict[str, float]:
     """Write n-best lists, word times and confidences of what `decode_network` has recognised."""
-    out, graph = run.make(f"decode/{system}"), run.need("graph.safetensors")
-    words = run.need("lang/words.txt")
+    out = run.make(f"decode/{system}")
     return explore_system(
         network_scorers(run, system, features),
         splits(run).tune,
-        Decoder(graph, words, run.config.decode, out / RESCORER),
+        network_decoder(run),
         tuned=out / "tuned.json",
         lang=run.need("lang"),
         senones=Senones.load(run.need("senones")),
@@ -293,7 +327,7 @@ def write_bundles(run: Run, system: str, features: Path, out: Path) -> None:
         system=run.need("sat"),
         independent=run.need("lda_mllt"),
         lang=run.need("lang"),
-        lexicon=source_lexicon(run.config.lang),
+        lexicon=source_lexicon(lang_config(run)),
         frontend=run.config.cepstra.frontend,
         out=out / "aligner",
     )

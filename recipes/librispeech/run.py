@@ -19,6 +19,7 @@ from recipes.hybrid import (
     decode_network,
     explore_network,
     extract_splits,
+    lang_config,
     lm_config,
     make_denominators,
     splits,
@@ -78,7 +79,7 @@ def write_manifests(run: Run) -> dict[str, float]:
 def check_data(run: Run) -> dict[str, float]:
     """Every fault in one pass, before anything expensive; what cannot be used is excluded."""
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
-    lexicon = source_lexicon(run.config.lang).shortest()
+    lexicon = source_lexicon(lang_config(run)).shortest()
     return check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
 
 
@@ -86,7 +87,7 @@ def check_data(run: Run) -> dict[str, float]:
 def prepare_language(run: Run) -> dict[str, float]:
     """Words of the transcripts and the commonest of the LM text; G2P for what the lexicon lacks."""
     text = word_weights(lm_config(run, run.config.lm))
-    return prepare_lang(run.config.lang, texts(run), text, run.make("lang"))
+    return prepare_lang(lang_config(run), texts(run), text, run.make("lang"))
 
 
 @recipe.stage(5, "Estimate the n-gram language models")

@@ -19,6 +19,7 @@ from toolkit.decode.denominators import (  # noqa: E402
 from toolkit.decode.graph import make_decoding_graph  # noqa: E402
 from toolkit.features.cepstra import GmmFeatures, GmmFrontend  # noqa: E402
 from toolkit.features.store import FeatureStore  # noqa: E402
+from toolkit.fsa import search as fsa_search  # noqa: E402
 from toolkit.fsa.arcs import load_graph  # noqa: E402
 from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
 from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest  # noqa: E402
@@ -167,7 +168,7 @@ def test_a_beam_too_narrow_is_widened(task, made, tmp_path, monkeypatch):
         def search(scores, graph, tried):
             return search_lattice(scores, graph, tried) if tried.search >= beam else None
 
-        monkeypatch.setattr(denominators, "search_lattice", search)
+        monkeypatch.setattr(fsa_search, "search_lattice", search)
 
     config = replace(CONFIG, beam=replace(CONFIG.beam, search=10.0), retries=(2.0,))
     found_from(20.0)

@@ -180,6 +180,8 @@ def test_remarks_tell_what_an_interval_rests_on():
 def test_speaker_of_every_utterance_must_be_known():
     with pytest.raises(ToolkitError, match="1 of 3 utterances have no speaker, first 'u3'"):
         score(REFS, REFS, speakers={"u1": "ann", "u2": "bob"})
+    with pytest.raises(ToolkitError, match="3 of 3 utterances have no speaker"):
+        score(REFS, REFS, speakers={})
 
 
 def test_scores_by_speaker_add_up():

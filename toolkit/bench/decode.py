@@ -19,7 +19,7 @@ from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.fsa.arcs import load_fsa, load_graph
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.search import Beam, search_lattice
+from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.score.wer import score
@@ -146,12 +146,14 @@ class Material:
         splits = sorted(path.parent.name for path in folder.glob("*/text"))
         if not splits:
             raise BenchmarkError(f"{run}: no LSTM was decoded there ({VARIABLE} names it)")
-        scorer = NeuralScorer(run / "lstm_ce", run / "normaliser.json", run / "fbank" / splits[0])
-        scale = json.loads((folder / "tuned.json").read_text("utf-8"))["acoustic_scale"]
+        fbank = run / "fbank"
+        scorer = NeuralScorer(run / "lstm_ce", fbank / "normaliser.json", fbank / splits[0])
+        tuned = folder / "first_pass" / "tuned.json"
+        scale = json.loads(tuned.read_text("utf-8"))["acoustic_scale"]
         ids = scorer.store.ids
         ids = ids[:: max(1, len(ids) // UTTERANCES)][:UTTERANCES]
         return cls(
-            folder / "graph.safetensors",
+            run / "graph.safetensors",
             SymbolTable.read(run / "lang" / "words.txt"),
             [scorer.log_likelihoods(utterance) * scale for utterance in ids],
             [text_of(scorer.store.cut(utterance)) for utterance in ids],
@@ -182,8 +184,7 @@ class _Task:
         config = DecodeConfig(beam=Beam(beam, LATTICE_BEAM, max_active=MAX_ACTIVE))
         found = []
         for scores in self.material.scores:
-            tries = (search_lattice(scores, self._graph, wide) for wide in config.beams())
-            lattice = next((lattice for lattice in tries if lattice is not None), None)
+            lattice, _ = search_widening(scores, self._graph, config.beams())
             best = lattice and ScoredLattice(lattice, scores, 1.0).best_words(Weights(1.0))
             found.append(best or [])
         return found

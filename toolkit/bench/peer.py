@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from toolkit.bench.harness import BenchmarkError
@@ -49,14 +50,16 @@ class Peer:
 
     def ask(self, line: str = "") -> None:
         """Have the task done once and add its time to `processor_seconds`."""
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # a process that has ended gives no answer
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
         self.processor_seconds += float(self._answer())
 
     def close(self) -> None:
         """End the process."""
-        self._process.stdin.close()
         self._process.kill()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 

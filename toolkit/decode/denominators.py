@@ -23,7 +23,7 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
-from toolkit.fsa.search import Beam, search_lattice
+from toolkit.fsa.search import Beam, search_widening
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
 from toolkit.train.corpus import Alignments
@@ -206,16 +206,10 @@ def search(
       config: search and density.
       reference: a path to keep.
     """
-    beam = config.beam
-    for beam in (config.beam, *(config.beam.widened(factor) for factor in config.retries)):
-        lattice = search_lattice(scores, graph, beam)
-        if lattice is not None:
-            frames = len(scores)
-            return (
-                shallow_lattice(lattice, frames, config.density, beam.output, reference),
-                beam,
-            )
-    return None, beam
+    lattice, beam = search_widening(scores, graph, config.beam.tries(config.retries))
+    if lattice is None:
+        return None, beam
+    return shallow_lattice(lattice, len(scores), config.density, beam.output, reference), beam
 
 
 def _finished(path: Path, digest: str, ids: Sequence[str]) -> ShardFacts | None:

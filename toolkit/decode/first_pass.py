@@ -15,7 +15,7 @@ from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.density import number_arcs
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
-from toolkit.fsa.search import Beam, search_lattice
+from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.binary import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.stages.files import write_atomically
@@ -45,7 +45,7 @@ class DecodeConfig:
 
     def beams(self) -> list[Beam]:
         """The beams to try, in order."""
-        return [self.beam, *(self.beam.widened(factor) for factor in self.retries)]
+        return self.beam.tries(self.retries)
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,7 @@ def search(utterance: str, scorer: Scorer, decoder: Decoder) -> Searched:
     grammar = decoder.rescorer and _grammar(decoder.rescorer, decoder.words)
     start = time.process_time()
     scores = scorer.log_likelihoods(utterance) * config.acoustic_scale
-    for beam in config.beams():
-        lattice = search_lattice(scores, graph, beam)
-        if lattice is not None:
-            break
+    lattice, beam = search_widening(scores, graph, config.beams())
     seconds = [time.process_time() - start] * decoder.passes
     if lattice is None:
         return Searched(scores, 0.0, (), tuple(seconds), False)
@@ -186,16 +183,16 @@ def _decode_shard(
     for utterance in ids:
         found = search(utterance, scorer, decoder)
         plain = []
-        for number, wanted in enumerate(weights):
+        for pass_number, wanted in enumerate(weights):
             start = time.process_time()
             hypotheses = [""] * len(wanted)
             if found.lattices:
                 scored = ScoredLattice(
-                    found.lattices[number], found.scores, decoder.config.acoustic_scale
+                    found.lattices[pass_number], found.scores, decoder.config.acoustic_scale
                 )
                 paths = [scored.best_words(weight) for weight in wanted]
                 hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
-            seconds = found.seconds[number] + (time.process_time() - start) / len(wanted)
+            seconds = found.seconds[pass_number] + (time.process_time() - start) / len(wanted)
             plain.append(
                 {
                     "utterance": utterance,
@@ -203,7 +200,7 @@ def _decode_shard(
                     "decode_seconds": round(seconds, 4),
                     "beam": found.beam,
                     "hypotheses": hypotheses,
-                    "cut": found.cut and number > 0,
+                    "cut": found.cut and pass_number > 0,
                 }
             )
         lines.append(json.dumps(plain))

@@ -206,7 +206,7 @@ class _Explorer:
         for utterance in ids:
             found = search(utterance, self.scorer, self.decoder)
             lines.append(json.dumps(self._explore(utterance, found, compiler)))
-            if found.lattices:
+            if self.config.lattices and found.lattices:
                 lattices[utterance] = _graph_arcs(found.lattices[0], len(found.scores))
         if self.config.lattices:
             self._keep(lattices, number)
@@ -233,7 +233,7 @@ class _Explorer:
         samples = sampled_words(lattice, self.weights, self.config.samples)
         names = [table.symbol(word) for word in best.words]
         spans = self._spans(names, found, compiler)
-        if spans is None:  # the beam of the alignment lost the path
+        if spans is None:
             starts = best.word_frames
             spans = list(zip(starts, [*starts[1:], len(found.scores)], strict=True))
         shift = self.scorer.frame_shift
@@ -253,7 +253,10 @@ class _Explorer:
         """First frame of each word and the frame behind it.
 
         By forced alignment: a decoding graph writes a word where it can no longer be another one.
+        None where the beam of the alignment loses the path.
         """
+        if not words:
+            return []
         graph = compiler.compile(words)
         config = self.decoder.config
         scores = found.scores[:, graph.pdfs] / config.acoustic_scale

@@ -13,7 +13,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.search import Beam, search_lattice
+from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralModel
 from toolkit.stages.files import write_atomically
@@ -100,9 +100,8 @@ class Recogniser:
         if not len(features):
             return ""
         scores = self._model.log_likelihoods(features) * self._search_scale
-        for beam in (self._beam, self._beam.widened(2.0)):
-            lattice = search_lattice(scores, self._graph, beam)
-            if lattice is not None:
-                words = ScoredLattice(lattice, scores, self._search_scale).best_words(self._weights)
-                return " ".join(map(self._words.symbol, words))
-        return ""
+        lattice, _ = search_widening(scores, self._graph, self._beam.tries([2.0]))
+        if lattice is None:
+            return ""
+        words = ScoredLattice(lattice, scores, self._search_scale).best_words(self._weights)
+        return " ".join(map(self._words.symbol, words))

@@ -28,7 +28,7 @@ class AlignConfig:
     def beams(self) -> list[Beam]:
         """The beams to try, in order."""
         first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
-        return [first, *(first.widened(factor) for factor in self.retries)]
+        return first.tries(self.retries)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Dense search: frame scores against a graph."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -45,6 +45,10 @@ class Beam:
             int(self.max_active * factor),
         )
 
+    def tries(self, factors: Iterable[float]) -> list["Beam"]:
+        """This beam, then the same widened by each of `factors`."""
+        return [self, *(self.widened(factor) for factor in factors)]
+
 
 def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
     """The lattice of one utterance by pruned intersection.
@@ -65,6 +69,26 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
         return None
     graphs = graph if len(graph.shape) == 3 else k2.create_fsa_vec([graph])
     return prune(search_lattices([scores], graphs, beam))
+
+
+def search_widening(
+    scores: Tensor, graph: k2.Fsa, beams: Sequence[Beam]
+) -> tuple[k2.Fsa | None, Beam]:
+    """Search with one beam after the other until a path survives to the end.
+
+    Args:
+      scores: see `search_lattice`.
+      graph: see `search_lattice`.
+      beams: at least one, such as `Beam.tries`.
+
+    Returns:
+      The lattice, None when no path survives even the last beam, and the beam tried last.
+    """
+    for beam in beams:
+        lattice = search_lattice(scores, graph, beam)
+        if lattice is not None:
+            break
+    return lattice, beam
 
 
 _TOP_LABELS: "WeakKeyDictionary[k2.Fsa, int]" = WeakKeyDictionary()

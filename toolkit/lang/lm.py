@@ -6,6 +6,7 @@ from pathlib import Path
 
 from toolkit.lang.arpa import read_arpa, write_arpa
 from toolkit.lang.backoff import BackoffModel
+from toolkit.lang.binary import write_binary
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.lmplz import estimate_with_lmplz
 from toolkit.lang.ngram import estimate
@@ -38,7 +39,7 @@ def prepare_lm(
     out: Path,
     train: str = "train",
 ) -> dict[str, float]:
-    """Write `lm.arpa`, `perplexity.tsv` and `report.json`.
+    """Write `lm.arpa`, `lm.safetensors` (quick to read), `perplexity.tsv` and `report.json`.
 
     Words outside `vocabulary` count as <UNK>; in a given ARPA file their n-grams are dropped.
 
@@ -69,6 +70,7 @@ def prepare_lm(
                 f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts
             ]
     write_arpa(model, out / "lm.arpa")
+    write_binary(model, out / "lm.safetensors")
     headline: dict[str, float] = {
         f"{n}-grams": len(level.word) for n, level in enumerate(model.levels, 1)
     }

@@ -260,7 +260,8 @@ def score(
             f"{next(iter(refs))!r} and {next(iter(hyps))!r}; check that both are of one split "
             "and in the format they were read as"
         )
-    silent = [utterance for utterance in refs if utterance not in speakers] if speakers else []
+    known = refs if speakers is None else speakers
+    silent = [utterance for utterance in refs if utterance not in known]
     if silent:
         raise ScoreError(
             f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: "
@@ -273,7 +274,7 @@ def score(
                 id=utterance,
                 pairs=tuple(align(_units(text, unit), _units(hyps.get(utterance, ""), unit))),
                 missing=utterance not in hyps,
-                speaker=speakers[utterance] if speakers else None,
+                speaker=None if speakers is None else speakers[utterance],
             )
             for utterance, text in refs.items()
         ),

@@ -1,0 +1,27 @@
+"""Steps that the hybrid recipes share."""
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+
+
+class Recorder:
+    """A run that notes the inputs it is told of."""
+
+    def __init__(self):
+        self.needed = []
+
+    def need_outside(self, path):
+        self.needed.append(path)
+
+
+def test_files_folders_and_patterns_of_the_user_are_recorded(tmp_path):
+    from recipes.hybrid import need_user_files
+
+    for name in ("b.txt", "a.txt", "c.gz"):
+        (tmp_path / name).touch()
+    run = Recorder()
+    sources = (None, tmp_path / "c.gz", tmp_path, tmp_path / "*.txt", tmp_path / "missing")
+    need_user_files(run, *sources)
+    assert run.needed == [tmp_path / "c.gz", tmp_path, tmp_path / "a.txt", tmp_path / "b.txt"]
