@@ -24,6 +24,7 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.sequence import SequenceConfig
+from toolkit.train.sequence_data import SequenceDataConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 
@@ -121,6 +122,12 @@ SHORT_MONO = MonophoneConfig(
 """Half of Kaldi's realignments, in less than half the time."""
 
 
+SMALL_SEQUENCE = SequenceConfig(
+    threads=1, initial_rate=1e-4, final_rate=4e-5, data=SequenceDataConfig(batch=8)
+)
+"""Twice the utterances per step at twice the rate: 3,700 frames per second instead of 3,000."""
+
+
 def _small_systems(
     leaves: int, gaussians: int, senones: int, iterations: int = 20
 ) -> dict[str, Any]:
@@ -135,7 +142,7 @@ def _small_systems(
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
-        "sequence": SequenceConfig(threads=1),
+        "sequence": SMALL_SEQUENCE,
         "cepstra": _small_shards("plp"),
         "fbank": _small_shards("fbank"),
     }
@@ -146,8 +153,12 @@ def demo() -> Config:
     gmms = _small_systems(leaves=400, gaussians=4000, senones=250, iterations=12)
     return Config(
         corpus=SyntheticConfig(),
-        ce=_small_lstm(hidden=256, epochs=8),
-        **gmms | {"mono": replace(SHORT_MONO, max_utterances=600)},
+        ce=_small_lstm(hidden=256, epochs=9),
+        **gmms
+        | {
+            "mono": replace(SHORT_MONO, max_utterances=600),
+            "sequence": replace(SMALL_SEQUENCE, epochs=2),
+        },
     )
 
 
