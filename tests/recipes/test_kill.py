@@ -10,13 +10,16 @@ pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
 
-def after(seconds):
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() > deadline
+def written(root, pattern, delay=0.0):
+    """Tell whether a file has been there for `delay` seconds."""
+    seen = []
 
+    def when():
+        if not seen and any(root.glob(pattern)):
+            seen.append(time.monotonic())
+        return bool(seen) and time.monotonic() >= seen[0] + delay
 
-def written(root, pattern):
-    return lambda: any(root.glob(pattern))
+    return when
 
 
 @pytest.mark.timeout(1200)
@@ -25,22 +28,24 @@ def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands
     arguments = (*commands.demo, "--exp", root, "--jobs")
     dice = random.Random(20)
 
-    def moment():
-        return after(dice.uniform(0.1, 0.25) * finished.seconds)
+    def soon_after(stage):
+        return written(root, f"stages/{stage:02d}.json", dice.uniform(0, 2))
 
     def checkpoint(stage, system):
         return written(root, f".partial/{stage:02d}/{system}/checkpoint.safetensors")
 
     moments = [
-        moment(),
+        soon_after(2),
         checkpoint(7, "mono"),
         checkpoint(9, "tri"),
         # While the transforms of the first system are made ready, and again a little later.
         written(root, ".partial/11/lda_mllt/ali.0004.safetensors"),
         checkpoint(11, "lda_mllt"),
         checkpoint(13, "sat"),
-        moment(),
+        soon_after(14),
         written(root, ".partial/17/lstm_ce/checkpoints/epoch-*"),
+        written(root, ".partial/19/denominators/lattices/lattices.*"),
+        written(root, ".partial/20/lstm_smbr/checkpoints/epoch-*"),
     ]
     kills, done = 0, set()
     for number, when in enumerate(moments):
@@ -51,7 +56,7 @@ def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands
         assert done <= found
         done = found
         kills += result.status == -signal.SIGKILL
-    assert kills >= 7
+    assert kills >= 8
     last = commands.run(*arguments, 1)
     assert last.status == 0, last.errors
     rows, files = type(finished)(root, last, 0.0).results()
