@@ -104,6 +104,10 @@ def decode_passes(
     """
     grid = decoder.config.grid()
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
+    speakers = {
+        split: {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
+        for split, scorer in scorers.items()
+    }
     decoded: dict[str, list[list[Decoded]]] = {}
 
     def run(split: str, weights: Sequence[Sequence[Weights]]) -> None:
@@ -130,7 +134,8 @@ def decode_passes(
         rows[done.lm] = []
         for split, found in decoded.items():
             best = chosen[number] if split in tune_on else 0
-            row = _result(system, split, done, best, found[number], scorers[split], command)
+            told = references[split], speakers[split]
+            row = _result(system, split, done, best, found[number], *told, command)
             rows[done.lm].append(row)
     record_results(out / "rows.json", [row for one in rows.values() for row in one])
     last = [utterance for found in decoded.values() for utterance in found[-1]]
@@ -153,7 +158,8 @@ def _result(
     done: Pass,
     chosen: int,
     utterances: Sequence[Decoded],
-    scorer: Scorer,
+    references: Mapping[str, str],
+    speakers: Mapping[str, str],
     command: str,
 ) -> Result:
     """Score a split and write its hypotheses and reports."""
@@ -162,8 +168,6 @@ def _result(
     hypotheses = {d.utterance: d.hypotheses[chosen] for d in utterances}
     lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]
     write_atomically(folder / "text", "".join(lines))
-    references = references_of(scorer)
-    speakers = {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
     by_words = score(references, hypotheses, speakers=speakers)
     by_characters = score(references, hypotheses, unit="char")
     write_report(by_words, folder / "report.txt")
