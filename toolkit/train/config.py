@@ -63,6 +63,25 @@ class TrainerConfig:
         return self.amp == "bf16" or (self.amp == "auto" and has_bf16(device.type))
 
 
+@dataclass(frozen=True)
+class CorpusTrainerConfig(TrainerConfig):
+    """How a model is optimised on stored utterances, some of which are held out."""
+
+    valid_utterances: int = 100
+    """Training utterances that are held out to measure what is trained, at most a tenth of all;
+    they are chosen by a checksum of their ids, so that every training holds out the same, and their
+    augmented copies are left out. Not used when validation data are given."""
+    max_excluded: float = 0.2
+    """Share of utterances that cannot be used above which training is refused."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.valid_utterances < 0:
+            raise ValueError(f"valid_utterances is {self.valid_utterances}, needs to be 0 or more")
+        if not 0 <= self.max_excluded <= 1:
+            raise ValueError(f"max_excluded is {self.max_excluded}, needs to be in [0, 1]")
+
+
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
     """Make the optimizer of a configuration; the loop sets its learning rate before every step."""
     if config.optimizer == "adam":

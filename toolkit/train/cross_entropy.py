@@ -14,7 +14,7 @@ from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.stages.threads import torch_threads
 from toolkit.train.chunks import ChunkConfig, Chunks
-from toolkit.train.config import TrainerConfig
+from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (
     Alignments,
     Corpus,
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CrossEntropyConfig(TrainerConfig):
+class CrossEntropyConfig(CorpusTrainerConfig):
     """Cross entropy training on shuffled chunks, then on whole utterances."""
 
     model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
@@ -48,19 +48,6 @@ class CrossEntropyConfig(TrainerConfig):
     """Epochs on whole utterances after the others; none by default, 2 in the paper (C7)."""
     specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
     """Masks on the training batches; none by default, nor in the paper."""
-    valid_utterances: int = 100
-    """Training utterances that are held out to measure frame accuracy, at most a tenth of all;
-    they are chosen by a checksum of their ids, and their augmented copies are left out. Not used
-    when validation data are given."""
-    max_excluded: float = 0.2
-    """Share of utterances without a usable alignment above which training is refused."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.valid_utterances < 0:
-            raise ValueError(f"valid_utterances is {self.valid_utterances}, needs to be 0 or more")
-        if not 0 <= self.max_excluded <= 1:
-            raise ValueError(f"max_excluded is {self.max_excluded}, needs to be in [0, 1]")
 
 
 def train_cross_entropy(

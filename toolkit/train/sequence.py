@@ -16,7 +16,7 @@ from toolkit.models.priors import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
 from toolkit.stages.files import write_atomically
 from toolkit.stages.threads import torch_threads
-from toolkit.train.config import TrainerConfig
+from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (
     Alignments,
     Features,
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SequenceConfig(TrainerConfig):
+class SequenceConfig(CorpusTrainerConfig):
     """Training on lattices, from a network that cross entropy trained."""
 
     epochs: int = 3
@@ -55,20 +55,11 @@ class SequenceConfig(TrainerConfig):
     kept the held-out cross entropy from rising at these rates (Kaldi's xent_regularize: 0.1)."""
     data: SequenceDataConfig = SequenceDataConfig()
     """Utterances per step and their longest."""
-    valid_utterances: int = 100
-    """Training utterances that are held out to compare epochs, at most a tenth of all, and left out
-    with their copies: the same as for `CrossEntropyConfig`. Not used when validation data are
-    given."""
-    max_excluded: float = 0.2
-    """Share of utterances that cannot be used above which training is refused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("smoothing", "max_excluded"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be in [0, 1]")
-        if self.valid_utterances < 0:
-            raise ValueError(f"valid_utterances is {self.valid_utterances}, needs to be 0 or more")
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(f"smoothing is {self.smoothing}, needs to be in [0, 1]")
 
 
 def train_sequence(
