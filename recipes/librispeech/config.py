@@ -153,7 +153,7 @@ def demo() -> Config:
     gmms = _small_systems(leaves=400, gaussians=4000, senones=250, iterations=12)
     return Config(
         corpus=SyntheticConfig(),
-        ce=_small_lstm(hidden=256, epochs=9),
+        ce=_small_lstm(hidden=256, epochs=10),
         **gmms
         | {
             "mono": replace(SHORT_MONO, max_utterances=600),
