@@ -3,12 +3,13 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from toolkit import __version__, cli
-from toolkit.bench import harness
 from toolkit.bench.harness import Case, compare
+from toolkit.commands import bench
 from toolkit.errors import ToolkitError
 
 
@@ -23,15 +24,16 @@ def files(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("command", sorted(cli.main.commands))
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_help_with_an_example(command):
     result = run(command, "--help")
     assert result.exit_code == 0
     assert f"Example:\n    toolkit {command}" in result.stdout
 
 
-def test_commands_are_those_documented():
-    assert sorted(cli.main.commands) == ["align", "bench", "doctor", "hmm", "score", "transcribe"]
+def test_commands_are_those_listed():
+    shown = run("--help").stdout
+    assert all(command in shown for command in cli.COMMANDS)
     assert __version__ in run("--version").stdout
 
 
@@ -155,14 +157,28 @@ def test_bench_prints_the_table_and_writes_json(monkeypatch, tmp_path):
     module = ModuleType("toolkit.bench.quick")
     module.benchmark = lambda: compare([Case("ours", lambda: 1.0)], "runs", "ours", 1)
     monkeypatch.setitem(sys.modules, "toolkit.bench.quick", module)
-    monkeypatch.setattr(harness, "available_benchmarks", lambda: ["quick"])
+    monkeypatch.setattr(bench, "available_benchmarks", lambda: ["quick"])
     result = run("bench", "quick", "--json", tmp_path / "quick.json")
     assert result.exit_code == 0
     assert "runs / s" in result.stdout
     assert json.loads((tmp_path / "quick.json").read_text())["rows"][0]["name"] == "ours"
+
+
+def test_bench_knows_its_names():
     unknown = run("bench", "slow")
-    assert unknown.exit_code == 1
-    assert "there are: quick" in unknown.stderr
+    assert unknown.exit_code == 2
+    assert "No such command 'slow'" in unknown.stderr
+    assert "features" in run("bench", "--help").stdout
+
+
+def test_bench_with_options_of_its_own(monkeypatch):
+    module = ModuleType("toolkit.bench.two_words")
+    module.command = click.Command(
+        "two-words", params=[click.Option(["--size"])], callback=lambda size: click.echo(size)
+    )
+    monkeypatch.setitem(sys.modules, "toolkit.bench.two_words", module)
+    monkeypatch.setattr(bench, "available_benchmarks", lambda: ["two_words"])
+    assert run("bench", "two-words", "--size", "7").stdout == "7\n"
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from toolkit.bench import harness
-from toolkit.bench.harness import Case, compare, run_benchmark
-from toolkit.errors import ToolkitError
+from toolkit.bench.harness import Case, compare
 
 
 class Clock:
@@ -82,14 +81,9 @@ def test_absent_row_is_a_key_error():
         compare([Case("a", lambda: 1.0)], "x", "a", 1).row("b")
 
 
-def test_unknown_benchmark_lists_those_there_are(monkeypatch):
-    monkeypatch.setattr(harness, "available_benchmarks", lambda: ["features", "train"])
-    with pytest.raises(ToolkitError, match="no benchmark 'harness'; there are: features, train"):
-        run_benchmark("harness")
-
-
 def test_available_benchmarks_are_the_modules_that_define_one(monkeypatch, tmp_path):
     (tmp_path / "speed.py").write_text('"""Doc."""\n\n\ndef benchmark() -> Table:\n    ...\n')
+    (tmp_path / "sweep.py").write_text("@click.command()\ndef command() -> None:\n    ...\n")
     (tmp_path / "helper.py").write_text('"""Doc."""\n')
     monkeypatch.setattr(harness, "__file__", str(tmp_path / "harness.py"))
-    assert harness.available_benchmarks() == ["speed"]
+    assert harness.available_benchmarks() == ["speed", "sweep"]

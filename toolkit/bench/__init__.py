@@ -1,1 +1,1 @@
-"""Benchmarks: each module defines `benchmark()`, run by `toolkit bench NAME`."""
+"""Benchmarks: a module with `benchmark()`, or `command`, is run by `toolkit bench NAME`."""

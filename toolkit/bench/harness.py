@@ -1,6 +1,6 @@
 """Rates measured side by side: all contestants take turns, medians and ratios are reported."""
 
-import importlib
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BenchmarkError(ToolkitError):
-    """A benchmark that does not exist or cannot run here."""
+    """A benchmark that cannot run here."""
 
 
 @dataclass(frozen=True)
@@ -174,21 +174,9 @@ def _row(name: str, rates: list[float], baseline: list[float]) -> Row:
 
 
 def available_benchmarks() -> list[str]:
-    """Return the names that `run_benchmark` takes: the modules here that define `benchmark`."""
+    """Return the names of the modules here that define `benchmark` or `command`."""
     return sorted(
         path.stem
         for path in Path(__file__).parent.glob("*.py")
-        if "\ndef benchmark(" in path.read_text(encoding="utf-8")
+        if re.search(r"^def (benchmark|command)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     )
-
-
-def run_benchmark(name: str) -> Table:
-    """Run `benchmark()` of the module `toolkit.bench.<name>`.
-
-    Raises:
-      BenchmarkError: there is none of that name.
-    """
-    names = available_benchmarks()
-    if name not in names:
-        raise BenchmarkError(f"no benchmark {name!r}; there are: {', '.join(names) or 'none yet'}")
-    return importlib.import_module(f"toolkit.bench.{name}").benchmark()

@@ -1,0 +1,58 @@
+"""`toolkit align`."""
+
+from pathlib import Path
+
+import click
+
+from toolkit.commands import FILE
+
+
+@click.command()
+@click.option("--model", type=FILE, required=True, help="The final/ folder of a run.")
+@click.option("--audio-dir", type=FILE, required=True, help="A folder of audio, at any depth.")
+@click.option(
+    "--text",
+    type=FILE,
+    required=True,
+    help="Lines of `name words ...`, or a folder of .txt or .lab files named like the audio.",
+)
+@click.option("--out", type=FILE, required=True, help="The folder of the results.")
+@click.option("--speakers", type=FILE, help="Lines of `name speaker`; default: by folder.")
+@click.option("--reference", type=FILE, help="A CTM of true word times to compare the result with.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.pass_context
+def align(
+    ctx: click.Context,
+    model: Path,
+    audio_dir: Path,
+    text: Path,
+    out: Path,
+    speakers: Path | None,
+    reference: Path | None,
+    jobs: int,
+) -> None:
+    """Find when each word and phone is spoken.
+
+    Writes words.ctm and phones.ctm (with confidences), textgrid/NAME.TextGrid and table.tsv (how
+    each file fared) to the folder OUT. Files may have any length. A name is a file's path below
+    the folder of audio, or its name alone, without suffix. Files that cannot be aligned are named
+    on standard error, the others are still aligned, and the exit status is 1.
+
+    \b
+    Example:
+      toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
+    """
+    from toolkit.align.boundaries import compare_boundaries
+    from toolkit.align.ctm import read_ctm
+    from toolkit.align.folder import align_folder
+    from toolkit.align.outcomes import summary
+
+    outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
+    for outcome in outcomes:
+        if not outcome.aligned:
+            click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)
+    click.echo(summary(outcomes))
+    if reference is not None:
+        report = compare_boundaries(read_ctm(reference), read_ctm(out / "words.ctm"))
+        click.echo(report.text(), nl=False)
+    ctx.exit(0 if all(outcome.aligned for outcome in outcomes) else 1)

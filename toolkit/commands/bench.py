@@ -1,0 +1,58 @@
+"""`toolkit bench`: a subcommand for each benchmark in `toolkit/bench`."""
+
+import importlib
+import json
+from pathlib import Path
+
+import click
+
+from toolkit.bench.harness import available_benchmarks
+from toolkit.commands import FILE
+
+
+class _Benchmarks(click.Group):
+    """One subcommand per benchmark.
+
+    A module of `toolkit/bench` that defines `command` is run with its own options; one that
+    defines only `benchmark()`, which returns a table, gets the options common to all tables.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name.replace("_", "-") for name in available_benchmarks()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = cmd_name.replace("-", "_")
+        if name not in available_benchmarks():
+            return None
+        module = importlib.import_module(f"toolkit.bench.{name}")
+        return getattr(module, "command", None) or _table_command(cmd_name, module)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Benchmarks"):
+            formatter.write_text(", ".join(self.list_commands(ctx)))
+
+
+def _table_command(name: str, module: object) -> click.Command:
+    @click.command(name, help=module.__doc__)
+    @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
+    def run(json_file: Path | None) -> None:
+        from toolkit.stages.files import write_atomically
+
+        table = module.benchmark()
+        table.print()
+        if json_file is not None:
+            write_atomically(json_file, json.dumps(table.to_json(), indent=1) + "\n")
+
+    return run
+
+
+@click.group(cls=_Benchmarks, subcommand_metavar="NAME [OPTIONS]")
+def bench() -> None:
+    """Run a benchmark and print its ratios.
+
+    All sides of a comparison are measured in turns, so that a busy machine slows all alike.
+
+    \b
+    Example:
+      toolkit bench features --json features.json
+    """

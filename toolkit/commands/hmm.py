@@ -1,0 +1,43 @@
+"""`toolkit hmm`."""
+
+from pathlib import Path
+
+import click
+
+from toolkit.commands import FILE
+
+
+@click.group()
+def hmm() -> None:
+    """Look into HMMs and their phonetic trees.
+
+    \b
+    Example:
+      toolkit hmm show-tree exp/demo/tri --phone AH
+    """
+
+
+@hmm.command("show-tree")
+@click.argument("model", metavar="MODEL_OR_TREE", type=FILE)
+@click.option("--phone", required=True, help="A phone, or a base phone: AH for AH0, AH1, ...")
+@click.option("--state", type=int, help="Only this HMM state, counted from 0.")
+@click.option("--dot", "dot_file", type=FILE, help="Also write a drawing for Graphviz.")
+def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None) -> None:
+    """Draw the tree of a phone.
+
+    Prints its questions with the log-likelihood that each gained, the frames of each branch, and
+    the pdfs. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
+
+    \b
+    Example:
+      toolkit hmm show-tree exp/demo/tri --phone AH --state 1 --dot ah.dot
+    """
+    from toolkit.hmm.tree import Tree
+    from toolkit.hmm.tree_drawing import dot, draw, roots_of
+    from toolkit.stages.files import write_atomically
+
+    tree = Tree.load(model / "tree.json" if model.is_dir() else model)
+    roots = roots_of(tree, phone, state)
+    click.echo(draw(tree, roots))
+    if dot_file is not None:
+        write_atomically(dot_file, dot(tree, roots))
