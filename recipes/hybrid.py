@@ -1,13 +1,12 @@
 """What the stages of the hybrid recipes share: the steps that a run repeats for each system."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from glob import glob
 from pathlib import Path
 from typing import Any
 
 from lhotse import MonoCut
 
+from recipes.data import cuts, need_user_files, splits, texts
 from toolkit.align.adaptation import adapt_speakers
 from toolkit.align.adapted_features import write_adapted_features
 from toolkit.align.bundle import write_aligner_bundle
@@ -15,8 +14,7 @@ from toolkit.align.corpus import align_corpus
 from toolkit.align.low_rate import tie_low_rate
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments, PdfAlignments
-from toolkit.corpus.manifest import read_cuts, text_of
-from toolkit.corpus.splits import Splits
+from toolkit.corpus.manifest import text_of
 from toolkit.decode.denominators import make_lattices
 from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
@@ -31,7 +29,7 @@ from toolkit.fsa.lattice_store import LatticeStore
 from toolkit.fsa.sequence import PdfClasses
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.lang.config import LangConfig, NgramConfig
+from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
 from toolkit.lang.prepare import source_lexicon
@@ -40,32 +38,6 @@ from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
 from toolkit.train.realignment import train_with_realignment
 from toolkit.train.sequence import train_sequence
-
-
-def splits(run: Run) -> Splits:
-    """The names of the splits and what each is for."""
-    return Splits.load(run.need("data/splits.json"))
-
-
-def cuts(run: Run, split: str) -> list[MonoCut]:
-    """A split's utterances without those that the check excluded."""
-    return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
-
-
-def texts(run: Run) -> dict[str, dict[str, str]]:
-    """Transcripts by split and utterance."""
-    return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
-
-
-def need_user_files(run: Run, *sources: Path | None) -> None:
-    """Record the user's files, folders and patterns that a verb of the toolkit opens by itself.
-
-    What is not there is left to the verb to complain of.
-    """
-    for source in filter(None, sources):
-        found = [source] if source.exists() else map(Path, glob(str(source), recursive=True))
-        for path in sorted(found):
-            run.need_outside(path)
 
 
 def copies(run: Run) -> list[MonoCut]:
@@ -79,17 +51,6 @@ def lang_config(run: Run) -> LangConfig:
     """The settings of lexicon and vocabulary."""
     need_user_files(run, run.config.lang.lexicon)
     return run.config.lang
-
-
-def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
-    """A language model's settings: the demo corpus brings text of its own, `lm.text` is for all."""
-    own = run.need("corpus") / "lm.txt"
-    if config.arpa is not None:
-        need_user_files(run, config.arpa)
-        return config
-    text = config.text or run.config.lm.text
-    need_user_files(run, text)
-    return replace(config, text=text or (own if own.exists() else None))
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:

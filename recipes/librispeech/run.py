@@ -12,7 +12,7 @@ use_project_environment(ROOT)
 
 from functools import partial
 
-from local import fetch, manifests
+from recipes.data import get_corpus, lm_config, splits, texts, write_corpus
 from recipes.hybrid import (
     adapt,
     decode_gmm,
@@ -20,10 +20,7 @@ from recipes.hybrid import (
     explore_network,
     extract_splits,
     lang_config,
-    lm_config,
     make_denominators,
-    splits,
-    texts,
     tie_senones,
     train_gmm,
     train_network,
@@ -39,8 +36,6 @@ from toolkit.align.sat import train_sat
 from toolkit.align.scorer import GmmScorer
 from toolkit.align.triphone import train_triphone
 from toolkit.corpus.check import check
-from toolkit.corpus.manifest import write_cuts
-from toolkit.corpus.splits import Splits
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -57,22 +52,13 @@ recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__)
 @recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")
 def get_audio(run: Run) -> dict[str, float] | None:
     """Only what is missing is made: with corpus.root nothing is copied."""
-    corpus, out = run.config.corpus, run.make("corpus")
-    out.mkdir(exist_ok=True)
-    return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
+    return get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
     """One line per utterance, faulty or not: the next stage judges."""
-    corpus = run.config.corpus
-    root = run.need_outside(corpus.root) if corpus.root else run.need("corpus")
-    parts = manifests(corpus, root)
-    data = run.make("data")
-    for split, found in parts.items():
-        write_cuts(found, data / f"{split}.jsonl")
-    Splits.of(parts, corpus).save(data / "splits.json")
-    return {split: len(found) for split, found in parts.items()}
+    return write_corpus(run)
 
 
 @recipe.stage(3, "Check the data")

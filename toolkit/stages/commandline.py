@@ -114,7 +114,7 @@ def _run(recipe: Recipe, options: Options, command: str) -> None:
     for number in sorted(forced):
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
-    directory = RunDirectory(options.exp or recipe.folder / "exp" / profile)
+    directory = RunDirectory(options.exp or recipe.directory(profile))
     config = resolve_paths(recipe.profiles[profile](), recipe.folder)
     if options.config:
         config = load_yaml(config, options.config)

@@ -29,12 +29,18 @@ class Recipe:
       profiles: functions that each return a configuration, a dataclass of dataclasses; the first
         is the default.
       title: what the recipe does, for `--help`.
+      prefix: before the profile's name in the run directory's, to tell recipes of a folder apart.
     """
 
     def __init__(
-        self, name: str, file: Path, profiles: Mapping[str, Callable[[], Any]], title: str = ""
+        self,
+        name: str,
+        file: Path,
+        profiles: Mapping[str, Callable[[], Any]],
+        title: str = "",
+        prefix: str = "",
     ) -> None:
-        self.name, self.title = name, title
+        self.name, self.title, self.prefix = name, title, prefix
         self.folder = Path(file).resolve().parent
         self.profiles = dict(profiles)
         self.stages: list[Stage] = []
@@ -49,6 +55,10 @@ class Recipe:
             return body
 
         return declare
+
+    def directory(self, profile: str) -> Path:
+        """Return the run directory of a profile, unless another is given."""
+        return self.folder / "exp" / f"{self.prefix}{profile}"
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the command line and exit."""

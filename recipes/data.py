@@ -1,0 +1,69 @@
+"""What the first stages of every recipe share: from a corpus to checked manifests and LM text."""
+
+from dataclasses import replace
+from glob import glob
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from local import fetch, manifests
+from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
+from toolkit.corpus.splits import Splits
+from toolkit.lang.config import NgramConfig
+from toolkit.stages.run import Run
+
+
+def get_corpus(run: Run) -> dict[str, float] | None:
+    """Make or download the corpus, unless it was given."""
+    corpus, out = run.config.corpus, run.make("corpus")
+    out.mkdir(exist_ok=True)
+    return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
+
+
+def write_corpus(run: Run) -> dict[str, float]:
+    """Write a manifest per split, and what each split is for."""
+    corpus = run.config.corpus
+    root = run.need_outside(corpus.root) if corpus.root else run.need("corpus")
+    parts = manifests(corpus, root)
+    data = run.make("data")
+    for split, found in parts.items():
+        write_cuts(found, data / f"{split}.jsonl")
+    Splits.of(parts, corpus).save(data / "splits.json")
+    return {split: len(found) for split, found in parts.items()}
+
+
+def splits(run: Run) -> Splits:
+    """The names of the splits and what each is for."""
+    return Splits.load(run.need("data/splits.json"))
+
+
+def cuts(run: Run, split: str) -> list[MonoCut]:
+    """A split's utterances without those that the check excluded."""
+    return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
+
+
+def texts(run: Run) -> dict[str, dict[str, str]]:
+    """Transcripts by split and utterance."""
+    return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
+
+
+def need_user_files(run: Run, *sources: Path | None) -> None:
+    """Record the user's files, folders and patterns that a verb of the toolkit opens by itself.
+
+    What is not there is left to the verb to complain of.
+    """
+    for source in filter(None, sources):
+        found = [source] if source.exists() else map(Path, glob(str(source), recursive=True))
+        for path in sorted(found):
+            run.need_outside(path)
+
+
+def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
+    """A language model's settings: the demo corpus brings text of its own, `lm.text` is for all."""
+    own = run.need("corpus") / "lm.txt"
+    if config.arpa is not None:
+        need_user_files(run, config.arpa)
+        return config
+    text = config.text or run.config.lm.text
+    need_user_files(run, text)
+    return replace(config, text=text or (own if own.exists() else None))
