@@ -1,5 +1,6 @@
-"""What the first stages of every recipe share: from a corpus to checked manifests and LM text."""
+"""What the first and the last stages of every recipe share: corpus, text, table of results."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
@@ -10,6 +11,8 @@ from local import fetch, manifests
 from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
 from toolkit.corpus.splits import Splits
 from toolkit.lang.config import NgramConfig
+from toolkit.score.results import collect_results, markdown_table, print_results, read_results
+from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
 
 
@@ -67,3 +70,13 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     text = config.text or run.config.lm.text
     need_user_files(run, text)
     return replace(config, text=text or (own if own.exists() else None))
+
+
+def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:
+    """Write and print the rows of all systems; return the best WER of each split."""
+    rows = [run.need(f"decode/{system}/rows.json") for system in systems]
+    results, table = run.make("results.json"), run.make("results.md")
+    best = collect_results(rows, results)
+    print_results(results)
+    write_atomically(table, markdown_table(read_results(results)))
+    return best

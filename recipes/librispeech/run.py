@@ -12,7 +12,7 @@ use_project_environment(ROOT)
 
 from functools import partial
 
-from recipes.data import get_corpus, lm_config, splits, texts, write_corpus
+from recipes.data import get_corpus, list_results, lm_config, splits, texts, write_corpus
 from recipes.hybrid import (
     adapt,
     decode_gmm,
@@ -42,7 +42,6 @@ from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.prepare import prepare_lang, source_lexicon
-from toolkit.score.results import collect_results, print_results
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
@@ -221,11 +220,7 @@ def bundle(run: Run) -> dict[str, float]:
     write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
     systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
     systems += ["lstm_fmllr"] if run.config.adapted else []
-    rows = [run.need(f"decode/{system}/rows.json") for system in systems]
-    results = run.make("results.json")
-    best = collect_results(rows, results)
-    print_results(results)
-    return best
+    return list_results(run, systems)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.graphs import TranscriptCompiler
 from toolkit.align.scorer import Scorer
-from toolkit.decode.confidence import (
-    Calibration,
-    calibration_error,
-    cross_entropy_gain,
-    word_confidences,
-)
+from toolkit.decode.confidence import word_confidences
+from toolkit.decode.explored import Explored, read_explored, write_confidences
 from toolkit.decode.first_pass import Decoder, Searched, decoding_graph, search
 from toolkit.decode.system import Scorers, references_of
 from toolkit.fsa.alignment import AlignConfig, force_align
@@ -26,7 +21,6 @@ from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, wri
 from toolkit.fsa.nbest import n_best, sampled_words
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.score.align import align
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
 
@@ -45,31 +39,6 @@ class NbestConfig:
     def __post_init__(self) -> None:
         if self.count < 1 or self.samples < 1:
             raise ValueError("count and samples must be at least 1")
-
-
-@dataclass(frozen=True)
-class Word:
-    """One recognised word."""
-
-    word: str
-    start: float
-    """Seconds from the beginning of the utterance."""
-    duration: float
-    """Seconds."""
-    posterior: float
-    """Not yet calibrated."""
-
-
-@dataclass(frozen=True)
-class Explored:
-    """What was found in the lattice of one utterance."""
-
-    utterance: str
-    """Utterance id."""
-    nbest: tuple[tuple[float, float, float, str], ...]
-    """Score, acoustic and LM log-probability, words: the best first."""
-    words: tuple[Word, ...]
-    """The best sequence."""
 
 
 def explore_system(
@@ -110,67 +79,10 @@ def explore_system(
         explore = _Explorer(scorer, decoder, weights, lang, senones, config, folder)
         shards = list(enumerate(scorer.store.shards))
         paths = map_in_processes(explore, shards, jobs)
-        found[split] = [explored for path in paths for explored in _read(path)]
+        found[split] = [explored for path in paths for explored in read_explored(path)]
         write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
         progress(len(found), len(scorers))
     return write_confidences(found, {s: references_of(x) for s, x in scorers.items()}, tune_on, out)
-
-
-def write_confidences(
-    found: Mapping[str, Sequence[Explored]],
-    references: Mapping[str, Mapping[str, str]],
-    tune_on: Sequence[str],
-    out: Path,
-) -> dict[str, float]:
-    """Calibrate the posteriors on some splits; write CTM files and how good confidences are.
-
-    Args:
-      found: by split.
-      references: transcripts by split and utterance.
-      tune_on: the splits that calibrate.
-      out: see `explore_system`.
-
-    Returns:
-      The expected calibration error by split.
-    """
-    judged = {split: _judge(found[split], references[split]) for split in found}
-    posteriors = [p for split in tune_on for p in judged[split][0]]
-    correct = [right for split in tune_on for right in judged[split][1]]
-    calibration = Calibration.fit(posteriors, correct)
-    calibration.save(out / "calibration.json")
-    lines = ["split\twords\tcorrect\tposterior_ece\tposterior_nce\tece\tnce\tcalibrated_on"]
-    errors = {}
-    for split, (raw, right) in judged.items():
-        sure = calibration(raw)
-        errors[f"ece {split}"] = calibration_error(sure, right)
-        numbers = [sum(right) / max(len(right), 1)]
-        for values in (raw, sure):
-            numbers += [calibration_error(values, right), cross_entropy_gain(values, right)]
-        columns = [split, str(len(right)), *(f"{number:.4f}" for number in numbers)]
-        lines.append("\t".join([*columns, "+".join(tune_on)]))
-        entries = [
-            CtmEntry(one.utterance, "1", word.start, word.duration, word.word, confidence)
-            for one in found[split]
-            for word, confidence in zip(
-                one.words, calibration([word.posterior for word in one.words]), strict=True
-            )
-        ]
-        write_ctm(entries, out / split / "words.ctm")
-    write_atomically(out / "confidence.tsv", "\n".join(lines) + "\n")
-    return errors
-
-
-def _judge(
-    found: Sequence[Explored], references: Mapping[str, str]
-) -> tuple[list[float], list[bool]]:
-    """The posterior of every recognised word, and whether the reference has it there."""
-    posteriors, correct = [], []
-    for one in found:
-        words = [word.word for word in one.words]
-        pairs = align(references[one.utterance].split(), words)
-        posteriors += [word.posterior for word in one.words]
-        correct += [ref == hyp for ref, hyp in pairs if hyp is not None]
-    return posteriors, correct
 
 
 def _nbest_table(found: Sequence[Explored]) -> str:
@@ -279,13 +191,3 @@ def _graph_arcs(lattice: Fsa, frames: int) -> LatticeArcs:
     frame, arc = lattice.frame.numpy(), lattice.graph_arc.numpy()
     order = np.lexsort((arc, frame))
     return LatticeArcs(frames, frame[order], arc[order])
-
-
-def _read(path: Path) -> list[Explored]:
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        plain = json.loads(line)
-        nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
-        words = tuple(Word(*fields) for fields in plain["words"])
-        found.append(Explored(plain["utterance"], nbest, words))
-    return found
