@@ -10,6 +10,7 @@ from lhotse import MonoCut
 from local import fetch, manifests
 from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
 from toolkit.corpus.splits import Splits
+from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
 from toolkit.score.results import collect_results, markdown_table, print_results, read_results
 from toolkit.stages.files import write_atomically
@@ -70,6 +71,13 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     text = config.text or run.config.lm.text
     need_user_files(run, text)
     return replace(config, text=text or (own if own.exists() else None))
+
+
+def copies(run: Run) -> list[MonoCut]:
+    """The augmented copies of the training utterances, for the networks."""
+    config = run.config.augment
+    need_user_files(run, config.noise, config.rooms)
+    return list(augmented(cuts(run, "train"), config))
 
 
 def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:

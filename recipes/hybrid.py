@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lhotse import MonoCut
-
-from recipes.data import cuts, need_user_files, splits, texts
+from recipes.data import copies, cuts, need_user_files, splits, texts
 from toolkit.align.adaptation import adapt_speakers
 from toolkit.align.adapted_features import write_adapted_features
 from toolkit.align.bundle import write_aligner_bundle
@@ -21,7 +19,6 @@ from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.nbest import explore_system
 from toolkit.decode.recogniser import write_bundle
 from toolkit.decode.system import Pass, decode_passes, decode_system
-from toolkit.features.augment import augmented
 from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
@@ -38,13 +35,6 @@ from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
 from toolkit.train.realignment import train_with_realignment
 from toolkit.train.sequence import train_sequence
-
-
-def copies(run: Run) -> list[MonoCut]:
-    """The augmented copies of the training utterances, for the networks."""
-    config = run.config.augment
-    need_user_files(run, config.noise, config.rooms)
-    return list(augmented(cuts(run, "train"), config))
 
 
 def lang_config(run: Run) -> LangConfig:

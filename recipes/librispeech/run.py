@@ -165,7 +165,7 @@ def tie(run: Run) -> dict[str, float]:
     return tie_senones(run, "sat")
 
 
-@recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks")
+@recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks", parallel=True)
 def train_ce(run: Run) -> dict[str, float]:
     """One feature offset per epoch in rotation (C7); align.rounds times on its own targets (C4)."""
     return train_network(run, "lstm_ce", run.need("fbank"))
@@ -183,7 +183,7 @@ def make_lattices(run: Run) -> dict[str, float]:
     return make_denominators(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(20, "Train the LSTM on lattices (sMBR)")
+@recipe.stage(20, "Train the LSTM on lattices (sMBR)", parallel=True)
 def train_smbr(run: Run) -> dict[str, float]:
     """Three epochs at a small learning rate (C7, C8)."""
     return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))

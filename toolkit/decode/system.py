@@ -1,7 +1,6 @@
 """One system decoded: tuned on the development splits, scored on all."""
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,12 +15,10 @@ from toolkit.decode.first_pass import (
     real_time_factor,
 )
 from toolkit.fsa.lattice import Weights
-from toolkit.score.report import write_report
 from toolkit.score.results import Result, record_results
+from toolkit.score.split import score_split
 from toolkit.score.wer import score
 from toolkit.stages.files import write_atomically
-
-logger = logging.getLogger(__name__)
 
 Scorers = Mapping[str, Scorer]
 Progress = Callable[[int, int], None]
@@ -163,25 +160,10 @@ def _result(
     command: str,
 ) -> Result:
     """Score a split and write its hypotheses and reports."""
-    folder = done.out / split
-    folder.mkdir(parents=True, exist_ok=True)
     hypotheses = {d.utterance: d.hypotheses[chosen] for d in utterances}
-    lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]
-    write_atomically(folder / "text", "".join(lines))
-    by_words = score(references, hypotheses, speakers=speakers)
-    by_characters = score(references, hypotheses, unit="char")
-    write_report(by_words, folder / "report.txt")
-    write_atomically(folder / "wer.txt", by_words.summary(interval=True) + "\n")
-    logger.info("%s %s %s: %s", system, split, done.lm, by_words.summary().splitlines()[0])
-    return Result.of(
-        by_words,
-        by_characters,
-        system=system,
-        split=split,
-        lm=done.lm,
-        rtf=real_time_factor(utterances),
-        command=command,
-    )
+    rtf = real_time_factor(utterances)
+    named = {"system": system, "split": split, "lm": done.lm, "command": command}
+    return score_split(references, hypotheses, speakers, done.out / split, rtf=rtf, **named)
 
 
 def _tune(
