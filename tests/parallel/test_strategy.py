@@ -3,16 +3,26 @@ import torch
 from toolkit.parallel.strategy import SingleProcess
 
 
-def test_one_process_has_all_the_data_and_changes_nothing():
+def test_one_process_has_all_the_data_and_trains_as_if_there_were_no_strategy():
     model = torch.nn.Linear(2, 2)
-    model(torch.ones(1, 2)).sum().backward()
+    x = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    before = [(p.detach().clone(), p.grad.clone()) for p in model.parameters()]
+    (model(x).square().sum() / 2).backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
     strategy = SingleProcess()
-    strategy.after_backward(model)
-    strategy.after_step(model, optimizer)
-    strategy.load_state(strategy.state())
-    assert strategy.part() == (0, 1)
-    for parameter, (value, gradient) in zip(model.parameters(), before, strict=True):
-        assert torch.equal(parameter, value)
+    strategy.start(model, optimizer)
+    strategy.backward(model(x).square().sum(), torch.tensor(2.0))
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.equal(parameter.grad, gradient)
+    strategy.after_step()
+    strategy.end_epoch()
+    with strategy.consensus():
+        pass
+    strategy.load_state(strategy.state(), [strategy.own_state()])
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, value)
+    assert strategy.part() == (0, 1)
+    assert [strategy.agree(due) for due in (True, False)] == [True, False]
+    assert strategy.total({"loss": torch.tensor(3.0)}) == {"loss": torch.tensor(3.0)}

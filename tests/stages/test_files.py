@@ -1,5 +1,6 @@
 import pytest
 
+from toolkit.stages import files
 from toolkit.stages.files import open_atomically, remove_temporaries, write_atomically
 
 
@@ -40,3 +41,13 @@ def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path):
     assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
     with pytest.raises(FileNotFoundError):
         file.__exit__(None, None, None)
+
+
+def test_a_process_that_leaves_writing_to_others_writes_only_what_is_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_writes", True)  # and afterwards again
+    files.leave_writing_to_others()
+    write_atomically(tmp_path / "text", "text")
+    write_atomically(tmp_path / "bytes", b"bytes")
+    assert list(tmp_path.iterdir()) == []
+    write_atomically(tmp_path / "own", "own", own=True)
+    assert (tmp_path / "own").read_text() == "own"

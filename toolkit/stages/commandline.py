@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import lock
+from toolkit.stages import lock, ranks
 from toolkit.stages.config import apply_overrides, load_yaml, resolve_paths
 from toolkit.stages.digest import Digests
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.files import write_atomically
+from toolkit.stages.follow import follow, leading
 from toolkit.stages.journal import Journal, duration, headline, toolkit_logs
 from toolkit.stages.plan import Inspector, State, plan
 from toolkit.stages.recipe import Recipe
@@ -80,7 +81,8 @@ def main(recipe: Recipe, arguments: Sequence[str] | None) -> None:
     try:
         run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
-        click.echo(f"error: {error}", err=True)
+        if ranks.number() == 0 or not isinstance(error, ranks.WorkerLostError):  # which 0 tells
+            click.echo(f"error: {error}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -127,6 +129,10 @@ def _run(recipe: Recipe, options: Options, command: str) -> None:
         "set": list(options.overrides),
         "config": str(options.config.absolute()) if options.config else None,
     }
+    if ranks.number() > 0:
+        if not (options.listing or options.dry_run):
+            follow(recipe.stages, directory, request)
+        return
     _compare_with_last(directory, given)
     try:
         if options.listing:
@@ -140,7 +146,7 @@ def _run(recipe: Recipe, options: Options, command: str) -> None:
 
 
 def _execute(recipe: Recipe, directory: RunDirectory, request: Request, given: dict) -> None:
-    with lock.hold(directory.lock, request.command):
+    with leading(), lock.hold(directory.lock, request.command):
         last = json.dumps(given | {"command": request.command}, indent=1)
         write_atomically(directory.last_command, last + "\n")
         journal = Journal(directory.log)

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import IO
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+_writes = True
+
+
+def leave_writing_to_others() -> None:
+    """Write nothing from now on: this process works along with another one that writes the same."""
+    global _writes
+    _writes = False
 
 
 @contextmanager
-def open_atomically(path: Path, mode: str = "w") -> Iterator[IO]:
+def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[IO]:
     """Open a temporary neighbour of `path` that takes its name once it is written and on disk.
 
     The file is flushed and fsynced before the rename, so that a reader (or a run after a crash)
@@ -21,7 +28,12 @@ def open_atomically(path: Path, mode: str = "w") -> Iterator[IO]:
     Args:
       path: the file to write; its folder is made when missing.
       mode: "w" for UTF-8 text, "wb" for bytes.
+      own: the file is this process's own, and is written also after `leave_writing_to_others`.
     """
+    if not (_writes or own):
+        with open(os.devnull, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+        return
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -36,9 +48,9 @@ def open_atomically(path: Path, mode: str = "w") -> Iterator[IO]:
         raise
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, own: bool = False) -> None:
     """Write `content` to `path` by way of `open_atomically`."""
-    with open_atomically(path, "wb" if isinstance(content, bytes) else "w") as file:
+    with open_atomically(path, "wb" if isinstance(content, bytes) else "w", own) as file:
         file.write(content)
 
 

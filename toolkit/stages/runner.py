@@ -11,6 +11,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages.digest import Content, Digests
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.files import write_atomically
+from toolkit.stages.follow import accompanied
 from toolkit.stages.journal import Journal, duration, headline
 from toolkit.stages.marker import Marker, git_state, versions
 from toolkit.stages.partial import Record, read_progress, read_record
@@ -30,6 +31,8 @@ class Stage:
     number: int
     title: str
     body: Callable[[Run], Mapping[str, float] | None]
+    parallel: bool = False
+    """Whether all ranks that torchrun starts do it together, rather than rank 0 alone."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class Runner:
         )
         started = _now()
         try:
-            numbers = plain_headline(stage.body(run))
+            with accompanied(stage, self.request.config):
+                numbers = plain_headline(stage.body(run))
             marker = Marker(
                 stage=number,
                 title=stage.title,

@@ -33,7 +33,7 @@ class WorkerPool:
         self._pool: ProcessPoolExecutor | None = None
         if jobs > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+            self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=start_worker)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply `function` to every item and yield the results in the items' order.
@@ -82,7 +82,8 @@ def map_in_processes(
         yield from pool.map(function, items)
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
+    """Prepare a worker process: one torch thread, and an end when the parent ends."""
     import torch
 
     torch.set_num_threads(1)

@@ -46,12 +46,16 @@ class Batch:
         return replace(self, **{name: moved(getattr(self, name)) for name in names})
 
     def save(self, path: Path) -> None:
-        """Write the batch as safetensors, with the utterance ids as metadata, to look into it."""
+        """Write the batch as safetensors, with the utterance ids as metadata, to look into it.
+
+        Every rank may write one.
+        """
         tensors = {
             name: getattr(self, name).cpu().contiguous()
             for name in ("inputs", "targets", "weights", "lengths")
         }
-        write_atomically(path, save(tensors, metadata={"ids": json.dumps(self.ids)}))
+        content = save(tensors, metadata={"ids": json.dumps(self.ids)})
+        write_atomically(path, content, own=True)
 
 
 class DataSource(Protocol):

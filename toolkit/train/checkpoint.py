@@ -14,17 +14,19 @@ from toolkit.train.errors import TrainingError
 
 KEPT = 2
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
+_OWN = re.compile(r"epoch-(\d+)-step-(\d+)\.rank-\d+\.safetensors")
 
 
-def write_state(path: Path, state: dict[str, Any]) -> None:
+def write_state(path: Path, state: dict[str, Any], own: bool = False) -> None:
     """Write a nest of dicts (with str or int keys) and lists atomically, bit for bit.
 
     Tensors are moved to the CPU; what is not a tensor goes to the file's header as JSON. The keys
-    keep their type, so that an optimizer's state comes back as it was.
+    keep their type, so that an optimizer's state comes back as it was. With `own` it is written
+    by ranks that else write nothing.
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, "", tensors)
-    write_atomically(path, save(tensors, metadata={"plain": json.dumps(plain)}))
+    write_atomically(path, save(tensors, metadata={"plain": json.dumps(plain)}), own)
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -43,31 +45,54 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one training in a folder; the newest two are kept."""
+    """The checkpoints of one training in a folder; the newest two are kept.
+
+    Where ranks differ, each of them has a file of its own beside the one of all; that one is
+    written last.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
 
     def save(self, epoch: int, step: int, state: dict[str, Any]) -> None:
         """Write the state after `step` steps of `epoch`, then remove old checkpoints."""
-        write_state(self._folder / f"epoch-{epoch:04d}-step-{step:08d}.safetensors", state)
-        for _, path in self._found()[:-KEPT]:
-            path.unlink(missing_ok=True)
+        write_state(self._folder / f"{_stem(epoch, step)}.safetensors", state)
+        found = self._found(_NAME)
+        kept = {place for place, _ in found[-KEPT:]}
+        for place, path in found + self._found(_OWN):
+            if place not in kept:
+                path.unlink(missing_ok=True)
+
+    def save_own(self, epoch: int, step: int, rank: int, state: dict[str, Any]) -> None:
+        """Write what is a rank's own; all ranks must have done so before `save`."""
+        write_state(self._own_path(epoch, step, rank), state, own=True)
+
+    def own(self, epoch: int, step: int, rank: int) -> dict[str, Any] | None:
+        """Read what a rank wrote with `save_own`; None when it did not."""
+        path = self._own_path(epoch, step, rank)
+        return read_state(path) if path.exists() else None
 
     def latest(self) -> dict[str, Any] | None:
         """Read the newest checkpoint; None when there is none."""
-        found = self._found()
+        found = self._found(_NAME)
         return read_state(found[-1][1]) if found else None
 
     def remove(self) -> None:
         """Remove all checkpoints."""
-        for _, path in self._found():
+        for _, path in self._found(_NAME) + self._found(_OWN):
             path.unlink(missing_ok=True)
 
-    def _found(self) -> list[tuple[tuple[int, int], Path]]:
-        """List the checkpoints, oldest first."""
-        matches = [(_NAME.fullmatch(path.name), path) for path in self._folder.glob("*")]
+    def _own_path(self, epoch: int, step: int, rank: int) -> Path:
+        return self._folder / f"{_stem(epoch, step)}.rank-{rank:04d}.safetensors"
+
+    def _found(self, pattern: re.Pattern) -> list[tuple[tuple[int, int], Path]]:
+        """List the files of a kind, oldest first."""
+        matches = [(pattern.fullmatch(path.name), path) for path in self._folder.glob("*")]
         return sorted((tuple(map(int, m.groups())), path) for m, path in matches if m)
+
+
+def _stem(epoch: int, step: int) -> str:
+    return f"epoch-{epoch:04d}-step-{step:08d}"
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

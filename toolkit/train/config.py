@@ -1,13 +1,24 @@
 """How a model is optimised."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from toolkit.environment import has_bf16
+from toolkit.parallel.config import ParallelConfig
+
+OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
+ADADELTA = {
+    "adadelta": {"rho": 0.9, "eps": 1e-6},
+    "adadelta_tensorflow": {"rho": 0.95, "eps": 1e-8},
+}
+"""Decay of the averages and the constant added to them: torch's defaults and TensorFlow's."""
+ADADELTA_RATE = {"adadelta": 1.0, "adadelta_tensorflow": 0.001}
+"""The constant learning rates that the two libraries have as default: with the first AdaDelta is as
+published, without a rate (A18); with the second each step is a thousandth of that."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +27,13 @@ class TrainerConfig:
 
     epochs: int = 10
     """Passes over the data; 10 for cross entropy on chunks (C7)."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """`adam` with torch's defaults, or `sgd` with momentum."""
+    optimizer: OptimizerName = "adam"
+    """`adam` with torch's defaults, `sgd` with momentum, or AdaDelta (A18) with torch's constants
+    (`adadelta`) or TensorFlow's (`adadelta_tensorflow`); for their rates see `ADADELTA_RATE`."""
     initial_rate: float = 1e-3
     """Learning rate after the warm-up; it decays exponentially (C7, which gives no values)."""
     final_rate: float = 1e-4
-    """Learning rate of the last step."""
+    """Learning rate of the last step; the same as `initial_rate` for a constant rate."""
     warmup_steps: int = 0
     """Steps over which the rate climbs to `initial_rate`."""
     momentum: float = 0.9
@@ -40,6 +52,8 @@ class TrainerConfig:
     """Of initial weights, data order and dropout."""
     checkpoint_seconds: float = 300.0
     """At most so long between two checkpoints, in seconds; there is one after every epoch too."""
+    parallel: ParallelConfig = ParallelConfig()
+    """How several processes share the training, when torchrun starts them."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "average_epochs"):
@@ -53,8 +67,9 @@ class TrainerConfig:
         for name in ("warmup_steps", "momentum", "seed", "checkpoint_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-        if self.optimizer not in ("adam", "sgd"):
-            raise ValueError(f"optimizer is {self.optimizer!r}, needs to be adam or sgd")
+        if self.optimizer not in get_args(OptimizerName):
+            known = ", ".join(get_args(OptimizerName))
+            raise ValueError(f"optimizer is {self.optimizer!r}, needs to be one of {known}")
         if self.amp not in ("fp32", "bf16", "auto"):
             raise ValueError(f"amp is {self.amp!r}, needs to be fp32, bf16 or auto")
 
@@ -86,4 +101,7 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
     """Make the optimizer of a configuration; the loop sets its learning rate before every step."""
     if config.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=config.initial_rate)
+    if config.optimizer in ADADELTA:
+        constants = ADADELTA[config.optimizer]
+        return torch.optim.Adadelta(model.parameters(), lr=config.initial_rate, **constants)
     return torch.optim.SGD(model.parameters(), lr=config.initial_rate, momentum=config.momentum)

@@ -12,6 +12,7 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
+from toolkit.parallel.config import make_strategy
 from toolkit.stages.threads import torch_threads
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import CorpusTrainerConfig
@@ -103,6 +104,7 @@ def train_cross_entropy(
     held = Corpus([valid] if valid else sources, normaliser, num_targets, None if valid else aside)
     write_excluded(out / "excluded.tsv", {**corpus.excluded, **held.excluded})
     corpus.require(config.max_excluded)
+    strategy = make_strategy(config.parallel, device)
     input_dim = OFFSETS * corpus.load(corpus.utterances[0])[0].shape[1]
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=num_targets))
@@ -118,6 +120,7 @@ def train_cross_entropy(
         WholeUtterances(held, config.model.lookahead) if held.utterances else None,
         device,
         progress,
+        strategy,
     )
     with torch_threads(config.threads):
         records = phases.run()

@@ -6,12 +6,14 @@ import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.stages.files import write_atomically
@@ -21,6 +23,7 @@ from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
+from toolkit.train.observer import Epochwise, Observer
 from toolkit.train.prefetch import prefetched
 from toolkit.train.schedule import exponential_rate
 from toolkit.train.selection import EpochModels, score_of
@@ -35,6 +38,10 @@ class Trainer:
     Everything that happens follows from (seed, epoch, step), so that a run that was killed and
     started again ends, on the CPU, with the same bits as one that was not. In `out`: checkpoints
     (`checkpoints/`), `history.json` with a record per epoch, TensorBoard events (`tensorboard/`).
+
+    Several ranks share the training as the strategy says. Rank 0 alone writes, but for the parts of
+    checkpoints that are each rank's own. With another number of ranks a training goes on from the
+    last checkpoint, at the same place in the epoch; some batches may then be seen twice.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class Trainer:
         valid: Iterable[Batch] | None = None,
         strategy: Strategy | None = None,
         progress: Progress | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Prepare, on `device`, to train or to go on.
 
@@ -63,18 +71,21 @@ class Trainer:
             are kept.
           strategy: data-parallel method; one process by default.
           progress: told from time to time how many steps of all are done.
+          observer: what is done beside the steps; by default what `Epochwise` does.
         """
         self._device = torch.device(device)
         self._model = model.to(self._device)
         self._objective = objective
-        self._data = data
+        self._data = self._source = data
         self._config = config
         self._out = Path(out)
         self._valid = valid
         self._strategy = SingleProcess() if strategy is None else strategy
+        self._observer = Epochwise() if observer is None else observer
         self._rank, self._ranks = self._strategy.part()
         self._bf16 = config.bf16(self._device)
         self._optimizer = make_optimizer(model, config)
+        self._batches = [data.steps(epoch) for epoch in range(config.epochs)]
         self._steps = [data.steps(epoch, self._ranks) for epoch in range(config.epochs)]
         if min(self._steps) == 0:
             raise TrainingDataError(
@@ -83,7 +94,8 @@ class Trainer:
             )
         self._checkpoints = Checkpoints(self._out / "checkpoints")
         self._epoch_models = EpochModels(self._out / "checkpoints", config.average_epochs)
-        self._monitor = Monitor(self._out, sum(self._steps), progress)
+        shown = self._rank == 0
+        self._monitor = Monitor(self._out, sum(self._steps), progress if shown else None, shown)
         self._epoch = self._step = 0  # what comes next
         self._sums: dict[str, Tensor] = {}  # of the epoch so far, float64 on the device
         self._unchecked: tuple[Tensor, Batch] | None = None
@@ -101,27 +113,65 @@ class Trainer:
         Raises:
           TrainingError: the loss or a gradient is not finite, or `out` holds another run.
         """
-        self._resume()
-        self._monitor.start(self._steps_done())
         try:
+            self._strategy.start(self._model, self._optimizer)
+            self._resume()
+            self._monitor.start(self.steps_done())
+            self._observer.begin(self)
+            if isinstance(self._observer, Epochwise):  # others meet at steps of a certain number
+                self._source = self._strategy.share(self._data)
             while self._epoch < self._config.epochs:
                 self._train_epoch()
+            self._observer.end(self)
+            self._store_history()
+            self._strategy.barrier()  # until rank 0 has stored the last epoch's weights
             chosen, score = self._epoch_models.choose(
-                self._model, self._scores(), lambda: score_of(self.evaluate())
+                self._model, self._scores(), lambda: score_of(self._observer.measure(self))
             )
         finally:
+            self._observer.stop()
             self._monitor.close()
+            self._strategy.stop()
         self._monitor.share(sum(self._steps))
         logger.info("kept %s, score %.4f", chosen, score)
         return {**self.history[-1], "score": score}
 
     def clean(self) -> None:
         """Remove the checkpoints, once what they led to is stored elsewhere."""
-        self._checkpoints.remove()
-        self._epoch_models.remove()
+        if self._rank == 0:
+            self._checkpoints.remove()
+            self._epoch_models.remove()
 
-    def update(self, batch: Batch) -> None:
-        """Take one step of the optimizer on a batch that is on the device."""
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        return self._model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What trains it."""
+        return self._optimizer
+
+    @property
+    def device(self) -> torch.device:
+        """Where."""
+        return self._device
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch, from 1."""
+        return self._epoch + 1
+
+    def steps_done(self) -> int:
+        """Count the steps taken, of all epochs."""
+        return sum(self._steps[: self._epoch]) + self._step
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """Take one step of the optimizer on a batch that is on the device.
+
+        Returns:
+          What the objective gave, `loss` among it.
+        """
         seed = f"{self._config.seed} {self._epoch} {self._step} {self._rank}"
         torch.manual_seed(zlib.crc32(seed.encode()))  # dropout's
         rate = self._rate(self._step)
@@ -129,17 +179,18 @@ class Trainer:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         loss, stats = self._compute(batch)
-        (loss / stats["weight"]).backward()
-        self._strategy.after_backward(self._model)
+        self._strategy.backward(loss, stats["weight"])
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
         self._optimizer.step()
-        self._strategy.after_step(self._model, self._optimizer)
+        self._strategy.after_step()
         self._check()
         self._unchecked = (loss.detach() + norm, batch)
-        _add(self._sums, {"loss": loss.detach(), **stats})
+        stats = {"loss": loss.detach(), **stats}
+        _add(self._sums, stats)
+        return stats
 
     def evaluate(self) -> dict[str, float]:
-        """Average the objective over the held-out batches.
+        """Average the objective over the held-out batches, which the ranks share.
 
         Returns:
           `loss` per weight and every statistic's mean, such as `accuracy`; empty without batches.
@@ -147,28 +198,31 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         self._model.eval()
         with torch.inference_mode():
-            for batch in prefetched(self._valid or (), BATCHES_AHEAD):
+            mine = islice(self._valid or (), self._rank, None, self._ranks)
+            for batch in prefetched(mine, BATCHES_AHEAD):
                 loss, stats = self._compute(batch.to(self._device))
                 _add(sums, {"loss": loss, **stats})
-        return _means(sums)
+        self._strategy.barrier()  # shares may take differently long
+        return _means(self._strategy.total(sums))
 
     def _train_epoch(self) -> None:
         epoch, config = self._epoch, self._config
         title = f"epoch {epoch + 1}/{config.epochs}"
         before = sum(self._steps[:epoch])
         watch = self._monitor.epoch(title, self._steps[epoch], self._step, before)
-        batches = self._data.batches(epoch, self._step, self._rank, self._ranks)
+        batches = self._source.batches(epoch, self._step, self._rank, self._ranks)
         if self._device.type == "cuda":
             batches = (batch.pin() for batch in batches)
         ahead = prefetched(batches, BATCHES_AHEAD)
         self._model.train()
         try:
             for batch in watch.timed(ahead):
-                self.update(batch.to(self._device))
+                stats = self.update(batch.to(self._device))
                 self._step += 1
                 watch.step(batch.frames, self._values)
-                if monotonic() - self._saved >= config.checkpoint_seconds:
-                    self._checkpoint()
+                overdue = monotonic() - self._saved >= config.checkpoint_seconds
+                overdue = self._strategy.agree(overdue)
+                self._observer.after_step(self, batch, stats, overdue)
         finally:
             ahead.close()
             watch.close()
@@ -191,7 +245,8 @@ class Trainer:
         self._unchecked = None
         if math.isfinite(value.item()):
             return
-        path = self._out / "checkpoints" / "bad_batch.safetensors"
+        name = "bad_batch" if self._rank == 0 else f"bad_batch-{self._rank}"
+        path = self._out / "checkpoints" / f"{name}.safetensors"
         batch.save(path)
         names = sorted(set(batch.ids))
         listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
@@ -203,29 +258,40 @@ class Trainer:
 
     def _finish_epoch(self, watch: EpochMonitor) -> None:
         """Validate, record and store what the epoch led to."""
+        self._strategy.end_epoch()
+        self._observer.after_epoch(self)
         record = {
             "epoch": self._epoch + 1,
-            **_means(self._sums),
+            **_means(self._strategy.total(self._sums)),
             "rate": self._rate(self._step - 1),
         }
-        record |= {"seconds": watch.seconds(), **watch.rates()}
-        record |= {f"valid_{name}": value for name, value in self.evaluate().items()}
-        self.history.append(record)
-        self._epoch_models.add(self._model, self._scores())
+        record |= {"seconds": watch.seconds(), **watch.rates(), **self._strategy.report()}
+        speed = torch.tensor(record["frames_per_second"], dtype=torch.float64)
+        record["frames_per_second"] = self._strategy.total({"": speed})[""].item()
+        with self._strategy.consensus():
+            record |= {
+                f"valid_{name}": value for name, value in self._observer.validate(self).items()
+            }
+            self.history.append(record)
+            if self._rank == 0:
+                self._epoch_models.add(self._model, self._scores())
         log_epoch(self._config.epochs, record)
         self._epoch, self._step, self._sums = self._epoch + 1, 0, {}
-        self._monitor.events(self._steps_done(), {f"epoch/{k}": v for k, v in record.items()})
-        write_atomically(self._out / "history.json", json.dumps(self.history, indent=1) + "\n")
-        self._checkpoint()
+        self._monitor.events(self.steps_done(), {f"epoch/{k}": v for k, v in record.items()})
+        self._store_history()
+        self._strategy.barrier()  # however long rank 0 took
+        self.checkpoint()
+
+    def _store_history(self) -> None:
+        if self._rank == 0:
+            text = json.dumps(self.history, indent=1) + "\n"
+            write_atomically(self._out / "history.json", text)
 
     def _scores(self) -> list[float]:
         return [score_of(record, "valid_") for record in self.history]
 
     def _values(self) -> dict[str, float]:
         return _means(self._sums)
-
-    def _steps_done(self) -> int:
-        return sum(self._steps[: self._epoch]) + self._step
 
     def _rate(self, step: int) -> float:
         config = self._config
@@ -237,24 +303,29 @@ class Trainer:
             config.warmup_steps,
         )
 
-    def _checkpoint(self) -> None:
-        """Store everything that the remaining steps depend on."""
+    def checkpoint(self) -> None:
+        """Store everything that the remaining steps depend on (on every rank)."""
         self._check()
         self._saved = monotonic()
-        self._checkpoints.save(
-            self._epoch,
-            self._step,
-            {
-                "run": self._identity(),
-                "epoch": self._epoch,
-                "step": self._step,
-                "sums": self._sums,
-                "history": self.history,
-                "model": self._model.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "strategy": self._strategy.state(),
-            },
-        )
+        state = {
+            "run": self._identity(),
+            "ranks": self._ranks,
+            "epoch": self._epoch,
+            "step": self._step,
+            "sums": self._strategy.total(self._sums),
+            "history": self.history,
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "strategy": self._strategy.state(),
+            "observer": self._observer.state(),
+        }
+        place = self._epoch, self._step
+        if own := self._strategy.own_state():
+            self._checkpoints.save_own(*place, self._rank, own)
+            self._strategy.barrier()
+        if self._rank == 0:
+            self._checkpoints.save(*place, state)
+        self._strategy.barrier()  # however long that took
 
     def _resume(self) -> None:
         """Go back to the newest checkpoint, if there is one."""
@@ -267,21 +338,31 @@ class Trainer:
                 f"{self._out} holds a training with other settings ({', '.join(differing)}): "
                 "remove the folder to start anew, or restore the settings to continue it"
             )
-        self._epoch, self._step = state["epoch"], state["step"]
-        self._sums = {name: value.to(self._device) for name, value in state["sums"].items()}
+        place, ranks = (state["epoch"], state["step"]), state["ranks"]
+        self._epoch, self._step = place[0], place[1] * ranks // self._ranks
+        self._sums = {
+            name: value.to(self._device) * (self._rank == 0)
+            for name, value in state["sums"].items()
+        }
         self.history = state["history"]
+        self._observer.load_state(state["observer"])
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._strategy.load_state(state["strategy"])
+        mine = [self._rank] if ranks == self._ranks else range(self._rank, ranks, self._ranks)
+        own = [self._checkpoints.own(*place, rank) for rank in mine]
+        self._strategy.load_state(state["strategy"], [held for held in own if held])
+        self._strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
         logger.info("continuing at epoch %d, step %d", self._epoch + 1, self._step)
+        if ranks != self._ranks:
+            logger.info("with %d workers, %d before", self._ranks, ranks)
 
     def _identity(self) -> dict[str, Any]:
         """Describe what makes a training another one."""
         described = asdict(self._config)
-        del described["checkpoint_seconds"]
+        del described["checkpoint_seconds"], described["parallel"]["timeout"]
         described["amp"] = "bf16" if self._bf16 else "fp32"  # what `auto` means here
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
-        return {**described, "steps per epoch": self._steps, "model": shapes}
+        return {**described, "steps per epoch": self._batches, "model": shapes}
 
 
 def _add(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:

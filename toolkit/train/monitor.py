@@ -20,9 +20,12 @@ STEPS_BETWEEN_EVENTS = 50
 
 
 class Monitor:
-    """Measures and reports the epochs of one training."""
+    """Measures and reports the epochs of one training; without `shown` it only measures."""
 
-    def __init__(self, out: Path, total_steps: int, progress: Progress | None) -> None:
+    def __init__(
+        self, out: Path, total_steps: int, progress: Progress | None, shown: bool = True
+    ) -> None:
+        self.shown = shown
         self._events_folder = out / "tensorboard"
         self._total_steps = total_steps
         self._progress = progress
@@ -30,7 +33,8 @@ class Monitor:
 
     def start(self, first_step: int) -> None:
         """Open the event file; events of an earlier run from `first_step` on are hidden."""
-        self._writer = SummaryWriter(str(self._events_folder), purge_step=first_step)
+        if self.shown:
+            self._writer = SummaryWriter(str(self._events_folder), purge_step=first_step)
 
     def close(self) -> None:
         """Flush and close the event file."""
@@ -71,7 +75,7 @@ class EpochMonitor:
             initial=done,
             desc=title,
             unit="step",
-            disable=not sys.stderr.isatty(),
+            disable=not (monitor.shown and sys.stderr.isatty()),
             leave=False,
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.stages.files import write_atomically
 from toolkit.train.batch import Batch, DataSource
 from toolkit.train.config import TrainerConfig
@@ -44,6 +45,7 @@ class Phases:
       valid: held-out batches, or None.
       device: where to compute.
       progress: told (steps done, steps of all phases).
+      strategy: data-parallel method; one process by default.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Phases:
         valid: Iterable[Batch] | None,
         device: torch.device | str,
         progress: Progress | None,
+        strategy: Strategy | None = None,
     ) -> None:
         self._model = model
         self._objective = objective
@@ -61,13 +64,15 @@ class Phases:
         self._valid = valid
         self._device = device
         self._progress = progress
+        self._strategy = SingleProcess() if strategy is None else strategy
         self._trainers: list[Trainer] = []
         self.history: list[dict[str, float]] = []
         """A record per epoch of all phases."""
 
     def run(self) -> list[dict[str, float]]:
         """Train to the end; return the last record of each phase, see `Trainer.run`."""
-        steps = [sum(map(p.data.steps, range(p.config.epochs))) for p in self._phases]
+        _, ranks = self._strategy.part()
+        steps = [sum(p.data.steps(e, ranks) for e in range(p.config.epochs)) for p in self._phases]
         records: list[dict[str, float]] = []
         for number, phase in enumerate(self._phases):
             before = {name: x.detach().clone() for name, x in self._model.state_dict().items()}
@@ -79,6 +84,7 @@ class Phases:
                 phase.out,
                 device=self._device,
                 valid=self._valid,
+                strategy=self._strategy,
                 progress=self._shifted(sum(steps[:number]), sum(steps)),
             )
             self._trainers.append(trainer)

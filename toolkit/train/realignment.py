@@ -1,5 +1,6 @@
 """Rounds of alignment by the network itself (C4): train, align, train on that, ..."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralScorer
+from toolkit.stages.ranks import once
 from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.monitor import Progress
@@ -68,12 +70,15 @@ def train_with_realignment(
             progress,
         )
         if number < align.rounds:
-            aligned_at = []
-            for offset in range(OFFSETS):
+
+            def realign(offset: int, folder: Path = folder) -> None:
                 aligned = folder / f"ali.{offset}"
                 aligned.mkdir(exist_ok=True)
                 scorer = NeuralScorer(folder, normaliser, features, offset)
                 align_corpus(scorer, senones, lang, align, aligned, jobs)
-                aligned_at.append(AlignmentStore(aligned))
+
+            for offset in range(OFFSETS):
+                once(partial(realign, offset))
+            aligned_at = [AlignmentStore(folder / f"ali.{offset}") for offset in range(OFFSETS)]
             alignments = OffsetAlignments(aligned_at, senones)
     return headline

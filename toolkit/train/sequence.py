@@ -14,6 +14,7 @@ import torch
 from toolkit.fsa.sequence import Criterion, PdfClasses
 from toolkit.models.priors import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
+from toolkit.parallel.config import make_strategy
 from toolkit.stages.files import write_atomically
 from toolkit.stages.threads import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
@@ -133,6 +134,7 @@ def train_sequence(
         out,
         device=device,
         valid=held,
+        strategy=make_strategy(config.parallel, device),
         progress=progress,
     )
     with torch_threads(config.threads):

@@ -1,0 +1,373 @@
+"""ADPSGD, H-ADPSGD and A-SGD in processes over gloo: tiny models, slow workers, no deadlock."""
+
+import multiprocessing
+import os
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import HashStore
+
+from toolkit.parallel.config import AdpsgdConfig, AsgdConfig, ParallelConfig, ParallelError
+
+TIMEOUT = 100.0
+CONTEXT = multiprocessing.get_context("fork")  # torch is imported already
+FIXED, RANDOM, DELAYED = (
+    ParallelConfig("adpsgd", adpsgd=AdpsgdConfig(pattern=p)) for p in ("fixed", "random", "delayed")
+)
+
+
+def crew(ranks, work):
+    """Run work(rank) in processes that see what torchrun would tell them; list the results."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    results = CONTEXT.SimpleQueue()
+
+    def child(rank):
+        from toolkit.stages import ranks as processes
+
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+        try:
+            result = work(rank)
+        except Exception as error:
+            result = error
+        results.put((rank, result))
+        if processes._connection is not None:
+            processes._connection.watch.leave()
+
+    children = [CONTEXT.Process(target=child, args=(rank,), daemon=True) for rank in range(ranks)]
+    for process in children:
+        process.start()
+    end = time.monotonic() + TIMEOUT
+    found = {}
+    while len(found) < ranks:
+        assert time.monotonic() < end, f"deadlock: only {sorted(found)} came to an end"
+        if results.empty():
+            time.sleep(0.01)
+        else:
+            rank, result = results.get()
+            assert not isinstance(result, Exception), f"rank {rank}: {result!r}"
+            found[rank] = result
+    for process in children:
+        process.join(TIMEOUT)
+    return [found[rank] for rank in range(ranks)]
+
+
+def strategy_of(config):
+    from toolkit.parallel.config import make_strategy
+
+    torch.set_num_threads(1)
+    return make_strategy(config)
+
+
+def problem(rank):
+    """A linear model that starts elsewhere on every rank, and data that are alike."""
+    torch.manual_seed(rank)
+    model = nn.Linear(6, 3)
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(400, 6, generator=generator)
+    outputs = inputs @ torch.randn(6, 3, generator=generator)
+    return model, inputs, outputs
+
+
+class Gate:
+    """Lets slow workers begin their steps only when all others have finished theirs."""
+
+    def __init__(self, ranks, slow):
+        self._slow, self._others = slow, ranks - len(slow)
+        self._finished = CONTEXT.Value("i", 0)
+
+    def before(self, rank):
+        end = time.monotonic() + TIMEOUT / 2
+        while rank in self._slow and self._finished.value < self._others:
+            assert time.monotonic() < end, "a fast worker waits for a slow one"
+            time.sleep(0.01)
+
+    def after(self, rank):
+        if rank not in self._slow:
+            with self._finished.get_lock():
+                self._finished.value += 1
+
+
+def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
+    """Train as the loop does; return each epoch's weights and what the consensus was."""
+    model, inputs, outputs = problem(rank)
+    _, ranks = strategy.part()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    strategy.start(model, optimizer)
+    ends = []
+    gate = gate or Gate(ranks, [])
+    gate.before(rank)
+    for epoch in range(epochs):
+        for step in range(steps):
+            rows = slice(8 * ((epoch * steps + step) * ranks + rank) % 392, None)
+            x, y = inputs[rows][:8], outputs[rows][:8]
+            optimizer.zero_grad(set_to_none=True)
+            loss = (model(x) - y).square().sum()
+            strategy.backward(loss, torch.tensor(24.0))
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            strategy.after_step()
+            time.sleep(pause)
+        gate.after(rank)
+        strategy.end_epoch()
+        with strategy.consensus():
+            ends.append(model.weight.detach().clone())
+    report = strategy.report()
+    strategy.stop()
+    loss = (model(inputs) - outputs).square().mean().item()
+    return {
+        "ends": [end.tolist() for end in ends],
+        "weight": model.weight.detach().tolist(),
+        "loss": loss,
+        **report,
+    }
+
+
+@pytest.mark.parametrize("config", [FIXED, RANDOM, DELAYED], ids=["fixed", "random", "delayed"])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_no_deadlock_with_a_worker_ten_times_as_slow(config, ranks):
+    def work(rank):
+        return train(strategy_of(config), 20, pause=0.02 if rank == 1 else 0.002, rank=rank)
+
+    found = crew(ranks, work)
+    for result in found:
+        assert result["ends"] == found[0]["ends"]  # one consensus
+        assert result["weight"] == found[0]["weight"]  # from which all go on
+        assert result["loss"] < 0.6 * untrained_loss()
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "slow"),
+    [
+        (FIXED, 4, [1]),
+        (FIXED, 4, [2]),
+        (RANDOM, 5, [0, 3]),
+        (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)), 4, [2, 3]),
+        (ParallelConfig("asgd"), 4, [1]),
+        (ParallelConfig("asgd"), 3, [0]),
+    ],
+    ids=["adpsgd-answers", "adpsgd-asks", "adpsgd-random", "hadpsgd-node", "asgd", "asgd-first"],
+)
+def test_fast_workers_finish_before_a_slow_one_begins(config, ranks, slow):
+    gate = Gate(ranks, slow)
+
+    def work(rank):
+        return train(strategy_of(config), 15, rank=rank, gate=gate)
+
+    found = crew(ranks, work)
+    assert all(result["weight"] == found[0]["weight"] for result in found)
+
+
+def untrained_loss():
+    model, inputs, outputs = problem(0)
+    return (model(inputs) - outputs).square().mean().item()
+
+
+def test_unequal_numbers_of_steps_end_in_one_consensus():
+    def work(rank):
+        return train(strategy_of(FIXED), 40 if rank else 4, rank=rank)
+
+    found = crew(4, work)
+    assert all(result["weight"] == found[0]["weight"] for result in found)
+    assert all(result["averagings"] > 0 for result in found)
+
+
+def test_averaging_alone_keeps_the_mean_and_comes_to_a_consensus():
+    def work(rank):
+        strategy = strategy_of(FIXED)
+        model, _, _ = problem(rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        strategy.start(model, optimizer)
+        strategy._learner.set_weights(torch.full((21,), float(2**rank)))
+        strategy._taken.fill_(float(2**rank))
+        strategy.flat.set_weights(strategy._taken)
+        strategy.barrier()
+        for _ in range(60):
+            strategy.after_step()
+            time.sleep(0.005)
+        strategy.barrier()
+        with strategy._quiet():
+            own = strategy._learner.weights()
+        strategy.stop()
+        return own.tolist()
+
+    models = torch.tensor(crew(4, work))
+    assert torch.allclose(models.mean(dim=0), torch.full((21,), 3.75), atol=1e-5)
+    assert (models - 3.75).abs().max() < 0.2  # at first 4.25
+
+
+def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
+    def work(rank):
+        strategy = strategy_of(FIXED)
+        result = train(strategy, 10, rank=rank)
+        model, _, _ = problem(rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
+        strategy.start(model, optimizer)
+        strategy._learner.set_weights(torch.full((21,), float(rank)))
+        state, own = strategy.state(), strategy.own_state()
+        strategy._learner.set_weights(torch.zeros(21))
+        strategy.load_state(state, [own])
+        mine = strategy.flat.weights()
+        strategy.load_state(state, [own, {**own, "weights": own["weights"] + 2}])
+        mean = strategy.flat.weights()
+        strategy.stop()
+        return {**result, "mine": mine.tolist(), "mean": mean.tolist()}
+
+    found = crew(2, work)
+    for rank, result in enumerate(found):
+        assert result["mine"] == [float(rank)] * 21
+        assert result["mean"] == [float(rank) + 1] * 21
+        # each averaging: a header of 16 bytes from the one who asks, 21 weights each way
+        asked = 84 * result["averagings"] + (16 * result["averagings"] if rank == 0 else 0)
+        assert asked <= result["bytes_per_step"] <= asked + 84
+
+
+def test_one_node_is_synchronous_training_bit_for_bit():
+    def work(method):
+        config = ParallelConfig(method)
+        return lambda rank: train(strategy_of(config), 12, rank=rank, epochs=2)["ends"]
+
+    assert crew(2, work("hadpsgd")) == crew(2, work("ssgd"))
+
+
+def test_nodes_keep_their_workers_alike():
+    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
+
+    def work(rank):
+        return train(strategy_of(config), 20, pause=0.02 if rank == 5 else 0.002, rank=rank)
+
+    found = crew(6, work)
+    assert all(result["weight"] == found[0]["weight"] for result in found)
+    assert found[0]["loss"] < 0.6 * untrained_loss()
+    assert [result["bytes_between_per_step"] > 0 for result in found] == [True, False] * 3
+
+
+def test_within_a_node_gradients_are_those_of_the_joint_batch():
+    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
+
+    def work(rank):
+        strategy = strategy_of(config)
+        model, inputs, outputs = problem(rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        strategy.start(model, optimizer)
+        rows = slice(8 * rank, 8 * rank + 4 * (rank + 1))  # unequal batches
+        loss = (model(inputs[rows]) - outputs[rows]).square().sum()
+        strategy.backward(loss, torch.tensor(4.0 * (rank + 1)))
+        gradient = model.weight.grad.tolist()
+        strategy.end_epoch()
+        strategy.stop()
+        return gradient
+
+    found = crew(4, work)
+    model, inputs, outputs = problem(0)
+    for node in (0, 1):
+        rows = [8 * rank + i for rank in (2 * node, 2 * node + 1) for i in range(4 * (rank + 1))]
+        model.zero_grad()
+        ((model(inputs[rows]) - outputs[rows]).square().sum() / len(rows)).backward()
+        for rank in (2 * node, 2 * node + 1):
+            assert torch.allclose(torch.tensor(found[rank]), model.weight.grad, atol=1e-5)
+
+
+def test_part_of_a_node_is_an_error():
+    def work(rank):
+        strategy = strategy_of(ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)))
+        model, _, _ = problem(rank)
+        with pytest.raises(ParallelError, match="not whole nodes of 2"):
+            strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    crew(3, work)
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_asynchronous_sgd_learns(parts):
+    config = ParallelConfig("asgd", asgd=AsgdConfig(parts=parts))
+
+    def work(rank):
+        rate = 0.1 if parts == 0 else 0.03
+        return train(strategy_of(config), 20, rate=rate, pause=0.002, rank=rank)
+
+    found = crew(4, work)
+    assert all(result["weight"] == found[0]["weight"] for result in found)
+    assert found[0]["loss"] < 0.6 * untrained_loss()
+
+
+def test_asynchronous_sgd_in_turns_is_synchronous():
+    def work(method):
+        def run(rank):
+            strategy = strategy_of(ParallelConfig(method))
+            model, inputs, outputs = problem(rank)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+            strategy.start(model, optimizer)
+            for step in range(4):
+                rows = slice(16 * step + 8 * rank, 16 * step + 8 * rank + 8)
+                optimizer.zero_grad(set_to_none=True)
+                loss = (model(inputs[rows]) - outputs[rows]).square().sum()
+                strategy.backward(loss, torch.tensor(8.0))
+                nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+                optimizer.step()
+                strategy.after_step()
+                strategy.end_epoch()  # here all have the same weights
+            weights = model.weight.tolist()
+            strategy.stop()
+            return weights
+
+        return run
+
+    asynchronous, synchronous = crew(2, work("asgd")), crew(2, work("ssgd"))
+    assert asynchronous[0] == asynchronous[1]
+    assert torch.allclose(torch.tensor(asynchronous[0]), torch.tensor(synchronous[0]), atol=1e-6)
+
+
+class Numbers:
+    """A data source of batches that are (rank, step)."""
+
+    def __init__(self, steps):
+        self._steps = steps
+
+    def steps(self, epoch, ranks=1):
+        return self._steps
+
+    def batches(self, epoch, start=0, rank=0, ranks=1):
+        for step in range(start, self._steps):
+            yield epoch, rank, step
+
+
+@pytest.mark.parametrize("slow", [0, 2])
+def test_fast_ranks_take_batches_over_and_none_is_lost_or_taken_twice(slow):
+    from toolkit.parallel.shared import LEFT, SharedBatches
+
+    store = HashStore()
+    sources = [SharedBatches(Numbers(40), store) for _ in range(3)]
+    for epoch in range(2):
+        running = {rank: sources[rank].batches(epoch, 0, rank, 3) for rank in range(3)}
+        seen, tick = {rank: [] for rank in range(3)}, 0
+        while running:
+            tick += 1
+            for rank in list(running):
+                if rank == slow and tick % 10:
+                    continue
+                batch = next(running[rank], None)
+                if batch is None:
+                    del running[rank]
+                else:
+                    seen[rank].append(batch)
+        batches = [batch for rank in seen for batch in seen[rank]]
+        assert sorted(batches) == [(epoch, r, s) for r in range(3) for s in range(40)]
+        assert len(seen[slow]) <= 12 + LEFT
+        others = [rank for rank in range(3) if rank != slow]
+        assert min(len(seen[rank]) for rank in others) > 45
+
+
+def test_configuration_is_checked():
+    with pytest.raises(ValueError, match="pattern"):
+        AdpsgdConfig(pattern="star")
+    with pytest.raises(ValueError, match="parts"):
+        AsgdConfig(parts=-1)
+    assert replace(FIXED, timeout=3.0).adpsgd.pattern == "fixed"

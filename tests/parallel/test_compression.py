@@ -1,0 +1,104 @@
+"""Messages: what is sent and what is kept add up, in every form and on every path."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.parallel import compression
+from toolkit.parallel.compression import BITMAP, BROKEN, SPARSE, WHOLE, decode, encode
+
+ENCODERS = [compression.encode_by_numba, compression.encode_by_torch]
+
+
+def dyadic(size, seed, scale=64):
+    """Multiples of 1/64, whose sums float32 holds exactly."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(np.round(rng.standard_normal(size) * scale) / 64).float()
+
+
+def by_definition(gradient, residual, tau):
+    """Strom's loop, one element after the other."""
+    total, left = [], []
+    for value in (residual + gradient).tolist():
+        sent = math.copysign(tau, value) if abs(value) > tau else 0.0
+        total.append(sent)
+        left.append(value - sent)
+    return torch.tensor(total), torch.tensor(left)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.integers(1, 300),
+    tau=st.sampled_from([0.25, 1.0, 2.5, 100.0]),
+    fallback=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+def test_every_path_does_what_the_definition_says(size, tau, fallback, seed):
+    gradient, before = dyadic(size, seed), dyadic(size, seed + 1, 32)
+    total, left = by_definition(gradient, before, tau)
+    sent = int((total != 0).sum())
+    capacity = size // 16 if fallback else size
+    messages = []
+    for work in ENCODERS:
+        residual = before.clone()
+        messages.append(work(gradient, residual, tau, capacity))
+        assert torch.equal(residual, left)
+    assert torch.equal(*messages)
+    message = messages[0]
+    assert int(message[0]) == (SPARSE if sent <= capacity else BITMAP)
+    assert len(message) == 1 + (sent if sent <= capacity else -(-size // 16))
+    for add in (
+        lambda out: decode(message, tau, out),
+        lambda out: compression.decode_by_torch(int(message[0]), message[1:], tau, out),
+    ):
+        out = torch.zeros(size)
+        assert add(out) == sent
+        assert torch.equal(out, total)
+
+
+def test_an_index_of_31_bits_keeps_its_highest_bit():
+    words = compression._as_int32((torch.tensor([(1 << 31) - 1, 5, 1 << 30]) << 1) | 1)
+    assert words.dtype == torch.int32
+    indices = (words.long() & 0xFFFFFFFF) >> 1
+    assert indices.tolist() == [(1 << 31) - 1, 5, 1 << 30]
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_residual_and_sent_are_the_gradients_exactly(steps):
+    residual, sent, whole = torch.zeros(1000), torch.zeros(1000), torch.zeros(1000)
+    for step in range(steps):
+        gradient = dyadic(1000, step, 20)
+        message = encode(gradient, residual, 0.5)
+        decode(message, 0.5, sent)
+        whole += gradient
+        assert torch.equal(residual + sent, whole)
+    assert sent.abs().sum() > 0
+
+
+def test_threshold_0_sends_everything_as_it_is():
+    gradient, residual, out = dyadic(50, 1), dyadic(50, 2), torch.zeros(50)
+    expected = gradient + residual
+    message = encode(gradient, residual, 0.0)
+    assert int(message[0]) == WHOLE
+    assert decode(message, 0.0, out) == 50
+    assert torch.equal(out, expected)
+    assert not residual.any()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 70, 199])
+@pytest.mark.parametrize("tau", [0.0, 0.01, 10.0])
+def test_a_value_that_is_not_finite_is_told_and_not_hidden_in_the_residual(bad, place, tau):
+    gradient = dyadic(200, 3)
+    gradient[place] = bad
+    message = encode(gradient, torch.zeros(200), tau)
+    assert message.tolist() == [BROKEN]
+    with pytest.raises(FloatingPointError):
+        decode(message, tau, torch.zeros(200))
+    if tau:
+        message = compression.encode_by_torch(gradient, torch.zeros(200), tau, 12)
+        assert message.tolist() == [BROKEN]

@@ -1,0 +1,129 @@
+"""The asynchronous methods' mathematics, against closed forms and plain optimizers."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from toolkit.parallel.learner import Accumulator, Learner, delayed, same_optimizer
+
+
+def test_an_averaging_that_updates_interrupt_keeps_the_sum_and_loses_none():
+    asking, asked = Learner(torch.tensor([4.0])), Learner(torch.tensor([8.0]))
+    sent = asking.weights()
+    asking.add(torch.tensor([1.0]))  # while the weights are on their way
+    half = asked.answer(sent)
+    asked.add(torch.tensor([2.0]))
+    asking.finish(half)
+    assert asked.weights().item() == 4 + 2 + 2
+    assert asking.weights().item() == 4 + 1 + 2
+    assert asking.averagings == asked.averagings == 1
+
+
+def test_changes_from_many_threads_are_all_there():
+    learner, other = Learner(torch.zeros(3)), Learner(torch.full((3,), 2.0**-10))
+
+    def work():
+        for _ in range(200):
+            learner.add(torch.ones(3))
+
+    def average():
+        for _ in range(200):
+            learner.finish(other.answer(learner.weights()))
+
+    threads = [threading.Thread(target=target) for target in (work, work, average)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    total = learner.weights() + other.weights()
+    assert torch.allclose(total, torch.full((3,), 400 + 2.0**-10), atol=1e-2)
+
+
+def test_delay_by_one_is_the_mean_of_the_old_models_plus_the_own_update():
+    before, update = torch.randn(4, 6), torch.randn(4, 6)
+    mean = before.mean(dim=0)
+    after = [delayed(b, b + u, mean) for b, u in zip(before, update, strict=True)]
+    for got, own in zip(after, update, strict=True):
+        assert torch.allclose(got, mean + own, atol=1e-6)
+    # the mean of all takes the step of synchronous training
+    assert torch.allclose(torch.stack(after).mean(0), mean + update.mean(0), atol=1e-6)
+
+
+def quadratic(weights, target):
+    return weights - target
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.SGD(parameters, lr=1.0, momentum=0.9),
+        lambda parameters: torch.optim.Adam(parameters, lr=1.0),
+        lambda parameters: torch.optim.Adadelta(parameters, lr=1.0),
+    ],
+)
+def test_accumulated_gradients_update_as_synchronous_training_would(make):
+    start, targets = torch.randn(5), torch.randn(6, 3, 5)
+    plain = nn.Parameter(start.clone())
+    optimizer = make([plain])
+    accumulator = Accumulator(start, make([nn.Parameter(start.clone())]), parts=3)
+    for step, parts in enumerate(targets):
+        rate = 0.1 / (1 + step)
+        weights = accumulator.weights()
+        got = [accumulator.add(quadratic(weights, target), rate) for target in parts]
+        assert torch.equal(got[0], weights)  # nothing happens before the third
+        assert torch.equal(got[1], weights)
+        plain.grad = torch.stack([quadratic(weights, t) for t in parts]).mean(dim=0)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        assert torch.allclose(got[2], plain, atol=1e-6)
+    assert accumulator.updates == 6
+
+
+def test_one_part_per_update_is_plain_sgd_on_gradients_of_older_weights():
+    weights = torch.tensor([1.0])
+    accumulator = Accumulator(weights, torch.optim.SGD([nn.Parameter(weights)], lr=1.0), parts=1)
+    old = accumulator.weights()
+    assert accumulator.add(old, 0.5).item() == 0.5
+    assert accumulator.add(old, 0.5).item() == 0.0  # of the weights before
+
+
+def test_long_means_are_clipped_and_left_over_gradients_used():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
+    accumulator = Accumulator(torch.zeros(2), optimizer, parts=2, max_norm=1.0)
+    accumulator.add(torch.tensor([6.0, 8.0]), 1.0)
+    accumulator.flush()
+    assert torch.allclose(accumulator.weights(), torch.tensor([-0.6, -0.8]))
+    accumulator.flush()
+    assert accumulator.updates == 1
+
+
+def test_state_brings_momentum_back():
+    def make():
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0, momentum=0.9)
+        return Accumulator(torch.zeros(2), optimizer, parts=1)
+
+    whole, first, second = make(), make(), make()
+    gradients = torch.randn(4, 2)
+    for gradient in gradients:
+        whole.add(gradient, 0.1)
+    for gradient in gradients[:2]:
+        first.add(gradient, 0.1)
+    second.set_weights(first.weights())
+    second.load_state(first.state())
+    for gradient in gradients[2:]:
+        second.add(gradient, 0.1)
+    assert torch.equal(second.weights(), whole.weights())
+    assert second.updates == 4
+
+
+def test_same_optimizer_has_the_settings_and_not_the_state():
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight], lr=0.3, betas=(0.5, 0.6), eps=1e-3)
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    copy = same_optimizer(optimizer, [nn.Parameter(torch.zeros(3))])
+    assert copy.param_groups[0]["betas"] == (0.5, 0.6)
+    assert copy.param_groups[0]["eps"] == 1e-3
+    assert not copy.state

@@ -1,0 +1,193 @@
+"""The simulator: closed forms of time, and mathematics equal to plain loops of the same classes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from toolkit.parallel.config import BmufConfig, GtcConfig
+from toolkit.parallel.simulator import Scenario, StepTimes, simulate
+from toolkit.parallel.simulator_network import GIGABIT, Cards, Network
+from toolkit.parallel.simulator_task import FrameTask, SyntheticConfig, synthetic_frames
+
+FREE = Network(per_host=4, between=1e9, inside=1e9, latency=0, latency_inside=0)
+PLAIN = Scenario(
+    minibatches=240,
+    frames=4,
+    rate=0.05,
+    final_rate=0.01,
+    max_rate=10.0,
+    times=StepTimes(1.0),
+    network=FREE,
+    codec=1e18,
+    bmuf=BmufConfig(block=5),
+    gtc=GtcConfig(threshold=0.5),
+)
+METHODS = (
+    "ssgd",
+    "scpsgd",
+    "gtc",
+    "bmuf",
+    "asgd",
+    "adpsgd",
+    "adpsgd random",
+    "adpsgd delayed",
+    "hadpsgd",
+)
+
+
+@pytest.fixture(scope="module")
+def task():
+    config = SyntheticConfig(frames=500, valid_frames=300, classes=5, dimension=4)
+    return FrameTask(*synthetic_frames(config), hidden=(6,), seed=1)
+
+
+def sgd(task, scenario):
+    weights = task.initial()
+    for number in range(scenario.minibatches):
+        rate = scenario.rate_at(number / scenario.minibatches)
+        weights = weights - rate * task.gradients(weights[None], [number], scenario.frames)[0]
+    return task.evaluate(weights)
+
+
+@pytest.mark.parametrize("method", ["ssgd", "asgd", "adpsgd", "adpsgd random", "hadpsgd"])
+def test_one_worker_is_plain_sgd(task, method):
+    outcome = simulate(method, 1, PLAIN, task)
+    assert (outcome.loss, outcome.accuracy) == pytest.approx(sgd(task, PLAIN), abs=1e-5)
+    assert outcome.seconds == pytest.approx(240)
+    assert outcome.speedup == pytest.approx(1)
+    assert outcome.sent == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_costs_the_speedup_is_the_number_of_workers(task, method):
+    outcome = simulate(method, 8, PLAIN, task, points=4)
+    assert outcome.speedup == pytest.approx(8, rel=1e-6)
+    assert outcome.minibatches == 240
+    assert outcome.computed == pytest.approx(240)
+    assert outcome.accuracy > task.evaluate(task.initial())[1]
+    assert len(outcome.curve) == 4
+    again = simulate(method, 8, PLAIN, task)
+    assert again.loss == outcome.loss
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_time_alone_is_that_of_training(task, method):
+    scenario = replace(PLAIN, times=StepTimes(0.1, (0.8, 1.2)), network=Network(per_host=4))
+    trained = simulate(method, 8, scenario, task)
+    if method == "gtc":
+        words = trained.sent / 7 / trained.minibatches / scenario.model_bytes
+        scenario = replace(scenario, density=words)
+    alone = simulate(method, 8, scenario, None)
+    assert alone.seconds == pytest.approx(trained.seconds, rel=1e-3)
+    assert alone.bytes_per_step == pytest.approx(trained.bytes_per_step, rel=1e-6)
+
+
+def test_synchronous_training_is_sgd_on_joint_minibatches(task):
+    outcome = simulate("ssgd", 4, PLAIN, task)
+    joint = replace(PLAIN, minibatches=60, frames=16, rate=0.2, final_rate=0.04)
+    assert outcome.loss == pytest.approx(sgd(task, joint)[0], abs=1e-5)
+
+
+def test_threshold_zero_is_synchronous_training(task):
+    scenario = replace(PLAIN, gtc=GtcConfig(threshold=0.0))
+    assert simulate("gtc", 4, scenario, task).loss == pytest.approx(
+        simulate("ssgd", 4, scenario, task).loss, abs=1e-5
+    )
+
+
+def test_blocks_without_momentum_are_model_averaging(task):
+    scenario = replace(PLAIN, bmuf=BmufConfig(block=5, momentum=0.0, rate=1 / 4))
+    weights = task.initial()
+    for block in range(12):
+        models = weights.repeat(4, 1)
+        for step in range(5):
+            first = 4 * (5 * block + step)
+            rate = scenario.rate_at(first / 240)
+            models -= rate * task.gradients(models, range(first, first + 4), 4)
+        weights = models.mean(dim=0)
+    outcome = simulate("bmuf", 4, scenario, task)
+    assert outcome.loss == pytest.approx(task.evaluate(weights)[0], abs=1e-5)
+
+
+def test_a_slow_worker_stops_those_that_keep_step_and_no_others():
+    kept = {}
+    for method in METHODS:
+        times = StepTimes(1.0, slow={7: 10.0})
+        scenario = replace(PLAIN, minibatches=1600, times=times)
+        kept[method] = simulate(method, 8, scenario, None).speedup / 8
+    for method in ("ssgd", "gtc", "bmuf", "adpsgd delayed"):
+        assert kept[method] == pytest.approx(0.1, rel=1e-3)
+    for method in ("adpsgd", "adpsgd random", "asgd"):
+        assert kept[method] == pytest.approx((7 + 0.1) / 8, abs=0.05)
+    assert kept["hadpsgd"] == pytest.approx((4 + 0.4) / 8, abs=0.05)
+
+
+def test_an_all_reduce_takes_what_its_rings_do():
+    network = Network(per_host=4, between=10, inside=100, latency=1e-3, latency_inside=1e-4)
+    size = 1e6
+    inside = 6 * (size / 4 / (100 * GIGABIT) + 1e-4)
+    assert network.all_reduce(4, size) == pytest.approx(inside)
+    across = 2 * (size / 2 / (10 * GIGABIT) + 1e-3)
+    assert network.all_reduce(8, size) == pytest.approx(inside + across)
+    assert network.all_reduce(1, size) == 0
+    core = replace(network, core=1.0)
+    assert core.all_reduce(8, size) == pytest.approx(inside + 2 * size / GIGABIT)
+
+
+def test_all_with_all_loads_cards_by_hosts_and_a_core_by_their_square():
+    network = Network(per_host=4, between=10, inside=1e9, latency=0, latency_inside=0)
+    sizes = [1e6] * 16
+    assert network.bytes_between(sizes) == 16 * 12 * 1e6
+    assert network.all_to_all(sizes) == pytest.approx(4 * 12 * 1e6 / (10 * GIGABIT))
+    core = replace(network, core=10.0)
+    assert core.all_to_all(sizes) == pytest.approx(16 * 12 * 1e6 / (10 * GIGABIT))
+    assert core.all_to_all(sizes[:8]) == pytest.approx(8 * 4 * 1e6 / (10 * GIGABIT))
+    unequal = [3e6, 0, 0, 0, 0, 0, 0, 0]  # one host sends to four workers elsewhere
+    assert network.all_to_all(unequal) == pytest.approx(4 * 3e6 / (10 * GIGABIT))
+    handled = replace(network, message=1e-3)
+    more = handled.all_to_all(sizes) - network.all_to_all(sizes)
+    assert more == pytest.approx(2 * 4 * 15 * 1e-3)
+
+
+def test_messages_queue_at_a_card_but_not_inside_a_host():
+    network = Network(per_host=2, between=8, inside=80, latency=0.5, latency_inside=0.25)
+    cards = Cards(network)
+    assert cards.send(0.0, 0, 2, 1e9) == pytest.approx(1.5)
+    assert cards.send(0.0, 1, 3, 1e9) == pytest.approx(2.5)  # after the first
+    assert cards.send(0.0, 2, 0, 1e9) == pytest.approx(1.5)  # the other way is free
+    assert cards.send(0.0, 0, 1, 1e9) == pytest.approx(0.35)
+    assert cards.carried == 3e9
+
+
+def test_workers_are_spread_as_far_as_so_many_draws_are():
+    rng = np.random.default_rng(0)
+    for workers, slowest in ((8, 1.4236), (64, 2.3506), (128, 2.6)):  # of a normal distribution
+        means = StepTimes(2.0, spread=0.1).means(rng, workers)
+        assert means.mean() == pytest.approx(2.0)
+        assert means.max() == pytest.approx(2 * (1 + 0.1 * slowest), rel=0.01)
+    assert StepTimes(2.0, spread=0.1).means(rng, 1).tolist() == [2.0]
+
+
+def test_learning_rates_decay_climb_and_are_bounded():
+    scenario = replace(PLAIN, max_rate=0.3, warmup=0.5)
+    assert scenario.rate_at(1.0) == pytest.approx(0.01)
+    assert scenario.rate_at(1.0, 4) == pytest.approx(0.04)
+    assert scenario.rate_at(1.0, 100) == pytest.approx(0.3 / 5)
+    assert scenario.rate_at(0.25) == pytest.approx(0.05 * 5**-0.25 * (0.5 + 1 / 120))
+
+
+@pytest.mark.parametrize("values", [{"between": 0}, {"latency": -1}, {"core": -1}])
+def test_networks_are_checked(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        Network(**values)
+
+
+def test_step_times_are_checked():
+    with pytest.raises(ValueError, match="above 0"):
+        StepTimes(0.0)
+
+
+def test_learners_of_adpsgd_stay_together(task):
+    outcome = simulate("adpsgd", 4, PLAIN, task)
+    assert 0 < outcome.spread < 0.5

@@ -1,0 +1,130 @@
+"""What averaging does to models: kept mean, contracted distance, as the matrices say."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.parallel.learner import Learner
+from toolkit.parallel.topology import (
+    consensus_distance,
+    edges,
+    is_active,
+    mean_matrix,
+    pair_matrix,
+    partner,
+    partners,
+    ring_matrix,
+    second_eigenvalue,
+)
+
+SIZES = st.integers(2, 9)
+
+
+def drawn(learners, size=5, seed=0):
+    return torch.randn(
+        learners, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
+
+
+@given(SIZES)
+def test_matrices_are_symmetric_and_doubly_stochastic(learners):
+    matrices = [mean_matrix(learners), ring_matrix(learners)]
+    matrices += [pair_matrix(learners, [edge]) for edge in edges(learners, "fixed")]
+    for matrix in matrices:
+        assert torch.equal(matrix, matrix.T)
+        assert matrix.min() >= 0
+        assert torch.allclose(matrix.sum(dim=0), torch.ones(learners, dtype=torch.float64))
+
+
+@given(SIZES)
+def test_second_eigenvalue_of_a_ring_is_the_known_cosine(learners):
+    if learners == 2:
+        expected = 0.0
+    else:
+        values = [(1 + 2 * math.cos(2 * math.pi * k / learners)) / 3 for k in range(learners)]
+        expected = sorted(map(abs, values))[-2]
+    assert second_eigenvalue(ring_matrix(learners)) == pytest.approx(expected, abs=1e-12)
+    assert second_eigenvalue(mean_matrix(learners)) == pytest.approx(0, abs=1e-12)
+
+
+@given(SIZES, st.integers(0, 99))
+def test_ring_keeps_the_mean_and_contracts_by_the_second_eigenvalue(learners, seed):
+    models = drawn(learners, seed=seed)
+    matrix = ring_matrix(learners)
+    mixed = matrix @ models
+    assert torch.allclose(mixed.mean(dim=0), models.mean(dim=0))
+    bound = second_eigenvalue(matrix) * consensus_distance(models)
+    assert consensus_distance(mixed) <= bound + 1e-12
+    # and no faster: the slowest mode contracts exactly so
+    slowest = torch.linalg.eigh(matrix).eigenvectors
+    values = torch.linalg.eigvalsh(matrix)
+    order = values.abs().argsort()
+    mode = slowest[:, order[-2], None]
+    expected = second_eigenvalue(matrix) * consensus_distance(mode)
+    assert consensus_distance(matrix @ mode) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("pattern", ["fixed", "random"])
+@given(learners=SIZES, seed=st.integers(0, 99))
+def test_random_pairs_contract_the_expected_square_as_their_mean_matrix_says(
+    pattern, learners, seed
+):
+    models = drawn(learners, seed=seed)
+    matrices = [pair_matrix(learners, [edge]) for edge in edges(learners, pattern)]
+    squares = [consensus_distance(matrix @ models) ** 2 for matrix in matrices]
+    bound = second_eigenvalue(sum(matrices) / len(matrices)) * consensus_distance(models) ** 2
+    assert sum(squares) / len(squares) <= bound + 1e-12
+
+
+@pytest.mark.parametrize("pattern", ["fixed", "random"])
+@given(learners=SIZES)
+def test_pairs_join_active_with_passive_and_connect_all(pattern, learners):
+    pairs = edges(learners, pattern)
+    assert all(is_active(a) and not is_active(b) for a, b in pairs)
+    for rank in range(learners):
+        mine = [b if a == rank else a for a, b in pairs if rank in (a, b)]
+        assert sorted(mine) == sorted(partners(rank, learners, pattern))
+    reached = {0}
+    for _ in range(learners):
+        reached |= {x for pair in pairs if reached & set(pair) for x in pair}
+    assert reached == set(range(learners))
+
+
+@given(learners=SIZES, seed=st.integers(0, 9))
+def test_neighbours_take_turns_and_random_partners_differ(learners, seed):
+    for rank in range(0, learners, 2):
+        fixed = [partner(rank, learners, "fixed", n) for n in range(4)]
+        assert set(fixed) == set(partners(rank, learners, "fixed"))
+        random = [partner(rank, learners, "random", n, seed) for n in range(60)]
+        assert random == [partner(rank, learners, "random", n, seed) for n in range(60)]
+        assert set(random) == set(partners(rank, learners, "random"))
+
+
+def test_a_first_round_on_a_fixed_ring_pairs_everybody():
+    for learners in (2, 4, 6, 8):
+        chosen = [partner(rank, learners, "fixed", 0) for rank in range(0, learners, 2)]
+        assert sorted(chosen) == list(range(1, learners, 2))
+
+
+@given(SIZES, st.integers(0, 99))
+def test_learners_average_as_the_matrices_do(learners, seed):
+    models = drawn(learners, seed=seed)
+    crew = [Learner(model) for model in models]
+    for number in range(6):
+        for rank in range(0, learners, 2):
+            other = partner(rank, learners, "random", number, seed)
+            crew[rank].finish(crew[other].answer(crew[rank].weights()))
+            models = pair_matrix(learners, [(rank, other)]) @ models
+    got = torch.stack([learner.weights() for learner in crew])
+    assert torch.allclose(got, models)
+    assert consensus_distance(got) < consensus_distance(drawn(learners, seed=seed)) or learners == 1
+
+
+def test_pair_matrix_by_hand():
+    assert pair_matrix(3, [(0, 2)]).tolist() == [[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]]
+    for a, b in itertools.combinations(range(4), 2):
+        assert pair_matrix(4, [(a, b)]).diagonal().sum() == 3

@@ -1,0 +1,236 @@
+"""Synchronous methods in real processes over gloo, on a tiny model."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.parallel.tiny import Job, TinyData, train, with_method
+from toolkit.parallel.config import BmufConfig, GtcConfig, ParallelError, make_strategy
+from toolkit.stages import watch
+from toolkit.train.batch import Batch
+from toolkit.train.observer import Epochwise
+
+METHODS = {
+    "ssgd": with_method("ssgd"),
+    "scpsgd": with_method("scpsgd"),
+    "gtc": with_method("gtc", gtc=GtcConfig(threshold=2.0)),
+    "gtc adapted": with_method("gtc", gtc=GtcConfig(0.1, "mean", density=0.1)),
+    "bmuf": with_method("bmuf", bmuf=BmufConfig(block=5)),
+    "bmuf averaging": with_method("bmuf", bmuf=BmufConfig(5, nbm="seed", optimizer="average")),
+}
+
+
+class Pairs(TinyData):
+    """What two workers see in a step, as one batch."""
+
+    def steps(self, epoch, ranks=1):
+        return self.number // 2
+
+    def batch(self, epoch, index):
+        a, b = (TinyData.batch(self, epoch, 2 * index + i) for i in range(2))
+        names = ("inputs", "targets", "weights", "lengths")
+        joined = {name: torch.cat([getattr(a, name), getattr(b, name)]) for name in names}
+        return Batch(a.ids + b.ids, **joined, frames=a.frames + b.frames)
+
+
+class EveryStep(Epochwise):
+    """Stores a checkpoint after every step, whatever the strategy prefers."""
+
+    def after_step(self, trainer, batch, stats, overdue):
+        trainer.checkpoint()
+
+
+def stored_every_step(out, parallel, data):
+    from toolkit.train.loop import Trainer
+
+    def trainer(*arguments, **options):
+        return Trainer(*arguments, **options, observer=EveryStep())
+
+    return train(out, parallel, data, trainer=trainer, momentum=0.9)
+
+
+def die(rank, epoch, step):
+    if (rank, epoch, step) == (1, 1, 7):
+        time.sleep(1.0)  # until it can be seen that this one is there
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def close(a, b, tolerance=1e-4):
+    return all(np.allclose(a[name], b[name], atol=tolerance) for name in a if "running" not in name)
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory):
+    return tmp_path_factory.mktemp("workers")
+
+
+@pytest.fixture(scope="module")
+def whole(memory):
+    """What each method leads to with two workers, uninterrupted."""
+    done = {}
+
+    def run(name):
+        if name not in done:
+            done[name] = Job(2, train, memory / name, METHODS[name], momentum=0.9).wait()
+        return done[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_workers_end_with_the_same_bits_and_have_learnt(whole, name):
+    first, second = whole(name)
+    assert equal(first["weights"], second["weights"])
+    assert first["history"] == second["history"]
+    assert first["score"] >= 0.9
+    assert first["history"][-1]["bytes_per_step"] > 0
+
+
+def test_ssgd_is_training_with_twice_the_batch(whole, tmp_path):
+    alone = train(tmp_path, data=Pairs(), momentum=0.9)
+    found = whole("ssgd")[0]
+    assert close(found["weights"], alone["weights"])
+    for ours, theirs in zip(found["history"], alone["history"], strict=True):
+        for key in ("loss", "accuracy", "valid_loss", "valid_accuracy", "rate"):
+            assert ours[key] == pytest.approx(theirs[key], abs=1e-4), key
+    assert not np.allclose(alone["weights"]["output.weight"], 0)
+
+
+def test_methods_that_are_the_same_at_their_limits(memory, tmp_path):
+    free = {"max_gradient_norm": 1e9, "momentum": 0.9}
+    methods = {
+        "ssgd": with_method("ssgd"),
+        "scpsgd": with_method("scpsgd"),
+        "gtc": with_method("gtc", gtc=GtcConfig(threshold=0.0)),
+        "bmuf": with_method("bmuf", bmuf=BmufConfig(1, momentum=0.0, rate=0.5)),
+    }
+    ends = {n: Job(2, train, tmp_path / n, m, **free).wait()[0] for n, m in methods.items()}
+    for name, end in ends.items():
+        assert close(end["weights"], ends["ssgd"]["weights"]), name
+
+
+def test_bytes_sent_are_counted(whole):
+    size = sum(w.size for n, w in whole("ssgd")[0]["weights"].items() if "running" not in n)
+    steps, once = 24, 2 * 4 * 6  # running averages, for validation after each epoch
+    assert whole("ssgd")[0]["sent"] == once + steps * 4 * (size + 1)
+    blocks = 2 * 3  # 12 steps per epoch: 5, 5 and 2
+    assert whole("bmuf")[0]["sent"] == once + blocks * 4 * size
+    assert whole("bmuf averaging")[0]["sent"] == once + 2 * blocks * 4 * size  # and the momentum
+    gtc = whole("gtc")[0]
+    assert steps * 20 < gtc["sent"] - once <= steps * (20 + 4 * -(-size // 16))  # at most a bitmap
+
+
+@pytest.mark.parametrize("name", ["ssgd", "gtc", "bmuf"])
+def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
+    whole, name, tmp_path
+):
+    started = time.monotonic()
+    job = Job(2, train, tmp_path, METHODS[name], TinyData(hook=die), momentum=0.9)
+    first, second = job.wait()
+    assert time.monotonic() - started < 60
+    assert second is None
+    assert first.startswith(f"WorkerLostError: worker 1 (process {job.processes[1].pid} on ")
+    assert "was killed" in first
+    assert "The same command continues" in first
+    assert job.exit_codes() == [1, -signal.SIGKILL]
+    assert list(tmp_path.glob("checkpoints/epoch-*"))
+    resumed = Job(2, train, tmp_path, METHODS[name], momentum=0.9).wait()
+    for ours, theirs in zip(resumed, whole(name), strict=True):
+        assert equal(ours["weights"], theirs["weights"])
+        assert ours["history"] == theirs["history"]
+        assert ours["sent"] == theirs["sent"]
+
+
+def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
+    method = METHODS["bmuf"]
+    expected = Job(2, stored_every_step, tmp_path / "whole", method, TinyData()).wait()
+    Job(2, stored_every_step, tmp_path / "run", method, TinyData(hook=die)).wait()
+    resumed = Job(2, stored_every_step, tmp_path / "run", method, TinyData()).wait()
+    assert equal(resumed[0]["weights"], expected[0]["weights"])
+    assert resumed[0]["history"] == expected[0]["history"]
+
+
+@pytest.mark.parametrize(("name", "number"), [("gtc", 1), ("gtc", 3), ("bmuf", 3), ("scpsgd", 1)])
+def test_it_goes_on_with_another_number_of_workers(whole, name, number, tmp_path):
+    Job(2, train, tmp_path, METHODS[name], TinyData(hook=die), momentum=0.9).wait()
+    ends = Job(number, train, tmp_path, METHODS[name], momentum=0.9).wait()
+    assert len(ends) == number
+    for end in ends:
+        assert equal(end["weights"], ends[0]["weights"])
+    assert ends[0]["history"][0] == whole(name)[0]["history"][0]
+    assert ends[0]["history"][1]["valid_accuracy"] >= 0.9
+
+
+def stopped(out, parallel, how):
+    log = os.open(out / f"log-{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 2)
+    watch.SILENCE = 8.0 if how == "stops" else 30.0
+    parallel = replace(parallel, timeout=25.0 if how == "stops" else 8.0)
+
+    def hook(rank, epoch, step):
+        if (rank, epoch, step) == (1, 0, 6):
+            if how == "stops":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(1000)
+
+    return train(out, parallel, TinyData(hook=hook))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("stops", "has given no sign of life for 8 s"), ("hangs", "hangs, or is slower than")],
+)
+def test_a_worker_that_hangs_is_named(how, told, tmp_path):
+    job = Job(2, stopped, tmp_path, METHODS["ssgd"], how)
+    while job.processes[0].is_alive():
+        time.sleep(0.05)
+    os.kill(job.processes[1].pid, signal.SIGKILL)
+    job.wait()
+    told_by_first = (tmp_path / "log-0").read_text()  # it may have been ended within an exchange
+    assert f"worker 1 (process {job.processes[1].pid} on " in told_by_first
+    assert told in told_by_first
+    assert "The same command continues" in told_by_first
+    assert job.exit_codes()[0] == 1
+
+
+def broken(out, parallel):
+    data = TinyData()
+    make = data.batch
+
+    def batch(epoch, index):
+        found = make(epoch, index)
+        if index == 7:  # of worker 1
+            found.inputs[0, 0, 0] = float("nan")
+        return found
+
+    data.batch = batch
+    return train(out, parallel, data)
+
+
+@pytest.mark.parametrize("name", ["ssgd", "gtc"])
+def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
+    ends = Job(2, broken, tmp_path, METHODS[name]).wait()
+    for end in ends:
+        assert "not finite in epoch 1" in end
+    assert "batch of 7;" in ends[1]
+    assert "bad_batch-1.safetensors" in ends[1]
+    assert (tmp_path / "checkpoints/bad_batch-1.safetensors").exists()
+
+
+def test_one_process_needs_nothing_and_several_need_a_method(monkeypatch):
+    assert make_strategy(METHODS["gtc"]).part() == (0, 1)
+    for name in ("RANK", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ParallelError, match="started 4 processes"):
+        make_strategy(with_method("single"))

@@ -1,0 +1,172 @@
+"""A tiny training for several processes, and the processes, which a server forks quickly."""
+
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+import toolkit.parallel.bmuf
+import toolkit.parallel.gtc
+import toolkit.parallel.ssgd  # noqa: F401
+from toolkit.parallel.config import ParallelConfig, make_strategy
+from toolkit.parallel.strategy import SingleProcess
+from toolkit.stages import ranks
+from toolkit.train.batch import Batch
+from toolkit.train.config import TrainerConfig
+from toolkit.train.loop import Trainer
+from toolkit.train.objectives import CrossEntropy
+
+CLASSES, DIMENSION = 5, 6
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.parallel.tiny"])
+
+
+class Running(torch.nn.Module):
+    """Keeps a running average of its input, which differs from worker to worker."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(DIMENSION))
+
+    def forward(self, x):
+        if self.training:
+            self.mean += 0.1 * (x.detach().mean(dim=(0, 1)) - self.mean)
+        return x
+
+
+class TinyModel(torch.nn.Module):
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.running = Running()
+        self.hidden = torch.nn.Linear(DIMENSION, 8)
+        self.output = torch.nn.Linear(8, CLASSES)
+
+    def forward(self, x, lengths=None):
+        return self.output(torch.tanh(self.hidden(self.running(x)))), None
+
+
+@dataclass
+class TinyData:
+    """Batches of points around a centre of their class; those after `wait_at` take long."""
+
+    number: int = 24
+    seed: int = 1
+    hook: object = None
+
+    def steps(self, epoch, ranks=1):
+        return self.number // ranks
+
+    def batches(self, epoch, start=0, rank=0, ranks=1):
+        for step in range(start, self.steps(epoch, ranks)):
+            if self.hook is not None:
+                self.hook(rank, epoch, step)
+            yield self.batch(epoch, step * ranks + rank)
+
+    def batch(self, epoch, index):
+        g = torch.Generator().manual_seed(1000 * self.seed + 100 * epoch + index)
+        centres = torch.randn(
+            CLASSES, DIMENSION, generator=torch.Generator().manual_seed(self.seed)
+        )
+        targets = torch.randint(CLASSES, (4, 5), generator=g)
+        inputs = centres[targets] + 0.5 * torch.randn(4, 5, DIMENSION, generator=g)
+        lengths = torch.full((4,), 5)
+        return Batch([f"{index}"] * 4, inputs, targets, torch.ones(4, 5), lengths, 20)
+
+
+def train(
+    out,
+    parallel=None,
+    data=None,
+    seed=0,
+    trainer=Trainer,
+    **settings,
+):
+    """Train and return what is to be compared: weights, history, the strategy's numbers."""
+    torch.set_num_threads(1)
+    settings = {"epochs": 2, "optimizer": "sgd", "initial_rate": 0.2, "final_rate": 0.1} | settings
+    config = TrainerConfig(checkpoint_seconds=0, parallel=parallel or ParallelConfig(), **settings)
+    strategy = make_strategy(config.parallel) if parallel else SingleProcess()
+    model = TinyModel(seed)
+    data = data or TinyData()
+    valid = [TinyData(seed=1).batch(99, index) for index in range(4)]
+    run = trainer(model, CrossEntropy(), data, config, Path(out), valid=valid, strategy=strategy)
+    record = run.run()
+    sent = getattr(getattr(strategy, "workers", None), "sent", 0)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    timed = ("seconds", "frames_per_second", "data_wait")
+    history = [{k: v for k, v in r.items() if k not in timed} for r in run.history]
+    return {"weights": weights, "score": record["score"], "history": history, "sent": sent}
+
+
+class Job:
+    """Processes that each call `function(*arguments)` as one rank of torchrun's."""
+
+    def __init__(self, number, function, *arguments, **options):
+        self.results = context.Queue()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.processes = []
+        for rank in range(number):
+            place = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": number,
+                "LOCAL_WORLD_SIZE": number,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }
+            call = (self.results, place, function, arguments, options)
+            self.processes.append(context.Process(target=_work, args=call))
+            self.processes[-1].start()
+
+    def wait(self, seconds=60):
+        """Return what each rank returned, or the text of its exception; None for one killed."""
+        found = [None] * len(self.processes)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                rank, value = self.results.get(timeout=0.05)
+                found[rank] = value
+            except queue.Empty:
+                if not any(process.is_alive() for process in self.processes):
+                    break
+        for process in self.processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        assert time.monotonic() < end, f"not done after {seconds} s: {found}"
+        return found
+
+    def exit_codes(self):
+        return [process.exitcode for process in self.processes]
+
+
+def _work(results, place, function, arguments, options):
+    os.environ.update({name: str(value) for name, value in place.items()})
+    status = 1
+    try:
+        results.put((place["RANK"], function(*arguments, **options)))
+        status = 0
+    except SystemExit as exit_:
+        status = exit_.code or 0
+    except Exception as error:
+        results.put((place["RANK"], f"{type(error).__name__}: {error}"))
+        sys.excepthook(type(error), error, None)  # as at the end of an interpreter
+    results.close()
+    results.join_thread()
+    if ranks._connection is not None:
+        ranks.connect().watch.leave()  # as at the end of an interpreter
+    os._exit(status)
+
+
+def with_method(method, **changes):
+    return replace(ParallelConfig(), method=method, timeout=20.0, **changes)

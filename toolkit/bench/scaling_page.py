@@ -1,0 +1,278 @@
+"""Simulated trainings as tables, figures and CSVs, beside what was published."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from toolkit.bench.chart import Chart, Series
+from toolkit.bench.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
+from toolkit.bench.published import published
+from toolkit.bench.scaling_studies import (
+    ALONE_HOURS,
+    LEARNERS,
+    STRAGGLER,
+    TABLE1,
+    Frontier,
+    Trained,
+    Variation,
+)
+from toolkit.parallel.simulator import Outcome
+from toolkit.stages.files import write_atomically
+
+NAMES = {
+    "ssgd": "S-SGD",
+    "scpsgd": "SCPSGD",
+    "gtc": "GTC",
+    "bmuf": "BMUF",
+    "asgd": "A-SGD",
+    "adpsgd": "ADPSGD",
+    "adpsgd random": "ADPSGD, random ring",
+    "adpsgd delayed": "ADPSGD, delay by one",
+    "hadpsgd": "H-ADPSGD",
+}
+Values = Mapping[str, object]
+
+
+def outcome_values(outcome: Outcome) -> dict[str, object]:
+    """What a CSV holds of a training."""
+    return {
+        "method": NAMES[outcome.method],
+        "workers": outcome.workers,
+        "speedup": round(outcome.speedup, 3),
+        "efficiency": round(outcome.efficiency, 4),
+        "bytes_per_step": round(outcome.bytes_per_step),
+        "bytes_between_hosts_per_step": round(outcome.between / outcome.minibatches),
+        "computation_by_communication": round(outcome.ratio, 3),
+        "density": outcome.density,
+        "loss": outcome.loss,
+        "accuracy": outcome.accuracy,
+    }
+
+
+class Results:
+    """Collects studies: their tables to print, their CSVs and their sections of the page."""
+
+    def __init__(self, inputs: Sequence[str]) -> None:
+        self._inputs = inputs
+        self._page = Page("Scaling", "Simulated data-parallel training.")
+        self._files: dict[str, str] = {}
+
+    def table1(self, outcomes: Sequence[Outcome], variations: Sequence[Variation]) -> None:
+        """Add Table I (C31), and what makes its shape."""
+        single, *others = outcomes
+        theirs = {(row[0], row[1]): row[2:] for row in published("C31").rows}
+        values = []
+        for outcome in others:
+            accuracy, speedup = theirs[NAMES[outcome.method], outcome.workers]
+            relative = 100 * (outcome.accuracy / single.accuracy - 1)
+            values.append(
+                {
+                    **outcome_values(outcome),
+                    "relative_accuracy": round(relative, 3),
+                    "published_speedup": speedup,
+                    "published_relative_accuracy": accuracy,
+                }
+            )
+        self._files["table1.csv"] = comma_separated([outcome_values(single), *values][1:])
+        table = _table(
+            "Frame accuracy relative to one worker, and speed-up (C31)",
+            {
+                "method": "method",
+                "workers": "workers",
+                "relative_accuracy": "accuracy, %",
+                "published_relative_accuracy": "published",
+                "speedup": "speed-up",
+                "published_speedup": "published",
+                "efficiency": "efficiency",
+                "bytes_per_step": "bytes per step",
+            },
+            values,
+            f"One worker: accuracy {100 * single.accuracy:.2f} %. " + " ".join(self._inputs),
+        )
+        rows = [_variation_values(variation) for variation in variations]
+        self._files["table1_inputs.csv"] = comma_separated(rows)
+        shape = _table(
+            "Speed-up by what is put in: what makes the shape",
+            {key: key for key in rows[0]},
+            rows,
+            "Time alone is simulated, with one input changed in each row.",
+        )
+        lines = []
+        for colour, (method, workers) in enumerate(TABLE1.items()):
+            name = NAMES[method]
+            ours = [o.speedup for o in others if o.method == method]
+            lines.append(Series(name, workers, ours, colour, markers=True))
+            paper = [theirs[name, n][1] for n in workers]
+            lines.append(Series(f"{name}, published", workers, paper, colour, dashed=True))
+        chart = Chart("Speed-up by number of workers", "workers", "speed-up", lines)
+        self._add(
+            "table1", "Table I", [table, shape], [figure(chart, "Speed-up against one worker")]
+        )
+
+    def ibm(self, outcomes: Sequence[Outcome]) -> None:
+        """Add the hours of (B5) and the computation/communication ratio (B6)."""
+        theirs = {(row[0], row[1]): row[2] for row in published("B5").rows}
+        rows = []
+        for outcome in outcomes:
+            learners = 8 if outcome.method != "hadpsgd" else 1
+            models = 0 if outcome.method == "ssgd" else learners
+            rows.append(
+                {
+                    **outcome_values(outcome),
+                    "hours": round(ALONE_HOURS / outcome.speedup, 2),
+                    "published_hours": theirs.get((NAMES[outcome.method], outcome.workers)),
+                    "models_averaged_per_host_and_step": models,
+                }
+            )
+        self._files["ibm.csv"] = comma_separated(rows)
+        table = _table(
+            "2,000 h, 16 epochs, batch 128 per GPU, 8 GPUs per host, 100 Gbit/s (B4, B5)",
+            {
+                "method": "method",
+                "workers": "workers",
+                "hours": "hours",
+                "published_hours": "published",
+                "efficiency": "efficiency",
+                "bytes_between_hosts_per_step": "bytes between hosts per step",
+                "computation_by_communication": "computation / communication",
+                "models_averaged_per_host_and_step": "models averaged per host and step",
+            },
+            rows,
+            f"One GPU: {ALONE_HOURS:g} h. What averaging costs a host's memory and processors is "
+            "counted in models (B6), not in seconds.",
+        )
+        self._add("ibm", "H-ADPSGD's cluster", [table], [])
+
+    def stragglers(self, pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
+        """Add what a slow worker does to each method."""
+        rows = [
+            {
+                "method": NAMES[even.method],
+                "speedup": round(even.speedup, 2),
+                "speedup_with_straggler": round(slow.speedup, 2),
+                "kept": round(slow.speedup / even.speedup, 3),
+            }
+            for even, slow in pairs
+        ]
+        self._files["stragglers.csv"] = comma_separated(rows)
+        table = _table(
+            f"{LEARNERS} workers, one of them {STRAGGLER:g} times as slow",
+            {
+                "method": "method",
+                "speedup": "speed-up, equal workers",
+                "speedup_with_straggler": "with the slow one",
+                "kept": "kept",
+            },
+            rows,
+            "Workers of the asynchronous methods take minibatches as they come to them; "
+            "a node of H-ADPSGD is as slow as its slowest worker.",
+        )
+        self._add("stragglers", "A slow worker", [table], [])
+
+    def frontier(self, study: Frontier, trained: Sequence[Trained]) -> None:
+        """Add held-out loss by epoch and batch (B2), and the largest good batches."""
+        baseline = trained[0].outcome.loss
+        reached = study.reached(trained)
+        rows = [
+            {
+                "method": NAMES[t.method],
+                "batch": t.batch,
+                "loss": round(t.outcome.loss, 4),
+                "by_baseline": round(t.outcome.loss / baseline, 4),
+                "accuracy": round(t.outcome.accuracy, 4),
+                "consensus_distance": t.outcome.spread,
+            }
+            for t in trained
+        ]
+        self._files["frontier.csv"] = comma_separated(rows)
+        self._files["frontier_curves.csv"] = comma_separated(
+            {"method": NAMES[t.method], "batch": t.batch, "epoch": round(e, 3), "loss": loss}
+            for t in trained
+            for e, loss, _ in t.outcome.curve
+        )
+        theirs = {row[0]: row[1] for row in published("B2").rows}
+        first = reached["scpsgd"]
+        table = _table(
+            f"Largest batch whose loss is within {100 * study.tolerance:g} % of batch "
+            f"{study.smallest}'s on one worker",
+            {
+                "method": "method",
+                "batch": "batch",
+                "ratio": "by SCPSGD's",
+                "published": "published",
+                "published_ratio": "by SCPSGD's",
+            },
+            [
+                {
+                    "method": NAMES[method],
+                    "batch": batch,
+                    "ratio": round(batch / first, 2),
+                    "published": theirs.get(NAMES[method]),
+                    "published_ratio": round(theirs[NAMES[method]] / theirs["SCPSGD"], 2)
+                    if NAMES[method] in theirs
+                    else None,
+                }
+                for method, batch in reached.items()
+            ],
+            f"{LEARNERS} learners, {study.epochs} epochs, learning rate {study.rate:g} at batch "
+            f"{study.smallest} and in proportion to it.",
+        )
+        parts = []
+        for method in study.methods:
+            mine = [trained[0], *(t for t in trained if t.method == method)]
+            lines = [
+                Series(
+                    "one worker" if t is trained[0] else f"batch {t.batch}",
+                    [point[0] for point in t.outcome.curve],
+                    [point[1] for point in t.outcome.curve],
+                    colour,
+                    dashed=t is trained[0],
+                )
+                for colour, t in enumerate(mine)
+            ]
+            chart = Chart(f"Held-out loss, {NAMES[method]}", "epoch", "held-out loss", lines)
+            parts.append(figure(chart, NAMES[method]))
+        self._add("frontier", "Large batches", [table], parts)
+
+    def write(self, out: Path) -> None:
+        """Write the page and the CSVs into a folder."""
+        for name, text in self._files.items():
+            write_atomically(out / name, text)
+        write_atomically(out / "scaling.html", self._page.html())
+
+    def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[str]) -> None:
+        for table in tables:
+            table.print()
+        self._page.add(Section(name, title, parts=[*(t.html() for t in tables), *parts]))
+
+
+def _variation_values(variation: Variation) -> dict[str, object]:
+    values: dict[str, object] = {"input": variation.name}
+    for method, speedups in (("gtc", variation.gtc), ("bmuf", variation.bmuf)):
+        for workers, speedup in zip(TABLE1[method], speedups, strict=True):
+            values[f"{NAMES[method]} {workers}"] = round(speedup, 2)
+    return {**values, "GTC is fastest with": variation.peak}
+
+
+def _table(title: str, columns: Mapping[str, str], rows: Sequence[Values], note: str = "") -> Table:
+    """Make a table of the columns (key: heading) of rows."""
+    return Table(
+        title,
+        [Column(heading) for heading in columns.values()],
+        [Row([Cell(text) for text in _texts(columns, row)]) for row in rows],
+        note,
+    )
+
+
+def _texts(columns: Mapping[str, str], row: Values) -> Iterator[str]:
+    for key in columns:
+        value = row[key]
+        whole = isinstance(value, float) and value == int(value) and abs(value) >= 1000
+        yield (
+            ""
+            if value is None
+            else f"{int(value):,}"
+            if whole
+            else f"{value:,}"
+            if isinstance(value, int)
+            else str(value)
+        )

@@ -1,0 +1,205 @@
+"""Simulated trainings: Table I (C31), the clusters of (B4), large batches (B2), stragglers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.parallel.config import BmufConfig, GtcConfig
+from toolkit.parallel.simulator import Outcome, Scenario, StepTimes, simulate
+from toolkit.parallel.simulator_network import Network
+from toolkit.parallel.simulator_task import FrameTask
+
+TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}
+"""Methods and numbers of workers of the paper's table (C31)."""
+REAL_BLOCK = 100
+"""Minibatches of a block of BMUF (C29)."""
+SHORT = 2560
+"""Minibatches of a simulation of time alone."""
+LEARNERS = 16
+"""Of the studies of large batches and stragglers."""
+STRAGGLER = 10.0
+"""How many times slower the slow worker is."""
+Report = Callable[[str], None]
+
+
+def table1_scenario(
+    minibatches: int, block: int, threshold: float, shares: Sequence[float]
+) -> Scenario:
+    """Describe Table I's trainings: 16 GPUs per host, hosts that share 25 Gbit/s (C25).
+
+    A minibatch of 64 chunks of 32 frames is 0.3 TFLOP, what such a GPU does in about 0.3 s. The
+    spread of the workers' speeds fits the published speed-ups of BMUF, whose workers hardly
+    communicate.
+
+    Args:
+      minibatches: of the small task.
+      block: of BMUF in the small task; it stands for one of 100 minibatches (C29).
+      threshold: tau of GTC on the small task, which decides the share of elements sent.
+      shares: how step times vary, see `StepTimes`.
+    """
+    return Scenario(
+        minibatches=minibatches,
+        stands_for=REAL_BLOCK / block,
+        warmup=0.02,
+        times=StepTimes(0.3, tuple(shares), spread=0.11),
+        network=Network(per_host=16, core=25.0),
+        gtc=GtcConfig(threshold=threshold),
+        bmuf=BmufConfig(block=block),
+    )
+
+
+def table1(scenario: Scenario, task: FrameTask | None, report: Report) -> list[Outcome]:
+    """Train with one worker, then with each method and number of workers of Table I."""
+    outcomes = []
+    for method, workers in [("ssgd", 1), *((m, n) for m in TABLE1 for n in TABLE1[m])]:
+        outcomes.append(simulate(method, workers, scenario, task))
+        report(f"{method}, {workers} workers")
+    return outcomes
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Table I's speed-ups of GTC and BMUF with an input changed."""
+
+    name: str
+    gtc: tuple[float, ...]
+    bmuf: tuple[float, ...]
+
+    @property
+    def peak(self) -> int:
+        """Number of workers with which GTC is fastest."""
+        return TABLE1["gtc"][max(range(len(self.gtc)), key=lambda i: self.gtc[i])]
+
+
+def variations(scenario: Scenario, density: float) -> list[Variation]:
+    """Find what makes the shape of Table I: simulate time alone, with one input changed at a time.
+
+    Args:
+      scenario: of the table.
+      density: share of the elements that GTC sent in it.
+    """
+    times, network = scenario.times, scenario.network
+    base = replace(scenario, minibatches=SHORT, density=density)
+    changed = {
+        "as in the table": base,
+        "hosts joined by a switch that carries all": replace(
+            base, network=replace(network, core=0.0)
+        ),
+        "100 Gbit/s between hosts": replace(
+            base, network=replace(network, between=100.0, core=100.0)
+        ),
+        "a third of the elements sent": replace(base, density=density / 3),
+        "minibatches of three times the time": replace(
+            base, times=replace(times, seconds=3 * times.seconds)
+        ),
+        "8 workers per host": replace(base, network=replace(network, per_host=8)),
+        "workers equally fast": replace(base, times=replace(times, spread=0.0)),
+    }
+    return [
+        Variation(
+            name, *(tuple(simulate(m, n, s, None).speedup for n in TABLE1[m]) for m in TABLE1)
+        )
+        for name, s in changed.items()
+    ]
+
+
+ALONE_HOURS = 208.0
+"""Of one V100: 40 times 5.2 h (B5)."""
+IBM_WEIGHTS = 43_300_000
+"""6 bidirectional LSTM layers of 2 x 512 cells, 260 inputs, a layer of 256, 32,000 outputs."""
+IBM_MINIBATCHES = 16 * 2000 * 360_000 / (128 * 21)
+"""16 epochs of 2,000 h (B4) in minibatches of 128 stretches of 21 frames."""
+
+
+def ibm(shares: Sequence[float]) -> list[Outcome]:
+    """Simulate the time of (B5): 8 GPUs per host, 100 Gbit/s between hosts, batch 128 per GPU."""
+    scenario = Scenario(
+        minibatches=SHORT,
+        model_bytes=4 * IBM_WEIGHTS,
+        times=StepTimes(ALONE_HOURS * 3600 / IBM_MINIBATCHES, tuple(shares)),
+        network=Network(per_host=8, between=100.0),
+    )
+    cases = [("ssgd", 32), ("adpsgd", 32)]
+    cases += [(method, 64) for method in ("ssgd", "adpsgd", "adpsgd random", "hadpsgd")]
+    return [simulate(method, workers, scenario, None) for method, workers in cases]
+
+
+def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
+    """Simulate time with equal workers and with one ten times as slow, for each method."""
+    found = []
+    methods = ("ssgd", "gtc", "bmuf", "adpsgd delayed", "asgd", "hadpsgd", "adpsgd")
+    for method in methods:
+        pair = []
+        for slow in ({}, {LEARNERS - 1: STRAGGLER}):
+            scenario = Scenario(
+                minibatches=SHORT,
+                times=StepTimes(0.3, tuple(shares), slow=slow),
+                network=Network(per_host=4),
+            )
+            pair.append(simulate(method, LEARNERS, scenario, None))
+        found.append((pair[0], pair[1]))
+    return found
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training of the study of large batches."""
+
+    method: str
+    batch: int
+    """Samples of all learners together."""
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """How large batches may be (B2)."""
+
+    smallest: int = 64
+    """Batch of the baseline, one worker."""
+    largest: int = 16_384
+    rate: float = 0.1
+    """Learning rate of the baseline; it grows in proportion to the batch."""
+    epochs: int = 8
+    warmup: float = 0.1
+    """Share of the data over which learning rates climb."""
+    tolerance: float = 0.05
+    """A batch is as good as the baseline when its held-out loss is at most so much higher."""
+    methods: tuple[str, ...] = ("scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
+
+    def trained(self, task: FrameTask, report: Report) -> Iterator[Trained]:
+        """Train the baseline, then every method with every batch."""
+        yield self._train("ssgd", self.smallest, task)
+        report(f"one worker, batch {self.smallest}")
+        batch = 4 * self.smallest
+        while batch <= self.largest:
+            for method in self.methods:
+                yield self._train(method, batch, task)
+                report(f"{method}, batch {batch}")
+            batch *= 2
+
+    def reached(self, trained: Sequence[Trained]) -> dict[str, int]:
+        """Find each method's largest batch up to which all are as good as the baseline."""
+        limit = (1 + self.tolerance) * trained[0].outcome.loss
+        found = {}
+        for method in self.methods:
+            good = [t.outcome.loss <= limit for t in trained if t.method == method]
+            batches = [t.batch for t in trained if t.method == method]
+            count = good.index(False) if False in good else len(good)
+            found[method] = batches[count - 1] if count else self.smallest
+        return found
+
+    def _train(self, method: str, batch: int, task: FrameTask) -> Trained:
+        """Synchronous methods compute one gradient of the whole batch, which is the same."""
+        joint = method in ("ssgd", "scpsgd")
+        learners = 1 if joint else LEARNERS
+        rate = self.rate * batch / self.smallest / learners
+        scenario = Scenario(
+            minibatches=self.epochs * task.frames * learners // batch,
+            frames=batch // learners,
+            rate=rate,
+            final_rate=rate / 30,
+            max_rate=float("inf"),
+            warmup=self.warmup,
+        )
+        outcome = simulate(method, learners, scenario, task, points=self.epochs)
+        return Trained(method, batch, outcome)

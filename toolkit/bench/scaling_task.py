@@ -1,0 +1,89 @@
+"""What the simulated workers train on, and how long real steps of training take here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import process_time
+
+import torch
+
+from toolkit.align.store import AlignmentStore, LowRateAlignments
+from toolkit.features.lfr import centre, stack
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.simulator_task import (
+    Frames,
+    FrameTask,
+    SyntheticConfig,
+    synthetic_frames,
+)
+from toolkit.train.corpus import held_out
+
+MOST_FRAMES = 500_000
+VALID_UTTERANCES = 100
+
+
+def make_task(run: Path | None, seed: int = 0) -> FrameTask:
+    """Make the frames to classify: low-rate frames of a finished run directory, or made-up ones.
+
+    Args:
+      run: with `fbank`, `ali`, `senones` and `sat`; None for frames drawn from Gaussians.
+      seed: of weights and order.
+    """
+    if run is None:
+        return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
+    store = FeatureStore(run / "fbank" / "train")
+    alignments = LowRateAlignments(
+        AlignmentStore(run / "ali"),
+        Topology.load(run / "sat" / "topology.json"),
+        Senones.load(run / "senones"),
+    )
+    normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
+    names = [name for name in store.ids if name in set(alignments.ids)]
+    aside = held_out(names, VALID_UTTERANCES)
+    train = _frames(store, alignments, normaliser, (n for n in names if n not in aside))
+    valid = _frames(store, alignments, normaliser, (n for n in names if n in aside))
+    return FrameTask(train, valid, seed=seed)
+
+
+def _frames(
+    store: FeatureStore,
+    alignments: LowRateAlignments,
+    normaliser: Normaliser,
+    names: Iterator[str],
+) -> Frames:
+    """Stack the frames of utterances (C5), until there are enough."""
+    inputs, targets, total = [], [], 0
+    for name in names:
+        features = normaliser.apply(store.load(name), store.state(name))
+        inputs.append(stack(features))
+        targets.append(alignments.load(name)[centre(len(features))])
+        total += len(inputs[-1])
+        if total >= MOST_FRAMES:
+            break
+    return Frames(torch.cat(inputs).float(), torch.cat(targets))
+
+
+def measured_shares(steps: int = 60) -> tuple[float, ...]:
+    """Measure how much a training step's processor time varies here: times over their mean.
+
+    The step is that of a small LSTM on chunks of 32 frames; the first steps are not counted.
+    """
+    model = LstmModel(LstmConfig(input_dim=192, hidden=64, layers=2, output_dim=250))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.randn(16, 32 + model.config.lookahead, 192)
+    targets = torch.randint(250, (16 * 32,))
+    times = []
+    for _ in range(steps + 5):
+        before = process_time()
+        logits, _ = model(inputs)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        times.append(process_time() - before)
+    kept = sorted(times[5:])
+    mean = sum(kept) / len(kept)
+    return tuple(time / mean for time in kept)

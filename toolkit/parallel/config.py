@@ -1,0 +1,179 @@
+"""Which method of data-parallel training, and its numbers."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal
+
+import torch
+
+from toolkit.errors import ToolkitError
+from toolkit.parallel.strategy import SingleProcess, Strategy
+from toolkit.stages import ranks
+
+Method = Literal["single", "ssgd", "asgd", "gtc", "bmuf", "adpsgd", "hadpsgd", "scpsgd"]
+CLASSES = {
+    "ssgd": "toolkit.parallel.ssgd:Ssgd",
+    "scpsgd": "toolkit.parallel.ssgd:Scpsgd",
+    "gtc": "toolkit.parallel.gtc:Gtc",
+    "bmuf": "toolkit.parallel.bmuf:Bmuf",
+    "asgd": "toolkit.parallel.asgd:Asgd",
+    "adpsgd": "toolkit.parallel.adpsgd:Adpsgd",
+    "hadpsgd": "toolkit.parallel.hierarchical:HierarchicalAdpsgd",
+}
+"""Where each method's class is; it is called with (config, workers)."""
+
+
+class ParallelError(ToolkitError):
+    """A method that does not fit how the processes were started."""
+
+
+@dataclass(frozen=True)
+class GtcConfig:
+    """Gradient threshold compression (C28; Strom 2015)."""
+
+    threshold: float = 8.0
+    """tau: elements beyond +-tau are sent, as +-tau. 8 (C28), which holds for gradients summed over
+    a minibatch's frames; 0 sends everything as it is, as `ssgd` does."""
+    grad_scale: Literal["sum", "mean"] = "sum"
+    """What the threshold is compared with: gradients of the loss summed over the minibatch of a
+    worker (the paper's), or of its mean, where 8 / frames does the same."""
+    density: float = 0.0
+    """Share of the elements to be sent; the threshold is adapted to it step by step. 0: it stays
+    what it is (the paper)."""
+    dense_fallback: bool = True
+    """Send 2 bits for every element where that is shorter than 32 bits for each element sent, which
+    is when more than a 16th is; the result is the same."""
+
+    def __post_init__(self) -> None:
+        if not self.threshold >= 0:
+            raise ValueError(f"threshold is {self.threshold}, needs to be 0 or more")
+        if self.grad_scale not in ("sum", "mean"):
+            raise ValueError(f"grad_scale is {self.grad_scale!r}, needs to be sum or mean")
+        if not 0 <= self.density < 1:
+            raise ValueError(f"density is {self.density}, needs to be in [0, 1)")
+        if self.density and not self.threshold:
+            raise ValueError("density adapts a threshold, which needs to be above 0")
+
+
+@dataclass(frozen=True)
+class BmufConfig:
+    """Blockwise model update filtering (C29; Chen and Huo 2016)."""
+
+    block: int = 100
+    """Minibatches of each worker between two exchanges; 100 (C29)."""
+    momentum: float | None = None
+    """Block momentum eta; None: 1 - 1/N for N workers."""
+    rate: float = 1.0
+    """C of equation 6; the block learning rate is zeta = C * N * (1 - eta). At least 1 (C29)."""
+    nbm: Literal["seed", "nesterov"] = "nesterov"
+    """Nesterov's step: `seed`, as equation 5 has it, keeps the model that was moved ahead, and goes
+    (1 + eta) * N * C times as far as a worker would alone; `nesterov` keeps the two apart and goes
+    N * C times as far."""
+    warmup: int = 0
+    """First blocks whose models are only averaged; the momentum begins after them."""
+    optimizer: Literal["keep", "reset", "average"] = "keep"
+    """What becomes of the workers' optimizer states at the end of a block: each keeps its own,
+    they begin anew (CNTK), or they are averaged, which sends as many bytes again as the model for
+    every moment that the optimizer has."""
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"block is {self.block}, needs to be at least 1")
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}, needs to be in [0, 1)")
+        if not self.rate > 0:
+            raise ValueError(f"rate is {self.rate}, needs to be above 0")
+        if self.nbm not in ("seed", "nesterov"):
+            raise ValueError(f"nbm is {self.nbm!r}, needs to be seed or nesterov")
+        if self.warmup < 0:
+            raise ValueError(f"warmup is {self.warmup}, needs to be 0 or more")
+        if self.optimizer not in ("keep", "reset", "average"):
+            raise ValueError(f"optimizer is {self.optimizer!r}, needs to be keep, reset or average")
+
+
+@dataclass(frozen=True)
+class AdpsgdConfig:
+    """Asynchronous decentralised SGD, between workers or between nodes (B1, B3)."""
+
+    pattern: Literal["fixed", "random", "delayed"] = "fixed"
+    """Who averages with whom: `fixed`, neighbours on a ring in turn; `random`, on a ring drawn anew
+    each time; `delayed` (delay by one), all with all while they compute the next gradient, which
+    keeps equally fast workers in step with each other and is best for large batches."""
+    node: int = 0
+    """Of `hadpsgd`: workers of a node, which average gradients; 0: those of a host. 8 (B4)."""
+
+    def __post_init__(self) -> None:
+        if self.pattern not in ("fixed", "random", "delayed"):
+            raise ValueError(f"pattern is {self.pattern!r}, needs to be fixed, random or delayed")
+        if self.node < 0:
+            raise ValueError(f"node is {self.node}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class AsgdConfig:
+    """Asynchronous SGD (A19)."""
+
+    parts: int = 0
+    """Gradients, from whichever workers, whose mean makes an update; 0: as many as workers, so that
+    an update is as large as that of `ssgd`. 1 uses each gradient as it comes."""
+    max_gradient_norm: float = 5.0
+    """Longer means are scaled down to this length; the trainer's own limit sees no gradients."""
+
+    def __post_init__(self) -> None:
+        if self.parts < 0:
+            raise ValueError(f"parts is {self.parts}, needs to be 0 or more")
+        if not self.max_gradient_norm > 0:
+            raise ValueError(f"max_gradient_norm is {self.max_gradient_norm}, needs to be above 0")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How the processes that torchrun starts train one model; one process needs none of it."""
+
+    method: Method = "single"
+    """`ssgd`: gradients averaged at every step; `gtc`: compressed gradients; `bmuf`: models at the
+    end of every block; `scpsgd`: models at every step; `adpsgd`, `hadpsgd`: models of neighbours
+    in the background, between single workers or between nodes; `asgd`: gradients without
+    waiting."""
+    gtc: GtcConfig = GtcConfig()
+    """Of `gtc`."""
+    bmuf: BmufConfig = BmufConfig()
+    """Of `bmuf`."""
+    adpsgd: AdpsgdConfig = AdpsgdConfig()
+    """Of `adpsgd` and `hadpsgd`."""
+    asgd: AsgdConfig = AsgdConfig()
+    """Of `asgd`."""
+    timeout: float = 45.0
+    """Seconds that a worker waits for the others in an exchange before it takes them for hung and
+    the training stops; more than the slowest worker is behind."""
+
+    def __post_init__(self) -> None:
+        if self.method != "single" and self.method not in CLASSES:
+            known = ", ".join(["single", *CLASSES])
+            raise ValueError(f"method is {self.method!r}, needs to be one of {known}")
+        if not self.timeout > 0:
+            raise ValueError(f"timeout is {self.timeout}, needs to be above 0")
+
+
+def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") -> Strategy:
+    """Make the strategy of a method; one process trains plainly, whatever the method.
+
+    Args:
+      config: the method and its numbers.
+      device: where the model is trained, "cpu" (gloo) or "cuda" (nccl); each process has a GPU of
+        its own.
+
+    Raises:
+      ParallelError: torchrun started several processes for a training in one.
+    """
+    if ranks.count() == 1:
+        return SingleProcess()
+    if config.method == "single":
+        raise ParallelError(
+            f"torchrun started {ranks.count()} processes, but the training is for one: choose how "
+            "they work together, e.g. --set ce.parallel.method=bmuf, or start it without torchrun"
+        )
+    from toolkit.parallel.launch import Workers
+
+    module, name = CLASSES[config.method].split(":")
+    return getattr(import_module(module), name)(config, Workers(str(device), config.timeout))

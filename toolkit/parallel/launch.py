@@ -1,0 +1,135 @@
+"""The workers of a training: process groups over gloo or nccl, with the bytes counted."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.stages import ranks
+from toolkit.stages.ranks import CONTINUES, WorkerLostError
+
+STARTING = timedelta(minutes=1)
+
+
+class Workers:
+    """All ranks that torchrun started, and the exchanges between them.
+
+    An exchange that a lost worker spoils raises `WorkerLostError`, which names it.
+
+    Args:
+      device: where tensors to exchange are, "cpu" (gloo) or "cuda" (nccl).
+      timeout: seconds to wait for the others in an exchange.
+    """
+
+    def __init__(self, device: str, timeout: float) -> None:
+        self._connection = ranks.connect()
+        self.rank, self.ranks = ranks.number(), ranks.count()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks))
+        """How many ranks are on this host; they are `rank - local_rank` and those after it."""
+        self.cuda = device.startswith("cuda")
+        self.timeout = timedelta(seconds=timeout)
+        if self.cuda:
+            if self.local_ranks > torch.cuda.device_count():
+                raise ToolkitError(
+                    f"{self.local_ranks} workers on a host with {torch.cuda.device_count()} GPUs: "
+                    "start one worker per GPU (torchrun --nproc_per_node), or use --device cpu"
+                )
+            torch.cuda.set_device(self.local_rank)
+        self._connection.meet()  # the others may take longer to read what they train on
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore("groups", self._connection.store),
+                rank=self.rank,
+                world_size=self.ranks,
+                timeout=STARTING,
+            )
+        self._control = self.new_group(range(self.ranks), "gloo")
+        self._group = self.new_group(range(self.ranks)) if self.cuda else self._control
+        self.sent = 0
+        """Bytes that this rank has given to exchanges of weights and gradients."""
+
+    def new_group(self, members: Iterator[int] | range, backend: str | None = None):  # noqa: ANN201
+        """Make a process group; every rank must call this, in the same order.
+
+        Args:
+          members: its ranks.
+          backend: by default nccl for tensors on a GPU, else gloo.
+        """
+        backend = backend or ("nccl" if self.cuda else "gloo")
+        return dist.new_group(list(members), timeout=self.timeout, backend=backend)
+
+    def add_up(self, tensor: Tensor, group: object = None) -> "Pending":
+        """Begin to replace a tensor by its sum over all ranks, which has the same bits on each."""
+        self.sent += tensor.numel() * tensor.element_size()
+        with self.exchange():
+            work = dist.all_reduce(tensor, group=group or self._group, async_op=True)
+        return Pending(self, work, tensor)
+
+    def gather(self, tensor: Tensor, number: float = 0.0) -> tuple[list[Tensor], list[float]]:
+        """Collect tensors of one dimension and of any lengths from all ranks, in their order.
+
+        The shorter ones are filled up on the way, which counts as sent.
+
+        Args:
+          tensor: of at least one element.
+          number: collected along with it.
+        """
+        mine = torch.tensor([len(tensor), number], dtype=torch.float64)
+        found = [torch.empty_like(mine) for _ in range(self.ranks)]
+        with self.exchange():
+            dist.all_gather(found, mine, group=self._control)
+        lengths, numbers = torch.stack(found).T.tolist()
+        longest = int(max(lengths))
+        self.sent += mine.numel() * mine.element_size() + longest * tensor.element_size()
+        padded = torch.nn.functional.pad(tensor, (0, longest - len(tensor)))
+        out = [torch.empty_like(padded) for _ in lengths]
+        with self.exchange():
+            dist.all_gather(out, padded, group=self._group)
+        return [x[: int(length)] for x, length in zip(out, lengths, strict=True)], numbers
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Overwrite a tensor with rank 0's."""
+        with self.exchange():
+            dist.broadcast(tensor, 0, group=self._group)
+
+    def gather_plain(self, value: Any) -> list[Any]:
+        """Collect numbers, strings, lists or dicts from all ranks, in their order."""
+        out = [None] * self.ranks
+        with self.exchange():
+            dist.all_gather_object(out, value, group=self._control)
+        return out
+
+    def barrier(self) -> None:
+        """Wait until every rank is here, however long that takes."""
+        self._connection.meet()
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Around an exchange: find out who is to blame when it fails."""
+        watch = self._connection.watch
+        watch.exchanges += 1
+        try:
+            yield
+        except RuntimeError as error:
+            raise WorkerLostError(f"{watch.explain(error)}. {CONTINUES}") from error
+
+
+class Pending:
+    """An exchange under way."""
+
+    def __init__(self, workers: Workers, work: dist.Work, tensor: Tensor) -> None:
+        self._workers, self._work, self._tensor = workers, work, tensor
+
+    def wait(self) -> Tensor:
+        """Wait for its end and return the tensor."""
+        with self._workers.exchange():
+            self._work.wait()
+        return self._tensor

@@ -1,0 +1,173 @@
+"""Simulated methods whose workers do not keep step: ADPSGD, H-ADPSGD, A-SGD."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from toolkit.parallel.learner import Accumulator, Learner
+from toolkit.parallel.simulator import Outcome, Run
+from toolkit.parallel.simulator_network import Cards
+from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
+
+
+class Clock:
+    """What is due at which virtual time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()  # of what is due at the same time
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Let something happen at a time."""
+        heapq.heappush(self._due, (time, next(self._order), action))
+
+    def run(self) -> None:
+        """Let everything happen, until nothing is due."""
+        while self._due:
+            self.now, _, action = heapq.heappop(self._due)
+            action()
+
+
+class Adpsgd:
+    """ADPSGD between groups of workers that average gradients at every step (B1, B3).
+
+    Args:
+      run: the training.
+      pattern: who averages with whom.
+      group: workers of a learner; 1, or those of a host.
+    """
+
+    def __init__(self, run: Run, pattern: Pattern, group: int) -> None:
+        self._run, self._pattern, self._group = run, pattern, group
+        self._clock, self._cards = Clock(), Cards(run.network)
+        self._count = -(-run.workers // group)
+        initial = run.task.initial() if run.task else torch.zeros(1)
+        self._learners = [Learner(initial) for _ in range(self._count)]
+        self._averagings = [0] * self._count
+        self._busy = [False] * self._count
+        self._wanted = [False] * self._count
+        self._finished = 0.0
+
+    def simulate(self) -> Outcome:
+        """Train to the end; the mean of the models is what comes of it."""
+        run, outcome = self._run, self._run.outcome
+        for number in range(self._count):
+            self._begin(number)
+        self._clock.run()
+        models = torch.stack([learner.weights() for learner in self._learners])
+        outcome.seconds = self._finished
+        outcome.seconds += run.network.all_reduce(run.workers, run.scenario.model_bytes)
+        outcome.between += self._cards.carried
+        mean = models.mean(dim=0)
+        if run.task is None:
+            return outcome
+        outcome.spread = consensus_distance(models) / float(mean.norm())
+        return run.finish(mean)
+
+    def _begin(self, number: int) -> None:
+        """Begin a step of a learner, if there are data left."""
+        run, scenario = self._run, self._run.scenario
+        members = range(number * self._group, min((number + 1) * self._group, run.workers))
+        rate = scenario.rate_at(run.done, run.workers)
+        minibatches = run.take(len(members))
+        if not minibatches:
+            return
+        times = run.draw(members[: len(minibatches)])
+        inside = run.network.all_reduce(len(members), scenario.model_bytes)
+        if len(members) > 1:
+            run.outcome.sent += 2 * (len(members) - 1) * scenario.model_bytes
+        run.outcome.computed += times.sum()
+        run.outcome.communicated += inside * len(members)
+        weights = self._learners[number].weights()
+
+        def end() -> None:
+            if run.task:
+                gradients = run.task.gradients(weights[None], minibatches, scenario.frames)
+                self._learners[number].add(-rate * gradients.mean(dim=0))
+                if run.due:
+                    models = [learner.weights() for learner in self._learners]
+                    run.watch(torch.stack(models).mean(dim=0))
+            self._finished = self._clock.now
+            self._begin(number)
+            self._wanted[number] = True
+            self._average(number)
+
+        self._clock.at(self._clock.now + times.max() + inside, end)
+
+    def _average(self, number: int) -> None:
+        """Begin an averaging, unless one is under way or nobody may be asked."""
+        around = partners(number, self._count, self._pattern)
+        if not (is_active(number) and around and self._wanted[number]) or self._busy[number]:
+            return
+        self._wanted[number], self._busy[number] = False, True
+        other = partner(number, self._count, self._pattern, self._averagings[number])
+        self._averagings[number] += 1
+        began, size = self._clock.now, self._run.scenario.model_bytes
+        ranks = number * self._group, other * self._group
+        asking, asked = self._learners[number], self._learners[other]
+        weights = asking.weights()
+
+        def arrive() -> None:
+            half = asked.answer(weights)
+            back = self._cards.send(self._clock.now, ranks[1], ranks[0], size)
+
+            def finish() -> None:
+                asking.finish(half)
+                self._run.outcome.communicated += 2 * (self._clock.now - began)
+                self._run.outcome.sent += 2 * size
+                self._busy[number] = False
+                self._average(number)
+
+            self._clock.at(back, finish)
+
+        self._clock.at(self._cards.send(began, *ranks, size), arrive)
+
+
+def asgd(run: Run) -> Outcome:
+    """Workers add gradients to an accumulated one at worker 0 and go on at once (A19)."""
+    scenario, task, outcome = run.scenario, run.task, run.outcome
+    clock, cards = Clock(), Cards(run.network)
+    initial = task.initial() if task else torch.zeros(1)
+    optimizer = torch.optim.SGD([nn.Parameter(initial.clone())], lr=1.0)
+    accumulator = Accumulator(initial, optimizer, parts=run.workers)
+
+    def begin(worker: int) -> None:
+        rate = scenario.rate_at(run.done, run.workers)
+        minibatches = run.take(1)
+        if not minibatches:
+            return
+        weights = accumulator.weights()
+        seconds = float(run.draw([worker])[0])
+        outcome.computed += seconds
+
+        def end() -> None:
+            began = clock.now
+
+            def arrive() -> None:
+                if task:
+                    gradient = task.gradients(weights[None], minibatches, scenario.frames)[0]
+                    accumulator.add(gradient, rate)
+                    run.watch(accumulator.weights())
+                back = clock.now
+                if worker:
+                    back = cards.send(back, 0, worker, scenario.model_bytes)
+                    outcome.sent += 2 * scenario.model_bytes
+                    outcome.communicated += back - began
+                outcome.seconds = max(outcome.seconds, back)
+                clock.at(back, lambda: begin(worker))
+
+            there = cards.send(began, worker, 0, scenario.model_bytes) if worker else began
+            clock.at(there, arrive)
+
+        clock.at(clock.now + seconds, end)
+
+    for worker in range(run.workers):
+        begin(worker)
+    clock.run()
+    accumulator.flush()
+    outcome.between = cards.carried
+    return run.finish(accumulator.weights())

@@ -1,0 +1,117 @@
+"""How long the messages of simulated workers take: hosts of several workers, and links."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GIGABIT = 1e9 / 8  # bytes
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts with a network card each, and links between the workers of a host."""
+
+    per_host: int = 16
+    """Workers of a host; 16 GPUs in the machines of Table I (C25), 8 in those of (B4)."""
+    between: float = 25.0
+    """Gbit/s of a host's network card, each way (C25); 100 in (B4)."""
+    core: float = 0.0
+    """Gbit/s of all hosts together, where what connects them is less than the sum of their cards;
+    0: it is not."""
+    inside: float = 300.0
+    """Gbit/s of a worker to the others of its host (C25)."""
+    latency: float = 50e-6
+    """Seconds from one host to another, whatever the size."""
+    latency_inside: float = 10e-6
+    """The same inside a host."""
+    message: float = 0.0
+    """Seconds of work of a worker's host for each message that it sends or receives."""
+
+    def __post_init__(self) -> None:
+        for name in ("per_host", "between", "inside"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+        for name in ("core", "latency", "latency_inside", "message"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+    def host(self, worker: int) -> int:
+        """Number the host of a worker."""
+        return worker // self.per_host
+
+    def hosts(self, workers: int) -> int:
+        """Count the hosts of so many workers."""
+        return -(-workers // self.per_host)
+
+    def all_reduce(self, workers: int, size: float) -> float:
+        """Seconds to add up `size` bytes: a ring in each host, one of the hosts, and back.
+
+        A ring of n sends 2 (n - 1) / n of the bytes, in 2 (n - 1) messages one after the other.
+        """
+        inside, hosts = min(workers, self.per_host), self.hosts(workers)
+        within = self._ring(inside, size, self.inside, self.latency_inside)
+        across = self._ring(hosts, size, self.between, self.latency)
+        return within + max(across, self._through_core(2 * (hosts - 1) * size))
+
+    def all_to_all(self, sizes: Sequence[float]) -> float:
+        """Seconds until each worker has every other's message, of `sizes` bytes by worker.
+
+        A message goes to each receiver by itself. A host's card carries those of its workers to
+        all workers elsewhere, and theirs to its workers; the slower way of the slowest host counts,
+        and the messages inside a host pass meanwhile.
+        """
+        workers, total = len(sizes), sum(sizes)
+        seconds = self._through_core(self.bytes_between(sizes))
+        for host in range(self.hosts(workers)):
+            first = host * self.per_host
+            here = sizes[first : first + self.per_host]
+            out = sum(here) * (workers - len(here))
+            into = (total - sum(here)) * len(here)
+            card = max(out, into) / (self.between * GIGABIT)
+            link = (sum(here) - min(here)) / (self.inside * GIGABIT)
+            delay = self.latency if workers > len(here) else self.latency_inside
+            handled = 2 * len(here) * (workers - 1) * self.message
+            seconds = max(seconds, max(card, link) + delay + handled)
+        return seconds
+
+    def bytes_between(self, sizes: Sequence[float]) -> float:
+        """Bytes that leave hosts in an exchange of all with all."""
+        first = [host * self.per_host for host in range(self.hosts(len(sizes)))]
+        hosts = [sizes[i : i + self.per_host] for i in first]
+        return sum(sum(here) * (len(sizes) - len(here)) for here in hosts)
+
+    def _through_core(self, size: float) -> float:
+        return size / (self.core * GIGABIT) if self.core else 0.0
+
+    def _ring(self, members: int, size: float, rate: float, latency: float) -> float:
+        steps = 2 * (members - 1)
+        return steps * (size / members / (rate * GIGABIT) + latency + 2 * self.message)
+
+
+class Cards:
+    """The network cards of a simulation's hosts, which send one message after the other."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._free: dict[tuple[int, str], float] = {}
+        self.carried = 0.0
+        """Bytes sent from one host to another."""
+
+    def send(self, now: float, source: int, target: int, size: float) -> float:
+        """Send `size` bytes from one worker to another at a time; return when they are there."""
+        network = self._network
+        if network.host(source) == network.host(target):
+            return (
+                now
+                + network.latency_inside
+                + 2 * network.message
+                + size / (network.inside * GIGABIT)
+            )
+        cards = (network.host(source), "out"), (network.host(target), "in")
+        cards = (*cards, (0, "core")) if network.core else cards
+        begin = max(now, *(self._free.get(card, 0.0) for card in cards))
+        rate = min(network.between, network.core or network.between)
+        end = begin + size / (rate * GIGABIT) + 2 * network.message
+        for card in cards:
+            self._free[card] = end
+        self.carried += size
+        return end + network.latency

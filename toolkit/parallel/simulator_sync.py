@@ -1,0 +1,154 @@
+"""Simulated methods whose workers keep step: S-SGD, GTC, BMUF, ADPSGD with delay by one."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from toolkit.parallel.bmuf import BmufState
+from toolkit.parallel.gtc import GtcState
+from toolkit.parallel.learner import delayed
+from toolkit.parallel.simulator import Outcome, Run
+
+
+def ssgd(run: Run) -> Outcome:
+    """Gradients of all workers are averaged at every step; also models (SCPSGD), it is the same."""
+    size = run.scenario.model_bytes
+
+    def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
+        gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
+        return weights - rate * gradients.mean(dim=0)
+
+    def exchange() -> tuple[float, float, float]:
+        return _all_reduced(run, size)
+
+    return _in_step(run, update, exchange)
+
+
+def gtc(run: Run) -> Outcome:
+    """Every worker sends the elements beyond the threshold to every other (C28)."""
+    scenario, task, workers = run.scenario, run.task, run.workers
+    states = [GtcState(task.size, scenario.gtc) for _ in range(workers)] if task else []
+    sizes = [scenario.density * scenario.model_bytes] * workers
+    densities: list[float] = []
+
+    def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
+        gradients = task.gradients(weights[None], minibatches, scenario.frames)
+        scale = scenario.frames if scenario.gtc.grad_scale == "sum" else 1
+        messages = [
+            state.encode(scale * gradient)
+            for state, gradient in zip(states, gradients, strict=False)
+        ]
+        sizes[:] = [len(x) / task.size * scenario.model_bytes for x in messages]
+        total, density = states[0].decode(messages)
+        for state in states[1:]:
+            state.threshold = states[0].threshold
+        densities.append(density)
+        return weights - rate / (scale * len(messages)) * total
+
+    def exchange() -> tuple[float, float, float]:
+        if workers == 1:
+            return 0.0, 0.0, 0.0
+        seconds = run.network.all_to_all(sizes)
+        coded = (scenario.model_bytes + sum(sizes)) / scenario.codec
+        return seconds + coded, sum(sizes) * (workers - 1), run.network.bytes_between(sizes)
+
+    outcome = _in_step(run, update, exchange)
+    outcome.density = sum(densities) / len(densities) if densities else scenario.density
+    return outcome
+
+
+def bmuf(run: Run) -> Outcome:
+    """Workers train alone for a block of minibatches; then the global model moves on (C29)."""
+    scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
+    state = BmufState(task.initial(), workers, scenario.bmuf) if task else None
+    everyone = range(workers)
+    while run.done < 1:
+        models = state.start.repeat(workers, 1) if state else None
+        alone = torch.zeros(workers, dtype=torch.float64).numpy()
+        for _ in range(scenario.bmuf.block):
+            rate = scenario.rate_at(run.done)
+            minibatches = run.take(workers)
+            if len(minibatches) < workers:  # the block ends with the data
+                break
+            alone += run.draw(everyone)
+            if task:
+                models -= rate * task.gradients(models, minibatches, scenario.frames)
+        once = (value / scenario.stands_for for value in _all_reduced(run, scenario.model_bytes))
+        seconds, sent, between = once
+        outcome.seconds += alone.max() + seconds
+        outcome.computed += alone.sum()
+        _count(run, seconds, sent, between)
+        if task:
+            outcome.spread = _spread(models)
+            state.step(models.mean(dim=0))
+            run.watch(state.model)
+    return run.finish(state.model if state else None)
+
+
+def delay_by_one(run: Run) -> Outcome:
+    """Every worker takes its own step from the mean of the models of the step before (B1).
+
+    The mean is on its way while gradients are computed; the step takes as long as the longer.
+    """
+    scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
+    models = task.initial().repeat(workers, 1) if task else None
+    while run.done < 1:
+        rate = scenario.rate_at(run.done, workers)
+        minibatches = run.take(workers)
+        times = run.draw(range(len(minibatches)))
+        seconds, sent, between = _all_reduced(run, scenario.model_bytes)
+        outcome.seconds += max(times.max(), seconds)
+        outcome.computed += times.sum()
+        _count(run, seconds, sent, between)
+        if task:
+            mean = models.mean(dim=0)
+            before = models[: len(minibatches)]
+            after = before - rate * task.gradients(before, minibatches, scenario.frames)
+            models = delayed(before, after, mean)
+            run.watch(mean)
+    if task:
+        outcome.spread = _spread(models)
+    return run.finish(models.mean(dim=0) if task else None)
+
+
+def _in_step(
+    run: Run,
+    update: Callable[[Tensor, list[int], float], Tensor],
+    exchange: Callable[[], tuple[float, float, float]],
+) -> Outcome:
+    """Let all workers compute a gradient at the same weights, and exchange, until the end."""
+    scenario, task, outcome = run.scenario, run.task, run.outcome
+    weights = task.initial() if task else None
+    while run.done < 1:
+        rate = scenario.rate_at(run.done, run.workers)
+        minibatches = run.take(run.workers)
+        times = run.draw(range(len(minibatches)))
+        if task:
+            weights = update(weights, minibatches, rate)
+        seconds, sent, between = exchange()
+        outcome.seconds += times.max() + seconds
+        outcome.computed += times.sum()
+        _count(run, seconds, sent, between)
+        if task:
+            run.watch(weights)
+    return run.finish(weights)
+
+
+def _all_reduced(run: Run, size: float) -> tuple[float, float, float]:
+    """Seconds, bytes sent by all workers, and bytes between hosts of an all-reduce."""
+    workers, hosts = run.workers, run.network.hosts(run.workers)
+    seconds = run.network.all_reduce(workers, size)
+    return seconds, 2 * (workers - 1) * size, 2 * (hosts - 1) * size
+
+
+def _count(run: Run, seconds: float, sent: float, between: float) -> None:
+    run.outcome.communicated += seconds * run.workers
+    run.outcome.sent += sent
+    run.outcome.between += between
+
+
+def _spread(models: Tensor) -> float:
+    """Consensus distance over the length of the mean."""
+    mean = models.mean(dim=0)
+    return float((models - mean).square().sum(dim=1).mean().sqrt() / mean.norm())

@@ -1,0 +1,160 @@
+"""The problem that the simulator's learners train on: frames to classify, with a small network."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+VALID_SHARE = 0.1  # of a run directory's frames, by utterance
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames with their classes."""
+
+    inputs: Tensor
+    """[F, D] float32."""
+    targets: Tensor
+    """[F] int64."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """Frames drawn from a mixture of Gaussians per class, in front of speakers that shift them."""
+
+    frames: int = 131_072
+    """Frames to train on."""
+    valid_frames: int = 16_384
+    """Frames to validate on, of other speakers."""
+    classes: int = 32
+    """Classes; the frequency of class c goes with 1 / (c + 4), as senones are not equally often."""
+    dimension: int = 16
+    """Values per frame."""
+    components: int = 3
+    """Gaussians per class."""
+    spread: float = 0.9
+    """Standard deviation of the centres; that of a Gaussian is 1."""
+    seed: int = 0
+    """Of centres and frames."""
+
+
+def synthetic_frames(config: SyntheticConfig) -> tuple[Frames, Frames]:
+    """Draw frames to train and to validate on."""
+    rng = np.random.default_rng(config.seed)
+    shape = (config.classes, config.components, config.dimension)
+    centres = rng.normal(0, config.spread, shape)
+    frequency = 1 / (np.arange(config.classes) + 4)
+
+    def draw(frames: int) -> Frames:
+        classes = rng.choice(config.classes, frames, p=frequency / frequency.sum())
+        component = rng.integers(config.components, size=frames)
+        speakers = rng.normal(0, 0.5, (max(1, frames // 500), config.dimension))
+        noise = rng.normal(0, 1, (frames, config.dimension))
+        x = centres[classes, component] + noise + speakers[rng.integers(len(speakers), size=frames)]
+        return Frames(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(classes))
+
+    return draw(config.frames), draw(config.valid_frames)
+
+
+class FrameTask:
+    """Cross entropy of a network with hidden layers of rectified units, on flat weights.
+
+    Gradients are written out, since autograd's overhead would be most of the time at such sizes.
+
+    Args:
+      train: frames to train on.
+      valid: frames to validate on.
+      hidden: units of each hidden layer.
+      seed: of the initial weights and the order of the frames.
+    """
+
+    def __init__(
+        self, train: Frames, valid: Frames, hidden: Sequence[int] = (32, 32), seed: int = 0
+    ) -> None:
+        classes = int(torch.cat([train.targets, valid.targets]).max()) + 1
+        self._train = train
+        self._valid = valid
+        self._sizes = [train.inputs.shape[1], *hidden, classes]
+        self._seed = seed
+        self._order: tuple[int, Tensor] | None = None
+        pairs = list(zip(self._sizes, self._sizes[1:], strict=False))
+        self._splits = [n for inputs, outputs in pairs for n in (inputs * outputs, outputs)]
+        self.size = sum(self._splits)
+        """P, number of weights."""
+        self.frames = len(train)
+        """Frames of an epoch."""
+
+    def initial(self) -> Tensor:
+        """Draw the weights to begin with: [P]."""
+        generator = torch.Generator().manual_seed(self._seed)
+        weights = torch.zeros(self.size)
+        for matrix, _ in self._layers(weights[None]):
+            matrix.normal_(0, math.sqrt(2 / matrix.shape[1]), generator=generator)
+        return weights
+
+    def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
+        """Compute the gradients of the mean losses of minibatches, each at weights of its own.
+
+        Args:
+          weights: [K, P], or [1, P] where all have the same.
+          minibatches: K numbers of minibatches in the order of all epochs.
+          frames: of a minibatch, B.
+
+        Returns:
+          [K, P].
+        """
+        chosen = torch.stack([self._chosen(number * frames, frames) for number in minibatches])
+        x, targets = self._train.inputs[chosen], self._train.targets[chosen]  # [K, B, D], [K, B]
+        weights = weights.expand(len(chosen), -1)
+        layers = self._layers(weights)
+        activations = [x]
+        for matrix, bias in layers[:-1]:
+            x = torch.baddbmm(bias, x, matrix).relu_()
+            activations.append(x)
+        error = torch.baddbmm(layers[-1][1], x, layers[-1][0]).softmax(dim=2)
+        error.scatter_add_(2, targets[:, :, None], torch.full((*targets.shape, 1), -1.0))
+        error /= frames
+        gradients = torch.empty(weights.shape)
+        parts = list(zip(layers, self._layers(gradients), activations, strict=True))
+        for index in reversed(range(len(parts))):
+            (matrix, _), (to_matrix, to_bias), x = parts[index]
+            to_matrix.copy_(torch.bmm(x.transpose(1, 2), error))
+            to_bias.copy_(error.sum(dim=1, keepdim=True))
+            if index:
+                error = torch.bmm(error, matrix.transpose(1, 2)).mul_(x > 0)
+        return gradients
+
+    def evaluate(self, weights: Tensor) -> tuple[float, float]:
+        """Return the mean loss and the accuracy on the frames to validate on."""
+        layers = self._layers(weights[None])
+        x = self._valid.inputs[None]
+        for matrix, bias in layers[:-1]:
+            x = torch.baddbmm(bias, x, matrix).relu_()
+        logits = torch.baddbmm(layers[-1][1], x, layers[-1][0])[0]
+        targets = self._valid.targets
+        loss = torch.nn.functional.cross_entropy(logits, targets)
+        return float(loss), float((logits.argmax(dim=1) == targets).double().mean())
+
+    def _layers(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """View [K, P] as the matrices [K, inputs, outputs] and biases [K, 1, outputs]."""
+        parts = weights.split(self._splits, dim=1)
+        return [
+            (parts[2 * i].unflatten(1, (inputs, -1)), parts[2 * i + 1][:, None])
+            for i, inputs in enumerate(self._sizes[:-1])
+        ]
+
+    def _chosen(self, start: int, frames: int) -> Tensor:
+        """Frames of a minibatch: every epoch has a permutation of its own."""
+        epoch, first = divmod(start, self.frames)
+        if self._order is None or self._order[0] != epoch:
+            order = np.random.default_rng([self._seed, epoch]).permutation(self.frames)
+            self._order = epoch, torch.from_numpy(order)
+        here = self._order[1][first : first + frames]
+        missing = frames - len(here)
+        return torch.cat([here, self._chosen(start + len(here), missing)]) if missing else here
