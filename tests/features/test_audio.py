@@ -5,7 +5,7 @@ import pytest
 import soundfile
 import torch
 
-from toolkit.features.audio import AudioError, load_audio, load_cut_audio
+from toolkit.features.audio import AudioError, decode_audio, load_audio, load_cut_audio, pcm16
 
 
 @pytest.fixture
@@ -105,3 +105,41 @@ def test_never_runs_a_command(make_cut, tmp_path):
     with pytest.raises(AudioError, match="not run"):
         load_cut_audio(cut)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT"])
+@pytest.mark.parametrize("format", ["WAV", "FLAC"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_audio_in_memory_is_read_as_a_file_is(tmp_path, format, subtype, channels):
+    if (format, subtype) == ("FLAC", "FLOAT"):
+        pytest.skip("there is no such file")
+    samples = np.random.default_rng(0).uniform(-1, 1, (800, channels))
+    path = tmp_path / f"a.{format.lower()}"
+    soundfile.write(path, samples, 8000, subtype=subtype)
+    decoded = decode_audio(path.read_bytes(), "a", 16000)
+    assert torch.equal(decoded.samples, load_audio(path, 16000))
+    assert (decoded.sampling_rate, decoded.num_samples, decoded.channels) == (8000, 800, channels)
+    mono, _ = soundfile.read(path, dtype="float32", always_2d=True)
+    assert np.array_equal(load_audio(path, 8000).numpy(), mono.mean(axis=1))
+
+
+def test_a_plain_wav_file_is_taken_as_it_lies_in_memory(tmp_path):
+    samples = np.arange(-300, 300, dtype=np.int16).reshape(-1, 2)
+    path = tmp_path / "a.wav"
+    soundfile.write(path, samples, 16000)
+    content = path.read_bytes()
+    found, rate = pcm16(content)
+    assert rate == 16000
+    assert np.array_equal(found, samples)
+    listed = content[:12] + b"LIST" + (3).to_bytes(4, "little") + b"abc\0" + content[12:]
+    assert np.array_equal(pcm16(listed)[0], samples)
+    assert pcm16(content[:-1]) is None
+    assert pcm16(b"RIFF0000WAVE") is None
+    assert pcm16(content.replace(b"WAVE", b"WAVX")) is None
+
+
+def test_what_is_no_audio_in_memory_is_named_and_nothing_else():
+    with pytest.raises(AudioError) as error:
+        decode_audio(b"nonsense", "lake/a.wav")
+    assert str(error.value).startswith("lake/a.wav: ")
+    assert "0x" not in str(error.value)  # an address would differ from run to run

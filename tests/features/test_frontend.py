@@ -3,7 +3,13 @@ import math
 import pytest
 import torch
 
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.frontend import (
+    PRESETS,
+    Frontend,
+    FrontendConfig,
+    FrontendError,
+    cepstral_transform,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +22,9 @@ from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
         ({"frame_shift_ms": 30.0}, "frame_shift_ms"),
         ({"low_freq": 9000.0}, "low_freq"),
         ({"high_freq": -7990.0}, "high_freq"),
+        ({"num_mel_bins": 200}, "num_mel_bins"),
+        ({"num_mel_bins": 80, "frame_length_ms": 10.0}, "num_mel_bins"),
+        ({"kind": "fbank_mfcc", "num_ceps": 81}, "num_ceps"),
     ],
 )
 def test_refuses_impossible_settings(wrong, message):
@@ -28,6 +37,9 @@ def test_dimensions():
     assert FrontendConfig(num_mel_bins=80).dimension == 80
     assert FrontendConfig(kind="plp").dimension == 13
     assert FrontendConfig(kind="mfcc").mel_bins == 23
+    assert FrontendConfig(kind="fbank_mfcc").dimension == 93
+    assert [config.dimension for config in PRESETS.values()] == [93, 80, 40]
+    assert [config.frame_length_ms for config in PRESETS.values()] == [32.0, 25.0, 10.0]
 
 
 @pytest.fixture
@@ -94,7 +106,69 @@ def test_plp_equals_its_definition(noise):
         torch.testing.assert_close(got[t].double(), expected, rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
+def log_mel_magnitudes_of_frame(frame, num_bins):
+    """Log-mel of one frame in float64, from the magnitude of the spectrum (A1), else as Kaldi."""
+    length = len(frame)
+    frame = frame.double() - frame.double().mean()
+    frame = frame - 0.97 * torch.cat([frame[:1], frame[:-1]])
+    window = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(length).double() / (length - 1))
+    spectrum = torch.fft.rfft(frame * window**0.85, n=512).abs()[:256]
+    mel = 1127 * torch.log(1 + torch.arange(256).double() * 16000 / 512 / 700)
+    edges = [1127 * math.log(1 + f / 700) for f in (20, 8000)]
+    points = torch.linspace(*edges, num_bins + 2, dtype=torch.float64)
+    left, middle, right = (points[i : i + num_bins].unsqueeze(1) for i in range(3))
+    weights = torch.minimum((mel - left) / (middle - left), (right - mel) / (right - middle))
+    return (weights.clamp(min=0) @ spectrum).log()
+
+
+def test_log_mel_beside_mfcc_equals_its_definition(noise):
+    pytest.importorskip("kaldifeat")
+    got = Frontend(PRESETS["fbank80-mfcc13"])(noise)
+    assert got.shape == (101, 93)
+    n, k = torch.arange(80).double() + 0.5, torch.arange(13).double()
+    for t in (10, 50):
+        middle = t * 160 + 80
+        log_mel = log_mel_magnitudes_of_frame(noise[middle - 256 : middle + 256] * 32768, 80)
+        dct = (log_mel * torch.cos(math.pi / 80 * k[:, None] * n)).sum(dim=1) * (2 / 80) ** 0.5
+        dct[0] /= 2**0.5
+        lifted = dct * (1 + 11 * torch.sin(math.pi * k / 22))
+        expected = torch.cat([log_mel, lifted])
+        torch.testing.assert_close(got[t].double(), expected, rtol=1e-3, atol=5e-3)
+
+
+def test_the_cepstral_transform_is_kaldis(noise):
+    pytest.importorskip("kaldifeat")
+    common = {"num_mel_bins": 80, "frame_length_ms": 32.0}
+    log_mel = Frontend(FrontendConfig(**common))(noise).double()
+    expected = Frontend(FrontendConfig("mfcc", num_ceps=20, **common))(noise)
+    got = log_mel @ cepstral_transform(80, 20)
+    torch.testing.assert_close(got.float(), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_every_preset_has_lines_of_the_spectrum_in_its_filters(noise):
+    pytest.importorskip("kaldifeat")  # aborts the process where a filter is empty
+    for config in PRESETS.values():
+        features = Frontend(config)(noise)
+        assert features.shape == (101, config.dimension)
+        assert features[:, : config.mel_bins].min() > -15  # the logarithm of nothing is -15.9
+
+
+def test_log_mel_beside_mfcc_is_extracted_and_stored(make_cut, tmp_path):
+    pytest.importorskip("kaldifeat")
+    from toolkit.features.audio import load_cut_audio
+    from toolkit.features.extract import ExtractConfig, extract
+    from toolkit.features.store import FeatureStore
+
+    config, cut = PRESETS["fbank80-mfcc13"], make_cut("a", seconds=0.6)
+    extract([cut], ExtractConfig(config), tmp_path / "f")
+    store = FeatureStore(tmp_path / "f")
+    assert store.dimension == 93
+    assert FrontendConfig(**store.manifest["frontend"]) == config
+    expected = Frontend(config)(load_cut_audio(cut))
+    torch.testing.assert_close(store.load("a"), expected, rtol=2**-11, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
 @pytest.mark.parametrize("num_samples", [400, 479, 480, 16000, 16079, 16080])
 def test_the_number_of_frames_is_that_of_every_kind(kind, num_samples):
     pytest.importorskip("kaldifeat")
@@ -104,7 +178,7 @@ def test_the_number_of_frames_is_that_of_every_kind(kind, num_samples):
     assert got.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
 def test_digital_silence_is_finite(kind):
     pytest.importorskip("kaldifeat")
     assert Frontend(FrontendConfig(kind=kind))(torch.zeros(4000)).isfinite().all()

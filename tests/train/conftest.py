@@ -1,10 +1,24 @@
 """Builders of fake stores: features and alignments held in memory."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+
+from toolkit.decode.ctc_greedy import GreedyDecoder
+from toolkit.lang.units import Characters
+from toolkit.models.ctc import CtcConfig
+from toolkit.models.store import load_model
+from toolkit.score.cer import error_rates
+from toolkit.train.ctc import CtcTrainingConfig, train_ctc
+from toolkit.train.ctc_batch import CtcBatch
+from toolkit.train.ctc_objective import CtcObjective
+from toolkit.train.evaluation import Evaluation, Recognition
+from toolkit.train.machine import MachineConfig
+from toolkit.train.runlog import Started, read_run_log
 
 
 class MemoryFeatures:
@@ -120,3 +134,140 @@ def make_trellises():
         return Trellises(lengths, pdfs)
 
     return make
+
+
+@pytest.fixture
+def write_store(tmp_path):
+    """Write a feature store: write_store(lengths, dimension=3) -> its folder.
+
+    Utterances u0, u1, ... of two speakers in two shards; features are noise.
+    """
+    from lhotse.testing.dummies import dummy_recording
+
+    from toolkit.corpus.manifest import make_cut
+    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.shards import write_manifest, write_shard
+
+    def write(lengths, dimension=3, name="features"):
+        generator = torch.Generator().manual_seed(0)
+        config = FrontendConfig(num_mel_bins=dimension)
+        rows = []
+        for i, length in enumerate(lengths):
+            x = 12 + 3 * torch.randn(length, dimension, generator=generator)
+            rows.append((make_cut(f"u{i}", dummy_recording(0), "", f"s{i % 2}"), f"s{i % 2}", x))
+        shards = [
+            dict(
+                zip(
+                    ("utterances", "frames"),
+                    write_shard(tmp_path / name / "shards", number, rows[number::2], config),
+                    strict=True,
+                )
+            )
+            for number in range(2)
+        ]
+        write_manifest(tmp_path / name, config, shards)
+        return tmp_path / name
+
+    return write
+
+
+class Spelling:
+    """Batches of made-up utterances: each label is a few frames of its own column and noise.
+
+    Args:
+      utterances: how many.
+      batch: utterances per batch.
+      seed: of the texts and the noise.
+    """
+
+    def __init__(self, utterances: int = 24, batch: int = 4, seed: int = 0):
+        chance = np.random.default_rng(seed)
+        self.batch, self.units, self.items = batch, Characters(), []
+        for number in range(utterances):
+            words = ["".join(chance.choice(list("ABC"), chance.integers(1, 4))) for _ in range(2)]
+            labels = self.units.encode(" ".join(words))
+            frames = np.repeat(
+                [min(label, 4) for label in labels], chance.integers(3, 6, len(labels))
+            )
+            inputs = torch.from_numpy(np.eye(5, dtype=np.float32)[frames])
+            noise = torch.from_numpy(chance.standard_normal(inputs.shape).astype(np.float32))
+            self.items.append((f"utterance{number:03d}", inputs + 0.1 * noise, labels))
+
+    def steps(self, epoch, ranks=1):
+        return len(self.items) // self.batch // ranks
+
+    def batches(self, epoch, start=0, rank=0, ranks=1):
+        order = np.random.default_rng([1, epoch]).permutation(len(self.items))
+        for step in range(start, self.steps(epoch, ranks)):
+            place = step * ranks + rank
+            yield self.made(order[place * self.batch : (place + 1) * self.batch])
+
+    def made(self, numbers):
+        ids, inputs, labels = zip(*(self.items[i] for i in numbers), strict=True)
+        rows = [torch.tensor(row) for row in labels]
+        return CtcBatch(
+            ids=list(ids),
+            inputs=torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True),
+            input_lengths=torch.tensor([len(x) for x in inputs]),
+            labels=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+            label_lengths=torch.tensor([len(row) for row in rows]),
+            frames=sum(map(len, inputs)),
+        )
+
+    def in_order(self):
+        """All of them, as held-out data."""
+        return [
+            self.made(range(i, min(i + self.batch, len(self.items))))
+            for i in range(0, len(self.items), self.batch)
+        ]
+
+
+class CtcToy:
+    """A training on `Spelling` of a second or so, and what it leaves in a folder."""
+
+    decoder = GreedyDecoder(Characters())
+    recognition = Recognition(Characters(), decoder, decoder, error_rates)
+    config = CtcTrainingConfig(
+        epochs=3,
+        optimizer="adam",
+        initial_rate=1e-2,
+        final_rate=1e-2,
+        model=CtcConfig(channels=(12,), kernels=(3,), strides=(1,), lstm_layers=1, hidden=16),
+        machine=MachineConfig(sentences_every=4, checkpoint_every=5, evaluator="in_place"),
+        log_every=3,
+    )
+    data = Spelling()
+    valid = Spelling(10, seed=1).in_order()
+    evaluation = Evaluation(valid, recognition, CtcObjective(Characters.blank))
+
+    def train(self, out, config=None, evaluator="in_place", **options):
+        """Train, 6 iterations per epoch."""
+        config = config or self.config
+        config = replace(config, machine=replace(config.machine, evaluator=evaluator))
+        return train_ctc(self.data, self.valid, self.recognition, config, out, **options)
+
+    def weights(self, out):
+        return {name: x.clone() for name, x in load_model(out).state_dict().items()}
+
+    def history(self, out):
+        """The records without what depends on time."""
+        timed = ("seconds", "frames_per_second", "data_wait")
+        records = json.loads((out / "history.json").read_text())
+        return [{k: v for k, v in record.items() if k not in timed} for record in records]
+
+    def same(self, a, b):
+        """Whether two trainings ended with the same bits."""
+        first, second = self.weights(a), self.weights(b)
+        alike = all(torch.equal(first[name], second[name]) for name in first)
+        return alike and self.history(a) == self.history(b)
+
+    def events(self, out):
+        """The log without starts and what depends on time."""
+        timed = ("seconds", "duration", "waited", "trained", "seconds_in_step")
+        events = [event for event in read_run_log(out).events if type(event) is not Started]
+        return [replace(e, **{k: 0.0 for k in timed if hasattr(e, k)}) for e in events]
+
+
+@pytest.fixture
+def ctc_toy():
+    return CtcToy()

@@ -1,7 +1,6 @@
 """Features of a split, extracted by whole speakers in time order (C17), resumable by shard."""
 
 import hashlib
-import heapq
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from toolkit.corpus.manifest import speaker_of
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError, load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.packing import deal
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -140,16 +140,9 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
         raise ExtractError("there are no cuts to extract features from")
     durations = {s: sum(sorted(cut.duration for cut in own)) for s, own in speakers.items()}
     wanted = round(sum(sorted(durations.values())) / (3600 * hours))
-    count = min(max(wanted, 1), len(speakers))
-    members: list[list[str]] = [[] for _ in range(count)]
-    loads = [(0.0, index) for index in range(count)]
-    for speaker in sorted(speakers, key=lambda s: (-durations[s], s)):
-        load, index = heapq.heappop(loads)
-        members[index].append(speaker)
-        heapq.heappush(loads, (load + durations[speaker], index))
     return [
-        [cut for speaker in sorted(shard) for cut in _in_time_order(speakers[speaker])]
-        for shard in members
+        [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
+        for shard in deal(durations, wanted)
     ]
 
 

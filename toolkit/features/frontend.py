@@ -1,6 +1,7 @@
-"""Kaldi's front ends (log-mel, MFCC, PLP) by kaldifeat."""
+"""Kaldi's front ends (log-mel, MFCC, PLP, log-mel beside MFCC) by kaldifeat."""
 
 import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +9,16 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 
-DEFAULT_MEL_BINS = {"fbank": 64, "mfcc": 23, "plp": 23}
+DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
+LIFTER = 22  # Kaldi's
 
 
 class FrontendError(ToolkitError):
     """The front end is not installed, or gave nothing usable for an utterance."""
+
+
+def _mel(hertz: float) -> float:
+    return 1127 * math.log(1 + hertz / 700)
 
 
 @dataclass(frozen=True)
@@ -20,15 +26,17 @@ class FrontendConfig:
     """What is computed from the samples; everything else is Kaldi's default."""
 
     kind: str = "fbank"
-    """`fbank` (natural-log mel energies, C5), `mfcc` or `plp` (C4)."""
+    """`fbank` (natural-log mel energies, C5), `mfcc`, `plp` (C4), or `fbank_mfcc` (A1): natural-log
+    mel magnitudes followed by the MFCC computed from them."""
     num_mel_bins: int | None = None
-    """Mel filters; None: 64 for fbank (C5), 23 (Kaldi's default) for mfcc and plp."""
+    """Mel filters; None: 64 for fbank (C5), 80 for fbank_mfcc (A1), 23 (Kaldi's default) for mfcc
+    and plp."""
     num_ceps: int = 13
-    """Coefficients of mfcc and plp, C0 included (C4: 13, 39 with deltas)."""
+    """Coefficients of mfcc, plp and fbank_mfcc, C0 included (C4: 13, 39 with deltas; A1: 13)."""
     frame_length_ms: float = 25.0
-    """Window in milliseconds (C5: 25)."""
+    """Window in milliseconds (C5: 25, A1: 32)."""
     frame_shift_ms: float = 10.0
-    """Step in milliseconds (C5: 10)."""
+    """Step in milliseconds (C5, A1: 10)."""
     low_freq: float = 20.0
     """Lower edge of the first mel filter in Hz."""
     high_freq: float = 0.0
@@ -50,6 +58,22 @@ class FrontendConfig:
         high = self.high_freq if self.high_freq > 0 else nyquist + self.high_freq
         if not 0 <= self.low_freq < high <= nyquist:
             raise ValueError(f"needs 0 <= low_freq < high_freq <= {nyquist:g} Hz")
+        if self._has_empty_filter(high):
+            raise ValueError(
+                f"num_mel_bins is {self.mel_bins}, too many for windows of "
+                f"{self.frame_length_ms:g} ms: a filter would lie between two lines of the spectrum"
+            )
+
+    def _has_empty_filter(self, high: float) -> bool:
+        """Whether some mel filter has no line of the spectrum in it, where kaldifeat aborts."""
+        window = round(self.frame_length_ms * self.sampling_rate / 1000)
+        points = 2 ** (window - 1).bit_length()  # of the Fourier transform
+        lines = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
+        low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
+        lefts = [low + i * step for i in range(self.mel_bins)]
+        return any(
+            bisect_right(lines, left) >= bisect_left(lines, left + 2 * step) for left in lefts
+        )
 
     @property
     def mel_bins(self) -> int:
@@ -59,7 +83,31 @@ class FrontendConfig:
     @property
     def dimension(self) -> int:
         """F, the number of values per frame."""
+        if self.kind == "fbank_mfcc":
+            return self.mel_bins + self.num_ceps
         return self.mel_bins if self.kind == "fbank" else self.num_ceps
+
+
+PRESETS = {
+    "fbank80-mfcc13": FrontendConfig("fbank_mfcc", frame_length_ms=32.0),
+    "fbank80": FrontendConfig("fbank", num_mel_bins=80),
+    "fbank40": FrontendConfig("fbank", num_mel_bins=40, frame_length_ms=10.0),
+}
+"""The benchmark's 93 values per frame (A1), and what it compares them with: 80 log-mel of 25 ms
+windows and 40 of 10 ms windows (A2)."""
+
+
+def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
+    """The matrix that Kaldi's MFCC applies to log-mel values: DCT-II, orthonormal, then lifter.
+
+    Returns:
+      [mel_bins, num_ceps] float64.
+    """
+    filters = torch.arange(mel_bins, dtype=torch.float64) + 0.5
+    orders = torch.arange(num_ceps, dtype=torch.float64)
+    matrix = math.sqrt(2 / mel_bins) * torch.cos(math.pi / mel_bins * filters[:, None] * orders)
+    matrix[:, 0] = math.sqrt(1 / mel_bins)
+    return matrix * (1 + LIFTER / 2 * torch.sin(math.pi * orders / LIFTER))
 
 
 class Frontend:
@@ -68,7 +116,8 @@ class Frontend:
     As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
     that frame t of every kind covers the same time and alignments carry over between kinds.
     One difference: PLP of digital silence is not a number without dither, so that such frames
-    alone get Kaldi's dither of one 16-bit step, from a fixed seed.
+    alone get Kaldi's dither of one 16-bit step, from a fixed seed. In `fbank_mfcc` the spectrum's
+    magnitude is taken as in A1, in all others its power as in Kaldi.
     """
 
     def __init__(self, config: FrontendConfig) -> None:
@@ -81,6 +130,7 @@ class Frontend:
         self.config = config
         options = {
             "fbank": kaldifeat.FbankOptions,
+            "fbank_mfcc": kaldifeat.FbankOptions,
             "mfcc": kaldifeat.MfccOptions,
             "plp": kaldifeat.PlpOptions,
         }[config.kind]()
@@ -94,10 +144,13 @@ class Frontend:
         options.mel_opts.low_freq = config.low_freq
         options.mel_opts.high_freq = config.high_freq
         options.use_energy = False
-        if config.kind != "fbank":
+        if config.kind == "fbank_mfcc":
+            options.use_power = False
+            self._to_cepstra = cepstral_transform(config.mel_bins, config.num_ceps).float()
+        elif config.kind != "fbank":
             options.num_ceps = config.num_ceps
-        computers = {"fbank": kaldifeat.Fbank, "mfcc": kaldifeat.Mfcc, "plp": kaldifeat.Plp}
-        self._compute = computers[config.kind](options)
+        computers = {"mfcc": kaldifeat.Mfcc, "plp": kaldifeat.Plp}
+        self._kaldifeat = computers.get(config.kind, kaldifeat.Fbank)(options)
 
     def __call__(self, samples: Tensor) -> Tensor:
         """Compute the features of one utterance.
@@ -123,3 +176,9 @@ class Frontend:
             if not torch.isfinite(features).all():
                 raise FrontendError("features that are not finite numbers")
         return features
+
+    def _compute(self, scaled: Tensor) -> Tensor:
+        features = self._kaldifeat(scaled)
+        if self.config.kind != "fbank_mfcc":
+            return features
+        return torch.cat([features, features @ self._to_cepstra], dim=1)

@@ -135,12 +135,16 @@ class Normaliser:
 
     def save(self, path: Path) -> None:
         """Write JSON."""
+        write_atomically(path, self.to_json())
+
+    def to_json(self) -> str:
+        """Give the content of the file that `save` writes."""
         plain = {
             "prior_frames": self.prior_frames,
             "prior_mean": self.prior_mean.tolist(),
             "residual": self.residual.to_dict(),
         }
-        write_atomically(path, json.dumps(plain, indent=1) + "\n")
+        return json.dumps(plain, indent=1) + "\n"
 
     @classmethod
     def load(cls, path: Path) -> "Normaliser":

@@ -13,23 +13,23 @@ written at 48,000 and read at 45,000 times real time. lilcom, lhotse's default, 
 
 import io
 import json
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import torch
-from lhotse import Features
 from lhotse.cut import MonoCut
 from torch import Tensor
 
 from toolkit.features.normalise import MeanState
+from toolkit.features.tars import TarWriter, read_members
 from toolkit.stages.files import open_atomically, write_atomically
 
 MANIFEST = "features.json"
 SHARDS = "shards"
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class FeatureFormat(Protocol):
@@ -60,7 +60,7 @@ def features_path(folder: Path, index: int) -> Path:
 def write_shard(
     folder: Path,
     index: int,
-    utterances: Iterable[tuple[MonoCut, str, Tensor]],
+    utterances: Iterable[tuple[MonoCut | Mapping[str, Any], str, Tensor]],
     config: FeatureFormat,
 ) -> tuple[int, int]:
     """Write one shard of whole speakers; each file appears at once and whole.
@@ -72,7 +72,8 @@ def write_shard(
     Args:
       folder: holds shards and nothing else.
       index: number of the shard.
-      utterances: (cut, speaker, raw features [T, F]); a speaker's follow each other in time order.
+      utterances: (cut or what its `to_dict` gives, speaker, raw features [T, F]); a speaker's
+        follow each other in time order.
       config: of the features.
 
     Returns:
@@ -84,24 +85,26 @@ def write_shard(
     with (
         open_atomically(cuts_path(folder, index)) as lines,
         open_atomically(features_path(folder, index), "wb") as file,
-        tarfile.open(fileobj=file, mode="w|") as tar,
     ):
+        tar = TarWriter(file)
         for cut, speaker, features in utterances:
             if speaker != current:
                 current, state = speaker, MeanState.empty(config.dimension)
+            plain = cut if isinstance(cut, Mapping) else cut.to_dict()
             stored = features.to(torch.float16)
-            manifest = _manifest(cut, len(stored), config)
-            _add(tar, f"{cut.id}.npy", _npy(stored.numpy()))
-            _add(tar, f"{cut.id}.json", json.dumps(manifest.to_dict()).encode())
+            manifest = _manifest(plain, len(stored), config)
+            tar.add_array(plain["id"], stored.numpy(), manifest)
             custom = {"cmn_frames": state.frames, "cmn_sum": state.sum.tolist()}
-            line = cut.to_dict() | {
-                "custom": {**(cut.custom or {}), **custom},
-                "features": manifest.to_dict(),
+            line = {
+                **plain,
+                "custom": {**(plain.get("custom") or {}), **custom},
+                "features": manifest,
             }
-            lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+            lines.write(_encode(line) + "\n")
             state = state.after(stored)
             num_utterances += 1
             num_frames += len(stored)
+        tar.close()
     return num_utterances, num_frames
 
 
@@ -116,6 +119,13 @@ def write_manifest(
       shards: `utterances` and `frames` of each.
       failed: utterances that have no features.
     """
+    write_atomically(folder / MANIFEST, manifest_text(config, shards, failed))
+
+
+def manifest_text(
+    config: FeatureFormat, shards: Sequence[Mapping[str, int]], failed: int = 0
+) -> str:
+    """Give the content of a store's manifest: see `write_manifest`."""
     manifest = {
         "frontend": asdict(config),
         "dimension": config.dimension,
@@ -124,49 +134,50 @@ def write_manifest(
         "failed": failed,
         "shards": [{"utterances": s["utterances"], "frames": s["frames"]} for s in shards],
     }
-    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    return json.dumps(manifest, indent=1) + "\n"
 
 
 def index_features(path: Path) -> Iterator[tuple[str, int, int]]:
     """Scan a shard's tar: (utterance id, offset, size) of each array, in bytes of the file."""
-    with tarfile.open(path, "r:") as tar:
-        for member in tar:
-            if member.name.endswith(".npy"):
-                yield member.name.removesuffix(".npy"), member.offset_data, member.size
+    with open(path, "rb") as file:
+        for name, _, offset, size in read_members(file):
+            if name.endswith(".npy"):
+                yield name.removesuffix(".npy"), offset, size
 
 
 def read_array(path: Path, offset: int, size: int) -> Tensor:
     """Read one array found by `index_features`: [T, F] float32."""
     with open(path, "rb") as file:
-        file.seek(offset)
-        array = np.load(io.BytesIO(file.read(size)), allow_pickle=False)
-    return torch.from_numpy(array.astype(np.float32))
+        return _array(file, offset, size)
 
 
-def _manifest(cut: MonoCut, num_frames: int, config: FeatureFormat) -> Features:
-    return Features(
-        type=config.kind,
-        num_frames=num_frames,
-        num_features=config.dimension,
-        frame_shift=config.frame_shift_ms / 1000,
-        sampling_rate=config.sampling_rate,
-        start=cut.start,
-        duration=cut.duration,
-        storage_type="shar",  # a placeholder: the tar member before this manifest has the data
-        storage_path="",
-        storage_key="",
-        recording_id=cut.recording_id if cut.has_recording else None,
-        channels=cut.channel,
-    )
+def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield (utterance id, features [T, F] float32) of a shard's tar, in its order."""
+    with open(path, "rb") as file:
+        for name, offset, size in index_features(path):
+            yield name, _array(file, offset, size)
 
 
-def _npy(array: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array, allow_pickle=False)
-    return stream.getvalue()
+def _array(file: IO[bytes], offset: int, size: int) -> Tensor:
+    file.seek(offset)
+    array = np.load(io.BytesIO(file.read(size)), allow_pickle=False)
+    return torch.from_numpy(array).float()  # numpy takes ten times as long
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)  # time, owner and group are zero
-    member.size = len(content)
-    tar.addfile(member, io.BytesIO(content))
+def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) -> dict[str, Any]:
+    """Give what `lhotse.Features.to_dict` gives, which takes as long as reading the audio."""
+    manifest = {
+        "type": config.kind,
+        "num_frames": num_frames,
+        "num_features": config.dimension,
+        "frame_shift": config.frame_shift_ms / 1000,
+        "sampling_rate": config.sampling_rate,
+        "start": cut["start"],
+        "duration": cut["duration"],
+        "storage_type": "shar",  # a placeholder: the tar member before this manifest has the data
+        "storage_path": "",
+        "storage_key": "",
+        "recording_id": cut["recording"]["id"] if "recording" in cut else None,
+        "channels": cut["channel"],
+    }
+    return {key: value for key, value in manifest.items() if value is not None}

@@ -166,7 +166,12 @@ class FeatureStore:
 
     @cached_property
     def _last_of_speaker(self) -> dict[str, str]:
-        return {self._entries[name].speaker: name for name in self.ids}
+        last: dict[str, tuple[int, str]] = {}
+        for name, entry in self._entries.items():  # in any order: a store may be shuffled
+            end = self._frames[entry.shard][entry.row] + entry.num_frames
+            if end >= last.get(entry.speaker, (0, ""))[0]:
+                last[entry.speaker] = (end, name)
+        return {speaker: name for speaker, (_, name) in last.items()}
 
     def _index(self, shard: int) -> list[tuple[str, int, int]]:
         if shard not in self._offsets:

@@ -1,0 +1,70 @@
+import pickle
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from toolkit.lang.pieces import MODEL
+from toolkit.lang.units import UnitsConfig, UnitsError, load_units, make_units
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Sentences of made-up words, without the letters Q and Z and without the apostrophe."""
+    chance = random.Random(1)
+    syllables = [c + v for c in "BCDFGHJKLMNPRST" for v in "AEIOU"]
+    words = ["".join(chance.choices(syllables, k=chance.randint(1, 3))) for _ in range(80)]
+    weights = [1 / (i + 1) for i in range(len(words))]
+    return [" ".join(chance.choices(words, weights, k=6)) for _ in range(200)]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_what_is_written_reads_the_same(kind, texts):
+    units = make_units(UnitsConfig(kind, 60), texts)
+    assert (units.kind, units.size, units.blank) == (kind, 61, 60)
+    assert units.symbols[-1] == "<blank>"
+    assert "<unk>" not in units.symbols
+    for text in (*texts, "QUIZ QUIZ'S"):  # letters that no transcript has are units too
+        ids = units.encode(text)
+        assert all(0 <= i < units.blank for i in ids)
+        assert units.decode(ids) == text
+        assert units.encode(f" {text.lower()} ") == ids
+        assert "".join(units.symbols[i] for i in ids) == "▁" + text.replace(" ", "▁")
+    assert sum(map(len, map(units.encode, texts))) < 0.7 * sum(map(len, texts))
+    assert (units.encode(""), units.decode([])) == ([], "")
+
+
+def test_byte_pairs_begin_with_the_most_frequent_pair(texts):
+    words = [f"▁{word}" for text in texts for word in text.split()]
+    pairs = Counter(a + b for word in words for a, b in pairwise(word))
+    (best, count), (_, second) = pairs.most_common(2)
+    assert count > second
+    assert make_units(UnitsConfig("bpe", 60), texts).symbols[0] == best
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_same_pieces_every_time(kind, texts, tmp_path):
+    for name in ("a", "b"):
+        make_units(UnitsConfig(kind, 60), texts).save(tmp_path / name)
+    for file in (MODEL, "units.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    loaded = load_units(tmp_path / "a")
+    again = pickle.loads(pickle.dumps(loaded))
+    assert loaded.encode(texts[0]) == again.encode(texts[0]) != []
+
+
+def test_faults(texts, tmp_path):
+    with pytest.raises(UnitsError, match="5000 pieces"):
+        make_units(UnitsConfig("bpe", 5000), texts)
+    with pytest.raises(UnitsError, match="no transcript"):
+        make_units(UnitsConfig("bpe"), ["", " "])
+    units = make_units(UnitsConfig("bpe", 60), texts)
+    with pytest.raises(UnitsError, match="'3É' cannot be written"):
+        units.encode("BA 3é 3")
+    with pytest.raises(UnitsError, match="no label"):
+        units.decode([units.blank])
+    units.save(tmp_path)
+    (tmp_path / MODEL).write_bytes(b"nonsense")
+    with pytest.raises(UnitsError, match="not a sentencepiece model"):
+        load_units(tmp_path)

@@ -1,0 +1,153 @@
+"""One measurement of training from record files: throughput, waiting and memory of a setting."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+
+from toolkit.train.ctc_batch import CtcBatch
+from toolkit.train.readers import ReaderConfig, RecordSource
+
+BATCHES_AHEAD = 4  # as in the training loop
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured."""
+
+    records: Path
+    """A folder of record files."""
+    readers: ReaderConfig
+    """Readers, buffer and batch."""
+    model: str = "none"
+    """`none`: nobody computes with the batches; `paper`: the network of A12 and A13 with AdaDelta;
+    or the folder of a trained network."""
+    seconds: float = 10.0
+    """How long to train, after up to half of that to warm up."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a setting gave."""
+
+    readers: int
+    batch: int
+    rate: float
+    """Utterances per second (A27)."""
+    waiting: float
+    """Share of the time that training waited for data, 0 to 1."""
+    memory: int
+    """Most main memory that the training process and its readers ever had, in bytes; what they
+    share counts for each."""
+    device_memory: int | None
+    """Most memory of the GPU that tensors had, in bytes; None without a GPU."""
+
+
+def measure(setting: Setting) -> Measured | None:
+    """Train with a setting in a process of its own; None where it does not fit into memory."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        try:
+            return process.submit(_measure, setting).result()
+        except (BrokenProcessPool, MemoryError):
+            return None
+
+
+def _measure(setting: Setting) -> Measured:
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with RecordSource(setting.records, setting.readers, seed=0) as source:
+        step = _trainer(setting.model, source, device)
+        try:
+            trained, waited, seconds = _train(setting, source, step, device)
+        except RuntimeError as error:
+            if "out of memory" in str(error):  # of the GPU
+                raise MemoryError from error
+            raise
+        memory = _peak_with_children()
+    on_device = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
+    return Measured(
+        setting.readers.readers,
+        setting.readers.batch,
+        trained / seconds,
+        waited / seconds,
+        memory,
+        on_device,
+    )
+
+
+def _train(
+    setting: Setting, source: RecordSource, step: Callable[[CtcBatch], None], device: object
+) -> tuple[int, float, float]:
+    """Utterances, seconds waited and seconds in all, once the buffer is as it will stay."""
+    from toolkit.train.prefetch import prefetched
+
+    batches: Iterator[CtcBatch] = (b for e in range(1_000_000) for b in source.batches(e))
+    if device.type == "cuda":
+        batches = (batch.pin() for batch in batches)
+    ahead = prefetched(batches, BATCHES_AHEAD)
+    try:
+        started, warm = perf_counter(), 0
+        while warm < 2 or (
+            warm < setting.readers.buffer and perf_counter() - started < setting.seconds / 2
+        ):
+            step(next(ahead).to(device))
+            warm += 1
+        trained, waited, started = 0, 0.0, perf_counter()
+        while perf_counter() - started < setting.seconds:
+            asked = perf_counter()
+            batch = next(ahead)
+            waited += perf_counter() - asked
+            step(batch.to(device))
+            trained += len(batch.ids)
+        return trained, waited, perf_counter() - started
+    finally:
+        ahead.close()
+
+
+def _trainer(model: str, source: RecordSource, device: object) -> Callable[[CtcBatch], None]:
+    """One step of training, waited for."""
+    if model == "none":
+        return lambda batch: None
+    import torch
+
+    from toolkit.models.ctc import CtcConfig, CtcModel
+    from toolkit.models.store import load_model
+    from toolkit.train.ctc_objective import CtcObjective
+
+    if model == "paper":
+        config = CtcConfig(source.records.dimension, len(source.records.symbols))
+        network = CtcModel(config)
+    else:
+        network = load_model(Path(model))
+    network.to(device).train()
+    objective = CtcObjective(len(source.records.symbols) - 1)
+    optimizer = torch.optim.Adadelta(network.parameters())
+
+    def step(batch: CtcBatch) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss, stats = objective(network, batch)
+        (loss / stats["weight"]).backward()
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def _peak_with_children() -> int:
+    import psutil
+
+    return sum(map(_peak, [psutil.Process(), *psutil.Process().children(recursive=True)]))
+
+
+def _peak(process: object) -> int:
+    """The largest resident size that a process ever had; today's where the system keeps none."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
+        [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+        return 1024 * int(kib)
+    except (OSError, ValueError):
+        return process.memory_info().rss

@@ -1,0 +1,122 @@
+"""Pieces of words by sentencepiece as output units."""
+
+import io
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from string import ascii_uppercase
+
+import sentencepiece
+
+from toolkit.lang.units import BLANK, UnitsError, check_labels, write_symbols
+from toolkit.stages.files import write_atomically
+
+MODEL = "pieces.model"
+# Sentencepiece wants a symbol for what it cannot write; here such text is an error, and the symbol
+# no column.
+UNKNOWN = 0
+SHOWN = 10  # characters in an error
+LETTERS = f"{ascii_uppercase}'"  # pieces even where no transcript has them: some word will
+
+
+class Pieces:
+    """Pieces of words, those at a word's beginning marked with U+2581, and blank last.
+
+    Args:
+      kind: `bpe` or `unigram`.
+      model: sentencepiece's, serialised; its symbol 0 is the unknown one.
+    """
+
+    def __init__(self, kind: str, model: bytes) -> None:
+        self.kind = kind
+        self._model = model
+        pieces = [self._processor.id_to_piece(i) for i in range(1, len(self._processor))]
+        self.symbols = [*pieces, BLANK]
+        self.size = len(self.symbols)
+        self.blank = self.size - 1
+
+    @cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self._model)
+
+    def encode(self, text: str) -> list[int]:
+        """See `Units`."""
+        folded = _folded(text)
+        ids = self._processor.encode(folded)
+        if UNKNOWN in ids:
+            unknown = [c for c in dict.fromkeys(folded) if UNKNOWN in self._processor.encode(c)]
+            raise UnitsError(
+                f"{''.join(unknown[:SHOWN])!r} cannot be written in pieces of the training "
+                "transcripts; normalise the transcript"
+            )
+        return [i - 1 for i in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Units`."""
+        text = self._processor.decode([i + 1 for i in check_labels(ids, self.blank)])
+        return " ".join(text.split())
+
+    def save(self, folder: Path) -> None:
+        """See `Units`."""
+        write_atomically(Path(folder) / MODEL, self._model)
+        write_symbols(self, folder)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the model alone."""
+        return Pieces, (self.kind, self._model)
+
+
+def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
+    """Learn pieces; the same for the same texts.
+
+    Args:
+      kind: `bpe` or `unigram`.
+      pieces: their number.
+      texts: transcripts in any case.
+
+    Raises:
+      UnitsError: there is no text, or too little of it for so many pieces.
+    """
+    sentences = [folded for text in texts if (folded := _folded(text))]
+    if not sentences:
+        raise UnitsError("there is no transcript to learn pieces from")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=pieces + 1,
+            character_coverage=1.0,
+            required_chars=LETTERS,
+            normalization_rule_name="identity",
+            unk_id=UNKNOWN,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UnitsError(
+            f"{len(sentences)} transcripts do not give {pieces} pieces ({error}); set `pieces` to "
+            "another number"
+        ) from error
+    return Pieces(kind, model.getvalue())
+
+
+def load_pieces(folder: Path, kind: str) -> Pieces:
+    """Read pieces that were saved.
+
+    Raises:
+      UnitsError: they cannot be read.
+    """
+    path = folder / MODEL
+    try:
+        return Pieces(kind, path.read_bytes())
+    except (OSError, RuntimeError) as error:
+        raise UnitsError(f"{path}: not a sentencepiece model ({error})") from error
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.upper().split())
