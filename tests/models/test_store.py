@@ -44,7 +44,10 @@ def edit(folder, change):
         (lambda d: d["config"].update(hidden=9), r"weight_hh_l0 is \[32, 8\] instead of \[36, 9\]"),
         (lambda d: d["config"].update(layers=3), "lstm.weight_ih_l2 is missing"),
         (lambda d: d["config"].update(layers=1), "lstm.weight_ih_l1 is not part of the model"),
-        (lambda d: d.update(kind="transformer"), "kind 'transformer'; known kinds: lstm, blstm"),
+        (
+            lambda d: d.update(kind="transformer"),
+            "kind 'transformer'; known kinds: lstm, blstm, ctc",
+        ),
         (lambda d: d["config"].update(heads=4), "no lstm configuration.*heads"),
         (lambda d: d["config"].update(layers=0), "layers is 0"),
         (lambda d: d.pop("config"), "no lstm configuration"),

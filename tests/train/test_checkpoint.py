@@ -67,3 +67,25 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(TrainingError, match=path.name):
         Checkpoints(tmp_path).latest()
+
+
+def test_the_parts_of_ranks_go_with_the_checkpoint_they_belong_to(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in range(4):
+        for rank in range(2):
+            checkpoints.save_own(0, step, rank, {"own": 10 * step + rank})
+        checkpoints.save(0, step, {"step": step})
+    checkpoints.save_own(0, 9, 0, {"own": 90})  # killed before the checkpoint was complete
+    assert checkpoints.latest() == {"step": 3}
+    assert [checkpoints.own(0, 3, rank) for rank in range(3)] == [{"own": 30}, {"own": 31}, None]
+    assert checkpoints.own(0, 1, 0) is None
+    checkpoints.save(0, 4, {"step": 4})
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {
+        "epoch-0000-step-00000003.safetensors",
+        "epoch-0000-step-00000003.rank-0000.safetensors",
+        "epoch-0000-step-00000003.rank-0001.safetensors",
+        "epoch-0000-step-00000004.safetensors",
+    }
+    checkpoints.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -140,34 +141,46 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
             self.calls = []
             self.count = torch.zeros(())
 
-        def after_backward(self, model):
-            assert all(p.grad is not None for p in model.parameters())
-            self.calls.append("backward")
-            self.before = weights(model)
+        def start(self, model, optimizer):
+            super().start(model, optimizer)
+            self.calls.append("start")
 
-        def after_step(self, model, optimizer):
-            assert not torch.equal(self.before["output.weight"], model.output.weight)
+        def stop(self):
+            self.calls.append("stop")
+
+        def backward(self, loss, weight):
+            super().backward(loss, weight)
+            assert all(p.grad is not None for p in self.model.parameters())
+            self.calls.append("backward")
+            self.before = weights(self.model)
+
+        def after_step(self):
+            assert not torch.equal(self.before["output.weight"], self.model.output.weight)
             self.calls.append("step")
             self.count += 1
 
         def state(self):
             return {"count": self.count}
 
-        def load_state(self, state):
+        def own_state(self):
+            return {"own": -self.count}
+
+        def load_state(self, state, own):
+            assert [-held["own"] for held in own] == [state["count"]]
             self.count = state["count"]
 
     strategy = Counting()
     _, trainer = make_trainer("run", StopAt(8, interrupt), strategy=strategy)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
-    assert strategy.calls == ["backward", "step"] * 7
+    assert strategy.calls == ["start", *["backward", "step"] * 7, "stop"]
     strategy = Counting()
     _, trainer = make_trainer("run", strategy=strategy)
     trainer.run()
     assert int(strategy.count) == sum(trainer._steps)
 
 
-def test_each_rank_trains_on_its_part(make_trainer):
+def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
     class Rank(SingleProcess):
         def __init__(self, rank):
             self.rank = rank
@@ -179,10 +192,16 @@ def test_each_rank_trains_on_its_part(make_trainer):
     for rank in range(2):
         objective = StopAt()
         _, trainer = make_trainer(f"rank{rank}", objective, strategy=Rank(rank))
+        if rank == 1:  # which reads the weights that rank 0 stored
+            shutil.copytree(tmp_path / "rank0/checkpoints", tmp_path / "rank1/checkpoints")
+            for path in tmp_path.glob("rank1/checkpoints/epoch-*"):
+                path.unlink()
         trainer.run()
         seen.append(objective.seen)
     _, trainer = make_trainer("alone")
     assert seen[0] == seen[1] == sum(steps // 2 for steps in trainer._steps)
+    written = {path.name for path in tmp_path.glob("rank1/*")}
+    assert written == {"checkpoints"}
 
     class TooMany(SingleProcess):
         def part(self):
@@ -196,10 +215,10 @@ def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
     rates = []
 
     class Watching(SingleProcess):
-        def after_step(self, model, optimizer):
-            norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        def after_step(self):
+            norm = torch.stack([p.grad.norm() for p in self.model.parameters()]).norm()
             assert norm <= 1e-3 * 1.001
-            rates.append(optimizer.param_groups[0]["lr"])
+            rates.append(self.optimizer.param_groups[0]["lr"])
 
     config = replace(CONFIG, max_gradient_norm=1e-3, warmup_steps=2, epochs=2)
     _, trainer = make_trainer("run", config=config, strategy=Watching())

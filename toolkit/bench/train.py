@@ -1,16 +1,16 @@
 """Training throughput: chunks against whole utterances, as a fraction of the GEMM limit."""
 
-import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from toolkit.bench import gemm
+from toolkit.bench.gemm import Gemm, waiting
 from toolkit.bench.harness import Case, Table, compare
 from toolkit.features.lfr import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
@@ -25,8 +25,6 @@ from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceCon
 
 UTTERANCE_FRAMES = 1200  # 12 s of 10 ms frames, about the mean of LibriSpeech
 UTTERANCES = 48
-GEMM_SIZE = 2048
-GEMM_REPEATS = 8
 STEPS = {"cpu": 2, "cuda": 100}
 
 LIMIT = "GEMM limit, float32"
@@ -88,8 +86,8 @@ def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - froze
     whole = WholeUtteranceConfig()
     with tempfile.TemporaryDirectory() as folder:
         runs = {
-            LIMIT: _Gemm(device, torch.float32, per_frame),
-            "GEMM limit, bfloat16": _Gemm(device, torch.bfloat16, per_frame),
+            LIMIT: Gemm(device, torch.float32, per_frame),
+            "GEMM limit, bfloat16": Gemm(device, torch.bfloat16, per_frame),
             CHUNKS: _Steps(config, None, "fp32", steps, folder, device),
             "chunks of 32 frames, batch 64, bfloat16": _Steps(
                 config, None, "bf16", steps, folder, device
@@ -100,7 +98,7 @@ def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - froze
             LOOP: _PlainLoop(config, max(1, steps // 4), device),
             "loader and chunker alone": _Loader(config, 10 * steps),
         }
-        cases = [Case(name, _waiting(run, device)) for name, run in runs.items()]
+        cases = [Case(name, waiting(run, device)) for name, run in runs.items()]
         table = compare(
             cases,
             unit="frames",
@@ -113,7 +111,7 @@ def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - froze
     half, chunks16 = list(runs)[1], list(runs)[3]
     overhead, share = runs[CHUNKS].computed / runs[CHUNKS].scored, table.row(CHUNKS).ratio
     return table.with_notes(
-        f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {GEMM_SIZE} x {GEMM_SIZE}: "
+        f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {gemm.SIZE} x {gemm.SIZE}: "
         f"{rates[LIMIT] * per_frame / 1e9:.0f} GFLOP/s, "
         f"in bfloat16 {rates[half] * per_frame / 1e9:.0f}.",
         f"Of their own GEMM limits: float32 {100 * share:.0f} %, "
@@ -123,33 +121,6 @@ def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - froze
         f"short chunks up; counting these, float32 is at {100 * overhead * share:.0f} %.",
         f"Chunking is {rates[CHUNKS] / rates[LOOP]:.1f} times as fast as the plain loop.",
     )
-
-
-class _Gemm:
-    """The best matrix product at hand: torch's, or on the CPU in float32 numpy's where faster."""
-
-    def __init__(self, device: torch.device, dtype: torch.dtype, per_frame: int) -> None:
-        a, b = (torch.rand(GEMM_SIZE, GEMM_SIZE, device=device).to(dtype) for _ in range(2))
-        candidates = [lambda: torch.mm(a, b)]
-        if device.type == "cpu" and dtype is torch.float32:
-            x, y = a.numpy(), b.numpy()
-            candidates.append(lambda: x @ y)
-        self._product = min(candidates, key=_median_seconds)
-        self._amount = GEMM_REPEATS * 2 * GEMM_SIZE**3 / per_frame
-
-    def run(self) -> float:
-        for _ in range(GEMM_REPEATS):
-            self._product()
-        return self._amount
-
-
-def _median_seconds(product) -> float:  # noqa: ANN001
-    times = []
-    for _ in range(4):
-        before = perf_counter()
-        product()
-        times.append(perf_counter() - before)
-    return statistics.median(times[1:])
 
 
 class _Steps:
@@ -239,15 +210,3 @@ def _endless(source: Chunks | ShuffledUtterances) -> Iterator[Batch]:
     while True:
         yield from source.batches(epoch)
         epoch += 1
-
-
-def _waiting(work, device: torch.device):  # noqa: ANN001, ANN202
-    """Do the work and wait for the device."""
-
-    def run() -> float:
-        amount = work.run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return amount
-
-    return run

@@ -124,12 +124,18 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
       For each utterance [T_n, C], float32, natural logarithm, on the CPU. The batch an utterance
       is in changes its values by rounding at most.
     """
+    return [row.float().log_softmax(dim=-1).cpu() for row in batch_logits(model, utterances)]
+
+
+@torch.inference_mode()
+def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]:
+    """Compute the logits of whole utterances in one batch: [T_n, C] each, on the model's device.
+
+    Arguments are those of `log_posteriors`.
+    """
     model.eval()
     device = next(model.parameters()).device
     rows = [with_lookahead(features.float(), model.config.lookahead) for features in utterances]
     inputs = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
     logits, _ = model(inputs, lengths=torch.tensor([len(features) for features in utterances]))
-    return [
-        row[: len(features)].float().log_softmax(dim=-1).cpu()
-        for row, features in zip(logits, utterances, strict=True)
-    ]
+    return [row[: len(features)] for row, features in zip(logits, utterances, strict=True)]

@@ -3,8 +3,9 @@
 That version builds the graph of a CPU LSTM frame by frame: its backward pass makes the gradient of
 every recurrent weight once per frame and adds them up. Here a layer is one node of the graph and a
 weight's gradient one product over all frames. Measured on one core, frames per second against
-torch 1.13.1: 1.06 times with chunks of 32 frames (5 x 768, batch 64), 1.3 times with 8 to 10
-utterances of 400 frames, 1.8 times with one (3 x 320). Torch 2.13's own is faster than either.
+torch 1.13.1: 1.1 times with chunks of 32 frames (768 cells, batch 64), 1.4 times with 8 utterances
+and 1.8 times with one (320 cells), 2.5 times with 4 (800 cells). Torch 2.13's own is faster than
+either.
 """
 
 import torch
@@ -81,6 +82,18 @@ def _ordered(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(0, index[:, :, None].expand(-1, -1, x.shape[2]))
 
 
+def spread_rows(matrix: Tensor) -> Tensor:
+    """Copy a matrix by rows that begin 16 values after the end of the one before.
+
+    MKL 2020 multiplies a few rows by it up to twice as fast as by a transposed one (GFLOP/s, 4 rows
+    by 512 x 2,048: 36 against 73), and, with rows of 1 KiB or a multiple of it, up to twice as fast
+    as without the gaps, which keep the rows out of each other's places in the cache.
+    """
+    rows, columns = matrix.shape
+    spread = matrix.new_empty(rows, columns + 16)[:, :columns]
+    return spread.copy_(matrix)
+
+
 class _Layer(torch.autograd.Function):
     """One layer in one direction: x [T, N, D] to outputs [T, N, H] and the last cell [N, H]."""
 
@@ -99,7 +112,8 @@ class _Layer(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             factor = torch.bfloat16 if bfloat16 else w_hh.dtype
             frames, rows, size = x.shape[0], x.shape[1], w_hh.shape[1]
-            x_factor, recurrent = x.to(factor).flatten(0, 1), w_hh.to(factor).t()
+            x_factor = x.to(factor).flatten(0, 1)
+            recurrent = w_hh.to(factor).t() if bfloat16 else spread_rows(w_hh.t())
             gates = torch.addmm((b_ih + b_hh).to(factor), x_factor, w_ih.to(factor).t())
             gates = gates.to(w_hh.dtype).view(frames, rows, 4 * size)
             cells = gates.new_empty(frames + 1, rows, size)
@@ -129,7 +143,7 @@ class _Layer(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             factor = torch.bfloat16 if ctx.bfloat16 else w_hh.dtype
             frames, rows, size = grad_outputs.shape
-            recurrent = w_hh.to(factor)
+            recurrent = w_hh.to(factor) if ctx.bfloat16 else spread_rows(w_hh)
             grads = gates.new_empty(frames, rows, 4 * size)
             dh, dc = torch.zeros_like(grad_cell), grad_cell.clone()
             for t in reversed(range(frames)):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
 from toolkit.models.blstm import BlstmConfig, BlstmModel
+from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.stages.files import write_atomically
 
@@ -18,6 +19,7 @@ CONFIG = "config.json"
 KINDS: dict[str, tuple[type, type[nn.Module]]] = {
     "lstm": (LstmConfig, LstmModel),
     "blstm": (BlstmConfig, BlstmModel),
+    "ctc": (CtcConfig, CtcModel),
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
 
@@ -26,7 +28,7 @@ class ModelError(ToolkitError):
     """A folder that holds no model, or one whose weights and configuration disagree."""
 
 
-def make_model(config: LstmConfig | BlstmConfig) -> nn.Module:
+def make_model(config: LstmConfig | BlstmConfig | CtcConfig) -> nn.Module:
     """Make a new model of the kind that the configuration is of."""
     return next(built for configured, built in KINDS.values() if type(config) is configured)(config)
 

@@ -69,24 +69,53 @@ class SpecAugmented:
         source = self._data.batches(epoch, start, rank, ranks)
         for step, batch in enumerate(source, start):
             key = [self._seed, _SUBSTREAM, epoch, step * ranks + rank]
-            yield masked(batch, self._config, np.random.default_rng(key))
+            yield self._masked(batch, np.random.default_rng(key))
+
+    def _masked(self, batch: Batch, chance: np.random.Generator) -> Batch:
+        return masked(batch, self._config, chance)
 
 
 def masked(batch: Batch, config: SpecAugmentConfig, chance: np.random.Generator) -> Batch:
     """Mask a batch on the CPU."""
-    rows, frames, dimension = batch.inputs.shape
+    _, frames, dimension = batch.inputs.shape
     bins = dimension // LOW_RATE_FACTOR
     heard = batch.lengths.numpy() + frames - batch.targets.shape[1]
+    hidden_bins, hidden_frames = draw_masks(
+        heard, heard * LOW_RATE_FACTOR / 100, frames, bins, config, chance
+    )
+    mask = hidden_bins.repeat(1, LOW_RATE_FACTOR)[:, None, :] | hidden_frames[:, :, None]
+    return replace(batch, inputs=batch.inputs.masked_fill(mask, 0.0))
+
+
+def draw_masks(
+    heard: np.ndarray,
+    seconds: np.ndarray,
+    frames: int,
+    bins: int,
+    config: SpecAugmentConfig,
+    chance: np.random.Generator,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw what is hidden of the rows of a batch.
+
+    Args:
+      heard: [N], real frames of each row.
+      seconds: [N], how long these are.
+      frames: T.
+      bins: F, mel bins.
+      config: how much.
+      chance: random numbers.
+
+    Returns:
+      [N, F] and [N, T] bool.
+    """
+    rows = len(heard)
     hidden_bins = _bands(
         np.full((rows, config.frequency_masks), bins), config.frequency_width, bins, chance
     )
-    expected = config.time_masks * heard * LOW_RATE_FACTOR / 100
-    counts = np.floor(expected + chance.random(rows)).astype(int)
+    counts = np.floor(config.time_masks * seconds + chance.random(rows)).astype(int)
     number = np.arange(counts.max(initial=0))
     room = np.where(number < counts[:, None], heard[:, None], 0)
-    hidden_frames = _bands(room, config.time_width, frames, chance)
-    mask = hidden_bins.repeat(1, LOW_RATE_FACTOR)[:, None, :] | hidden_frames[:, :, None]
-    return replace(batch, inputs=batch.inputs.masked_fill(mask, 0.0))
+    return hidden_bins, _bands(room, config.time_width, frames, chance)
 
 
 def _bands(room: np.ndarray, widest: int, size: int, chance: np.random.Generator) -> torch.Tensor:

@@ -1,0 +1,55 @@
+"""The rate of the best matrix product at hand: the limit that training is measured against."""
+
+import statistics
+from time import perf_counter
+
+import torch
+
+SIZE = 2048
+REPEATS = 8
+
+
+class Gemm:
+    """Square matrix products: torch's, or on the CPU in float32 numpy's where faster.
+
+    Args:
+      device: where.
+      dtype: of the matrices.
+      per_unit: operations of one unit of work, in which the rate is told.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, per_unit: float) -> None:
+        a, b = (torch.rand(SIZE, SIZE, device=device).to(dtype) for _ in range(2))
+        candidates = [lambda: torch.mm(a, b)]
+        if device.type == "cpu" and dtype is torch.float32:
+            x, y = a.numpy(), b.numpy()
+            candidates.append(lambda: x @ y)
+        self._product = min(candidates, key=_median_seconds)
+        self._amount = REPEATS * 2 * SIZE**3 / per_unit
+
+    def run(self) -> float:
+        """Multiply some times and return how many units of work that is."""
+        for _ in range(REPEATS):
+            self._product()
+        return self._amount
+
+
+def waiting(work, device: torch.device):  # noqa: ANN001, ANN201
+    """Return a function that runs `work` and waits for the device."""
+
+    def run() -> float:
+        amount = work.run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return amount
+
+    return run
+
+
+def _median_seconds(product) -> float:  # noqa: ANN001
+    times = []
+    for _ in range(4):
+        before = perf_counter()
+        product()
+        times.append(perf_counter() - before)
+    return statistics.median(times[1:])

@@ -1,0 +1,266 @@
+"""The Deep-Speech-2-like network of convolutions and LSTMs that CTC trains (A12-A16)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.models.recurrence import faster_than_torch, run_lstm
+
+
+@dataclass(frozen=True)
+class CtcConfig:
+    """Sizes of a `CtcModel`; the defaults are the paper's, 25.6 million parameters."""
+
+    input_dim: int = 93
+    """D, values per frame of 10 ms: 80 log-mel energies and 13 cepstra (A1)."""
+    output_dim: int = 30
+    """C, output units, the blank among them; 30 characters (A16). Training sets it."""
+    channels: tuple[int, ...] = (600,)
+    """Outputs of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep Speech 2:
+    1,280)."""
+    kernels: tuple[int, ...] = (11,)
+    """Frames that each convolution sees; 11 (A12)."""
+    strides: tuple[int, ...] = (2,)
+    """Frames that each convolution moves on by; 2 (A12)."""
+    activation: Literal["relu", "none"] = "relu"
+    """After each convolution; the paper does not say (Deep Speech 2: clipped ReLU)."""
+    lstm_layers: int = 5
+    """Number of LSTM layers; 5 (A13), the family has 1 to 7 (A14)."""
+    hidden: int = 800
+    """Cells per LSTM layer and direction; 800 (A13; Deep Speech 2: 1,510)."""
+    bidirectional: bool = False
+    """Whether LSTMs see both directions; forwards only, so that the end of the utterance is not
+    waited for (A13)."""
+    dropout: float = 0.05
+    """Probability of dropping a value between two layers; 0.05 (A13)."""
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "kernels", "strides"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # lists come from JSON
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs values of at least 1")
+        if not len(self.channels) == len(self.kernels) == len(self.strides):
+            raise ValueError("channels, kernels and strides need one value each per convolution")
+        if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
+            raise ValueError(f"strides are {self.strides}, need to be at most the kernels")
+        for name in ("input_dim", "lstm_layers", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if self.output_dim < 2:
+            raise ValueError(f"output_dim is {self.output_dim}, needs a unit beside the blank")
+        if self.activation not in ("relu", "none"):
+            raise ValueError(f"activation is {self.activation!r}, needs to be relu or none")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}, needs to be in [0, 1)")
+
+    @property
+    def frames_needed(self) -> int:
+        """Shortest input, in frames, that gives an output; 11 in the paper."""
+        frames = 1
+        for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
+            frames = (frames - 1) * stride + kernel
+        return frames
+
+    @property
+    def subsampling(self) -> int:
+        """Input frames per output frame; 2 in the paper."""
+        product = 1
+        for stride in self.strides:
+            product *= stride
+        return product
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Count the output frames of inputs, 0 for those that are too short.
+
+        A convolution without padding gives floor((x - kernel) / stride) + 1 frames. The paper's
+        equation 5 lacks its rounding brackets; 1,670 frames make 830 (A12), for which reading them
+        as rounding up would do too. Where x - kernel is a multiple of the stride only the form
+        here (TensorFlow's and torch's) counts the last frame.
+        """
+        for kernel, stride in zip(self.kernels, self.strides, strict=True):
+            lengths = _after(lengths, kernel, stride)
+        return lengths
+
+
+class CtcState(NamedTuple):
+    """What a stream's earlier inputs left behind."""
+
+    tails: list[Tensor]
+    """For each convolution the inputs [N, t, F] that its next outputs still need."""
+    lstms: list[tuple[Tensor, Tensor] | None]
+    """For each LSTM hidden and cell state, [1, N, H] each; None before its first frame."""
+
+
+class CtcModel(nn.Module):
+    """Convolutions, LSTMs and a linear layer, with batch normalisation and dropout in between.
+
+    Weights are drawn as TensorFlow's Xavier initialisation does; forget gates begin at bias 1 as in
+    its LSTMCell.
+    """
+
+    def __init__(self, config: CtcConfig) -> None:
+        super().__init__()
+        self.config = config
+        sizes = (config.input_dim, *config.channels)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(sizes[i], sizes[i + 1], config.kernels[i], config.strides[i])
+            for i in range(len(config.channels))
+        )
+        width = config.hidden * (1 + config.bidirectional)
+        self.lstms = nn.ModuleList(
+            nn.LSTM(
+                width if i else sizes[-1],
+                config.hidden,
+                batch_first=True,
+                bidirectional=config.bidirectional,
+            )
+            for i in range(config.lstm_layers)
+        )
+        between = (*config.channels, *[width] * config.lstm_layers)
+        self.norms = nn.ModuleList(MaskedBatchNorm(size) for size in between)
+        self.output = nn.Linear(width, config.output_dim)
+        for layer in (*self.convolutions, self.output):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        for lstm in self.lstms:
+            _initialise(lstm)
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Compute log p(unit | inputs) of whole utterances.
+
+        Args:
+          inputs: [N, T, D], padded on the right with anything: it changes no output of a real
+            frame, no gradient and no running statistic.
+          lengths: [N] int64 on the CPU, the real frames of each row; None: all T.
+
+        Returns:
+          log_probs: [N, T', C], float32 at least; those of the padding mean nothing.
+          lengths: [N], the real ones of the T' frames, see `CtcConfig.output_lengths`; 0 for rows
+            that are too short. T' is 1 if the longest row is.
+        """
+        if lengths is None:
+            lengths = torch.full((inputs.shape[0],), inputs.shape[1])
+        short = self.config.frames_needed - inputs.shape[1]
+        x = functional.pad(inputs, (0, 0, 0, max(0, short)))
+        mask = _mask(lengths, x)
+        x = x if mask is None else x.masked_fill(~mask[:, :, None], 0)
+        for i, convolution in enumerate(self.convolutions):
+            lengths = _after(lengths, self.config.kernels[i], self.config.strides[i])
+            x = self._convolve(convolution, x)
+            mask = _mask(lengths, x)
+            x = self._between(x, i, mask)
+        for i, lstm in enumerate(self.lstms, len(self.convolutions)):
+            x = self._between(self._recur(lstm, x, lengths), i, mask)
+        return _log_softmax(self.output(x)), lengths
+
+    def stream(self, inputs: Tensor, state: CtcState | None = None) -> tuple[Tensor, CtcState]:
+        """Compute the outputs that more input makes possible.
+
+        Over consecutive calls they are those of the whole utterance, whatever it is cut into.
+
+        Args:
+          inputs: [N, T, D], the next frames of N streams; any T.
+          state: what the call before returned; None at the beginning.
+
+        Returns:
+          log_probs [N, t, C], t may be 0, and the state to go on from.
+
+        Raises:
+          ValueError: the model looks backwards, or is in training.
+        """
+        if self.config.bidirectional or self.training:
+            raise ValueError("only a model with forward LSTMs in evaluation mode can stream")
+        if state is None:
+            widths = (self.config.input_dim, *self.config.channels[:-1])
+            tails = [inputs.new_zeros(inputs.shape[0], 0, width) for width in widths]
+            state = CtcState(tails, [None] * len(self.lstms))
+        x, tails, lstms = inputs, [], []
+        for i, convolution in enumerate(self.convolutions):
+            x = torch.cat([state.tails[i], x], dim=1)
+            kernel, stride = self.config.kernels[i], self.config.strides[i]
+            frames = max(0, (x.shape[1] - kernel) // stride + 1)
+            tails.append(x[:, frames * stride :])
+            if not frames:
+                nothing = x.new_zeros(x.shape[0], 0, self.config.output_dim)
+                return nothing, CtcState([*tails, *state.tails[i + 1 :]], state.lstms)
+            x = self._between(self._convolve(convolution, x), i, None)
+        for i, lstm in enumerate(self.lstms):
+            x, after = lstm(x, state.lstms[i])
+            lstms.append(after)
+            x = self._between(x, len(self.convolutions) + i, None)
+        return _log_softmax(self.output(x)), CtcState(tails, lstms)
+
+    def _convolve(self, convolution: nn.Conv1d, x: Tensor) -> Tensor:
+        y = convolution(x.transpose(1, 2)).transpose(1, 2)
+        return y.relu() if self.config.activation == "relu" else y
+
+    def _between(self, x: Tensor, layer: int, mask: Tensor | None) -> Tensor:
+        """What stands between a layer and the next."""
+        return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
+
+    def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
+        if faster_than_torch(x):
+            return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
+        if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
+            return lstm(x)[0]
+        packed = pack_padded_sequence(
+            x, lengths.clamp(min=1), batch_first=True, enforce_sorted=False
+        )
+        return pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+
+@torch.inference_mode()
+def ctc_log_probs(model: CtcModel, utterances: Sequence[Tensor]) -> list[Tensor]:
+    """Compute log p(unit | x) of whole utterances in one batch.
+
+    Args:
+      model: put in evaluation mode by this call.
+      utterances: [T_n, D] each; similar lengths waste the least.
+
+    Returns:
+      For each utterance [T'_n, C] on the CPU, without frames for one that is too short.
+    """
+    model.eval()
+    inputs = nn.utils.rnn.pad_sequence(list(utterances), batch_first=True)
+    lengths = torch.tensor([len(features) for features in utterances])
+    log_probs, lengths = model(inputs.to(model.output.weight.device), lengths)
+    return [row[:n] for row, n in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
+
+
+def _after(lengths: Tensor, kernel: int, stride: int) -> Tensor:
+    """Count the frames after a convolution without padding."""
+    return (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
+
+
+def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
+    """Say which frames of x [N, T, F] are real; None: all are."""
+    frames = x.shape[1]
+    if bool((lengths == frames).all()):
+        return None
+    return torch.arange(frames, device=x.device) < lengths.to(x.device)[:, None]
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+
+
+def _initialise(lstm: nn.LSTM) -> None:
+    """Draw input and recurrent weights as one Xavier matrix; open the forget gates.
+
+    Two biases per gate exist for cuDNN; the second starts at 0.
+    """
+    hidden = lstm.hidden_size
+    bound = (6 / (lstm.input_size + hidden + 4 * hidden)) ** 0.5
+    for name, parameter in lstm.named_parameters():
+        if name.startswith("weight"):
+            nn.init.uniform_(parameter, -bound, bound)
+        else:
+            nn.init.zeros_(parameter)
+            if name.startswith("bias_ih"):
+                nn.init.ones_(parameter.data[hidden : 2 * hidden])

@@ -1,0 +1,60 @@
+"""A batch of whole utterances with label sequences."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.stages.files import write_atomically
+
+
+@dataclass(frozen=True)
+class CtcBatch:
+    """Utterances padded on the right to one length, the longest's or a fixed one (A8)."""
+
+    ids: list[str]
+    """Utterance of each row, length N."""
+    inputs: Tensor
+    """[N, T, D] float32; anything where an utterance has ended."""
+    input_lengths: Tensor
+    """[N] int64, on the CPU: the real frames of each row."""
+    labels: Tensor
+    """[N, L] int64, no blanks among them; anything beyond a row's length."""
+    label_lengths: Tensor
+    """[N] int64, on the CPU."""
+    frames: int
+    """Number of real frames, the sum of `input_lengths`."""
+
+    def to(self, device: torch.device) -> "CtcBatch":
+        """Move the tensors that computing needs; from pinned memory without waiting."""
+        if device.type == "cpu":
+            return self
+        return self._with(lambda x: x.to(device, non_blocking=True))
+
+    def pin(self) -> "CtcBatch":
+        """Copy into pinned memory, from where a GPU fetches it while it computes."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, moved: Callable[[Tensor], Tensor]) -> "CtcBatch":
+        return replace(self, inputs=moved(self.inputs), labels=moved(self.labels))
+
+    def save(self, path: Path) -> None:
+        """Write the batch as safetensors, with the utterance ids as metadata, to look into it.
+
+        Every rank may write one.
+        """
+        tensors = {
+            name: getattr(self, name).cpu().contiguous()
+            for name in ("inputs", "input_lengths", "labels", "label_lengths")
+        }
+        content = save(tensors, metadata={"ids": json.dumps(self.ids)})
+        write_atomically(path, content, own=True)
+
+    def label_sequences(self) -> list[list[int]]:
+        """Return the labels of each row, without padding."""
+        rows = self.labels.tolist()
+        return [row[:n] for row, n in zip(rows, self.label_lengths.tolist(), strict=True)]
