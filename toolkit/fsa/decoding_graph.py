@@ -27,13 +27,28 @@ def compile_decoding_graph(
       first_phone_disambig: phone ids from here on are disambiguation symbols.
       first_word_disambig: word ids from here on are `#0` and the like.
     """
+    lg = compose_words(lexicon, grammar, first_phone_disambig, first_word_disambig)
+    return expand_phones(lg, senones)
+
+
+def compose_words(
+    lexicon: k2.Fsa, grammar: k2.Fsa, first_label_disambig: int, first_word_disambig: int
+) -> k2.Fsa:
+    """det(L∘G): reads what L reads, disambiguation symbols and epsilons removed, writes words.
+
+    Args:
+      lexicon: see `compile_decoding_graph`.
+      grammar: likewise.
+      first_label_disambig: what L reads from here on are disambiguation symbols.
+      first_word_disambig: word ids from here on are `#0` and the like.
+    """
     grammar.lm_scores = grammar.scores.clone()
     lg = k2.connect(k2.compose(k2.arc_sort(lexicon), k2.arc_sort(grammar)))
     lg = k2.connect(k2.determinize(lg))
-    lg = _without_disambiguation(lg, first_phone_disambig, first_word_disambig)
+    lg = _without_disambiguation(lg, first_label_disambig, first_word_disambig)
     lg = k2.connect(k2.remove_epsilon(lg))
     lg.aux_labels = lg.aux_labels.remove_values_eq(0)
-    return expand_phones(lg, senones)
+    return lg
 
 
 def _without_disambiguation(lg: k2.Fsa, first_phone: int, first_word: int) -> k2.Fsa:

@@ -1,0 +1,126 @@
+"""A CTC model decoded by several searches on the same posteriors (A21, A24)."""
+
+import logging
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import process_time
+
+from toolkit.decode.ctc import Decoder
+from toolkit.decode.ctc_graph import GraphConfig, GraphDecoder, make_ctc_graph
+from toolkit.decode.ctc_greedy import GreedyDecoder
+from toolkit.decode.ctc_posteriors import Posteriors
+from toolkit.decode.ctc_prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc_tune import TuneConfig, tune
+from toolkit.decode.ctc_words import WordsConfig, WordsDecoder
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.units import Units
+from toolkit.score.results import Result, record_results
+from toolkit.score.split import score_split
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CtcDecodeConfig:
+    """The searches of the final table."""
+
+    prefix: PrefixConfig = PrefixConfig(width=512)
+    """Without a dictionary."""
+    words: WordsConfig = WordsConfig(width=512)
+    """With the dictionary, alone and with the language model."""
+    graph: GraphConfig = GraphConfig()
+    """Dictionary and language model as a graph for k2."""
+    tune: TuneConfig = TuneConfig()
+    """What is tried on the development splits."""
+    tune_width: int = 64
+    """Beam width of the dictionary's search while its weights are tuned."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A split to decode."""
+
+    posteriors: Posteriors
+    """What the model says."""
+    references: Mapping[str, str]
+    """Transcript by utterance."""
+    speakers: Mapping[str, str]
+    """By utterance."""
+    seconds: float
+    """Of audio."""
+
+
+def decode_ctc(
+    splits: Mapping[str, Decoded],
+    tune_on: Sequence[str],
+    units: Units,
+    words: Sequence[str],
+    arpa: Path,
+    lm: str,
+    config: CtcDecodeConfig,
+    out: Path,
+    jobs: int,
+    command: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Decode every split by every search; weights are chosen on the development splits.
+
+    Args:
+      splits: to decode.
+      tune_on: those of them that choose weights.
+      units: of the model.
+      words: the dictionary.
+      arpa: the language model over these words.
+      lm: its name in the rows.
+      config: the searches.
+      out: gets `rows.json` and a folder per search: `tuned.json` where something is tuned and, by
+        split, hypotheses and reports; `graph/` too.
+      jobs: threads, or processes of k2.
+      command: the command line, for the rows.
+      progress: told (decodes done, decodes).
+
+    Returns:
+      WER and CER in percent by split, of the search with the language model.
+    """
+    rows: list[Result] = []
+    model = read_arpa(arpa)
+    dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
+    searches: dict[str, Decoder] = {
+        "greedy": GreedyDecoder(units),
+        "prefixes": PrefixDecoder(units, config.prefix),
+        "words": dictionary,
+        f"words+{lm}": WordsDecoder(units, dictionary.dictionary, model, config.words),
+    }
+    make_ctc_graph(dictionary.dictionary, units, arpa, out / "graph")
+    searches[f"graph+{lm}"] = GraphDecoder(out / "graph", units, config.graph)
+    tuning = {u: x for s in tune_on for u, x in splits[s].posteriors.items()}
+    references = {u: text for s in tune_on for u, text in splits[s].references.items()}
+    for name, search in searches.items():
+        if name.endswith(f"+{lm}"):
+            quick = search
+            if isinstance(search, WordsDecoder):
+                quick = search.configured(replace(config.words, width=config.tune_width))
+            chosen = tune(quick, tuning, references, config.tune, out / name, jobs)
+            search = search.tuned(chosen.lm_weight, chosen.word_bonus)
+        for split, data in splits.items():
+            before = _processor_seconds()
+            found = search.decode_many(list(data.posteriors.values()), jobs)
+            texts = [hypotheses[0].text for hypotheses in found]
+            rtf = (_processor_seconds() - before) / data.seconds
+            hypotheses = dict(zip(data.posteriors, texts, strict=True))
+            named = {"system": "ctc", "split": split, "lm": name, "rtf": rtf, "command": command}
+            told = data.references, hypotheses, data.speakers
+            rows.append(score_split(*told, out / name / split, **named))
+            progress(len(rows), len(searches) * len(splits))
+    record_results(out / "rows.json", rows)
+    best = [row for row in rows if row.lm == f"words+{lm}"]
+    wer = {f"wer {row.split}": row.wer for row in best}
+    return wer | {f"cer {row.split}": row.cer for row in best}
+
+
+def _processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return process_time() + children.ru_utime + children.ru_stime
