@@ -1,0 +1,89 @@
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:  # workers import the steps of these tests by name
+    sys.path.append(HERE)
+
+from sample_steps import Reverse, ReverseConfig  # noqa: E402
+
+from toolkit.pipeline.objects import ObjectStore, StoreConfig  # noqa: E402
+from toolkit.pipeline.step import Partition  # noqa: E402
+
+
+@pytest.fixture
+def make_step(tmp_path):
+    """A step with a ledger of its own; `make_step.attempts(step)` reads it."""
+
+    def make(**settings):
+        ledger = tmp_path / f"ledger-{uuid.uuid4().hex[:8]}"
+        ledger.mkdir()
+        return Reverse(ReverseConfig(ledger=str(ledger), **settings))
+
+    def attempts(step):
+        """(partition, time in ns, process, device) of every attempt that began."""
+        return [p.name.split() for p in sorted(Path(step.config.ledger).iterdir())]
+
+    make.attempts = attempts
+    return make
+
+
+@pytest.fixture
+def make_partitions(tmp_path):
+    """Partitions of two small objects each, below a place that may be a URL."""
+
+    def make(count, place=None, bad=(), store=None):
+        store, place = store or ObjectStore(), place or str(tmp_path / "lake")
+        partitions = []
+        for number in range(count):
+            contents = [f"{number} first {'x' * number}", f"{number} second"]
+            if number in bad:
+                contents[1] += " bad"
+            refs = [
+                store.put(f"{place}/{number}-{part}.bin", content.encode())
+                for part, content in enumerate(contents)
+            ]
+            partitions.append(Partition(f"p{number:03d}", tuple(refs), {"hours": 0.5}))
+        return partitions
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """Moto's S3 behind the proxy, as long as the tests run."""
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    from faulty_s3 import FaultyS3
+
+    server.start()
+    proxy = FaultyS3(server.get_host_and_port()[1])
+    patch = pytest.MonkeyPatch()
+    patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-testing")
+    patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    patch.delenv("AWS_PROFILE", raising=False)
+    yield proxy
+    patch.undo()
+    proxy.shutdown()
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server):
+    """The proxy without faults, an empty bucket `base`, and a `store` that speaks to it."""
+    import s3fs
+    from faulty_s3 import Faults
+
+    s3_server.faults = Faults()
+    s3_server.base = f"s3://lake-{uuid.uuid4().hex[:8]}"
+    s3fs.S3FileSystem(endpoint_url=s3_server.url).mkdir(s3_server.base)
+    s3_server.log.clear()
+    s3_server.config = StoreConfig(
+        {"endpoint_url": s3_server.url}, tries=10, first_wait=0.02, timeout=10.0
+    )
+    s3_server.store = ObjectStore(s3_server.config)
+    return s3_server

@@ -1,0 +1,81 @@
+"""Steps for tests: small, pure, and able to misbehave once or always."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolkit.pipeline.step import StepResult
+
+
+@dataclass(frozen=True)
+class ReverseConfig:
+    """What a partition meets on its way; none of it changes what the step writes."""
+
+    repeat: int = 1
+    seconds: float = 0.0
+    ledger: str = ""  # folder that gains a file per attempt that began
+    faults: Mapping[str, str] = field(default_factory=dict)
+    # partition id -> kill, hang, raise (always); kill-once, hang-once, kill-executor-once
+    name: str = "reverse"
+
+
+class Reverse:
+    """Reverses each input's bytes; an input that holds `bad` is left out."""
+
+    def __init__(self, config=None):
+        self.config = config or ReverseConfig()
+        self.name = self.config.name
+
+    def run(self, partition, store, out, resources):
+        attempt = self._note(partition, resources)
+        fault = self.config.faults.get(partition.id, "")
+        if fault and (not fault.endswith("-once") or attempt == 1):
+            misbehave(fault.removesuffix("-once"), partition.id)
+        time.sleep(self.config.seconds)
+        outputs, failures = [], []
+        for ref in partition.inputs:
+            data = store.get(ref)
+            name = ref.path.rsplit("/", 1)[-1]
+            if b"bad" in data:
+                failures.append((name, "holds\nbad"))
+                continue
+            content = data[::-1] * self.config.repeat
+            path = f"{out}/{partition.id}/{name}"
+            if resources.scratch.exists() and len(content) % 2:
+                (resources.scratch / name).write_bytes(content)
+                outputs.append(store.put_file(resources.scratch / name, path))
+            else:
+                outputs.append(store.put(path, content))
+        return StepResult(tuple(outputs), tuple(failures), {"bytes": sum(o.size for o in outputs)})
+
+    def _note(self, partition, resources):
+        if not self.config.ledger:
+            return 1
+        folder = Path(self.config.ledger)
+        name = f"{partition.id} {time.time_ns()} {os.getpid()} {resources.device.replace(':', '_')}"
+        (folder / name).touch()
+        return sum(path.name.split()[0] == partition.id for path in folder.iterdir())
+
+
+def misbehave(how, name):
+    if how == "raise":
+        raise RuntimeError(f"{name} is beyond help, password=hunter2")
+    if how == "hang":
+        time.sleep(600)
+    if how == "kill-executor":
+        os.kill(executor_pid(), signal.SIGKILL)
+        time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def executor_pid():
+    """The JVM of the Spark executor that this process works for."""
+    import psutil
+
+    for process in psutil.Process().parents():
+        if "java" in process.name() and any("CoarseGrained" in a for a in process.cmdline()):
+            return process.pid
+    raise RuntimeError("no executor among the ancestors")

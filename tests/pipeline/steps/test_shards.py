@@ -1,0 +1,67 @@
+import json
+
+import numpy as np
+import pytest
+
+from toolkit.features.store import FeatureStore
+from toolkit.pipeline.objects import ObjectRef
+from toolkit.pipeline.places import place
+from toolkit.pipeline.rows import ShardRows, tar_rows, write_rows
+from toolkit.pipeline.shards import Shard, read_shards, shards_of
+from toolkit.pipeline.step import StepError
+from toolkit.pipeline.steps.repartition import Repartition, RepartitionConfig, plan_repartition
+from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig
+from toolkit.pipeline.steps.stats import plan_shards
+
+
+def test_manifests_come_back(shards, store, tmp_path):
+    listed = read_shards(store, str(tmp_path / "in"))
+    assert listed == shards
+    lines = (tmp_path / "in" / "shards.jsonl").read_text().splitlines()
+    assert str(tmp_path) not in "".join(lines)
+    assert json.loads(lines[3])["index"] == 3
+
+
+def test_lhotse_reads_the_result_without_us(shards, here, store, tmp_path):
+    from lhotse import CutSet
+
+    config = RepartitionConfig(shards[0].hours * 1.7)
+    results = here.run(Repartition(config), plan_repartition(shards, config), str(tmp_path / "o"))
+    assert results
+    cuts = list(CutSet.from_shar(in_dir=tmp_path / "o" / "shards"))
+    found = FeatureStore(tmp_path / "in")
+    assert [cut.id for cut in cuts] == found.ids
+    for cut in cuts[::37]:
+        assert np.array_equal(cut.load_features(), found.load(cut.id).numpy())
+
+
+def test_rows_are_copied_bit_for_bit(shards, tmp_path, store):
+    files = {f: store.local(ref, tmp_path) for f, ref in shards[0].objects.items()}
+    rows = ShardRows(files)
+    assert len(rows) == 40
+    copies = write_rows(tmp_path / "copy", 7, rows.fields, rows.read(range(40)))
+    for field, path in copies.items():
+        assert path.read_bytes() == files[field].read_bytes()
+        assert path.name.split(".")[1] == "000007"
+    (tmp_path / "one.jsonl").write_bytes(rows.lines[0])
+    with pytest.raises(StepError, match="40 utterances"):
+        ShardRows({**files, "cuts": tmp_path / "one.jsonl"})
+    assert tar_rows(files["features"])[0][0] == 0
+
+
+def test_shards_without_cuts_are_refused(shards):
+    with pytest.raises(StepError, match="no cuts"):
+        shards_of([shards[0].objects["features"]])
+
+
+def test_places_follow_configuration_and_content(shards):
+    step, plan = Shuffle(ShuffleConfig()), plan_shards(shards)
+    assert place(step, plan, "/x") == place(step, plan, "/x/")
+    assert place(Shuffle(ShuffleConfig(seed=1)), plan, "/x") != place(step, plan, "/x")
+    assert place(step, plan[:-1], "/x") != place(step, plan, "/x")
+
+    def move(ref):
+        return ObjectRef(f"/y{ref.path}", ref.size, ref.digest, ref.about)
+
+    moved = [Shard(s.index, {f: move(ref) for f, ref in s.objects.items()}) for s in shards]
+    assert place(step, plan_shards(moved), "/x") == place(step, plan, "/x")

@@ -1,0 +1,161 @@
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedError
+from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.summary import outputs_digest
+
+
+def run(step, partitions, out, workers=2, **settings):
+    return LocalExecutor(ExecutorConfig(**settings), cpu_slots(workers)).run(
+        step, partitions, str(out)
+    )
+
+
+def files_below(folder, pattern="p*/*"):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob(pattern))}
+
+
+def test_results_in_order_and_the_same_for_any_number_of_workers(
+    tmp_path, make_step, make_partitions
+):
+    partitions = make_partitions(5, bad={3})
+    one = run(make_step(), partitions, tmp_path / "one", workers=1)
+    three = run(make_step(), partitions[::-1], tmp_path / "three", workers=3)
+    assert [len(result.outputs) for result in one] == [2, 2, 2, 1, 2]
+    assert one[3].failures == (("3-1.bin", "holds\nbad"),)
+    assert files_below(tmp_path / "one") == files_below(tmp_path / "three")
+    assert files_below(tmp_path / "one")["p001/1-1.bin"] == b"dnoces 1"
+    assert outputs_digest(str(tmp_path / "one"), one) == outputs_digest(
+        str(tmp_path / "three"), three
+    )
+    assert (tmp_path / "one/_failures.tsv").read_text() == "p003\t3-1.bin\tholds bad\n"
+    summary = json.loads((tmp_path / "one/_summary.json").read_text())
+    assert summary["hours"] == 2.5
+    assert summary["elements_failed"] == 1
+    assert summary["about"]["bytes"] == sum(len(b) for b in files_below(tmp_path / "one").values())
+    assert summary["calls"]["get"] == 10  # one per object, and no marker is read
+    assert summary["peak_bytes"] > 1e6
+
+
+def test_what_is_done_is_kept_and_what_changed_is_done_again(tmp_path, make_step, make_partitions):
+    partitions = make_partitions(3)
+    step = make_step()
+    first = run(step, partitions, tmp_path / "out", workers=1)
+    assert len(make_step.attempts(step)) == 3
+    assert run(step, partitions, tmp_path / "out", workers=1) == first
+    assert len(make_step.attempts(step)) == 3
+    os.unlink(tmp_path / "out/p001/1-0.bin")
+    (tmp_path / "out/_done/p002.json").write_text("{")
+    assert run(step, partitions, tmp_path / "out", workers=1) == first
+    assert sorted(a[0] for a in make_step.attempts(step)) == [
+        "p000", "p001", "p001", "p002", "p002",
+    ]  # fmt: skip
+    other = run(make_step(repeat=2), partitions[:1], tmp_path / "out", workers=1)
+    assert other[0].outputs[0].size == 2 * first[0].outputs[0].size
+
+
+def test_a_killed_worker_costs_its_partition(tmp_path, make_step, make_partitions):
+    partitions = make_partitions(4)
+    expected = run(make_step(), partitions, tmp_path / "calm")
+    step = make_step(faults={"p001": "kill-once"})
+    results = run(step, partitions, tmp_path / "storm")
+    assert outputs_digest(str(tmp_path / "storm"), results) == outputs_digest(
+        str(tmp_path / "calm"), expected
+    )
+    assert len(make_step.attempts(step)) == 5
+    assert not list(tmp_path.glob("storm/**/*.tmp"))
+
+
+def test_a_stalled_partition_is_tried_elsewhere(tmp_path, make_step, make_partitions):
+    step = make_step(faults={"p000": "hang-once"})
+    partitions = make_partitions(2)
+    results = run(step, partitions, tmp_path / "out", timeout=8.0)
+    assert all(len(result.outputs) == 2 for result in results)
+    pids = [pid for name, _, pid, _ in make_step.attempts(step) if name == "p000"]
+    assert len(set(pids)) == 2
+
+
+def test_a_poisoned_partition_is_set_aside_and_listed(tmp_path, make_step, make_partitions):
+    step = make_step(faults={"p001": "raise", "p002": "kill"})
+    with pytest.raises(PoisonedError, match=r"2 of 4 partitions failed 2 times.*p001, p002"):
+        run(step, make_partitions(4), tmp_path / "out", tries=2)
+    summary = json.loads((tmp_path / "out/_summary.json").read_text())
+    assert summary["done"] == 2
+    reasons = {entry["partition"]: entry["reason"] for entry in summary["poisoned"]}
+    assert reasons["p001"] == "RuntimeError: p001 is beyond help, password=***"
+    assert reasons["p002"] == "the worker process died (signal 9)"
+    assert "misbehave" in summary["poisoned"][0]["trace"]
+    assert "hunter2" not in json.dumps(summary)
+    assert len(make_step.attempts(step)) == 2 + 2 * 2
+    healed = run(make_step(), make_partitions(4), tmp_path / "healed")
+    assert len(healed) == 4
+
+
+def test_a_slot_per_device(tmp_path, make_step, make_partitions):
+    step = make_step(seconds=0.2)
+    executor = LocalExecutor(slots=("cuda:0", "cuda:1"))
+    executor.run(step, make_partitions(6), str(tmp_path / "out"))
+    by_device = {}
+    for _, start, pid, device in make_step.attempts(step):
+        by_device.setdefault(device, []).append((int(start), pid))
+    assert set(by_device) == {"cuda_0", "cuda_1"}
+    for entries in by_device.values():
+        starts = sorted(start for start, _ in entries)
+        assert all(b - a >= 0.2e9 for a, b in itertools.pairwise(starts))
+        assert len({pid for _, pid in entries}) == 1
+
+
+def test_equal_ids_are_refused(tmp_path, make_step, make_partitions):
+    with pytest.raises(ExecutorError, match="same id"):
+        run(make_step(), make_partitions(1) * 2, tmp_path / "out")
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, {tests!r})
+from sample_steps import Reverse, ReverseConfig
+from toolkit.pipeline.local import LocalExecutor
+from toolkit.pipeline.objects import ObjectStore
+from toolkit.pipeline.step import Partition
+if __name__ == "__main__":
+    store = ObjectStore()
+    refs = [store.put("{base}/lake/%d" % i, b"content %d" % i) for i in range(6)]
+    partitions = [Partition("p%d" % i, (ref,)) for i, ref in enumerate(refs)]
+    step = Reverse(ReverseConfig(seconds=0.3, ledger="{base}/ledger"))
+    LocalExecutor(slots=("cpu", "cpu")).run(step, partitions, "{base}/out")
+"""
+
+
+def test_a_killed_driver_costs_nothing_done(tmp_path):
+    (tmp_path / "ledger").mkdir()
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER.format(tests=str(Path(__file__).parent), base=tmp_path))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    driver = subprocess.Popen([sys.executable, str(script)], env=environment)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("out/_done/*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = psutil.Process(driver.pid).children(recursive=True)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    _, left = psutil.wait_procs(workers, timeout=20)
+    assert not left  # workers do not outlive their driver
+    done = len(list(tmp_path.glob("out/_done/*.json")))
+    begun = len(list(tmp_path.glob("ledger/*")))
+    assert 2 <= done < 6
+    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+    assert len(list(tmp_path.glob("ledger/*"))) == begun + 6 - done
+    assert begun - done <= 2  # those in flight
+    contents = {path.name: path.read_bytes() for path in tmp_path.glob("out/p*/*")}
+    assert contents == {str(i): b"%d tnetnoc" % i for i in range(6)}
+    assert not list(tmp_path.glob("out/**/*.tmp"))

@@ -1,0 +1,66 @@
+import shutil
+from dataclasses import replace
+
+import pytest
+from sample_steps import Reverse, ReverseConfig
+
+from toolkit.pipeline.markers import Marker, all_finished, finished
+from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.step import Partition, StepResult, work_digest
+
+
+@pytest.fixture
+def done(tmp_path):
+    """A partition that is done: step, partition, prefix."""
+    store, step, out = ObjectStore(), Reverse(), str(tmp_path / "out")
+    partition = Partition("p", (store.put(f"{tmp_path}/in/x", b"x"),), {"hours": 1})
+    result = StepResult((store.put(f"{out}/shards/x", b"y"),), (("e", "why"),), {"n": 1})
+    Marker(work_digest(step, partition), result, {"seconds": 1.0}).write(store, out, "p")
+    return step, partition, out, result
+
+
+def test_a_marker_comes_back(done):
+    step, partition, out, result = done
+    marker = finished(ObjectStore(), step, partition, out)
+    assert marker.result == result
+    assert marker.run == {"seconds": 1.0}
+
+
+def test_it_may_move_with_its_outputs(done, tmp_path):
+    step, partition, out, _result = done
+    shutil.move(out, tmp_path / "moved")
+    marker = finished(ObjectStore(), step, partition, str(tmp_path / "moved"))
+    assert [ref.path for ref in marker.result.outputs] == [f"{tmp_path}/moved/shards/x"]
+    assert finished(ObjectStore(), step, partition, out) is None
+
+
+def test_what_makes_it_count_for_nothing(done, tmp_path):
+    step, partition, out, _ = done
+    store = ObjectStore()
+    ref = partition.inputs[0]
+    for other in (
+        replace(partition, inputs=(replace(ref, digest="0"),)),
+        replace(partition, inputs=(replace(ref, path=f"{tmp_path}/other"),)),
+        replace(partition, inputs=()),
+        replace(partition, about={"hours": 2}),
+    ):
+        assert finished(store, step, other, out) is None
+    assert finished(store, Reverse(ReverseConfig(repeat=2)), partition, out) is None
+    elsewhere = replace(partition, inputs=(replace(ref, path="s3://lake/x"),))
+    assert finished(store, step, elsewhere, out) is not None  # the same content and name
+    store.put(f"{out}/shards/x", b"longer")
+    assert finished(store, step, partition, out) is None
+
+
+def test_a_new_run_looks_once_and_a_rerun_reads_what_is_there(done):
+    step, partition, out, _ = done
+    others = [replace(partition, id=f"q{i}") for i in range(5)]
+    markers, counts = all_finished(step, [*others, partition], out, StoreConfig())
+    assert set(markers) == {"p"}
+    assert (counts.list, counts.get, counts.head, counts.put) == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a?b", "a#"])
+def test_ids_must_fit_names(name):
+    with pytest.raises(ValueError, match="partition id"):
+        Partition(name, ())

@@ -1,0 +1,95 @@
+import math
+
+import pytest
+
+from toolkit.pipeline.plan import Cluster, PlanError, nodes_for, ours, plan
+from toolkit.pipeline.rates import Rates, RatesError, StepRate
+
+RATES = Rates(
+    {
+        "select": StepRate(1e6, 2e5, 2e5),
+        "extract": StepRate(1000.0, 115.2e6, 46e6),
+        "shuffle": StepRate(4000.0, 46e6, 46e6),
+        "stats": StepRate(4000.0, 46e6, 0.0),
+        "targets": StepRate(60.0, 46e6, 10e6),
+        "repartition": StepRate(9000.0, 56e6, 56e6),
+    }
+)
+
+
+def row(made, name):
+    return next(step for step in made.steps if step.name == name)
+
+
+def test_a_step_by_hand():
+    cluster = Cluster(nodes=2, cores=10, network=1e12, price=3.0)
+    made = plan(1000, cluster, RATES, fuse=False)
+    extract = row(made, "extract")
+    assert extract.partitions == 200  # of 5 h, ten waves of 20
+    calls = 1 + 5 * 115.2e6 / 32e6 + 2 + 1  # the list, spans of audio, cuts and features, marker
+    computing, transfer = 5 * 3.6, 5 * (115.2e6 + 46e6) / 50e6
+    seconds = 10 * (computing + calls * 0.2 + transfer + 0.1)
+    assert extract.seconds == pytest.approx(seconds)
+    assert extract.calls == pytest.approx(200 * calls)
+    assert extract.cost == pytest.approx(2 * 3.0 * seconds / 3600)
+    assert extract.bound == "computing"
+    assert made.seconds == pytest.approx(sum(step.seconds for step in made.steps))
+
+
+def test_fusing_saves_passes_and_keeps_the_computing():
+    cluster = Cluster(nodes=10)
+    apart, fused = (plan(1e5, cluster, RATES, fuse=fuse) for fuse in (False, True))
+    assert fused.fused == ("extract", "shuffle", "stats")
+    assert apart.fused == ()
+    moved = [sum(step.read + step.written for step in made.steps) for made in (apart, fused)]
+    assert moved[0] - moved[1] == pytest.approx(fused.saved)
+    assert fused.saved == pytest.approx(1e5 * 3 * 46e6)  # features: out, in, and in once more
+    assert fused.seconds < apart.seconds
+
+
+def test_an_object_per_utterance_waits_for_calls():
+    made = plan(1e6, Cluster(), RATES, aggregated=False)
+    extract = row(made, "extract+shuffle+stats")
+    assert extract.bound == "calls"
+    assert extract.calls > 1e9  # one per utterance (C35)
+    together = row(plan(1e6, Cluster(), RATES), "extract+shuffle+stats")
+    assert extract.seconds > 10 * together.seconds
+
+
+def test_a_thin_network_bounds_the_cluster():
+    made = plan(1e4, Cluster(network=1e6), RATES)
+    extract = row(made, "extract+shuffle+stats")
+    assert extract.bound == "network"
+    assert extract.seconds == pytest.approx(1e4 * (115.2e6 + 46e6) / (50 * 1e6))
+
+
+def test_targets_run_on_devices_where_there_are_any():
+    rates = RATES.with_speed("targets", 5000.0, device=True)
+    assert row(plan(1e6, Cluster(devices=8), rates), "targets").workers == 50 * 8
+    assert row(plan(1e6, Cluster(devices=8), RATES), "targets").workers == 50 * 16
+
+
+def test_the_papers_counts_come_out():
+    figures = ours(plan(1e6, Cluster(), RATES), RATES)
+    assert figures["files of 5 h"] == "200,000"
+    assert figures["training partitions of 2 h"] == "500,000"
+    assert figures["audio"] == "115.2 TB, 1e+09 utterances"
+
+
+def test_nodes_for_is_the_least_number():
+    nodes = nodes_for(7.6, 1e6, Cluster(), RATES)
+    seconds = [plan(1e6, Cluster(nodes=n), RATES).seconds for n in (nodes - 1, nodes)]
+    assert seconds[0] > 7.6 * 86400 >= seconds[1]
+    with pytest.raises(PlanError, match="not enough"):
+        nodes_for(1e-6, 1e6, Cluster(), RATES)
+
+
+def test_rates_come_back_and_lacking_ones_are_named(tmp_path):
+    RATES.save(tmp_path / "rates.json")
+    assert Rates.load(tmp_path / "rates.json") == RATES
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(RatesError, match="toolkit bench pipeline"):
+        Rates.load(tmp_path / "bad.json")
+    with pytest.raises(PlanError, match="extract"):
+        plan(1.0, Cluster(), Rates({"select": StepRate(1.0)}))
+    assert math.isinf(RATES.with_speed("stats", math.inf).steps["stats"].speed)

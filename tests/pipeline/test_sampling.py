@@ -1,0 +1,67 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.pipeline import sampling
+
+HOUR = 3600 * sampling.MICROSECONDS
+
+
+def test_numbers_are_uniform_and_of_the_seed():
+    numbers = [sampling.draw(1)(f"id-{n:06d}") for n in range(20000)]
+    assert len(set(numbers)) == len(numbers)
+    tenths = [0] * 10
+    for number in numbers:
+        tenths[number * 10 // sampling.RANGE] += 1
+    # chi-square of 9 degrees of freedom: 27.9 is passed once in a thousand
+    assert sum((found - 2000) ** 2 / 2000 for found in tenths) < 27.9
+    other = [sampling.draw(2)(f"id-{n:06d}") for n in range(20000)]
+    half = sampling.RANGE // 2
+    agree = sum((a < half) == (b < half) for a, b in zip(numbers, other, strict=True))
+    assert abs(agree - 10000) < 4 * 71
+    assert sampling.draw(1)("id-000000") == numbers[0]
+
+
+@given(st.text(min_size=1))
+def test_the_id_is_read_as_json_reads_it(id):
+    for line in (
+        json.dumps({"id": id, "speaker": "s"}),
+        json.dumps({"id": id, "speaker": "s"}, ensure_ascii=False),
+        json.dumps({"speaker": "s", "id": id}),
+    ):
+        try:
+            encoded = line.encode()
+        except UnicodeEncodeError:  # half a surrogate pair
+            continue
+        assert sampling.id_of(encoded) == id
+
+
+@pytest.mark.parametrize("line", [b"", b"x", b'{"id": "a', b'{"speaker": "a"}', b"[1]"])
+def test_a_line_without_an_id_is_an_error(line):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        sampling.id_of(line)
+
+
+def test_the_threshold_reaches_the_target():
+    draw, top = sampling.draw(0), sampling.RANGE // 3
+    lengths = {f"u{n}": 1 + n % 7 for n in range(30000)}
+    sampled = {id: s for id, s in lengths.items() if draw(id) < top}
+    bins = [0] * sampling.BINS
+    for id, seconds in sampled.items():
+        bins[sampling.bin_of(draw(id), top)] += seconds * sampling.MICROSECONDS
+    half = [b // 2 for b in bins]
+    histogram = sampling.merge([half, [b - h for b, h in zip(bins, half, strict=True)]], top)
+    assert histogram.hours == pytest.approx(sum(sampled.values()) / 3600, rel=1e-12)
+    wanted = 0.7 * histogram.hours
+    threshold = histogram.threshold(wanted)
+    found = sum(s for id, s in sampled.items() if draw(id) < threshold) / 3600
+    assert found == pytest.approx(wanted, rel=1e-3)
+    assert histogram.threshold(histogram.hours * 1.001) is None
+    assert histogram.threshold(histogram.hours) <= top
+
+
+def test_how_much_is_sampled_at_first():
+    assert sampling.first_threshold(10, 100, 1.02) == pytest.approx(0.102 * sampling.RANGE)
+    assert sampling.first_threshold(200, 100, 1.02) == sampling.RANGE

@@ -1,0 +1,113 @@
+"""`toolkit pipeline`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from toolkit.commands import FILE
+
+
+@click.group()
+def pipeline() -> None:
+    """Plan runs of the data pipeline and look at them.
+
+    \b
+    Example:
+      toolkit pipeline plan --hours 1000000 --nodes 50 --rates rates.json
+
+    `toolkit bench pipeline --rates rates.json` measures the rates.
+    """
+
+
+@pipeline.command()
+@click.option("--hours", type=click.FloatRange(0, min_open=True), default=1e6, show_default=True)
+@click.option("--nodes", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--cores", type=click.IntRange(1), default=16, show_default=True, help="Per node.")
+@click.option("--gpus", type=click.IntRange(0), default=8, show_default=True, help="Per node.")
+@click.option("--price", type=float, default=0.0, help="Of a node per hour; 0 leaves costs out.")
+@click.option("--latency", type=float, default=0.2, show_default=True, help="Seconds per call.")
+@click.option("--bandwidth", type=float, default=50.0, show_default=True, help="MB/s per call.")
+@click.option("--network", type=float, default=10.0, show_default=True, help="Gbit/s per node.")
+@click.option("--rates", "rates_file", type=FILE, help="From `toolkit bench pipeline --rates`.")
+@click.option("--gpu-speed", type=float, help="Target generation: hours of audio per GPU hour.")
+@click.option("--fuse/--no-fuse", default=True, show_default=True, help="Fuse where it saves.")
+@click.option("--aggregated/--single", default=True, show_default=True, help="Audio objects.")
+@click.option("--json", "json_file", type=FILE, help="Also write the plan to this file.")
+def plan(
+    hours: float,
+    nodes: int,
+    cores: int,
+    gpus: int,
+    price: float,
+    latency: float,
+    bandwidth: float,
+    network: float,
+    rates_file: Path | None,
+    gpu_speed: float | None,
+    fuse: bool,
+    aggregated: bool,
+    json_file: Path | None,
+) -> None:
+    """Predict time, cost, objects, calls and bytes of a run, beside the paper's figures.
+
+    Without --rates the steps' rates are measured now, which takes about a minute. Rates of target
+    generation are of a CPU core unless --gpu-speed is given; with it, GPUs are used.
+    """
+    from toolkit.pipeline.plan import Cluster
+    from toolkit.pipeline.plan import plan as make_plan
+    from toolkit.pipeline.plan_report import print_plan, write_plan
+    from toolkit.pipeline.rates import Rates
+
+    if rates_file is None:
+        from toolkit.bench.pipeline import benchmark
+
+        _, rates = benchmark(repeats=1)
+    else:
+        rates = Rates.load(rates_file)
+    if gpu_speed is not None:
+        rates = rates.with_speed("targets", gpu_speed, device=True)
+    cluster = Cluster(
+        nodes=nodes,
+        cores=cores,
+        devices=gpus if gpu_speed is not None else 0,
+        price=price,
+        network=network * 1e9 / 8,
+        latency=latency,
+        bandwidth=bandwidth * 1e6,
+    )
+    chosen = make_plan(hours, cluster, rates, fuse=fuse, aggregated=aggregated)
+    other = make_plan(hours, replace(cluster), rates, fuse=not fuse, aggregated=aggregated)
+    print_plan(chosen, other, rates)
+    if json_file is not None:
+        write_plan(chosen, rates, json_file)
+
+
+@pipeline.command()
+@click.argument("outputs", nargs=-1, required=True)
+@click.option("--page", type=FILE, help="Write an HTML page to this file.")
+@click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
+@click.pass_context
+def summary(
+    ctx: click.Context, outputs: tuple[str, ...], page: Path | None, endpoint: str | None
+) -> None:
+    """Show what became of steps: OUTPUTS are the prefixes that they wrote to, URLs or folders.
+
+    The exit status is 1 when a step has partitions that are missing or set aside.
+    """
+    from toolkit.pipeline.objects import ObjectStore, StoreConfig
+    from toolkit.pipeline.summary import read_summary, summary_page, summary_text
+    from toolkit.stages.files import write_atomically
+
+    store = ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
+    found = [(out, read_summary(store, out)) for out in outputs]
+    for out, content in found:
+        if content is None:
+            click.echo(f"Error: {out}: no step has finished or given up here", err=True)
+    summaries = [content for _, content in found if content is not None]
+    for content in summaries:
+        click.echo(summary_text(content))
+    if page is not None:
+        write_atomically(page, summary_page(summaries))
+    complete = len(summaries) == len(found) and all(s["done"] == s["partitions"] for s in summaries)
+    ctx.exit(0 if complete else 1)

@@ -1,0 +1,218 @@
+"""Audio of metadata records, fetched with few calls and no waiting (C24, C34).
+
+A call costs about 200 ms whatever it brings, at 50 MB/s thereafter. So records that share an
+object are fetched together, gaps between them included where reading those is cheaper than
+another call, and audio files that are objects of their own are fetched ahead, many at a time.
+"""
+
+import os
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from toolkit.pipeline.filesystems import is_local, local_path
+from toolkit.pipeline.lake import Record, resolve
+from toolkit.pipeline.objects import MissingObjectError, ObjectError, ObjectStore
+
+GAP_BYTES = 8 << 20
+"""Unwanted bytes between two wanted ones that are read rather than skipped by another call."""
+SPAN_BYTES = 32 << 20
+"""Most bytes of one call."""
+SPAN_THREADS, FILE_THREADS = 3, 16
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+class FetchError(Exception):
+    """Audio that is not there; the message names nothing outside the lake."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of an object."""
+
+    path: str
+    """As in the records."""
+    start: int
+    end: int
+
+
+def plan_spans(records: Sequence[Record]) -> list[Span]:
+    """Cover the records that are parts of objects by few spans.
+
+    Spans of an object do not overlap; each record lies within one, and none is longer than
+    32 MB unless a single record is.
+    """
+    parts = sorted(
+        {(r.audio, r.offset, r.offset + r.size) for r in records if r.offset is not None}
+    )
+    spans: list[Span] = []
+    for path, start, end in parts:
+        last = spans[-1] if spans else None
+        if last and last.path == path:
+            grown = max(end, last.end)
+            near = start - last.end <= GAP_BYTES and grown - last.start <= SPAN_BYTES
+            if near or start < last.end:
+                spans[-1] = Span(path, last.start, grown)
+                continue
+        spans.append(Span(path, start, end))
+    return spans
+
+
+def fetch(
+    records: Sequence[Record], store: ObjectStore, lake: str, scratch: Path
+) -> Iterator[tuple[Record, bytes | FetchError]]:
+    """Fetch the audio of every record, in order.
+
+    Memory does not depend on their number: spans lie in `scratch`, files ahead are few.
+
+    Args:
+      records: in the order wanted.
+      store: counts the calls.
+      lake: where relative paths start.
+      scratch: local folder for spans.
+
+    Yields:
+      Each record with its audio file's content, or with why there is none. An object store that
+      does not answer raises instead: nothing is known of the audio then.
+    """
+    with _Workers(store) as workers, ExitStack() as stack:
+        spans = _Spans(records, workers, lake, scratch, stack)
+
+        def read(own: ObjectStore, record: Record) -> bytes | FetchError:
+            if record.offset is not None:
+                return spans.read(own, record)
+            try:
+                return own.get(resolve(record.audio, lake))
+            except MissingObjectError:
+                return FetchError(f"{record.audio}: no such object")
+
+        ahead = any(r.offset is None and not is_local(resolve(r.audio, lake)) for r in records)
+        contents = workers.map(read, records, FILE_THREADS if ahead else 0)
+        yield from zip(records, contents, strict=True)
+
+
+class _Spans:
+    """The parts of objects: copied to `scratch` span by span, or read where they are local."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        workers: "_Workers",
+        lake: str,
+        scratch: Path,
+        stack: ExitStack,
+    ) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._lake = lake
+        self._copies: dict[str, list[tuple[int, Path | None]]] = {}
+        self._open: dict[str, BinaryIO | None] = {}
+        self._stack = stack
+
+        def copy(own: ObjectStore, numbered: tuple[int, Span]) -> Path | None:
+            content = _read_span(own, numbered[1], resolve(numbered[1].path, lake))
+            if content is None:
+                return None
+            place = scratch / f"span.{numbered[0]:06d}"
+            place.write_bytes(content)
+            return place
+
+        remote = [r for r in records if not is_local(resolve(r.audio, lake))]
+        spans = plan_spans(remote)
+        found = workers.map(copy, list(enumerate(spans)), SPAN_THREADS)
+        for span, place in zip(spans, found, strict=True):
+            self._copies.setdefault(span.path, []).append((span.start, place))
+
+    def read(self, store: ObjectStore, record: Record) -> bytes | FetchError:
+        if record.audio in self._copies:
+            copies = self._copies[record.audio]
+            start, place = copies[bisect_right(copies, record.offset, key=itemgetter(0)) - 1]
+            if place is None:
+                return FetchError(f"{record.audio}: no such object")
+            with open(place, "rb") as file:
+                file.seek(record.offset - start)
+                content = file.read(record.size)
+        else:
+            file = self._local_file(record.audio, store)
+            if file is None:
+                return FetchError(f"{record.audio}: no such object")
+            content = os.pread(file.fileno(), record.size, record.offset)
+            store.counts.bytes_read += len(content)
+        if len(content) < record.size:
+            return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
+        return content
+
+    def _local_file(self, audio: str, store: ObjectStore) -> BinaryIO | None:
+        if audio not in self._open:
+            store.counts.get += 1
+            try:
+                file = open(local_path(resolve(audio, self._lake)), "rb")  # noqa: SIM115
+                self._open[audio] = self._stack.enter_context(file)
+            except FileNotFoundError:
+                self._open[audio] = None
+        return self._open[audio]
+
+
+def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:
+    """Read what there is of a span; None: no such object."""
+    try:
+        return store.get_range(path, span.start, span.end - span.start)
+    except MissingObjectError:
+        return None
+    except ObjectError:
+        # Is the object too short, which is its records' fault, or is the store in trouble?
+        size = store.size(path)
+        if size is None or size >= span.end:
+            raise
+        return store.get_range(path, span.start, size - span.start) if size > span.start else b""
+
+
+class _Workers:
+    """Threads with an object store each; their counts are added to the owner's at the end."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._local = threading.local()
+        self._stores: list[ObjectStore] = []
+
+    def map(
+        self, function: Callable[[ObjectStore, Item], Value], items: Sequence[Item], threads: int
+    ) -> Iterator[Value]:
+        """Apply `function`, at most `2 * threads` items ahead; none: when it is asked for."""
+        if threads == 0:
+            for item in items:
+                yield function(self._store, item)
+            return
+        pending: deque[Future] = deque()
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for item in items:
+                    pending.append(pool.submit(self._call, function, item))
+                    if len(pending) > 2 * threads:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _call(self, function: Callable[[ObjectStore, Item], Value], item: Item) -> Value:
+        if not hasattr(self._local, "store"):
+            self._local.store = ObjectStore(self._store.config)
+            self._stores.append(self._local.store)
+        return function(self._local.store, item)
+
+    def __enter__(self) -> "_Workers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for own in self._stores:
+            self._store.counts = self._store.counts + own.counts

@@ -1,0 +1,70 @@
+"""fsspec's file systems, set up for calls that are counted and repeated by us alone."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ToolkitError
+
+
+class FilesystemError(ToolkitError):
+    """A kind of store whose library is not installed."""
+
+
+def is_local(path: str) -> bool:
+    """Tell whether a path or URL is one of this machine's disks."""
+    return "://" not in path or path.startswith(("file://", "local://"))
+
+
+def local_path(path: str) -> Path:
+    """Give the path of what `is_local`."""
+    return Path(path.split("://", 1)[-1])
+
+
+def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
+    """Give fsspec's file system of a path.
+
+    Raises:
+      FilesystemError: its library is missing.
+    """
+    protocol = "file" if is_local(path) else path.split("://", 1)[0]
+    return _filesystem(protocol, json.dumps(dict(options), sort_keys=True), timeout)
+
+
+@lru_cache(maxsize=8)
+def _filesystem(protocol: str, options: str, timeout: float) -> Any:
+    import fsspec
+
+    chosen = json.loads(options) if protocol not in ("file", "memory") else {}
+    try:
+        if protocol in ("s3", "s3a"):
+            return _s3(chosen, timeout)
+        return fsspec.filesystem(protocol, **{"use_listings_cache": False, **chosen})
+    except ImportError as error:
+        raise FilesystemError(
+            f"{protocol}:// needs a library that is not installed ({error}); for s3:// install "
+            "this package with the extra `s3`"
+        ) from error
+
+
+def _s3(options: dict[str, Any], timeout: float) -> Any:
+    """Set up s3fs so that one read is one GET, and no call is repeated where nobody counts it."""
+    import fsspec
+
+    config = {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": timeout,
+        "read_timeout": timeout,
+        "max_pool_connections": 32,
+    }
+    files = fsspec.filesystem(
+        "s3",
+        use_listings_cache=False,
+        max_concurrency=1,  # with more s3fs sends a HEAD before each GET
+        skip_instance_cache=True,
+        **{"config_kwargs": config, **options},
+    )
+    files.retries = 1
+    return files

@@ -1,0 +1,161 @@
+"""A lake of audio and the metadata records that describe it (C15).
+
+    <lake>/metadata/2026-01-01/speakers.0003.jsonl   records of one interval and speaker bucket
+    <lake>/audio/...                                 the audio, in whatever objects
+    <lake>/lake.json                                 the metadata objects, with hours and records
+
+Metadata is divided by time interval and, within, by a hash of the speaker, so that the records of
+a speaker are found without a shuffle. Paths in records and in lake.json are relative to the lake,
+so that a copy of it elsewhere gives the same bytes in every later step; a record's audio may also
+be an absolute path or URL.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+
+from toolkit.errors import ToolkitError
+from toolkit.pipeline.objects import MissingObjectError, ObjectRef, ObjectStore
+
+LAKE = "lake.json"
+METADATA = "metadata"
+
+
+class LakeError(ToolkitError):
+    """A lake or a metadata record that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Metadata of one utterance (C15). It holds no transcript."""
+
+    id: str
+    """Unique in the lake."""
+    speaker: str
+    """Anonymised name."""
+    duration: float
+    """Seconds."""
+    time: float
+    """Creation time in seconds since 1970 (UTC)."""
+    locale: str
+    """Such as `en-US`."""
+    audio: str
+    """Object that holds the audio: relative to the lake, or an absolute path or URL."""
+    offset: int | None = None
+    """First byte of the audio file within the object; None: the object is the audio file."""
+    size: int | None = None
+    """Bytes of the audio file within the object; None with `offset`."""
+
+    def to_line(self) -> bytes:
+        """Give the record's line in a metadata object."""
+        plain = {key: value for key, value in asdict(self).items() if value is not None}
+        return json.dumps(plain, ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "Record":
+        """Read what `to_line` gave; keys that a record does not have are ignored.
+
+        Raises:
+          LakeError: no JSON object, or fields that are missing or make no sense.
+        """
+        try:
+            plain = json.loads(line)
+            record = cls(
+                id=_text(plain["id"]),
+                speaker=_text(plain["speaker"]),
+                duration=float(plain["duration"]),
+                time=float(plain["time"]),
+                locale=plain.get("locale", ""),
+                audio=_text(plain["audio"]),
+                offset=plain.get("offset"),
+                size=plain.get("size"),
+            )
+        except KeyError as error:
+            raise LakeError(f"a record without {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise LakeError(f"no metadata record: {error}") from error
+        if not 0 < record.duration < float("inf"):
+            raise LakeError(f"{record.id}: a duration of {record.duration:g} s")
+        if (record.offset is None) != (record.size is None):
+            raise LakeError(f"{record.id}: offset and size must be given together")
+        return record
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The metadata objects of a lake."""
+
+    url: str
+    """Prefix of the lake, without a slash at its end."""
+    objects: tuple[ObjectRef, ...]
+    """Metadata objects by name; `about` has `hours` and `utterances` where lake.json is there."""
+    buckets: int | None = None
+    """Number of speaker buckets; None where lake.json is missing."""
+
+    def save(self, store: ObjectStore) -> None:
+        """Write lake.json."""
+        objects = [ref.to_dict() | {"path": _relative(ref.path, self.url)} for ref in self.objects]
+        plain = {"buckets": self.buckets, "objects": objects}
+        store.put(f"{self.url}/{LAKE}", json.dumps(plain, indent=1).encode() + b"\n")
+
+
+def open_lake(store: ObjectStore, url: str) -> Lake:
+    """Find the metadata objects of a lake by its lake.json, else by a listing.
+
+    Raises:
+      LakeError: there are none.
+    """
+    url = url.rstrip("/")
+    try:
+        plain = json.loads(store.get(f"{url}/{LAKE}"))
+        refs = [ObjectRef.from_dict(entry) for entry in plain["objects"]]
+        objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
+        return Lake(url, tuple(objects), plain["buckets"])
+    except MissingObjectError:
+        objects = [r for r in store.list(f"{url}/{METADATA}") if r.path.endswith(".jsonl")]
+        if not objects:
+            raise LakeError(f"{url}: no {LAKE} and no {METADATA}/**/*.jsonl there") from None
+        return Lake(url, tuple(objects))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LakeError(f"{url}/{LAKE}: damaged ({error!r})") from error
+
+
+def metadata_path(url: str, interval: str, bucket: int) -> str:
+    """Name the object of one interval's and bucket's records."""
+    return f"{url}/{METADATA}/{interval}/speakers.{bucket:04d}.jsonl"
+
+
+def bucket_of(speaker: str, buckets: int) -> int:
+    """Give the bucket of a speaker: the same at any time and place."""
+    return stable_hash(speaker) % buckets
+
+
+def stable_hash(*parts: object) -> int:
+    """Hash to 64 bits, uniformly and the same in every process."""
+    text = "\0".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def resolve(audio: str, url: str) -> str:
+    """Give the path or URL of a record's audio in the lake at `url`."""
+    absolute = "://" in audio or PurePosixPath(audio).is_absolute()
+    return audio if absolute else f"{url.rstrip('/')}/{audio}"
+
+
+def totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | None:
+    """Sum hours and utterances of metadata objects; None where one does not say."""
+    if not all("hours" in ref.about and "utterances" in ref.about for ref in objects):
+        return None
+    return {key: sum(ref.about[key] for ref in objects) for key in ("hours", "utterances")}
+
+
+def _relative(path: str, url: str) -> str:
+    return path.removeprefix(f"{url}/")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} where a name should stand")
+    return value

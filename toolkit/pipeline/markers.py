@@ -1,0 +1,99 @@
+"""The record that a partition is done: `_done/<partition id>.json` beside the outputs.
+
+It is put after the outputs, so whatever it lists is there. A marker of another configuration, of
+other inputs, or whose outputs are gone, counts for nothing.
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolkit.pipeline.objects import Counts, ObjectError, ObjectRef, ObjectStore, StoreConfig
+from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
+
+FOLDER = "_done"
+THREADS = 32
+"""Markers read at the same time: reading one is nothing but waiting."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A partition that is done."""
+
+    work: str
+    """`work_digest` of what was done."""
+    result: StepResult
+    run: Mapping[str, Any]
+    """How it went: seconds, calls, device, ...; differs from run to run."""
+
+    def write(self, store: ObjectStore, out: str, partition: str) -> None:
+        """Put the marker below `out`."""
+        outputs = tuple(_move(ref, f"{out}/", "") for ref in self.result.outputs)
+        result = replace(self.result, outputs=outputs).to_dict()
+        plain = {"work": self.work, "result": result, "run": dict(self.run)}
+        store.put(marker_path(out, partition), (json.dumps(plain, indent=1) + "\n").encode())
+
+    @classmethod
+    def read(cls, store: ObjectStore, out: str, partition: str) -> "Marker | None":
+        """Get the marker, None when there is none that can be read."""
+        try:
+            plain = json.loads(store.get(marker_path(out, partition)))
+            result = StepResult.from_dict(plain["result"])
+            marker = cls(plain["work"], result, plain["run"])
+        except (ObjectError, ValueError, KeyError, TypeError):
+            return None
+        outputs = tuple(
+            ref if _is_absolute(ref.path) else _move(ref, "", f"{out}/") for ref in result.outputs
+        )
+        return replace(marker, result=replace(result, outputs=outputs))
+
+
+def marker_path(out: str, partition: str) -> str:
+    """Name the marker of a partition."""
+    return f"{out}/{FOLDER}/{partition}.json"
+
+
+def finished(store: ObjectStore, step: Step, partition: Partition, out: str) -> Marker | None:
+    """Give the marker of a partition that is done as planned, its outputs in place."""
+    marker = Marker.read(store, out, partition.id)
+    if marker is None or marker.work != work_digest(step, partition):
+        return None
+    complete = all(store.size(ref.path) == ref.size for ref in marker.result.outputs)
+    return marker if complete else None
+
+
+def all_finished(
+    step: Step, partitions: Sequence[Partition], out: str, config: StoreConfig
+) -> tuple[dict[str, Marker], Counts]:
+    """Give the markers of all partitions that are done, by id, and the calls that it took.
+
+    One LIST finds the candidates; a run that starts anew makes no other call.
+    """
+    store = ObjectStore(config)
+    names = {ref.path.rsplit("/", 1)[-1] for ref in store.list(f"{out}/{FOLDER}")}
+    candidates = [p for p in partitions if f"{p.id}.json" in names]
+    local, stores = threading.local(), [store]
+
+    def read(partition: Partition) -> Marker | None:
+        if not hasattr(local, "store"):
+            local.store = ObjectStore(config)
+            stores.append(local.store)
+        return finished(local.store, step, partition, out)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = list(threads.map(read, candidates))
+    markers = {p.id: m for p, m in zip(candidates, found, strict=True) if m is not None}
+    return markers, sum((s.counts for s in stores), Counts())
+
+
+def _move(ref: ObjectRef, old: str, new: str) -> ObjectRef:
+    if not ref.path.startswith(old):
+        return ref
+    return replace(ref, path=new + ref.path.removeprefix(old))
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/") or "://" in path

@@ -1,0 +1,90 @@
+"""How far an order of utterances is from a uniform shuffle (C18).
+
+A trainer sees windows of utterances: its buffer, or a batch. After a uniform shuffle, the labels
+in a window (speakers, say, or files) are those of a random sample of all utterances. The
+hierarchical shuffle keeps files together, so that windows repeat the labels of few files.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Labels in windows of an order, beside what a uniform shuffle leads to expect."""
+
+    window: int
+    """Utterances per window."""
+    same: float
+    """Share of the pairs within a window that have the same label."""
+    same_uniform: float
+    """The same, expected of a uniform shuffle."""
+    distinct: float
+    """Mean number of different labels in a window."""
+    distinct_uniform: float
+    """The same, expected of a uniform shuffle."""
+
+    @property
+    def distance(self) -> float:
+        """From 0 (as a uniform shuffle) to 1 (all labels of a window the same).
+
+        The excess of same-label pairs over that of a uniform shuffle, relative to the largest
+        possible: the total variation distance between the labels of pairs, same or not.
+        """
+        return (self.same - self.same_uniform) / max(1.0 - self.same_uniform, 1e-12)
+
+
+def mixing(labels: Sequence[Hashable], window: int) -> Mixing:
+    """Measure an order.
+
+    Args:
+      labels: of the utterances in the order; at least two, of at least two kinds to mean much.
+      window: utterances per window, from 2; a shorter window at the end does not count.
+    """
+    total, window = len(labels), min(window, len(labels))
+    if window < 2:
+        raise ValueError("a window needs at least two utterances")
+    counts = Counter(labels)
+    pairs = distinct = windows = 0
+    for start in range(0, total - window + 1, window):
+        inside = Counter(labels[start : start + window])
+        pairs += sum(count * (count - 1) for count in inside.values())
+        distinct += len(inside)
+        windows += 1
+    return Mixing(
+        window=window,
+        same=pairs / (windows * window * (window - 1)),
+        same_uniform=sum(c * (c - 1) for c in counts.values()) / (total * (total - 1)),
+        distinct=distinct / windows,
+        distinct_uniform=sum(1 - _none(total, c, window) for c in counts.values()),
+    )
+
+
+def interleaved(files: Sequence[Sequence[Hashable]], together: int) -> list[Hashable]:
+    """Give the order of a reader that takes turns among `together` files at a time."""
+    order: list[Hashable] = []
+    for start in range(0, len(files), together):
+        readers = [iter(file) for file in files[start : start + together]]
+        while readers:
+            alive = []
+            for reader in readers:
+                for label in reader:
+                    order.append(label)
+                    alive.append(reader)
+                    break
+            readers = alive
+    return order
+
+
+def _none(total: int, count: int, drawn: int) -> float:
+    """Probability that none of `count` among `total` is in a sample of `drawn`."""
+    if drawn > total - count:
+        return 0.0
+    return math.exp(
+        math.lgamma(total - count + 1)
+        - math.lgamma(total - count - drawn + 1)
+        - math.lgamma(total + 1)
+        + math.lgamma(total - drawn + 1)
+    )

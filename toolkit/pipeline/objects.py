@@ -1,0 +1,332 @@
+"""Objects in a store reached through fsspec: local folders, `s3://`, and whatever else it knows.
+
+Only PUT, GET and HEAD are used where partitions are processed (C24); LIST is for planning. An
+object is there whole or not at all. Calls that fail for a passing reason are repeated, a bounded
+number of times, after a random wait; size and digest are checked on every read.
+
+Credentials come from where the store's library finds them (environment, profile, instance); they
+cannot be given here, and error messages are cleaned of them.
+"""
+
+import hashlib
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toolkit.errors import ToolkitError
+from toolkit.pipeline.faults import is_passing, redact
+from toolkit.pipeline.filesystems import filesystem, is_local, local_path
+from toolkit.stages.digest import CHUNK, digest_bytes
+from toolkit.stages.files import open_atomically, write_atomically
+
+Value = TypeVar("Value")
+SECRETS = ("key", "secret", "token", "password", "credential")
+
+
+class ObjectError(ToolkitError):
+    """An object that cannot be read or written."""
+
+
+class MissingObjectError(ObjectError):
+    """An object that is not there."""
+
+
+class _DamagedError(Exception):
+    """What was read is not what was written: worth another read."""
+
+
+@dataclass(frozen=True)
+class ObjectRef:
+    """An object and what it must hold."""
+
+    path: str
+    """Local path or URL such as `s3://bucket/name`."""
+    size: int
+    """Bytes."""
+    digest: str | None = None
+    """As `toolkit.stages.digest.digest_bytes` gives it; None: not known, not checked."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Plain data for JSON: hours, utterances, ..."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain data for JSON."""
+        return {
+            "path": self.path,
+            "size": self.size,
+            "digest": self.digest,
+            "about": dict(self.about),
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "ObjectRef":
+        """Take what `to_dict` gave."""
+        return cls(plain["path"], plain["size"], plain["digest"], plain["about"])
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """How objects are reached."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
+    credentials."""
+    tries: int = 8
+    """Calls for one object before it counts as failed."""
+    first_wait: float = 0.2
+    """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
+    uniform from 0 to it, so that workers do not come back together."""
+    longest_wait: float = 20.0
+    """Seconds: no wait is longer."""
+    timeout: float = 60.0
+    """Seconds without an answer after which a call is given up and repeated."""
+    part_bytes: int = 64 << 20
+    """Objects of at least twice this size are sent to S3 in parts of it."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ValueError("tries must be at least 1")
+        if min(self.first_wait, self.longest_wait, self.timeout) < 0:
+            raise ValueError("first_wait, longest_wait and timeout must not be negative")
+        if self.part_bytes < 5 << 20:
+            raise ValueError("part_bytes must be at least 5 MiB, S3's smallest part")
+        for name in self.options:
+            if any(secret in name.lower() for secret in SECRETS):
+                raise ValueError(
+                    f"the option {name!r} is a credential: set it in the environment or in the "
+                    "profile of the store's own tools"
+                )
+
+
+@dataclass
+class Counts:
+    """Calls and bytes of a store, tries included."""
+
+    put: int = 0
+    get: int = 0
+    head: int = 0
+    list: int = 0
+    repeated: int = 0
+    """Calls made again after a failure; counted above as well."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    """Spent in calls, waits between tries included."""
+
+    @property
+    def calls(self) -> int:
+        """All calls."""
+        return self.put + self.get + self.head + self.list
+
+    def __add__(self, other: "Counts") -> "Counts":
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return Counts(**sums)
+
+    def to_dict(self) -> dict[str, float]:
+        """Give plain data for JSON."""
+        return asdict(self)
+
+
+class ObjectStore:
+    """Reads and writes whole objects; threads may share one."""
+
+    def __init__(self, config: StoreConfig | None = None) -> None:
+        self.config = config or StoreConfig()
+        self.counts = Counts()
+        self._random = random.Random()  # of waits alone
+        self._lock = threading.Lock()
+
+    def put(self, path: str, data: bytes, about: Mapping[str, Any] | None = None) -> ObjectRef:
+        """Write an object, replacing one of that name; nobody sees a part of it."""
+
+        def write() -> None:
+            if is_local(path):
+                write_atomically(local_path(path), data)
+            else:
+                self._remote(path).pipe_file(path, data, **self._parts(path))
+
+        self._call("put", path, write, calls=self._put_calls(path, len(data)))
+        self._count(bytes_written=len(data))
+        return ObjectRef(path, len(data), digest_bytes(data), about or {})
+
+    def put_file(self, local: Path, path: str, about: Mapping[str, Any] | None = None) -> ObjectRef:
+        """Write a local file as an object, large ones in parts, without reading it into memory."""
+        size, digest = local.stat().st_size, digest_file(local)
+
+        def write() -> None:
+            if not is_local(path):
+                self._remote(path).put_file(str(local), path, **self._parts(path))
+            elif local_path(path) != local:
+                with open(local, "rb") as source, open_atomically(local_path(path), "wb") as file:
+                    shutil.copyfileobj(source, file, CHUNK)
+
+        self._call("put", path, write, calls=self._put_calls(path, size))
+        self._count(bytes_written=size)
+        return ObjectRef(path, size, digest, about or {})
+
+    def get(self, source: ObjectRef | str) -> bytes:
+        """Read an object into memory; given an `ObjectRef`, its size and digest are checked.
+
+        Raises:
+          MissingObjectError: there is none of that name.
+          ObjectError: it cannot be read, or is not what the reference says.
+        """
+        ref = _reference(source)
+
+        def read() -> bytes:
+            if is_local(ref.path):
+                data = local_path(ref.path).read_bytes()
+            else:
+                data = self._remote(ref.path).cat_file(ref.path)
+            self._count(bytes_read=len(data))
+            _check(ref, len(data), partial(digest_bytes, data))
+            return data
+
+        return self._call("get", ref.path, read)
+
+    def get_range(self, path: str, start: int, size: int) -> bytes:
+        """Read `size` bytes from byte `start` on; there must be as many."""
+
+        def read() -> bytes:
+            if is_local(path):
+                with open(local_path(path), "rb") as file:
+                    file.seek(start)
+                    data = file.read(size)
+            else:
+                data = self._remote(path).cat_file(path, start=start, end=start + size)
+            self._count(bytes_read=len(data))
+            if len(data) != size:
+                raise _DamagedError(f"{len(data)} bytes instead of {size} from byte {start} on")
+            return data
+
+        return self._call("get", path, read)
+
+    def local(self, source: ObjectRef | str, folder: Path) -> Path:
+        """Give a local file of an object: the object itself where it is one, else a copy.
+
+        Size and digest are checked as in `get`, without reading the object into memory.
+
+        Args:
+          source: the object.
+          folder: where a copy is put, under the object's name.
+        """
+        ref = _reference(source)
+        here = is_local(ref.path)
+        path = local_path(ref.path) if here else folder / ref.path.rsplit("/", 1)[-1]
+
+        def fetch() -> Path:
+            if not here:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._remote(ref.path).get_file(ref.path, str(path))
+            size = path.stat().st_size
+            self._count(bytes_read=size)
+            _check(ref, size, partial(digest_file, path))
+            return path
+
+        return self._call("get", ref.path, fetch)
+
+    def size(self, path: str) -> int | None:
+        """Give an object's size in bytes by a HEAD call, None when it is not there."""
+
+        def look() -> int:
+            if is_local(path):
+                return local_path(path).stat().st_size
+            return self._remote(path).info(path)["size"]
+
+        try:
+            return self._call("head", path, look)
+        except MissingObjectError:
+            return None
+
+    def list(self, prefix: str) -> list[ObjectRef]:
+        """List the objects below a prefix (a folder), by name; their digests are not known."""
+        prefix = prefix.rstrip("/")
+
+        def look() -> list[ObjectRef]:
+            where = str(local_path(prefix)) if is_local(prefix) else prefix
+            files = self._remote(where)
+            root = files._strip_protocol(where).rstrip("/") + "/"
+            found = files.find(where, detail=True)
+            return [
+                ObjectRef(f"{prefix}/{name.removeprefix(root)}", entry["size"])
+                for name, entry in sorted(found.items())
+                if name.startswith(root) and not name.endswith(".tmp")
+            ]
+
+        refs = self._call("list", prefix, look)
+        if not is_local(prefix):
+            self._count(list=len(refs) // 1000)  # S3 answers with 1000 names at a time
+        return refs
+
+    def _remote(self, path: str) -> Any:
+        return filesystem(path, self.config.options, self.config.timeout)
+
+    def _parts(self, path: str) -> dict[str, int]:
+        return {"chunksize": self.config.part_bytes} if path.startswith("s3") else {}
+
+    def _put_calls(self, path: str, size: int) -> int:
+        if not path.startswith("s3") or size < 2 * self.config.part_bytes:
+            return 1
+        return -(-size // self.config.part_bytes) + 2
+
+    def _call(self, kind: str, path: str, action: Callable[[], Value], calls: int = 1) -> Value:
+        """Do `action`, again after a passing failure, and count."""
+        start = time.perf_counter()
+        tries = 0
+        try:
+            while True:
+                tries += 1
+                self._count(**{kind: calls})
+                try:
+                    return action()
+                except FileNotFoundError as error:
+                    raise MissingObjectError(f"{redact(path)}: no such object") from error
+                except Exception as error:
+                    if tries >= self._tries(path, error):
+                        raise ObjectError(
+                            f"{redact(path)}: {kind.upper()} failed {tries} times, at last with "
+                            f"{redact(repr(error))}"
+                        ) from None  # the cause may show a signed address
+                self._count(repeated=calls)
+                time.sleep(self._wait(tries))
+        finally:
+            self._count(seconds=time.perf_counter() - start)
+
+    def _count(self, **more: float) -> None:
+        with self._lock:
+            for name, value in more.items():
+                setattr(self.counts, name, getattr(self.counts, name) + value)
+
+    def _tries(self, path: str, error: Exception) -> int:
+        if isinstance(error, _DamagedError):
+            return 2 if is_local(path) else self.config.tries
+        return self.config.tries if not is_local(path) and is_passing(error) else 1
+
+    def _wait(self, tries: int) -> float:
+        longest = min(self.config.longest_wait, self.config.first_wait * 2 ** (tries - 1))
+        return self._random.uniform(0, longest)
+
+
+def digest_file(path: Path) -> str:
+    """Give the digest of a file's content, as `digest_bytes` does of bytes."""
+    hasher = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _reference(source: ObjectRef | str) -> ObjectRef:
+    return ObjectRef(source, -1) if isinstance(source, str) else source
+
+
+def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:
+    if ref.size >= 0 and size != ref.size:
+        raise _DamagedError(f"{size} bytes instead of {ref.size}")
+    if ref.digest is not None and digest() != ref.digest:
+        raise _DamagedError("the digest of what was read differs from that of what was written")

@@ -1,0 +1,242 @@
+"""What a pipeline run will take on a given cluster, beside what the paper reports (C24, C25, C34).
+
+A partition costs its worker the computation, a fixed wait per call, and the transfer of its bytes;
+workers take partitions in waves. Files are near equal (C22), so waves are, too.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.errors import ToolkitError
+from toolkit.pipeline.rates import Rates, StepRate
+
+TASK_SECONDS = 0.1
+"""Cost of scheduling one task: measured of Spark with empty tasks; a cell takes less."""
+SPAN_BYTES = 32e6
+"""Audio in aggregated objects is fetched in spans of about this size."""
+FUSIBLE = ("extract", "shuffle", "stats")
+
+
+class PlanError(ToolkitError):
+    """A plan that cannot be made."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of one type, as the paper's (C25)."""
+
+    nodes: int = 50
+    """Nodes. The paper does not say how many it used."""
+    cores: int = 16
+    """Cores per node (c4.4xlarge, C25: 16)."""
+    devices: int = 0
+    """GPUs per node (p3.16xlarge: 8)."""
+    price: float = 0.0
+    """Per node and hour, in any currency; 0: costs are left out."""
+    network: float = 1.25e9
+    """Bytes per second of a node to the object store; 10 Gbit/s. p3.16xlarge: 3.1e9."""
+    latency: float = 0.2
+    """Seconds per call of the object store (C24)."""
+    bandwidth: float = 50e6
+    """Bytes per second of one connection to it (C24)."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.cores < 1 or self.devices < 0:
+            raise ValueError("needs at least one node and one core, and no negative devices")
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One row of a plan."""
+
+    name: str
+    partitions: int
+    objects: int
+    """Written."""
+    calls: float
+    """GET, PUT and HEAD, those of markers included."""
+    read: float
+    """Bytes."""
+    written: float
+    """Bytes."""
+    workers: int
+    """That run at the same time: cores or devices of the whole cluster."""
+    seconds: float
+    """Wall time."""
+    bound: str
+    """What it waits for most: computing, calls, connection, network, scheduling."""
+    cost: float
+    """In the cluster's currency."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps."""
+
+    hours: float
+    cluster: Cluster
+    steps: tuple[StepPlan, ...]
+    fused: tuple[str, ...]
+    """Steps that run as one; empty: none."""
+    saved: float
+    """Bytes that are not moved because of that."""
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all steps, one after the other."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def cost(self) -> float:
+        """Of all steps."""
+        return sum(step.cost for step in self.steps)
+
+
+def plan(
+    hours: float,
+    cluster: Cluster,
+    rates: Rates,
+    hours_per_file: float = 5.0,
+    hours_per_shard: float = 2.0,
+    fuse: bool = True,
+    aggregated: bool = True,
+) -> Plan:
+    """Predict a run.
+
+    Args:
+      hours: of audio.
+      cluster: to run on.
+      rates: measured.
+      hours_per_file: of grouped audio (C16: 5).
+      hours_per_shard: of training shards (C21: 2).
+      fuse: run extraction, shuffling and statistics as one step (C22).
+      aggregated: the lake's audio is in large objects; else an object per utterance (C15).
+
+    Raises:
+      PlanError: a step of the pipeline has no rate.
+    """
+    steps = dict(rates.steps)
+    if missing := {"select", *FUSIBLE, "targets", "repartition"} - set(steps):
+        raise PlanError(f"no rates for {', '.join(sorted(missing))}")
+    fused: tuple[str, ...] = ()
+    saved = 0.0
+    if fuse:
+        parts = [steps.pop(name) for name in FUSIBLE]
+        fused, joined = FUSIBLE, _fuse(parts)
+        saved = hours * (sum(p.read + p.written for p in parts) - joined.read - joined.written)
+        steps = {"select": steps.pop("select"), "+".join(FUSIBLE): joined, **steps}
+    rows = []
+    for name, rate in steps.items():
+        per_partition = 1000.0 if name == "select" else hours_per_file
+        gets = 1.0
+        if name.startswith("extract"):
+            utterances = 3600 * hours_per_file / rates.seconds_per_utterance
+            spans = max(1.0, hours_per_file * rates.audio_bytes / SPAN_BYTES)
+            gets += spans if aggregated else utterances
+        elif name in ("stats", "targets", "shuffle", "repartition"):
+            gets += 1 + (name == "repartition")  # cuts and features (and targets)
+        outputs = _outputs(name, hours_per_file, hours_per_shard)
+        rows.append(_row(name, hours, cluster, rate, per_partition, gets, outputs))
+    return Plan(hours, cluster, tuple(rows), fused, saved)
+
+
+def _fuse(parts: Sequence[StepRate]) -> StepRate:
+    """Add up the computing; read the first's input, write the second's shards and the sums."""
+    speed = 1 / sum(1 / part.speed for part in parts)
+    return StepRate(speed, parts[0].read, parts[1].written + parts[2].written)
+
+
+def _outputs(name: str, hours_per_file: float, hours_per_shard: float) -> float:
+    """Objects that a partition of a step writes."""
+    if name == "repartition":
+        return 3 * hours_per_file / hours_per_shard
+    if name == "select":
+        return 1000.0 / hours_per_file
+    return {"stats": 1.0, "targets": 1.0}.get(name, 3.0 if "+" in name else 2.0)
+
+
+def _row(
+    name: str,
+    hours: float,
+    cluster: Cluster,
+    rate: StepRate,
+    per_partition: float,
+    gets: float,
+    puts: float,
+) -> StepPlan:
+    slots = cluster.devices if rate.device and cluster.devices else cluster.cores
+    workers = cluster.nodes * slots
+    partitions = max(1, math.ceil(hours / per_partition))
+    own = min(per_partition, hours)
+    calls = gets + puts + 1  # and the marker
+    waits = {
+        "computing": 3600 * own / rate.speed,
+        "calls": calls * cluster.latency,
+        "connection": own * (rate.read + rate.written) / cluster.bandwidth,
+        "scheduling": TASK_SECONDS,
+    }
+    waves = math.ceil(partitions / workers)
+    seconds = waves * sum(waits.values())
+    bound = max(waits, key=lambda reason: waits[reason])
+    through = hours * (rate.read + rate.written) / (cluster.nodes * cluster.network)
+    if through > seconds:
+        seconds, bound = through, "network"
+    return StepPlan(
+        name=name,
+        partitions=partitions,
+        objects=round(partitions * puts),
+        calls=partitions * calls,
+        read=hours * rate.read,
+        written=hours * rate.written,
+        workers=min(workers, partitions),
+        seconds=seconds,
+        bound=bound,
+        cost=cluster.nodes * cluster.price * seconds / 3600,
+    )
+
+
+PAPER_HOURS = 1_000_000.0
+PAPER_PIPELINE_DAYS = 7.6
+PAPER = (
+    ("time of the data pipeline", f"{PAPER_PIPELINE_DAYS} d (Figure 3, C34)"),
+    ("its speed", f"{PAPER_HOURS / PAPER_PIPELINE_DAYS / 24:,.0f} hours per hour"),
+    ("training afterwards", "4.5 d on 64 GPUs"),
+    ("audio", "107 TB at 256 kbps, about 1e9 utterances (C35)"),
+    ("files of 5 h", "200,000 (C16)"),
+    ("features", "135 TB (C17)"),
+    ("training partitions of 2 h", "500,000 (C21)"),
+)
+"""What the paper reports for a million hours, on a cluster of unknown size."""
+
+
+def ours(plan: Plan, rates: Rates) -> dict[str, str]:
+    """Give a plan's figures under the names of `PAPER`."""
+    features = next(s for s in plan.steps if s.name.startswith("extract"))
+    shards = next(s for s in plan.steps if s.name == "repartition")
+    days = plan.seconds / 86400
+    return {
+        "time of the data pipeline": f"{days:,.2f} d",
+        "its speed": f"{plan.hours / (days * 24):,.0f} hours per hour",
+        "training afterwards": "",
+        "audio": f"{plan.hours * rates.audio_bytes / 1e12:,.1f} TB, "
+        f"{plan.hours * 3600 / rates.seconds_per_utterance:,.3g} utterances",
+        "files of 5 h": f"{features.partitions:,}",
+        "features": f"{features.written / 1e12:,.1f} TB",
+        "training partitions of 2 h": f"{shards.objects // 3:,}",
+    }
+
+
+def nodes_for(days: float, hours: float, cluster: Cluster, rates: Rates, **options: bool) -> int:
+    """Give the least number of nodes that takes at most `days`, by bisection up to 100,000."""
+    low, high = 1, 100_000
+    if plan(hours, replace(cluster, nodes=high), rates, **options).seconds > days * 86400:
+        raise PlanError(f"{days:g} days are not enough for {hours:,.0f} h with {high:,} nodes")
+    while low < high:
+        middle = (low + high) // 2
+        nodes = replace(cluster, nodes=middle)
+        if plan(hours, nodes, rates, **options).seconds <= days * 86400:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,157 @@
+"""The whole pipeline: from a lake to shuffled, normalised features, and on to training data.
+
+Reading the lake is the expensive part, so extraction, shuffle and statistics are one pass over it
+(C22): shuffling needs no more than each file's new number, which is drawn beforehand, and
+statistics are taken while the shard is still on the worker's disk.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.normalise import Normaliser
+from toolkit.pipeline.fusion import FusedStep
+from toolkit.pipeline.lake import Lake
+from toolkit.pipeline.objects import ObjectRef, ObjectStore
+from toolkit.pipeline.places import place
+from toolkit.pipeline.shards import Shard, with_fields, write_manifests
+from toolkit.pipeline.step import StepResult
+from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
+from toolkit.pipeline.steps.repartition import (
+    Repartition,
+    RepartitionConfig,
+    plan_repartition,
+)
+from toolkit.pipeline.steps.select import Executor, SelectConfig, select
+from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, file_order
+from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
+from toolkit.pipeline.steps.targets import Targets, TargetsConfig
+from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
+
+NORMALISER = "normaliser.json"
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """From lake to features."""
+
+    select: SelectConfig = field(default_factory=SelectConfig)
+    """What to take from the lake (C16)."""
+    frontend: FrontendConfig = field(default_factory=FrontendConfig)
+    """The front end (C5 by default)."""
+    shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
+    """Orders of files and utterances (C18)."""
+    stats: StatsConfig = field(default_factory=StatsConfig)
+    """Of the normaliser (C19)."""
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """Shards that are complete."""
+
+    url: str
+    """Where they lie: a `FeatureStore` opens it where it is local."""
+    shards: Sequence[Shard]
+    """In order."""
+    failures: Sequence[tuple[str, str]]
+    """(utterance, reason) of what was lost on the way."""
+
+
+def prepare_features(
+    lake: Lake, config: PrepareConfig, executor: Executor, store: ObjectStore, base: str
+) -> tuple[ShardSet, Normaliser]:
+    """Select records and write their features, shuffled, with a normaliser (C16-C19).
+
+    Below `<base>/extract+shuffle+stats-<digest>/shuffle` lies what `toolkit.pipeline.shards`
+    describes and `normaliser.json`.
+    """
+    files = select(lake, config.select, executor, store, base)
+    return extract_features(files, lake.url, config, executor, store, base)
+
+
+def extract_features(
+    files: Sequence[ObjectRef],
+    lake: str,
+    config: PrepareConfig,
+    executor: Executor,
+    store: ObjectStore,
+    base: str,
+) -> tuple[ShardSet, Normaliser]:
+    """Write the features of selected files: see `prepare_features`."""
+    step = FusedStep(
+        [
+            Extract(ExtractConfig(lake, config.frontend)),
+            Shuffle(config.shuffle),
+            Stats(config.stats),
+        ],
+        keep=("shuffle",),
+    )
+    partitions = plan_extract(files, file_order(config.shuffle.seed, len(files)))
+    out = place(step, partitions, base)
+    results = executor.run(step, partitions, out)
+    url = f"{out}/shuffle"
+    shards = write_manifests(store, url, results, config.frontend)
+    normaliser = merge_stats((ref for result in results for ref in result.outputs), store)
+    store.put(f"{url}/{NORMALISER}", normaliser.to_json().encode())
+    return ShardSet(url, shards, _failures(results)), normaliser
+
+
+def prepare_targets(
+    features: ShardSet, config: TargetsConfig, executor: Executor, store: ObjectStore, base: str
+) -> ShardSet:
+    """Write a teacher's targets for every shard (C11, C20), with `targets.json`.
+
+    Its `tail_mass` is the mean probability per frame of the senones that are not stored.
+    """
+    step, partitions = Targets(config), plan_shards(features.shards)
+    out = place(step, partitions, base)
+    results = executor.run(step, partitions, out)
+    store.put(f"{out}/{TARGETS_MANIFEST}", _targets_manifest(config, results).encode())
+    shards = with_fields(features.shards, (ref for r in results for ref in r.outputs))
+    return ShardSet(out, shards, _failures(results))
+
+
+def repartition(
+    shards: Sequence[Shard],
+    config: RepartitionConfig,
+    frontend: FrontendConfig,
+    executor: Executor,
+    store: ObjectStore,
+    base: str,
+    targets: str | None = None,
+) -> ShardSet:
+    """Write near-equal shards for training (C21).
+
+    Args:
+      shards: features, and targets where there are any.
+      config: their length.
+      frontend: of the features.
+      executor, store, base: as above.
+      targets: where `prepare_targets` put the targets, whose manifest is copied.
+    """
+    step, partitions = Repartition(config), plan_repartition(shards, config)
+    out = place(step, partitions, base)
+    results = executor.run(step, partitions, out)
+    made = write_manifests(store, out, results, frontend)
+    if targets is not None:
+        store.put(f"{out}/{TARGETS_MANIFEST}", store.get(f"{targets}/{TARGETS_MANIFEST}"))
+    return ShardSet(out, made, _failures(results))
+
+
+def _targets_manifest(config: TargetsConfig, results: Sequence[StepResult]) -> str:
+    frames = sum(result.about["targets"] for result in results)
+    plain = {
+        "senones": results[0].about["senones"],
+        "k": config.k,
+        "offset": config.offset,
+        "frames": frames,
+        "tail_mass": sum(result.about["tail"] for result in results) / max(frames, 1),
+        "bytes": sum(ref.size for result in results for ref in result.outputs),
+        "teacher": {name: ref["digest"] for name, ref in asdict(config.teacher).items()},
+    }
+    return json.dumps(plain, indent=1) + "\n"
+
+
+def _failures(results: Sequence[StepResult]) -> list[tuple[str, str]]:
+    return [failure for result in results for failure in result.failures]

@@ -1,0 +1,64 @@
+"""How fast the pipeline's steps are and how much they move: measured, for `plan`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.files import write_atomically
+
+
+class RatesError(ToolkitError):
+    """A file of rates that cannot be read."""
+
+
+@dataclass(frozen=True)
+class StepRate:
+    """What one step does with an hour of audio."""
+
+    speed: float
+    """Hours of audio per hour on one core, or one device, without waiting for the store."""
+    read: float = 0.0
+    """Bytes read per hour of audio."""
+    written: float = 0.0
+    """Bytes written per hour of audio."""
+    device: bool = False
+    """Whether it runs on devices rather than cores."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of all steps."""
+
+    steps: Mapping[str, StepRate]
+    """By name, in the order of the pipeline."""
+    seconds_per_utterance: float = 3.6
+    """1e9 utterances in a million hours (C35)."""
+    audio_bytes: float = 256e3 / 8 * 3600
+    """Bytes of audio per hour: 256 kbps (C35)."""
+    measured: Mapping[str, str] = field(default_factory=dict)
+    """Where and when: machine, date."""
+
+    def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
+        """Replace the speed of a step, on a core or on a device."""
+        if name not in self.steps:
+            raise RatesError(f"no step {name!r}: {', '.join(self.steps)}")
+        rate = replace(self.steps[name], speed=speed, device=device)
+        return replace(self, steps={**self.steps, name: rate})
+
+    def save(self, path: Path) -> None:
+        """Write JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Rates":
+        """Read what `save` wrote."""
+        try:
+            plain = json.loads(Path(path).read_text(encoding="utf-8"))
+            steps = {name: StepRate(**rate) for name, rate in plain.pop("steps").items()}
+            return cls(steps=steps, **plain)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RatesError(
+                f"{path}: no rates ({error!r}); `toolkit bench pipeline --rates` writes them"
+            ) from error

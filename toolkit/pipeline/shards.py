@@ -1,0 +1,170 @@
+"""Shards as objects: what a step is given, what it writes, and the manifests of a whole set.
+
+<out>/shards/cuts.NNNNNN.jsonl, features.NNNNNN.tar, targets.NNNNNN.tar   lhotse's Shar layout
+<out>/shards.jsonl    per shard: hours, utterances, frames, and each object's size and digest
+<out>/features.json   what `FeatureStore` needs to open `<out>`
+<out>/failed.tsv      utterances that were lost, with the reason
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.features.extract import FAILED
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.shards import MANIFEST, SHARDS, manifest_text
+from toolkit.pipeline.filesystems import is_local, local_path
+from toolkit.pipeline.objects import ObjectRef, ObjectStore
+from toolkit.pipeline.rows import CUTS, ShardRows, field_file
+from toolkit.pipeline.step import StepError, StepResult
+
+LIST = "shards.jsonl"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of a set."""
+
+    index: int
+    """Its number in the files' names."""
+    objects: Mapping[str, ObjectRef]
+    """By field, cuts first. The cuts' `about` has `hours`, `utterances` and `frames`."""
+
+    @property
+    def hours(self) -> float:
+        """Of audio."""
+        return self.objects[CUTS].about["hours"]
+
+    @property
+    def frames(self) -> int:
+        """Raw frames."""
+        return self.objects[CUTS].about["frames"]
+
+    @property
+    def utterances(self) -> int:
+        """Rows."""
+        return self.objects[CUTS].about["utterances"]
+
+    @property
+    def inputs(self) -> tuple[ObjectRef, ...]:
+        """What a partition of this shard reads."""
+        return tuple(self.objects.values())
+
+
+def shards_of(refs: Iterable[ObjectRef]) -> list[Shard]:
+    """Put objects together to shards, by number: each has `field` and `shard` in its `about`."""
+    found: dict[int, dict[str, ObjectRef]] = {}
+    for ref in refs:
+        if "field" in ref.about:
+            found.setdefault(ref.about["shard"], {})[ref.about["field"]] = ref
+    for index, objects in found.items():
+        if CUTS not in objects:
+            raise StepError(f"shard {index} has no cuts")
+    return [
+        Shard(index, dict(sorted(objects.items(), key=lambda item: (item[0] != CUTS, item[0]))))
+        for index, objects in sorted(found.items())
+    ]
+
+
+def with_fields(shards: Iterable[Shard], refs: Iterable[ObjectRef]) -> list[Shard]:
+    """Put further fields of the same shards beside those they have, such as targets."""
+    return shards_of([*(ref for shard in shards for ref in shard.inputs), *refs])
+
+
+def only_shard(refs: Iterable[ObjectRef]) -> Shard:
+    """Take a partition's inputs, which must be one shard."""
+    found = shards_of(refs)
+    if len(found) != 1:
+        raise StepError(f"{len(found)} shards where a partition has one")
+    return found[0]
+
+
+def open_rows(shard: Shard, store: ObjectStore, scratch: Path) -> ShardRows:
+    """Open a shard's rows, copied to `scratch` where they are not local."""
+    folder = scratch / "inputs"
+    return ShardRows({f: store.local(ref, folder) for f, ref in shard.objects.items()})
+
+
+def workplace(out: str, scratch: Path) -> Path:
+    """Choose where to write a shard: in place where `out` is local, else in scratch."""
+    return local_path(out) / SHARDS if is_local(out) else scratch / SHARDS
+
+
+def put_shard(
+    files: Mapping[str, Path],
+    index: int,
+    about: Mapping[str, object],
+    store: ObjectStore,
+    out: str,
+) -> tuple[ObjectRef, ...]:
+    """Put a shard's local files as objects.
+
+    Args:
+      files: by field.
+      index: number of the shard.
+      about: hours, utterances and frames, told of the cuts.
+    """
+    return tuple(
+        store.put_file(
+            path,
+            f"{out}/{SHARDS}/{field_file(field, index)}",
+            {"field": field, "shard": index, **(about if field == CUTS else {})},
+        )
+        for field, path in files.items()
+    )
+
+
+def write_manifests(
+    store: ObjectStore, out: str, results: Sequence[StepResult], frontend: FrontendConfig | None
+) -> list[Shard]:
+    """Say that a set of shards is complete, once every partition is done.
+
+    Args:
+      store: writes.
+      out: where the shards lie.
+      results: of the step that wrote them, or of several that wrote there.
+      frontend: of the features; None where there are none.
+
+    Returns:
+      The shards.
+    """
+    shards = shards_of(ref for result in results for ref in result.outputs)
+    failures = [failure for result in results for failure in result.failures]
+    lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
+    store.put(f"{out}/{FAILED}", lines.encode())
+    listed = "".join(json.dumps(_listed(shard)) + "\n" for shard in shards)
+    store.put(f"{out}/{LIST}", listed.encode())
+    if frontend is not None:
+        counts = [{"utterances": s.utterances, "frames": s.frames} for s in shards]
+        text = manifest_text(frontend, counts, len(failures))
+        store.put(f"{out}/{MANIFEST}", text.encode())
+    return shards
+
+
+def read_shards(store: ObjectStore, out: str) -> list[Shard]:
+    """Read the shards that `write_manifests` listed."""
+    shards = []
+    for line in store.get(f"{out}/{LIST}").splitlines():
+        plain = json.loads(line)
+        about = {key: plain[key] for key in ("hours", "utterances", "frames")}
+        objects = {}
+        for field, entry in plain["objects"].items():
+            told = {"field": field, "shard": plain["index"], **(about if field == CUTS else {})}
+            path = f"{out}/{entry['path']}"
+            objects[field] = ObjectRef(path, entry["size"], entry["digest"], told)
+        shards.append(Shard(plain["index"], objects))
+    return shards
+
+
+def _listed(shard: Shard) -> dict:
+    objects = {
+        field: {"path": _name(ref), "size": ref.size, "digest": ref.digest}
+        for field, ref in shard.objects.items()
+    }
+    plain = {"index": shard.index, "hours": shard.hours, "utterances": shard.utterances}
+    return {**plain, "frames": shard.frames, "objects": objects}
+
+
+def _name(ref: ObjectRef) -> str:
+    return "/".join(ref.path.rsplit("/", 2)[-2:])

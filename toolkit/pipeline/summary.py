@@ -1,0 +1,168 @@
+"""What became of a step: totals, calls, failures; a page for people."""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.pipeline.cell import Attempt
+from toolkit.pipeline.objects import Counts, MissingObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.progress import Progress
+from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
+from toolkit.stages.digest import digest_bytes
+from toolkit.stages.journal import duration
+
+SUMMARY = "_summary.json"
+FAILURES = "_failures.tsv"
+
+
+def write_summary(
+    config: StoreConfig,
+    step: Step,
+    partitions: Sequence[Partition],
+    out: str,
+    results: Mapping[str, StepResult],
+    runs: Mapping[str, Mapping[str, Any]],
+    poisoned: Mapping[str, Attempt],
+    watch: Progress,
+    planning: Counts,
+) -> None:
+    """Put `_failures.tsv` and `_summary.json` below `out`."""
+    store = ObjectStore(config)
+    done = [results[p.id] for p in partitions if p.id in results]
+    counts = sum((_counts(runs[p.id]) for p in partitions if p.id in runs), planning)
+    summary = {
+        **config_plain(step),
+        "digest": step_digest(step),
+        "partitions": len(partitions),
+        "done": len(done),
+        "kept": watch.kept,
+        "hours": watch.hours,
+        "wall_seconds": round(watch.seconds, 3),
+        "worker_seconds": sum(run.get("seconds", 0.0) for run in runs.values()),
+        "peak_bytes": max((run.get("peak_bytes", 0) for run in runs.values()), default=0),
+        "attempts_failed": watch.failed,
+        "elements_failed": sum(len(result.failures) for result in done),
+        "objects": sum(len(result.outputs) for result in done),
+        "bytes": sum(ref.size for result in done for ref in result.outputs),
+        "output_digest": outputs_digest(out, done),
+        "about": _totals(done),
+        "calls": counts.to_dict(),
+        "poisoned": [
+            {"partition": name, "reason": attempt.reason, "trace": attempt.trace}
+            for name, attempt in sorted(poisoned.items())
+        ],
+    }
+    lines = [
+        f"{p.id}\t{element}\t{' '.join(reason.split())}\n"
+        for p in partitions
+        if p.id in results
+        for element, reason in results[p.id].failures
+    ]
+    store.put(f"{out}/{FAILURES}", "".join(lines).encode())
+    store.put(f"{out}/{SUMMARY}", (json.dumps(summary, indent=1) + "\n").encode())
+
+
+def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
+    """Get what `write_summary` put, None when the step has not run."""
+    try:
+        return json.loads(store.get(f"{out.rstrip('/')}/{SUMMARY}"))
+    except MissingObjectError:
+        return None
+
+
+def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
+    """Give one digest of all outputs' names below `out` and contents: the same for the same data.
+
+    It does not depend on where `out` is, nor on the results' order.
+    """
+    lines = sorted(
+        f"{ref.path.removeprefix(out.rstrip('/') + '/')}\0{ref.size}\0{ref.digest}\n"
+        for result in results
+        for ref in result.outputs
+    )
+    return digest_bytes("".join(lines).encode())
+
+
+def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Render summaries of steps, in the order of the pipeline, as an HTML page."""
+    columns = (
+        "step", "partitions", "hours", "wall", "hours/hour", "objects", "GB", "GET", "PUT", "HEAD",
+        "LIST", "repeated", "failed elements", "set aside", "peak memory",
+    )  # fmt: skip
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    rows = "".join(_row(summary) for summary in summaries)
+    lists = "".join(_poisoned(summary) for summary in summaries)
+    style = (
+        "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
+        "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #ccc}"
+        "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1em}"
+    )
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Data pipeline</title>"
+        f"<style>{style}</style></head>\n<body><h1>Data pipeline</h1>\n"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>\n{lists}</body></html>"
+        "\n"
+    )
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Say the same in a few lines of plain text."""
+    calls = summary["calls"]
+    lines = [
+        f"{summary['step']}: {summary['done']:,} of {summary['partitions']:,} partitions, "
+        f"{summary['hours']:,.2f} h of audio in {duration(summary['wall_seconds'])}",
+        f"  {summary['objects']:,} objects of {summary['bytes'] / 1e9:,.3f} GB; "
+        f"{calls['get']:,} GET, {calls['put']:,} PUT, {calls['head']:,} HEAD, "
+        f"{calls['list']:,} LIST, {calls['repeated']:,} of them repeated",
+        f"  {summary['elements_failed']:,} elements left out, {summary['attempts_failed']:,} "
+        f"attempts failed; digest {summary['output_digest']}",
+    ]
+    lines += [f"  set aside: {p['partition']}: {p['reason']}" for p in summary["poisoned"]]
+    return "\n".join(lines)
+
+
+def _row(summary: Mapping[str, Any]) -> str:
+    wall = max(summary["wall_seconds"], 1e-9)
+    calls = summary["calls"]
+    kept = f" ({summary['kept']} kept)" if summary["kept"] else ""
+    rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
+    cells = (
+        summary["step"],
+        f"{summary['done']:,} of {summary['partitions']:,}{kept}",
+        f"{summary['hours']:,.2f}",
+        duration(wall),
+        rate,
+        f"{summary['objects']:,}",
+        f"{summary['bytes'] / 1e9:,.3f}",
+        *(f"{calls[name]:,}" for name in ("get", "put", "head", "list", "repeated")),
+        f"{summary['elements_failed']:,}",
+        f"{len(summary['poisoned']):,}",
+        f"{summary['peak_bytes'] / 1e6:,.0f} MB",
+    )
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>\n"
+
+
+def _poisoned(summary: Mapping[str, Any]) -> str:
+    if not summary["poisoned"]:
+        return ""
+    items = "".join(
+        f"<h3>{html.escape(p['partition'])}</h3><p>{html.escape(p['reason'])}</p>"
+        + (f"<pre>{html.escape(p['trace'])}</pre>" if p["trace"] else "")
+        for p in summary["poisoned"]
+    )
+    return f"<h2>{html.escape(summary['step'])}: partitions set aside</h2>{items}\n"
+
+
+def _counts(run: Mapping[str, Any]) -> Counts:
+    return Counts(**{name: run[name] for name in Counts().to_dict() if name in run})
+
+
+def _totals(results: Sequence[StepResult]) -> dict[str, float]:
+    """Add up the numbers that the results have in `about`."""
+    totals: dict[str, float] = {}
+    for result in results:
+        for name, value in result.about.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                totals[name] = totals.get(name, 0) + value
+    return totals

@@ -1,0 +1,121 @@
+"""The k best logits of a teacher per frame, and the posteriors rebuilt from them (C11).
+
+A frame is stored as k senone ids (uint16) and k logits (float16), best first, and the logarithm
+of the probability that the other senones share (float16): 4k + 2 bytes, 82 for k = 20 where all
+3,183 logits of float32 take 12,732. A softmax does not change when its logits are shifted, so the
+logits are stored as log posteriors: float16 is finest where the probabilities are large, and the
+stored values sum to one with the tail.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+
+MISSING = -1e4
+"""Logit of a senone that was not stored: "large negative" (C11), zero after a softmax."""
+MOST_SENONES = 1 << 16
+
+
+class TargetError(ToolkitError):
+    """Targets that cannot be made, stored or read."""
+
+
+@dataclass(frozen=True)
+class KBest:
+    """Targets of one utterance, as stored."""
+
+    ids: np.ndarray
+    """[T, k] uint16: the k most probable senones, best first."""
+    logits: np.ndarray
+    """[T, k] float16: their log posteriors, natural logarithm."""
+    log_tail: np.ndarray
+    """[T] float16: log of the probability of all other senones; -inf when there are none."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def k(self) -> int:
+        """Senones stored per frame."""
+        return self.ids.shape[1]
+
+    @property
+    def tail(self) -> np.ndarray:
+        """[T] float32: probability of the senones that are not stored."""
+        return np.exp(self.log_tail.astype(np.float32))
+
+    def probabilities(self) -> Tensor:
+        """Give the rebuilt posteriors of the stored senones alone: [T, k] float32, rows sum to 1.
+
+        A cross entropy summed over these and `ids` is the one over all senones of `rebuild`.
+        """
+        return torch.from_numpy(self.logits.astype(np.float32)).softmax(dim=-1)
+
+    def rebuild(self, num_senones: int, missing: float = MISSING) -> Tensor:
+        """Fill in the logits that were not stored (C11).
+
+        Args:
+          num_senones: C.
+          missing: their logit.
+
+        Returns:
+          [T, C] float32 logits; their softmax is the target.
+
+        Raises:
+          TargetError: a stored id is C or more.
+        """
+        ids = torch.from_numpy(self.ids.astype(np.int64))
+        if ids.numel() and int(ids.max()) >= num_senones:
+            raise TargetError(f"targets name senone {int(ids.max())} of {num_senones}")
+        full = torch.full((len(ids), num_senones), missing, dtype=torch.float32)
+        return full.scatter_(1, ids, torch.from_numpy(self.logits.astype(np.float32)))
+
+    def pack(self) -> np.ndarray:
+        """Lay out for storage: [T, 2k + 1] uint16, ids, then the bits of logits and log tail."""
+        columns = (self.ids, self.logits.view(np.uint16), self.log_tail.view(np.uint16)[:, None])
+        return np.concatenate(columns, axis=1)
+
+    @classmethod
+    def unpack(cls, packed: np.ndarray) -> "KBest":
+        """Take what `pack` gave; every bit comes back."""
+        if packed.dtype != np.uint16 or packed.ndim != 2 or packed.shape[1] % 2 == 0:
+            raise TargetError(f"an array of {packed.dtype} {packed.shape} holds no targets")
+        k = packed.shape[1] // 2
+        logits, tail = packed[:, k : 2 * k], packed[:, 2 * k]
+        return cls(
+            ids=packed[:, :k].copy(),
+            logits=np.ascontiguousarray(logits).view(np.float16),
+            log_tail=np.ascontiguousarray(tail).view(np.float16),
+        )
+
+
+def k_best(logits: Tensor, k: int) -> KBest:
+    """Keep the k highest logits of every frame.
+
+    Args:
+      logits: [T, C], up to a constant per frame; on any device.
+      k: at least 1; C when larger.
+
+    Raises:
+      TargetError: more senones than 16 bits can number, or logits that are not numbers.
+    """
+    num_senones = logits.shape[1]
+    if num_senones > MOST_SENONES:
+        raise TargetError(f"{num_senones} senones, but ids of 16 bits number {MOST_SENONES}")
+    if k < 1:
+        raise TargetError(f"k is {k}, needs to be 1 or more")
+    logits = logits.detach().float()
+    log_sum = logits.logsumexp(dim=-1, keepdim=True)
+    if not torch.isfinite(log_sum).all():
+        raise TargetError("the teacher's logits are not finite numbers")
+    values, ids = logits.topk(min(k, num_senones), dim=-1)
+    log_tail = logits.scatter(1, ids, -torch.inf).logsumexp(dim=-1) - log_sum[:, 0]
+    return KBest(
+        ids=ids.cpu().numpy().astype(np.uint16),
+        logits=(values - log_sum).half().cpu().numpy(),
+        log_tail=log_tail.half().cpu().numpy(),
+    )
