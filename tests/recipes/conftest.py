@@ -1,4 +1,4 @@
-"""The hybrid recipe, typed as a user types it, on a demo corpus of five minutes."""
+"""The recipes, typed as a user types them, on a demo corpus of five minutes."""
 
 import contextlib
 import json
@@ -14,6 +14,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "recipes" / "librispeech" / "run.py"
+CTC = SCRIPT.with_name("run_ctc.py")
 DEMO = (
     "corpus.train_hours=0.08",
     "corpus.dev_hours=0.01",
@@ -61,6 +62,24 @@ SMALL = (
     "decode.scales=0.3,0.5",
     "decode.penalties=-1,0",
 )
+SMALL_CTC = (
+    "augment.speeds=0.9",
+    "train.epochs=12",
+    "train.initial_rate=8e-3",
+    "train.model.hidden=64",
+    "train.model.lstm_layers=1",
+    "train.model.channels=64",
+    "train.machine.sentences_every=20",
+    "readers.batch=8",
+    "readers.readers=0",
+    "evaluation_width=4",
+    "decode.tune_width=8",
+    "decode.words.width=16",
+    "decode.prefix.width=16",
+    "decode.tune.lm_weights=1",
+    "decode.tune.word_bonuses=0,1",
+    "sweep=1,4",
+)
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr")
@@ -100,6 +119,11 @@ class Commands:
 
     def run(self, *arguments, cwd=None):
         return finish(self.start(*arguments, cwd=cwd))
+
+    def run_ctc(self, *arguments):
+        """Run the CTC recipe, small, on the same corpus."""
+        settings = [word for key in (*DEMO, *SMALL_CTC) for word in ("--set", key)]
+        return finish(self._start(CTC, [*settings, *arguments], None))
 
     def kill(self, when, *arguments):
         """Run the recipe and kill -9 it with its workers as soon as `when()`, if it comes to it."""

@@ -1,0 +1,180 @@
+"""What the stages of the CTC recipe do: units, records, training, searches, times to accuracy."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from recipes.data import copies, cuts, lm_config, splits, texts
+from toolkit.bench.ctc_sweep import sweep
+from toolkit.bench.platform import describe
+from toolkit.bench.tta_page import Extras, write_page
+from toolkit.bench.tta_records import sweep_table
+from toolkit.bench.tta_runs import read_platforms
+from toolkit.bench.utilisation import sampling
+from toolkit.corpus.check import check
+from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
+from toolkit.decode.ctc_greedy import GreedyDecoder
+from toolkit.decode.ctc_posteriors import Posteriors, write_posteriors
+from toolkit.decode.ctc_prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc_system import Decoded, decode_ctc
+from toolkit.decode.ctc_words import WordsDecoder
+from toolkit.features.extract import extract
+from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.units import load_units, make_units
+from toolkit.score.cer import error_rates
+from toolkit.stages.files import write_atomically
+from toolkit.stages.run import Run
+from toolkit.train.ctc import train_ctc
+from toolkit.train.evaluation import Recognition
+from toolkit.train.readers import RecordSource
+from toolkit.train.records import write_records
+
+
+def check_letters(run: Run) -> dict[str, float]:
+    """Check the corpus; a word takes the time of its letters, and held-out ones may be unknown."""
+    manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
+    words = {word for cut in read_cuts(manifests["train"]) for word in text_of(cut).split()}
+    letters = {word: len(word) for word in sorted(words)}
+    return check(manifests, letters, run.make("check"), run.config.check, run.jobs, run.progress)
+
+
+def prepare_units(run: Run) -> dict[str, float]:
+    """Make the units, list the dictionary's words and estimate their n-grams."""
+    transcripts, lm = texts(run), lm_config(run, run.config.lm)
+    train = transcripts[splits(run).train]
+    units = make_units(run.config.units, [text for _, text in sorted(train.items())])
+    units.save(run.make("units"))
+    words = {word for text in train.values() for word in text.split()}
+    words |= most_frequent(word_weights(lm) or {}, run.config.dictionary_size)
+    write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
+    found = prepare_lm(lm, transcripts, words, run.make("lm"))
+    return {"units": units.size, "words": len(words)} | found
+
+
+def most_frequent(weights: Mapping[str, float], number: int) -> set[str]:
+    """The heaviest words; ties by spelling."""
+    return set(sorted(weights, key=lambda word: (-weights[word], word))[:number])
+
+
+def extract_features(run: Run) -> dict[str, float]:
+    """Extract every split, augmented copies of the training utterances among the originals."""
+    out, hours = run.make("features"), {}
+    for split in splits(run).all:
+        utterances = cuts(run, split)
+        if split == splits(run).train and run.config.augment.speeds:
+            utterances += copies(run)
+        hours[f"hours {split}"] = extract(utterances, run.config.features, out / split, run.jobs)[
+            "hours"
+        ]
+    store = FeatureStore(out / splits(run).train)
+    estimate_normaliser(store, run.config.prior_frames).save(out / "normaliser.json")
+    return hours
+
+
+def write_all_records(run: Run) -> dict[str, float]:
+    """Write the records to train and to evaluate on."""
+    out, units, config = run.make("records"), load_units(run.need("units")), run.config.records
+    headline = {}
+    for split in (splits(run).train, splits(run).tune[0]):
+        store = run.need(f"features/{split}")
+        found = write_records(store, texts(run)[split], units, config, out / split, run.jobs)
+        headline |= {f"{name} {split}": value for name, value in found.items()}
+    return headline
+
+
+@contextmanager
+def record_sources(run: Run) -> Iterator[tuple[RecordSource, RecordSource]]:
+    """The batches to train and to evaluate on."""
+    normaliser = Normaliser.load(run.need("features/normaliser.json"))
+    own = run.config.readers, run.config.train.seed, normaliser
+    with (
+        RecordSource(run.need(f"records/{splits(run).train}"), *own) as train,
+        RecordSource(run.need(f"records/{splits(run).tune[0]}"), *own) as valid,
+    ):
+        yield train, valid
+
+
+def train(run: Run) -> dict[str, float]:
+    """Train through the states of A22."""
+    units, out = load_units(run.need("units")), run.make("ctc")
+    search = PrefixDecoder(units, PrefixConfig(width=run.config.evaluation_width))
+    recognition = Recognition(units, GreedyDecoder(units), search, error_rates, run.jobs)
+    about = describe(out.parent) | {"recipe": "librispeech_ctc", "command": run.command}
+    with record_sources(run) as (data, valid):
+        return train_ctc(
+            data,
+            valid.longest_first(),
+            recognition,
+            run.config.train,
+            out,
+            device=run.device,
+            progress=run.progress,
+            batch=run.config.readers.batch,
+            about=about,
+            beside=sampling,
+        )
+
+
+def decoded_splits(run: Run, out: Path) -> dict[str, Decoded]:
+    """Posteriors of the decoded splits, with what they are scored against."""
+    found = {}
+    for split in splits(run).decoded:
+        features = run.need(f"features/{split}")
+        model, normaliser = run.need("ctc"), run.need("features/normaliser.json")
+        write_posteriors(model, normaliser, features, out / split, run.device)
+        own = {cut.id: cut for cut in cuts(run, split)}
+        found[split] = Decoded(
+            Posteriors(out / split),
+            {name: text_of(cut) for name, cut in own.items()},
+            {name: speaker_of(cut) for name, cut in own.items()},
+            sum(cut.duration for cut in own.values()),
+        )
+    return found
+
+
+def decode(run: Run) -> dict[str, float]:
+    """Decode by every search, on the same posteriors."""
+    out, posteriors = run.make("decode/ctc"), run.make("posteriors")
+    return decode_ctc(
+        decoded_splits(run, posteriors),
+        splits(run).tune,
+        load_units(run.need("units")),
+        run.need("words.txt").read_text(encoding="utf-8").split(),
+        run.need("lm/lm.arpa"),
+        f"{run.config.lm.order}gram",
+        run.config.decode,
+        out,
+        run.jobs,
+        run.command,
+        run.progress,
+    )
+
+
+def sweep_widths(run: Run) -> dict[str, float]:
+    """Decode a split once per beam width with dictionary and language model (A31)."""
+    split = splits(run).decoded[-1]
+    name = f"words+{run.config.lm.order}gram"
+    tuned = json.loads(run.need(f"decode/ctc/{name}/tuned.json").read_text(encoding="utf-8"))
+    decoder = WordsDecoder(
+        load_units(run.need("units")),
+        run.need("words.txt").read_text(encoding="utf-8").split(),
+        read_arpa(run.need("lm/lm.arpa")),
+        run.config.decode.words,
+    ).tuned(tuned["lm_weight"], tuned["word_bonus"])
+    posteriors = Posteriors(run.need(f"posteriors/{split}"))
+    rows = sweep(decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs)
+    plain = {"split": split, "jobs": run.jobs, "rows": [asdict(row) for row in rows]}
+    write_atomically(run.make("sweep.json"), json.dumps(plain, indent=1) + "\n")
+    return {f"wer {row.width}": round(row.wer, 2) for row in rows}
+
+
+def write_tta_page(run: Run) -> dict[str, float]:
+    """Write the page of times to accuracy of this run."""
+    extras = Extras(sweep=sweep_table(run.need("sweep.json")))
+    platforms = read_platforms([str(run.need("ctc"))])
+    return write_page(platforms, run.make("tta"), run.config.tta, extras)

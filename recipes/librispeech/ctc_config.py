@@ -1,0 +1,123 @@
+"""The CTC recipe's settings: a section per verb, a function per profile."""
+
+from dataclasses import dataclass, field, replace
+
+from local.synthetic import SyntheticConfig
+from toolkit.bench.tta_rules import TtaConfig
+from toolkit.corpus.config import CheckConfig, CorpusConfig
+from toolkit.decode.ctc_system import CtcDecodeConfig
+from toolkit.features.augment import AugmentConfig
+from toolkit.features.extract import ExtractConfig
+from toolkit.features.frontend import PRESETS
+from toolkit.lang.config import NgramConfig
+from toolkit.lang.units import UnitsConfig
+from toolkit.models.ctc import CtcConfig
+from toolkit.train.ctc import CtcTrainingConfig
+from toolkit.train.ctc_masks import UtteranceMaskConfig
+from toolkit.train.readers import ReaderConfig
+from toolkit.train.records import RecordConfig
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run; a stage is stale when a section that it reads has changed."""
+
+    corpus: CorpusConfig = CorpusConfig()
+    """Which corpus, and its splits."""
+    check: CheckConfig = CheckConfig(frames_per_phone=2)
+    """What counts as a fault of the data. A letter takes one output frame at least, which is two
+    input frames (A12)."""
+    units: UnitsConfig = UnitsConfig()
+    """What the network writes: characters (A16), or pieces of words."""
+    lm: NgramConfig = NgramConfig()
+    """The language model of the dictionary-constrained search."""
+    dictionary_size: int = 0
+    """Most frequent words of the language model's text that join the training words in the
+    dictionary; the paper has the training words alone (A21)."""
+    features: ExtractConfig = ExtractConfig(PRESETS["fbank80-mfcc13"])
+    """93 values per frame (A1)."""
+    prior_frames: int = 200
+    """Frames that the global mean weighs in the causal mean of a speaker."""
+    augment: AugmentConfig = AugmentConfig()
+    """Copies of the training utterances; none in the paper."""
+    records: RecordConfig = RecordConfig()
+    """Record files, and the longest utterance (A6, A7)."""
+    readers: ReaderConfig = ReaderConfig()
+    """Batches, and the processes that make them (A8, A10)."""
+    evaluation_width: int = 256
+    """Beam width of the evaluation after each epoch (A24)."""
+    train: CtcTrainingConfig = field(default_factory=CtcTrainingConfig)
+    """Network, optimizer and states (A12-A24)."""
+    decode: CtcDecodeConfig = CtcDecodeConfig()
+    """The searches of the final table (A21, A24)."""
+    sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    """Beam widths of the sweep (A31)."""
+    tta: TtaConfig = TtaConfig()
+    """Times to accuracy (A26)."""
+
+
+THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
+"""Three-way speed perturbation; on the demo corpus worth a third of the character errors."""
+
+
+def _small_training(hidden: int, epochs: int) -> CtcTrainingConfig:
+    """One convolution and three LSTMs that one core can train in minutes.
+
+    Adam, because AdaDelta needs longer; 25 outputs per second, so that LSTMs have half the work of
+    the paper's 50.
+    """
+    return CtcTrainingConfig(
+        epochs=epochs,
+        optimizer="adam",
+        initial_rate=3e-3,
+        final_rate=1.5e-4,
+        warmup_steps=100,
+        amp="auto",
+        threads=1,
+        average_epochs=3,
+        model=CtcConfig(channels=(256,), strides=(4,), hidden=hidden, lstm_layers=3, dropout=0.1),
+        masks=UtteranceMaskConfig(time_masks=0.2),
+    )
+
+
+SMALL_READERS = ReaderConfig(batch=16, readers=1, buffer=8, order="buckets", shortest_first=1)
+"""One process besides the training makes 16 utterances of similar length a batch."""
+
+
+def demo() -> Config:
+    """The offline demo corpus, minutes on two cores."""
+    return Config(
+        corpus=SyntheticConfig(),
+        augment=THREE_SPEEDS,
+        records=RecordConfig(stride=4),
+        readers=SMALL_READERS,
+        train=_small_training(hidden=256, epochs=11),
+        evaluation_width=16,
+        sweep=(1, 4, 16, 64, 256, 512),
+        tta=TtaConfig(cer=(20.0, 15.0, 12.0), wer=(60.0, 50.0, 40.0)),
+    )
+
+
+def an4() -> Config:
+    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    return replace(
+        demo(),
+        corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
+        train=_small_training(hidden=320, epochs=40),
+    )
+
+
+def kaldi() -> Config:
+    """Your own Kaldi data directories, train, dev and test under corpus.root."""
+    return replace(an4(), corpus=CorpusConfig("kaldi"))
+
+
+def full() -> Config:
+    """LibriSpeech's 960 hours and the paper's network (A5-A24)."""
+    return Config(
+        corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
+        readers=ReaderConfig(pad_to=1670),
+    )
+
+
+PROFILES = {"demo": demo, "an4": an4, "kaldi": kaldi, "full": full}

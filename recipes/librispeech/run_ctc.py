@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""The CTC recogniser: a benchmark of training hardware by time to accuracy."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from toolkit.stages.bootstrap import use_project_environment
+
+use_project_environment(ROOT)
+
+from recipes.ctc import (
+    check_letters,
+    decode,
+    extract_features,
+    prepare_units,
+    sweep_widths,
+    train,
+    write_all_records,
+    write_tta_page,
+)
+from recipes.data import get_corpus, list_results, write_corpus
+from recipes.librispeech.ctc_config import PROFILES
+from toolkit.stages.recipe import Recipe
+from toolkit.stages.run import Run
+
+recipe = Recipe("librispeech_ctc", Path(__file__), PROFILES, title=__doc__, prefix="ctc-")
+
+
+@recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")
+def get_audio(run: Run) -> dict[str, float] | None:
+    """Only what is missing is made: with corpus.root nothing is copied."""
+    return get_corpus(run)
+
+
+@recipe.stage(2, "Write the manifests")
+def write_manifests(run: Run) -> dict[str, float]:
+    """One line per utterance, faulty or not: the next stage judges."""
+    return write_corpus(run)
+
+
+@recipe.stage(3, "Check the data")
+def check_data(run: Run) -> dict[str, float]:
+    """Every fault in one pass, before anything expensive; what cannot be used is excluded."""
+    return check_letters(run)
+
+
+@recipe.stage(4, "Choose output units, dictionary and language model")
+def prepare_output(run: Run) -> dict[str, float]:
+    """Characters or pieces of words (A16); the dictionary has the training words (A21)."""
+    return prepare_units(run)
+
+
+@recipe.stage(5, "Extract features")
+def extract(run: Run) -> dict[str, float]:
+    """Log-mel beside MFCC, once, at 100 Hz (A1)."""
+    return extract_features(run)
+
+
+@recipe.stage(6, "Write records of 64 utterances")
+def write_records(run: Run) -> dict[str, float]:
+    """Features and labels together; what is too long is left out, and the share kept told (A6)."""
+    return write_all_records(run)
+
+
+@recipe.stage(7, "Train the network with CTC", parallel=True)
+def train_network(run: Run) -> dict[str, float]:
+    """Through the states of the paper's figure; `ctc/log.jsonl` says when what happened (A22)."""
+    return train(run)
+
+
+@recipe.stage(8, "Decode: greedy, prefixes, dictionary and language model, graph")
+def decode_all(run: Run) -> dict[str, float]:
+    """The same posteriors by every search (A21, A24)."""
+    return decode(run)
+
+
+@recipe.stage(9, "Sweep the beam width")
+def sweep(run: Run) -> dict[str, float]:
+    """Seconds and error rates by width (A31)."""
+    return sweep_widths(run)
+
+
+@recipe.stage(10, "Write the page of times to accuracy, list the results")
+def report(run: Run) -> dict[str, float]:
+    """tta/index.html, and results.json."""
+    write_tta_page(run)
+    return list_results(run, ["ctc"])
+
+
+if __name__ == "__main__":
+    recipe.main()

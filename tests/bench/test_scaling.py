@@ -1,0 +1,110 @@
+"""Simulated scaling: the shape of Table I, its inputs, CSVs and the page."""
+
+import csv
+import io
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.bench.scaling import command
+from toolkit.bench.scaling_page import Results
+from toolkit.bench.scaling_studies import (
+    TABLE1,
+    Frontier,
+    Trained,
+    ibm,
+    stragglers,
+    table1,
+    table1_scenario,
+    variations,
+)
+from toolkit.bench.scaling_task import measured_shares
+from toolkit.parallel.simulator import Outcome
+from toolkit.parallel.simulator_task import FrameTask, SyntheticConfig, synthetic_frames
+
+QUIET = (0.98, 1.0, 1.02)
+
+
+def rows_of(path):
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def test_table_one_has_the_published_shape_and_only_with_a_shared_path_between_hosts():
+    found = {v.name: v for v in variations(table1_scenario(2560, 2, 7.0, QUIET), 0.008)}
+    table = found["as in the table"]
+    assert table.peak == 32
+    assert table.gtc[3] < table.gtc[2]
+    assert all(b > 1.7 * a for a, b in zip(table.bmuf, table.bmuf[1:], strict=False))
+    for name in ("hosts joined by a switch that carries all", "a third of the elements sent"):
+        assert found[name].peak == 64
+    assert found["workers equally fast"].bmuf[-1] > 1.15 * table.bmuf[-1]
+
+
+def test_published_speedups_of_bmuf_are_met_within_a_tenth():
+    table = variations(table1_scenario(2560, 2, 7.0, QUIET), 0.008)[0]
+    for ours, theirs in zip(table.bmuf, (7.18, 13.34, 25.46, 50.91, 97.59), strict=True):
+        assert ours == pytest.approx(theirs, rel=0.1)
+
+
+def test_a_slow_worker_costs_asynchronous_methods_little():
+    kept = {slow.method: slow.speedup / even.speedup for even, slow in stragglers(QUIET)}
+    assert max(kept[m] for m in ("ssgd", "gtc", "bmuf", "adpsgd delayed")) < 0.15
+    assert min(kept[m] for m in ("adpsgd", "asgd")) > 0.85
+
+
+def test_nodes_send_less_between_hosts_than_single_workers():
+    found = {(outcome.method, outcome.workers): outcome for outcome in ibm(QUIET)}
+    assert found["hadpsgd", 64].efficiency > found["ssgd", 64].efficiency
+    assert found["hadpsgd", 64].sent > found["adpsgd", 64].sent  # inside
+    assert found["hadpsgd", 64].between < found["adpsgd random", 64].between / 5
+
+
+def test_largest_batch_is_that_up_to_which_all_are_good():
+    study = Frontier(methods=("scpsgd", "adpsgd"))
+    losses = {"scpsgd": (1.0, 1.2, 1.0), "adpsgd": (1.04, 1.05, 1.3)}
+    trained = [Trained("ssgd", 64, Outcome("ssgd", 1, 1.0, loss=1.0))]
+    trained += [
+        Trained(method, batch, Outcome(method, 1, 1.0, loss=loss))
+        for method, values in losses.items()
+        for batch, loss in zip((256, 512, 1024), values, strict=True)
+    ]
+    assert study.reached(trained) == {"scpsgd": 256, "adpsgd": 512}
+
+
+def test_step_times_are_measured():
+    shares = measured_shares(steps=3)
+    assert len(shares) == 3
+    assert sum(shares) == pytest.approx(3)
+
+
+def test_page_and_files_hold_the_studies(tmp_path):
+    task = FrameTask(*synthetic_frames(SyntheticConfig(frames=2048, valid_frames=200)), hidden=(8,))
+    results = Results(["Inputs."])
+    scenario = table1_scenario(512, 2, 7.0, QUIET)
+    results.table1(table1(scenario, task, print), variations(scenario, 0.01))
+    study = Frontier(largest=256, epochs=1)
+    results.frontier(study, list(study.trained(task, print)))
+    results.write(tmp_path)
+    rows = rows_of(tmp_path / "table1.csv")
+    wanted = [(m.upper(), str(n)) for m in TABLE1 for n in TABLE1[m]]
+    assert [(row["method"], row["workers"]) for row in rows] == wanted
+    assert [float(row["published_speedup"]) for row in rows[:2]] == [7.01, 12.53]
+    curves = rows_of(tmp_path / "frontier_curves.csv")
+    assert {row["method"] for row in curves} >= {"S-SGD", "SCPSGD", "ADPSGD"}
+    page = (tmp_path / "scaling.html").read_text(encoding="utf-8")
+    assert "Table I" in page
+    assert "<svg" in page
+    assert "12,288" in page
+
+
+def test_command_writes_what_it_is_asked_for(tmp_path):
+    result = CliRunner().invoke(command, ["ibm", "stragglers", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "11.5" in result.output
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "ibm.csv",
+        "stragglers.csv",
+        "scaling.html",
+    }
+    rows = rows_of(tmp_path / "ibm.csv")
+    assert [row["published_hours"] for row in rows] == ["", "11.5", "", "", "", "5.2"]

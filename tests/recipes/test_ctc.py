@@ -1,0 +1,51 @@
+"""The CTC recipe from audio to error rates and the page of times to accuracy."""
+
+import json
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+
+SEARCHES = ["greedy", "prefixes", "words", "words+3gram", "graph+3gram"]
+
+
+@pytest.fixture(scope="module")
+def exp(commands, tmp_path_factory):
+    root = tmp_path_factory.mktemp("ctc") / "exp"
+    result = commands.run_ctc("--exp", root)
+    assert result.status == 0, result.output + result.errors
+    return root
+
+
+def test_a_row_for_each_search_and_split(exp):
+    rows = json.loads((exp / "results.json").read_text())
+    expected = [("ctc", search, split) for search in SEARCHES for split in ("dev", "test")]
+    assert [(row["system"], row["lm"], row["split"]) for row in rows] == expected
+
+
+def test_the_network_learns(exp):
+    history = json.loads((exp / "ctc" / "history.json").read_text())
+    assert history[-1]["loss"] < 0.7 * history[0]["loss"]
+    assert history[-1]["valid_cer"] < 80
+
+
+def test_the_dictionary_and_the_language_model_help(exp):
+    rows = json.loads((exp / "results.json").read_text())
+    wer = {(row["lm"], row["split"]): row["wer"] for row in rows}
+    assert wer["words+3gram", "dev"] < wer["words", "dev"] < wer["greedy", "dev"]
+
+
+def test_states_are_logged_and_shown(exp):
+    events = {json.loads(line)["event"] for line in (exp / "ctc" / "log.jsonl").open()}
+    assert {"created", "step", "sentences", "saved", "swapped", "evaluated", "finished"} <= events
+    page = (exp / "tta" / "index.html").read_text()
+    assert "Time to accuracy" in page
+
+
+def test_all_is_done_then(commands, exp):
+    before = (exp / "results.json").read_bytes()
+    result = commands.run_ctc("--exp", exp)
+    assert result.status == 0
+    assert result.stages("==") == []
+    assert (exp / "results.json").read_bytes() == before

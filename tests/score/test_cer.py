@@ -1,0 +1,66 @@
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.score import cer
+from toolkit.score.cer import error_rates, jiwer_percent, percent_of_longer
+from toolkit.score.wer import ScoreError, score
+
+WORDS = st.lists(st.sampled_from(["a", "bb", "ab", "c'a"]), max_size=5).map(" ".join)
+
+
+def distance(x, y):
+    """Levenshtein's distance by its recursive definition."""
+
+    @cache
+    def of(i, j):
+        if not i or not j:
+            return i + j
+        same = of(i - 1, j - 1) + (x[i - 1] != y[j - 1])
+        return min(same, of(i - 1, j) + 1, of(i, j - 1) + 1)
+
+    return of(len(x), len(y))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=3))
+def test_all_rates_follow_their_definitions(pairs):
+    refs = {f"u{i}": ref for i, (ref, _) in enumerate(pairs)}
+    hyps = {f"u{i}": hyp for i, (_, hyp) in enumerate(pairs)}
+    if not any(refs.values()):
+        with pytest.raises(ScoreError):
+            error_rates(refs, hyps)
+        return
+    rates = error_rates(refs, hyps)
+    characters = sum(distance(ref, hyp) for ref, hyp in pairs)
+    words = sum(distance(tuple(ref.split()), tuple(hyp.split())) for ref, hyp in pairs)
+    longer = sum(max(len(ref), len(hyp)) for ref, hyp in pairs)
+    assert rates.cer == pytest.approx(100 * characters / longer)
+    assert rates.cer_usual == pytest.approx(100 * characters / sum(len(ref) for ref, _ in pairs))
+    assert rates.wer == pytest.approx(100 * words / sum(len(ref.split()) for ref, _ in pairs))
+    assert rates.ser == pytest.approx(100 * sum(r != h for r, h in pairs) / len(pairs))
+    assert rates.cer <= min(100, rates.cer_usual + 1e-9)
+
+
+def test_the_papers_rate_divides_by_the_longer_side():
+    refs, hyps = {"u": "AB"}, {"u": "ABCD"}  # two insertions
+    assert percent_of_longer(score(refs, hyps, unit="char")) == 50.0
+    assert error_rates(refs, hyps).cer_usual == 100.0
+
+
+def test_a_missing_hypothesis_is_one_of_nothing():
+    refs = {"u": "A B", "v": "C"}
+    assert error_rates(refs, {"u": "A B"}) == error_rates(refs, {"u": "A B", "v": ""})
+    assert error_rates(refs, {"u": "A B"}).wer == pytest.approx(100 / 3)
+
+
+def test_spaces_at_the_ends_and_in_a_row_do_not_count():
+    assert jiwer_percent({"u": " A  B "}, {"u": "A B"}) == 0.0
+
+
+def test_disagreement_with_jiwer_is_an_error(monkeypatch):
+    monkeypatch.setattr(cer, "jiwer_percent", lambda refs, hyps: 12.5)
+    with pytest.raises(ScoreError, match=r"12\.5 %"):
+        error_rates({"u": "A"}, {"u": "A"})

@@ -1,0 +1,110 @@
+"""Tables beside the times: published ones, final error rates, sweep, stages (A31, A33, A39)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.bench.page import Cell, Column, Row, Table
+from toolkit.bench.published import Value, published
+from toolkit.bench.tta_runs import BenchRunError, Platform, recipe_folder, stage_times
+from toolkit.bench.tta_tables import NA, duration
+from toolkit.score.results import read_results
+
+
+def published_table(item: str) -> Table:
+    """A table as a paper printed it, marked as published, its known errors below."""
+    table = published(item)
+    columns, digits = [], []
+    for name, values in zip(table.columns, zip(*table.rows, strict=True), strict=True):
+        columns.append(Column(name, text=any(isinstance(value, str) for value in values)))
+        digits.append(max(map(_digits, values)))
+    shares = table.percent or [[None] * (len(columns) - 1)] * len(table.rows)
+    rows = [
+        Row(
+            [
+                Cell(_value(value, places), "" if share is None else f"{share:g} %")
+                for value, places, share in zip(row, digits, [None, *percent], strict=True)
+            ]
+        )
+        for row, percent in zip(table.rows, shares, strict=True)
+    ]
+    note = f"{table.source}, {table.place} ({item})."
+    return Table(table.title, columns, rows, note, published=True, remarks=table.errata)
+
+
+def _digits(value: Value) -> int:
+    """Digits behind the point."""
+    return len(f"{value:g}".partition(".")[2]) if isinstance(value, int | float) else 0
+
+
+def _value(value: Value, digits: int) -> str:
+    if value is None:
+        return NA
+    return value if isinstance(value, str) else f"{value:,.{digits}f}"
+
+
+def final_table(platforms: Sequence[Platform]) -> Table | None:
+    """Final WERs from the results.json of the recipes' runs (A33); None where there are none."""
+    found = []
+    for colour, platform in enumerate(platforms):
+        folder = recipe_folder(platform.first.folder) or platform.first.folder
+        found += [(colour, platform.name, row) for row in read_results(folder / "results.json")]
+    splits = list(dict.fromkeys(row.split for _, _, row in found))
+    cells: dict[tuple[int, str, str, str], dict[str, float]] = {}
+    for colour, name, row in found:
+        cells.setdefault((colour, name, row.system, row.lm), {})[row.split] = row.wer
+    rows, shown = [], set()
+    for (colour, name, system, lm), by in cells.items():
+        rates = [Cell(f"{by[split]:.2f}" if split in by else NA) for split in splits]
+        again = colour in shown
+        shown.add(colour)
+        first = Cell("" if again else name)
+        rows.append(Row([first, Cell(system), Cell(lm), *rates], None if again else colour))
+    columns = [Column("platform"), Column("system", text=True), Column("LM", text=True)]
+    columns += [Column(split, "WER in percent") for split in splits]
+    return Table("Final word error rates", columns, rows) if rows else None
+
+
+def sweep_table(path: Path) -> Table:
+    """The beam sweep that `toolkit bench ctc-sweep` wrote (A31).
+
+    Raises:
+      BenchRunError: it is no such file.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            (int(row["width"]), float(row["seconds"]), float(row["wer"]), float(row["cer"]))
+            for row in (plain["rows"] if isinstance(plain, dict) else plain)
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchRunError(
+            f"{path} is no sweep ({type(error).__name__}: {error}): "
+            "write one by `toolkit bench ctc-sweep`"
+        ) from error
+    return Table(
+        "Beam width against time and accuracy",
+        [Column("width"), Column("seconds"), Column("WER"), Column("CER")],
+        [
+            Row([Cell(f"{w:,}"), Cell(f"{s:.3g}"), Cell(f"{wer:.2f}"), Cell(f"{cer:.3f}")])
+            for w, s, wer, cer in rows
+        ],
+    )
+
+
+def stage_table(platforms: Sequence[Platform]) -> Table | None:
+    """Wall time of every stage of the recipes' runs (A39); None where no marker is found."""
+    times = [stage_times(platform.first.folder) for platform in platforms]
+    titles = {number: title for stages in times for number, title, _ in stages}
+    if not titles:
+        return None
+    by_stage = [{number: seconds for number, _, seconds in stages} for stages in times]
+    rows = []
+    for number in sorted(titles):
+        own = [stages.get(number) for stages in by_stage]
+        cells = [Cell(NA if s is None else duration(s)) for s in own]
+        rows.append(Row([Cell(f"{number}"), Cell(titles[number]), *cells]))
+    total = [Cell(duration(sum(stages.values()))) for stages in by_stage]
+    rows.append(Row([Cell(""), Cell("all"), *total]))
+    columns = [Column("stage"), Column("", text=True), *(Column(p.name) for p in platforms)]
+    return Table("Wall time of the recipe's stages", columns, rows)
