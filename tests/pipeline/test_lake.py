@@ -94,9 +94,7 @@ def test_offsets_of_aggregated_audio_are_those_of_the_tar(tmp_path):
         supervisions=[SupervisionSegment("a", "a", 0.0, 0.1, speaker="s")],
     )  # fmt: skip
     store = ObjectStore()
-    lake = make_lake(
-        [cut], store, str(tmp_path / "l"), MadeUpLake(hours=0.95 / 3600, buckets=1)
-    )
+    lake = make_lake([cut], store, str(tmp_path / "l"), MadeUpLake(hours=0.95 / 3600, buckets=1))
     records = [
         Record.from_line(line) for ref in lake.objects for line in store.get(ref).splitlines()
     ]
