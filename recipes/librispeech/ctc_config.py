@@ -60,7 +60,17 @@ THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
 """Three-way speed perturbation; on the demo corpus worth a third of the character errors."""
 
 
-def _small_training(hidden: int, epochs: int) -> CtcTrainingConfig:
+MASKS = UtteranceMaskConfig(time_masks=0.2)
+STRONG_MASKS = UtteranceMaskConfig(frequency_masks=1, time_masks=0.5)
+"""For little data and many epochs."""
+
+
+def _small_training(
+    hidden: int,
+    epochs: int,
+    dropout: float = 0.1,
+    masks: UtteranceMaskConfig = MASKS,
+) -> CtcTrainingConfig:
     """One convolution and three LSTMs that one core can train in minutes.
 
     Adam, because AdaDelta needs longer; 25 outputs per second, so that LSTMs have half the work of
@@ -75,8 +85,10 @@ def _small_training(hidden: int, epochs: int) -> CtcTrainingConfig:
         amp="auto",
         threads=1,
         average_epochs=3,
-        model=CtcConfig(channels=(256,), strides=(4,), hidden=hidden, lstm_layers=3, dropout=0.1),
-        masks=UtteranceMaskConfig(time_masks=0.2),
+        model=CtcConfig(
+            channels=(256,), strides=(4,), hidden=hidden, lstm_layers=3, dropout=dropout
+        ),
+        masks=masks,
     )
 
 
@@ -100,10 +112,11 @@ def demo() -> Config:
 
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    training = _small_training(hidden=256, epochs=28, dropout=0.25, masks=STRONG_MASKS)
     return replace(
         demo(),
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
-        train=_small_training(hidden=320, epochs=40),
+        train=replace(training, warmup_steps=200),
     )
 
 
