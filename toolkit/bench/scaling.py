@@ -59,8 +59,8 @@ def command(
         results = Results(_inputs(scenario, shares))
         if "table1" in chosen:
             outcomes = table1(scenario, task, click.echo)
-            gtc = [outcome for outcome in outcomes if outcome.method == "gtc"]
-            results.table1(outcomes, variations(scenario, gtc[-1].density))
+            densities = [outcome.density for outcome in outcomes if outcome.method == "gtc"]
+            results.table1(outcomes, variations(scenario, densities))
         if "ibm" in chosen:
             results.ibm(ibm(shares))
         if "stragglers" in chosen:

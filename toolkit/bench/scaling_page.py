@@ -1,6 +1,7 @@
 """Simulated trainings as tables, figures and CSVs, beside what was published."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 from toolkit.bench.chart import Chart, Series
@@ -42,7 +43,7 @@ def outcome_values(outcome: Outcome) -> dict[str, object]:
         "bytes_per_step": round(outcome.bytes_per_step),
         "bytes_between_hosts_per_step": round(outcome.between / outcome.minibatches),
         "computation_by_communication": round(outcome.ratio, 3),
-        "density": outcome.density,
+        "density": None if isnan(outcome.density) else round(outcome.density, 5),
         "loss": outcome.loss,
         "accuracy": outcome.accuracy,
     }
@@ -67,7 +68,8 @@ class Results:
             values.append(
                 {
                     **outcome_values(outcome),
-                    "relative_accuracy": round(relative, 3),
+                    "megabytes": round(outcome.bytes_per_step / 1e6, 2),
+                    "relative_accuracy": round(relative, 2),
                     "published_speedup": speedup,
                     "published_relative_accuracy": accuracy,
                 }
@@ -83,7 +85,8 @@ class Results:
                 "speedup": "speed-up",
                 "published_speedup": "published",
                 "efficiency": "efficiency",
-                "bytes_per_step": "bytes per step",
+                "density": "density",
+                "megabytes": "MB per step",
             },
             values,
             f"One worker: accuracy {100 * single.accuracy:.2f} %. " + " ".join(self._inputs),
@@ -120,6 +123,9 @@ class Results:
                     **outcome_values(outcome),
                     "hours": round(ALONE_HOURS / outcome.speedup, 2),
                     "published_hours": theirs.get((NAMES[outcome.method], outcome.workers)),
+                    "megabytes_between_hosts": round(
+                        outcome.between / outcome.minibatches / 1e6, 1
+                    ),
                     "models_averaged_per_host_and_step": models,
                 }
             )
@@ -132,13 +138,14 @@ class Results:
                 "hours": "hours",
                 "published_hours": "published",
                 "efficiency": "efficiency",
-                "bytes_between_hosts_per_step": "bytes between hosts per step",
-                "computation_by_communication": "computation / communication",
-                "models_averaged_per_host_and_step": "models averaged per host and step",
+                "megabytes_between_hosts": "MB between hosts",
+                "computation_by_communication": "comp./comm.",
+                "models_averaged_per_host_and_step": "models averaged",
             },
             rows,
-            f"One GPU: {ALONE_HOURS:g} h. What averaging costs a host's memory and processors is "
-            "counted in models (B6), not in seconds.",
+            f"One GPU: {ALONE_HOURS:g} h. MB per worker and step; seconds of computation by those "
+            "of communication (B6). What averaging costs a host's memory and processors is counted "
+            "in models per host and step, not in seconds.",
         )
         self._add("ibm", "H-ADPSGD's cluster", [table], [])
 
@@ -249,8 +256,8 @@ def _variation_values(variation: Variation) -> dict[str, object]:
     values: dict[str, object] = {"input": variation.name}
     for method, speedups in (("gtc", variation.gtc), ("bmuf", variation.bmuf)):
         for workers, speedup in zip(TABLE1[method], speedups, strict=True):
-            values[f"{NAMES[method]} {workers}"] = round(speedup, 2)
-    return {**values, "GTC is fastest with": variation.peak}
+            values[f"{NAMES[method]} {workers}"] = round(speedup, 1)
+    return {**values, "GTC's peak": variation.peak}
 
 
 def _table(title: str, columns: Mapping[str, str], rows: Sequence[Values], note: str = "") -> Table:
@@ -266,13 +273,4 @@ def _table(title: str, columns: Mapping[str, str], rows: Sequence[Values], note:
 def _texts(columns: Mapping[str, str], row: Values) -> Iterator[str]:
     for key in columns:
         value = row[key]
-        whole = isinstance(value, float) and value == int(value) and abs(value) >= 1000
-        yield (
-            ""
-            if value is None
-            else f"{int(value):,}"
-            if whole
-            else f"{value:,}"
-            if isinstance(value, int)
-            else str(value)
-        )
+        yield "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

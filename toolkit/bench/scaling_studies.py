@@ -70,36 +70,40 @@ class Variation:
         return TABLE1["gtc"][max(range(len(self.gtc)), key=lambda i: self.gtc[i])]
 
 
-def variations(scenario: Scenario, density: float) -> list[Variation]:
+def variations(scenario: Scenario, densities: Sequence[float]) -> list[Variation]:
     """Find what makes the shape of Table I: simulate time alone, with one input changed at a time.
 
     Args:
       scenario: of the table.
-      density: share of the elements that GTC sent in it.
+      densities: share of the elements that GTC sent in it, by number of workers.
     """
     times, network = scenario.times, scenario.network
-    base = replace(scenario, minibatches=SHORT, density=density)
-    changed = {
-        "as in the table": base,
-        "hosts joined by a switch that carries all": replace(
-            base, network=replace(network, core=0.0)
-        ),
-        "100 Gbit/s between hosts": replace(
-            base, network=replace(network, between=100.0, core=100.0)
-        ),
-        "a third of the elements sent": replace(base, density=density / 3),
-        "minibatches of three times the time": replace(
-            base, times=replace(times, seconds=3 * times.seconds)
-        ),
-        "8 workers per host": replace(base, network=replace(network, per_host=8)),
-        "workers equally fast": replace(base, times=replace(times, spread=0.0)),
-    }
+    base = replace(scenario, minibatches=SHORT)
+    switch = replace(base, network=replace(network, core=0.0))
+    faster = replace(base, network=replace(network, between=100.0, core=100.0))
+    longer = replace(base, times=replace(times, seconds=3 * times.seconds))
+    smaller = replace(base, network=replace(network, per_host=8))
+    even = replace(base, times=replace(times, spread=0.0))
+    third = [density / 3 for density in densities]
     return [
-        Variation(
-            name, *(tuple(simulate(m, n, s, None).speedup for n in TABLE1[m]) for m in TABLE1)
-        )
-        for name, s in changed.items()
+        _variation("as in the table", base, densities),
+        _variation("messages as with 8 workers", base, densities[:1] * len(densities)),
+        _variation("a third of the elements sent", base, third),
+        _variation("a switch that carries all", switch, densities),
+        _variation("100 Gbit/s between hosts", faster, densities),
+        _variation("minibatches 3 times as long", longer, densities),
+        _variation("8 workers per host", smaller, densities),
+        _variation("workers equally fast", even, densities),
     ]
+
+
+def _variation(name: str, scenario: Scenario, densities: Sequence[float]) -> Variation:
+    gtc = [
+        simulate("gtc", workers, replace(scenario, density=density), None).speedup
+        for workers, density in zip(TABLE1["gtc"], densities, strict=True)
+    ]
+    bmuf = [simulate("bmuf", workers, scenario, None).speedup for workers in TABLE1["bmuf"]]
+    return Variation(name, tuple(gtc), tuple(bmuf))
 
 
 ALONE_HOURS = 208.0

@@ -13,7 +13,7 @@ be an absolute path or URL.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from toolkit.errors import ToolkitError
@@ -50,7 +50,7 @@ class Record:
 
     def to_line(self) -> bytes:
         """Give the record's line in a metadata object."""
-        plain = {key: value for key, value in asdict(self).items() if value is not None}
+        plain = {key: value for key, value in vars(self).items() if value is not None}
         return json.dumps(plain, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
