@@ -1,0 +1,79 @@
+"""The training loop with asynchronous methods: who takes which batches, a kill, another number."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.parallel.tiny import Job, TinyData, train, with_method
+from toolkit.parallel.config import AdpsgdConfig
+
+PATIENCE = 140
+METHODS = {
+    "adpsgd": with_method("adpsgd"),
+    "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
+    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
+    "asgd": with_method("asgd"),
+}
+
+
+class Noting(TinyData):
+    """Writes down which batch was made by which rank."""
+
+    notes = None
+
+    def batch(self, epoch, index):
+        if self.notes is not None and epoch < 99:
+            name = f"{epoch}-{index}-by-{os.environ['RANK']}-{time.monotonic_ns()}"
+            (self.notes / name).touch()
+        return super().batch(epoch, index)
+
+
+def slow_second(rank, epoch, step):
+    if os.environ["RANK"] == "1":
+        time.sleep(0.1)
+
+
+def die(rank, epoch, step):
+    if (os.environ["RANK"], epoch, step) == ("1", 1, 4):
+        time.sleep(1.0)  # until it can be seen that this one is there
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def trained(out, parallel, notes=None, hook=None, number=60):
+    data = Noting(number, hook=hook)
+    data.notes = notes
+    return train(out, parallel, data)
+
+
+@pytest.mark.parametrize("method", ["adpsgd", "asgd"])
+def test_a_slow_worker_gives_batches_away_and_all_are_seen_once(tmp_path, method):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    results = Job(2, trained, tmp_path / "out", METHODS[method], notes, slow_second).wait(PATIENCE)
+    assert all(isinstance(result, dict) for result in results), results
+    made = [path.name.split("-by-") for path in notes.iterdir()]
+    assert sorted(name for name, _ in made) == sorted(f"{e}-{i}" for e in (0, 1) for i in range(60))
+    by_second = sum(who.startswith("1") for _, who in made)
+    assert by_second < 45  # 60 would be its part
+    first, second = results
+    assert first["score"] == second["score"] > 0.5
+    for name, value in first["weights"].items():
+        assert np.array_equal(value, second["weights"][name])
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_killed_worker_ends_the_run_which_continues_with_any_number(tmp_path, method):
+    parallel = METHODS[method]
+    job = Job(2, trained, tmp_path, parallel, None, die)
+    results = job.wait(PATIENCE)
+    assert not isinstance(results[0], dict)
+    assert job.exit_codes()[0] != 0
+    assert "epoch-0001-step-00000000" in " ".join(p.name for p in tmp_path.rglob("*"))
+    ranks = 3 if method == "adpsgd" else 2
+    results = Job(ranks, trained, tmp_path, parallel).wait(PATIENCE)
+    assert all(isinstance(result, dict) for result in results), results
+    assert [record["epoch"] for record in results[0]["history"]] == [1, 2]
+    assert results[0]["score"] == results[-1]["score"] > 0.5
