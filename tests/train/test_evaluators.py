@@ -1,5 +1,5 @@
-import threading
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -19,22 +19,18 @@ def model(ctc_toy):
 
 
 def elsewhere(ctc_toy, out):
-    """Evaluate in a thread what a training leaves in a folder."""
-
-    def evaluate():
-        torch.set_num_threads(1)  # as the tests' own thread: sums of several differ in last bits
-        evaluate_elsewhere(out, ctc_toy.evaluation)
-
-    thread = threading.Thread(target=evaluate)
-    thread.daemon = True
-    thread.start()
-    return thread
+    """Evaluate in another process what a training leaves in a folder."""
+    process = get_context("spawn").Process(
+        target=evaluate_elsewhere, args=(out, ctc_toy.evaluation), daemon=True
+    )
+    process.start()
+    return process
 
 
 def test_all_evaluators_give_the_same(ctc_toy, tmp_path):
     ctc_toy.train(tmp_path / "in_place")
     expected = [record["valid_cer"] for record in ctc_toy.history(tmp_path / "in_place")]
-    thread = elsewhere(ctc_toy, tmp_path / "elsewhere")
+    process = elsewhere(ctc_toy, tmp_path / "elsewhere")
     for kind in ("swap", "elsewhere", "resident", "process"):
         ctc_toy.train(tmp_path / kind, evaluator=kind)
         assert ctc_toy.same(tmp_path / kind, tmp_path / "in_place"), kind
@@ -43,8 +39,8 @@ def test_all_evaluators_give_the_same(ctc_toy, tmp_path):
         assert [e.step for e in evaluated] == [6, 12, 18]
         assert all(e.trained <= e.seconds for e in evaluated)
         assert not list((tmp_path / kind / "evaluation").glob("epoch-*/*"))
-    thread.join(10)
-    assert not thread.is_alive()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
@@ -63,9 +59,10 @@ def test_a_background_evaluation_is_found_again(ctc_toy, tmp_path, evaluated, mo
             ctc_toy.train(out, evaluator="elsewhere", progress=stop)
     if evaluated:
         assert evaluate_elsewhere(out, ctc_toy.evaluation, until_finished=False) == 1
-    thread = elsewhere(ctc_toy, out)
+    process = elsewhere(ctc_toy, out)
     ctc_toy.train(out, evaluator="elsewhere")
-    thread.join(10)
+    process.join(60)
+    assert process.exitcode == 0
     assert ctc_toy.same(out, tmp_path / "whole")
     assert read_run_log(out).starts == 2
 
