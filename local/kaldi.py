@@ -1,4 +1,4 @@
-"""Kaldi data directories: a root with one directory per part (train, dev, test...)."""
+"""Kaldi data directories: a root with one per part (train, dev, test...), or one alone."""
 
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from toolkit.corpus.split import assemble, matches
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read every data directory in `root` whose name fits a pattern.
+    """Read every data directory in `root` whose name fits a pattern, or `root`, if it is one.
+
+    A directory alone is all training data, of which dev and test are held out.
 
     Commands in wav.scp are refused, as faults for the check to name. With `corpus.allow_pipes`
     they are run, once each, into audio files in the folder `corpus.pipes`.
@@ -24,6 +26,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
             "be kept with --set corpus.pipes=FOLDER"
         )
     run_pipe = PipeRunner(corpus.pipes) if corpus.allow_pipes else None
+    if (root / "wav.scp").is_file():
+        return assemble({"train": read_kaldi_dir(root, run_pipe)}, corpus, hold_out_test=True)
     folders = sorted(path.parent for path in root.glob("*/wav.scp"))
     parts = {
         folder.name: read_kaldi_dir(folder, run_pipe)

@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from glob import glob
+from itertools import chain
 from pathlib import Path
 
 from lhotse import MonoCut
 
 from local import fetch, manifests
-from toolkit.corpus.manifest import read_cuts, text_of, write_cuts
+from toolkit.corpus.audio_folders import audio_folders
+from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
 from toolkit.corpus.splits import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
+from toolkit.lang.letters import normaliser
 from toolkit.score.results import collect_results, markdown_table, print_results, read_results
 from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
@@ -24,13 +27,17 @@ def get_corpus(run: Run) -> dict[str, float] | None:
     return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
 
 
-def write_corpus(run: Run) -> dict[str, float]:
-    """Write a manifest per split, and what each split is for."""
+def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
+    """Write a manifest per split, its words by `rules` if given, and what each split is for."""
     corpus = run.config.corpus
     root = run.need_outside(corpus.root) if corpus.root else run.need("corpus")
     parts = manifests(corpus, root)
+    for folder in audio_folders(chain.from_iterable(parts.values()), root):
+        run.need_outside(folder)
     data = run.make("data")
     for split, found in parts.items():
+        if rules is not None:
+            rewrite_texts(found, normaliser(rules).transcript)
         write_cuts(found, data / f"{split}.jsonl")
     Splits.of(parts, corpus).save(data / "splits.json")
     return {split: len(found) for split, found in parts.items()}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.data import copies, cuts, need_user_files, splits, texts
+from recipes.language import lang_config
 from toolkit.align.adaptation import adapt_speakers
 from toolkit.align.adapted_features import write_adapted_features
 from toolkit.align.bundle import write_aligner_bundle
@@ -26,21 +27,15 @@ from toolkit.fsa.lattice_store import LatticeStore
 from toolkit.fsa.sequence import PdfClasses
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm
 from toolkit.lang.prepare import source_lexicon
 from toolkit.models.scorer import NeuralScorer
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
+from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.realignment import train_with_realignment
 from toolkit.train.sequence import train_sequence
-
-
-def lang_config(run: Run) -> LangConfig:
-    """The settings of lexicon and vocabulary."""
-    need_user_files(run, run.config.lang.lexicon)
-    return run.config.lang
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
@@ -53,13 +48,15 @@ def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool
     return hours
 
 
-def train_gmm(run: Run, train: Callable[..., dict[str, float]], system: str) -> dict[str, float]:
-    """Train a GMM system on the cepstra of the training data."""
+def train_gmm(
+    run: Run, train: Callable[..., dict[str, float]], system: str, spoken: str = "train"
+) -> dict[str, float]:
+    """Train a GMM system on the training data's cepstra, or on those of clean twins of its."""
     config = getattr(run.config, system)
     if hasattr(config, "tree"):
         need_user_files(run, config.tree.questions, config.tree.roots)
     return train(
-        cepstra=run.need("plp/train"),
+        cepstra=run.need(f"plp/{spoken}"),
         transcripts={cut.id: text_of(cut).split() for cut in cuts(run, "train")},
         lang=run.need("lang"),
         config=config,
@@ -151,45 +148,91 @@ def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
     )
 
 
-def tie_senones(run: Run, system: str) -> dict[str, float]:
+def align(run: Run, system: str, spoken: str = "train", name: str = "ali") -> dict[str, float]:
+    """Align the training data, or what else cepstra were extracted of, with a GMM system."""
+    model = run.need(system)
+    transforms = model / "fmllr.safetensors"
+    return align_corpus(
+        GmmScorer(model, run.need(f"plp/{spoken}"), transforms if transforms.exists() else None),
+        Senones.load(model),
+        run.need("lang"),
+        run.config.align,
+        run.make(name),
+        run.jobs,
+        run.progress,
+    )
+
+
+def tie_senones(run: Run, system: str, spoken: str = "train") -> dict[str, float]:
     """Tie low-rate senones on a GMM system's alignments, and make their decoding graph."""
     config, out = run.config.senones, run.make("senones")
     need_user_files(run, config.questions, config.roots)
-    cepstra, alignments = run.need("plp/train"), run.need("ali")
+    cepstra, alignments = run.need(f"plp/{spoken}"), run.need("ali")
     found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
     compose_graph(run, Senones.load(out), run.make("graph.safetensors"))
     return found
 
 
-def train_network(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Train a network with cross entropy on features, those of copies included if there are any."""
-    senones = Senones.load(run.need("senones"))
-    topology = Topology.load(run.need("sat/topology.json"))
+def train_network(
+    run: Run,
+    system: str,
+    features: Path,
+    config: CrossEntropyConfig | None = None,
+    aligner: str = "sat",
+    valid: tuple[FeatureStore, LowRateAlignments] | None = None,
+) -> dict[str, float]:
+    """Train a network with cross entropy on features, those of copies included if there are any.
+
+    Args:
+      run: of the stage.
+      system: the network's name.
+      features: the folder of the splits' features.
+      config: the network and its training; by default the section `ce`.
+      aligner: the GMM system that has aligned the data.
+      valid: held-out data; by default some training utterances are set aside.
+    """
     return train_with_realignment(
         features=features / "train",
         copies=features / "copies" if run.config.augment.speeds else None,
-        alignments=LowRateAlignments(AlignmentStore(run.need("ali")), topology, senones),
+        alignments=targets(run, aligner),
         normaliser=features / "normaliser.json",
-        senones=senones,
+        senones=Senones.load(run.need("senones")),
         lang=run.need("lang"),
-        config=run.config.ce,
+        config=config or run.config.ce,
         align=run.config.align,
         out=run.make(system),
         jobs=run.jobs,
         device=run.device,
         progress=run.progress,
+        valid=valid,
     )
 
 
-def make_denominators(run: Run, system: str, features: Path) -> dict[str, float]:
+def targets(run: Run, aligner: str, name: str = "ali") -> LowRateAlignments:
+    """The senones of data that a GMM system has aligned, by default of the training data."""
+    topology = Topology.load(run.need(f"{aligner}/topology.json"))
+    return LowRateAlignments(
+        AlignmentStore(run.need(name)), topology, Senones.load(run.need("senones"))
+    )
+
+
+def make_denominators(
+    run: Run,
+    system: str,
+    features: Path,
+    name: str = "denominators",
+    normaliser: Path | None = None,
+) -> dict[str, float]:
     """Make lattices of the training data with a bigram of its transcripts, and references."""
-    out, lang = run.make("denominators"), run.need("lang")
+    out, lang = run.make(name), run.need("lang")
     senones = Senones.load(run.need("senones"))
     lm = run.config.lattice_lm
     need_user_files(run, lm.text, lm.arpa)
-    prepare_lm(lm, texts(run), Lang.load(lang).vocabulary, out)
+    words = Lang.load(lang)
+    prepare_lm(lm, texts(run), words.vocabulary, out, rules=words.normaliser)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
-    scorer = NeuralScorer(run.need(system), features / "normaliser.json", features / "train")
+    normaliser = normaliser or features / "normaliser.json"
+    scorer = NeuralScorer(run.need(system), normaliser, features / "train")
     for folder in ("ali", "lattices"):
         (out / folder).mkdir(exist_ok=True)
     align_corpus(scorer, senones, lang, run.config.align, out / "ali", run.jobs)
@@ -203,17 +246,24 @@ def make_denominators(run: Run, system: str, features: Path) -> dict[str, float]
     )
 
 
-def train_on_lattices(run: Run, system: str, start: str, features: Path) -> dict[str, float]:
+def train_on_lattices(
+    run: Run,
+    system: str,
+    start: str,
+    features: Path,
+    name: str = "denominators",
+    normaliser: Path | None = None,
+) -> dict[str, float]:
     """Train a network further, on the lattices that it made."""
     senones = Senones.load(run.need("senones"))
-    denominators = run.need("denominators")
+    denominators = run.need(name)
     return train_sequence(
         model=run.need(start),
         features=FeatureStore(features / "train"),
         lattices=LatticeStore(denominators / "lattices", denominators / "graph.safetensors"),
         references=PdfAlignments(AlignmentStore(denominators / "ali"), senones),
         classes=PdfClasses.of(senones),
-        normaliser=Normaliser.load(features / "normaliser.json"),
+        normaliser=Normaliser.load(normaliser or features / "normaliser.json"),
         config=run.config.sequence,
         out=run.make(system),
         device=run.device,
@@ -221,9 +271,11 @@ def train_on_lattices(run: Run, system: str, start: str, features: Path) -> dict
     )
 
 
-def network_scorers(run: Run, system: str, features: Path) -> dict[str, Scorer]:
+def network_scorers(
+    run: Run, system: str, features: Path, normaliser: Path | None = None
+) -> dict[str, Scorer]:
     """A network on the splits to decode."""
-    model, normaliser = run.need(system), features / "normaliser.json"
+    model, normaliser = run.need(system), normaliser or features / "normaliser.json"
     return {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
 
 
@@ -233,13 +285,15 @@ def network_decoder(run: Run) -> Decoder:
     return Decoder(graph, words, run.config.decode, run.need("rescoring/lm.safetensors"))
 
 
-def decode_network(run: Run, system: str, features: Path) -> dict[str, float]:
+def decode_network(
+    run: Run, system: str, features: Path, normaliser: Path | None = None
+) -> dict[str, float]:
     """Decode with a network, and rescore with the larger language model."""
     out = run.make(f"decode/{system}")
     first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
     return decode_passes(
         system,
-        network_scorers(run, system, features),
+        network_scorers(run, system, features, normaliser),
         decoder=network_decoder(run),
         passes=[first, Pass(f"{run.config.rescoring.order}gram", out)],
         **decoding_options(run, out),
@@ -274,11 +328,12 @@ def write_bundles(run: Run, system: str, features: Path, out: Path) -> None:
         tuned=run.need(f"decode/{system}/first_pass/tuned.json"),
         out=out,
     )
+    lang = run.need("lang")
     write_aligner_bundle(
         system=run.need("sat"),
         independent=run.need("lda_mllt"),
-        lang=run.need("lang"),
-        lexicon=source_lexicon(lang_config(run)),
+        lang=lang,
+        lexicon=source_lexicon(lang_config(run), Lang.load(lang).vocabulary),
         frontend=run.config.cepstra.frontend,
         out=out / "aligner",
     )

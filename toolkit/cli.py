@@ -12,7 +12,7 @@ import click
 from toolkit import __version__
 from toolkit.errors import ToolkitError
 
-COMMANDS = ("align", "bench", "doctor", "hmm", "pipeline", "score", "transcribe")
+COMMANDS = ("align", "bench", "doctor", "hmm", "pipeline", "report", "score", "ssl", "transcribe")
 """Each is defined, under this name, in the module of this name in `toolkit/commands`."""
 
 

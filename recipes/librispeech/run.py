@@ -12,14 +12,13 @@ use_project_environment(ROOT)
 
 from functools import partial
 
-from recipes.data import get_corpus, list_results, lm_config, splits, texts, write_corpus
+from recipes.data import get_corpus, list_results, write_corpus
 from recipes.hybrid import (
     adapt,
     decode_gmm,
     decode_network,
     explore_network,
     extract_splits,
-    lang_config,
     make_denominators,
     tie_senones,
     train_gmm,
@@ -28,6 +27,7 @@ from recipes.hybrid import (
     write_adapted,
     write_bundles,
 )
+from recipes.language import check_splits, prepare_language, train_language_models
 from recipes.librispeech.config import PROFILES
 from toolkit.align.corpus import align_corpus
 from toolkit.align.lda_mllt import train_lda_mllt
@@ -35,13 +35,9 @@ from toolkit.align.monophone import train_monophone
 from toolkit.align.sat import train_sat
 from toolkit.align.scorer import GmmScorer
 from toolkit.align.triphone import train_triphone
-from toolkit.corpus.check import check
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
-from toolkit.lang.lang import Lang
-from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.prepare import prepare_lang, source_lexicon
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
@@ -56,32 +52,26 @@ def get_audio(run: Run) -> dict[str, float] | None:
 
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
-    """One line per utterance, faulty or not: the next stage judges."""
-    return write_corpus(run)
+    """One line per utterance, faulty or not, its words by one set of rules: the next judges."""
+    return write_corpus(run, run.config.lang.normaliser)
 
 
 @recipe.stage(3, "Check the data")
 def check_data(run: Run) -> dict[str, float]:
     """Every fault in one pass, before anything expensive; what cannot be used is excluded."""
-    manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
-    lexicon = source_lexicon(lang_config(run)).shortest()
-    return check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
+    return check_splits(run)
 
 
 @recipe.stage(4, "Prepare lexicon, phones and words")
-def prepare_language(run: Run) -> dict[str, float]:
+def prepare_words(run: Run) -> dict[str, float]:
     """Words of the transcripts and the commonest of the LM text; G2P for what the lexicon lacks."""
-    text = word_weights(lm_config(run, run.config.lm))
-    return prepare_lang(lang_config(run), texts(run), text, run.make("lang"))
+    return prepare_language(run)
 
 
 @recipe.stage(5, "Estimate the n-gram language models")
 def train_lm(run: Run) -> dict[str, float]:
     """Modified Kneser-Ney on lm.text, or else the transcripts; a larger model rescores (C2)."""
-    vocabulary = Lang.load(run.need("lang")).vocabulary
-    larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
-    prepare_lm(larger, texts(run), vocabulary, run.make("rescoring"))
-    return prepare_lm(small, texts(run), vocabulary, run.make("lm"))
+    return train_language_models(run)
 
 
 @recipe.stage(6, "Extract features")

@@ -6,20 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.score.wer import Score, UtteranceScore, pool, score
+from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
+from toolkit.score.utterance import UtteranceScore
+from toolkit.score.wer import Score, pool, score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}
 TEXT = st.lists(st.sampled_from(["ab", "b", "abc", "c"]), min_size=1, max_size=6).map(" ".join)
 
 
 def kaldi_score(insertions, deletions, substitutions, correct):
-    pairs = (
-        [(None, "x")] * insertions
-        + [("x", None)] * deletions
-        + [("x", "y")] * substitutions
-        + [("x", "x")] * correct
+    steps = (
+        [INSERTION] * insertions
+        + [DELETION] * deletions
+        + [SUBSTITUTION] * substitutions
+        + [CORRECT] * correct
     )
-    return Score("word", (UtteranceScore("u", tuple(pairs)),))
+    return Score("word", (UtteranceScore("u", "", "", bytes(steps)),))
 
 
 def test_line_has_kaldis_form():

@@ -33,8 +33,8 @@ from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
+from toolkit.lang.letters import RULES
 from toolkit.lang.lexicon import Pronunciation, without_position
-from toolkit.lang.text import Normaliser
 
 DELTA_REACH = 4
 """Frames on either side that deltas and delta-deltas look at."""
@@ -95,10 +95,10 @@ class Aligner:
         bundle = find_bundle(bundle)
         settings = json.loads((bundle / SETTINGS).read_text(encoding="utf-8"))
         lang = Lang.load(bundle / LANG)
-        if lang.normaliser != Normaliser.id:
+        if lang.normaliser not in RULES:
             raise AlignerError(
                 f"{bundle}: its words follow the rules {lang.normaliser!r}, this version's are"
-                f" {Normaliser.id!r}: make the bundle again"
+                f" {' and '.join(map(repr, RULES))}: make the bundle again"
             )
         lang = extended(lang, {word: [phones] for word, phones in pronunciations})
         self.config = config or LongConfig()

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.align.adaptation import SpeakerSums
-from toolkit.align.bundle import INDEPENDENT, Guesses, find_bundle, guess_missing
+from toolkit.align.bundle import INDEPENDENT, LANG, Guesses, find_bundle, guess_missing
 from toolkit.align.ctm import write_ctm
 from toolkit.align.inputs import Recording, read_inputs
 from toolkit.align.outcomes import FileOutcome, write_outcomes
@@ -29,7 +29,8 @@ from toolkit.align.passes import (
     stored_times,
 )
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
-from toolkit.lang.text import Normaliser
+from toolkit.lang.lang import read_rules
+from toolkit.lang.letters import normaliser
 from toolkit.stages.workers import WorkerPool
 
 Item = TypeVar("Item")
@@ -63,7 +64,8 @@ def align_folder(
       InputError: audio or text that cannot be read at all.
     """
     bundle = find_bundle(model)
-    tasks, outcomes = _tasks(read_inputs(audio, text, speakers))
+    rules = read_rules(bundle / LANG)
+    tasks, outcomes = _tasks(read_inputs(audio, text, speakers), rules)
     guesses = guess_missing(bundle, {word for task in tasks for word in task.words})
     job = Job(bundle, guesses.pronunciations, out)
     work = out / WORK
@@ -82,18 +84,18 @@ def align_folder(
     return outcomes
 
 
-def _tasks(recordings: Sequence[Recording]) -> tuple[list[Task], list[FileOutcome]]:
-    """What can be aligned, and the outcome of what cannot."""
+def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], list[FileOutcome]]:
+    """What can be aligned, words by `rules`, and the outcome of what cannot."""
     tasks: list[Task] = []
     outcomes = []
     for recording in recordings:
-        normaliser = Normaliser()
-        words = tuple(normaliser.words(recording.text))
+        rule_set = normaliser(rules)
+        words = tuple(rule_set.words(recording.text))
         fault = recording.fault or ("" if words else "no word in its text")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
             continue
-        left_out = "".join(sorted(normaliser.removed))
+        left_out = "".join(sorted(rule_set.removed))
         name, speaker = recording.utterance, recording.speaker
         tasks.append(Task(len(tasks), name, recording.audio, words, speaker, left_out))
     return tasks, outcomes

@@ -36,10 +36,11 @@ def tie_low_rate(
     """Tie the states of the low frame rate in context (C3).
 
     The tree is grown on the features of the GMM system that made the alignments, the speakers'
-    transforms included (C4), every 10 ms frame counting for the state that its low-rate frame has.
+    transforms included if it has any (C4), every 10 ms frame counting for the state that its
+    low-rate frame has.
 
     Args:
-      system: the folder of the GMM system, with `fmllr.safetensors`.
+      system: the folder of the GMM system, with `fmllr.safetensors` if it is speaker-adapted.
       cepstra: the feature store of the aligned utterances.
       alignments: the folder of the alignments.
       config: how far the tree grows.
@@ -50,7 +51,9 @@ def tie_low_rate(
       The number of senones.
     """
     features = GmmSystem.load(system, cepstra).features
-    features = features.adapted(load_transforms(system / "fmllr.safetensors"))
+    transforms = system / "fmllr.safetensors"
+    if transforms.exists():
+        features = features.adapted(load_transforms(transforms))
     topology = Topology.load(system / "topology.json")
     low = topology.at_low_rate()
     shards = [_Shard(alignments, ids) for ids in features.store.shards]

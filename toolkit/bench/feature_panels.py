@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.bench.chart import linear_ticks
+from toolkit.report.chart import linear_ticks
 
 WIDE, NARROW = 1040.0, 400.0
 LEFT, RIGHT, HEIGHT, GAP = 46.0, 14.0, 118.0, 30.0

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 
-from toolkit.bench.chart import Chart, Series
-from toolkit.bench.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
 from toolkit.bench.published import published
 from toolkit.bench.scaling_studies import (
     ALONE_HOURS,
@@ -17,6 +15,8 @@ from toolkit.bench.scaling_studies import (
     Variation,
 )
 from toolkit.parallel.simulator import Outcome
+from toolkit.report.chart import Chart, Series
+from toolkit.report.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
 from toolkit.stages.files import write_atomically
 
 NAMES = {

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from toolkit.bench.page import comma_separated
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.bench.tta_runs import Platform, TrainingRun
+from toolkit.report.page import comma_separated
 
 Studies = Mapping[str, Sequence[Platform]]
 """`default` and `equal batch`, each with its platforms."""

@@ -6,12 +6,12 @@ from html import escape
 
 import numpy as np
 
-from toolkit.bench.chart import Band, Chart, Ring, Series, Target
-from toolkit.bench.page import figure, figures, legend
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.bench.tta_runs import STATES, Platform, TrainingRun
 from toolkit.bench.tta_tables import NAMES, duration, minutes
 from toolkit.bench.utilisation_phases import Span, phases, waiting, window
+from toolkit.report.chart import Band, Chart, Ring, Series, Target
+from toolkit.report.page import figure, figures, legend
 from toolkit.train.runlog import Evaluated, Event, Saved, Sentences, Swapped, Utilisation
 
 SECONDS_SHOWN = 25.0

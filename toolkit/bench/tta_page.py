@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from toolkit.bench.page import Page, Section, Table, side_by_side
 from toolkit.bench.published import tables
 from toolkit.bench.tta_cards import machine_cards, result_cards
 from toolkit.bench.tta_csv import files
@@ -30,6 +29,7 @@ from toolkit.bench.tta_tables import (
     rules_table,
     tta_table,
 )
+from toolkit.report.page import Page, Section, Table, side_by_side
 from toolkit.stages.files import write_atomically
 
 NO_PRICE = (

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.bench.page import Cell, Column, Row, Table
 from toolkit.bench.published import Value, published
 from toolkit.bench.tta_runs import BenchRunError, Platform, recipe_folder, stage_times
 from toolkit.bench.tta_tables import NA, duration
+from toolkit.report.page import Cell, Column, Row, Table
 from toolkit.score.results import read_results
 
 

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 
-from toolkit.bench.page import Cell, Column, Row, Table
 from toolkit.bench.published import published
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.bench.tta_runs import Platform
 from toolkit.bench.utilisation_phases import mean_utilisation
+from toolkit.report.page import Cell, Column, Row, Table
 
 NA = "NA"
 NAMES = {"cer": "CER", "wer": "WER"}

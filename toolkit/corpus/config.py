@@ -1,10 +1,11 @@
 """Which corpus a recipe reads, and how it is split."""
 
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-NAMES = ("synthetic", "librispeech", "an4", "kaldi")
-"""Corpora with a reader: each is a module of `local` of that name."""
+from toolkit.corpus.readers import reader_exists, reader_names
 
 
 @dataclass(frozen=True)
@@ -12,9 +13,11 @@ class CorpusConfig:
     """A corpus and its splits."""
 
     name: str = "synthetic"
-    """Reader: "synthetic" (offline demo), "librispeech", "an4" or "kaldi" (data directories)."""
+    """Reader, a module of `local`: "synthetic" (offline demo), "librispeech", "an4", "kaldi" (data
+    directories), "table" (a CSV file), or one of your own."""
     root: Path | None = None
-    """Folder of the corpus. None: the demo corpus is made, LibriSpeech's parts are downloaded."""
+    """Folder of the corpus, or its CSV file. None: the demo corpus is made, LibriSpeech's parts are
+    downloaded."""
     train: str = "train*"
     """Pattern of the part names that are merged into the split "train"."""
     dev: str = "dev*"
@@ -28,6 +31,11 @@ class CorpusConfig:
     """Speakers held out as "test" of a corpus that has no such part."""
     rotation: int = 0
     """Which speakers are held out: each step moves on by one held-out group."""
+    hold_out: Literal["speakers", "utterances"] = "speakers"
+    """What is held out where there is no dev or test part: whole speakers, or, of a corpus with too
+    few, utterances, so that the figures are those of known speakers."""
+    held_out_share: float = 0.1
+    """With hold_out="utterances", the share of utterances that dev gets, and test gets."""
     hours: float | None = None
     """At most this many hours of training speech, by whole utterances drawn evenly; None: all."""
     upper_case: bool = True
@@ -39,14 +47,25 @@ class CorpusConfig:
     """Folder that keeps what those commands write; needed with `allow_pipes`."""
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise ValueError(f"name must be one of {', '.join(NAMES)}, not {self.name!r}")
+        if not reader_exists(self.name):
+            raise ValueError(_no_reader(self.name))
+        if self.hold_out not in ("speakers", "utterances"):
+            raise ValueError(f"hold_out is {self.hold_out!r}, must be 'speakers' or 'utterances'")
+        if not 0 < self.held_out_share <= 0.4:
+            raise ValueError("held_out_share must be above 0 and at most 0.4")
         if self.dev_speakers < 1 or self.test_speakers < 1:
             raise ValueError("dev_speakers and test_speakers must be at least 1")
         if self.rotation < 0:
             raise ValueError("rotation must not be negative")
         if self.hours is not None and self.hours <= 0:
             raise ValueError("hours must be positive (or None for all)")
+
+
+def _no_reader(name: str) -> str:
+    names = reader_names()
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"name must be one of {', '.join(names)}, the readers in local/, not {name!r}{hint}"
 
 
 @dataclass(frozen=True)

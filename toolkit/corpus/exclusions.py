@@ -4,9 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.errors import ToolkitError
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import reading
 
 HEADER = "split\tutterance\tcopy\treason\n"
+
+
+class ExclusionError(ToolkitError):
+    """A list of excluded utterances that cannot be read."""
 
 
 @dataclass(frozen=True, order=True)
@@ -33,12 +39,19 @@ def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
 
 
 def read_exclusions(path: Path, split: str) -> set[tuple[str, int]]:
-    """Return the (utterance id, copy) pairs to leave out of `split`."""
+    """Return the (utterance id, copy) pairs to leave out of `split`.
+
+    Raises:
+      ExclusionError: the file is not there or damaged; names it and the line.
+    """
     out = set()
-    with open(path, encoding="utf-8") as file:
-        next(file)
-        for line in file:
-            name, id, copy, _ = line.rstrip("\n").split("\t", 3)
-            if name == split:
-                out.add((id, int(copy)))
+    with reading(path, ExclusionError, "run the check again"), open(path, encoding="utf-8") as file:
+        if file.readline() != HEADER:
+            raise ValueError("it does not begin with the names of its columns")
+        for number, line in enumerate(file, start=2):
+            fields = line.rstrip("\n").split("\t", 3)
+            if len(fields) != 4 or not fields[2].isdecimal():
+                raise ValueError(f"line {number} is not `split utterance copy reason`")
+            if fields[0] == split:
+                out.add((fields[1], int(fields[2])))
     return out

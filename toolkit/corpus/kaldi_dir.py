@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import math
+import os
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,6 +13,7 @@ from lhotse import MonoCut
 from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import reading
 
 RunPipe = Callable[[str, str], Audio]
 """(recording id, shell command) -> the audio it writes."""
@@ -50,7 +53,9 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
 def _lines(path: Path) -> list[tuple[str, str]]:
     """Split every line that is not blank at its first white space."""
     pairs = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+    with reading(path, ManifestError, "is it a file, and may you read it?"):
+        content = path.read_text(encoding="utf-8", errors="replace")
+    for line in content.split("\n"):
         if line.strip():
             id, *rest = line.split(maxsplit=1)
             pairs.append((id, rest[0].strip() if rest else ""))
@@ -75,7 +80,7 @@ def _locate(folder: Path, name: str) -> Path:
     """Find a path seen from `folder` or from one of the folders above it."""
     folder = folder.absolute()
     places = [place / name for place in (folder, *folder.parents)]
-    return next((path for path in places if path.is_file()), places[0])
+    return next((path for path in places if os.path.isfile(path)), places[0])
 
 
 def _decoded_file(command: str) -> str | None:
@@ -111,6 +116,8 @@ def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
     whole = recordings[name]
     try:
         start, end = (float(number) for number in numbers[:2])
+        if not (math.isfinite(start) and math.isfinite(end)):
+            raise ValueError
     except ValueError:
         fault = whole.fault or ("bad-segment", f"segments: not `recording start end`: {rest!r}")
         return Audio(whole.path, recording_id=name, fault=fault)

@@ -1,7 +1,10 @@
 """Cuts on disk: one MonoCut with one supervision per utterance, one JSON per line."""
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import soundfile
@@ -12,10 +15,25 @@ from lhotse.serialization import deserialize_item
 from toolkit.corpus.exclusions import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import NATURAL, checked, reading
 
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
 has the same limit); one that ends later is a fault."""
+
+
+_FOREIGN_FORMATS = frozenset({".m4a", ".mp4", ".aac", ".wma", ".amr", ".webm", ".mkv", ".mov"})
+"""Formats that telephones and meeting programs write and libsndfile does not read."""
+
+
+_CUT = {
+    **{"id": str, "start": float, "duration": float, "type": str},
+    "supervisions": [{"id": str, "text": str, "speaker": str}],
+    "recording": {
+        **{"id": str, "sampling_rate": NATURAL, "num_samples": NATURAL, "duration": float},
+        "sources": [{"type": str, "source": str}],
+    },
+}
 
 
 class ManifestError(ToolkitError):
@@ -44,11 +62,13 @@ def empty_recording(source: str, id: str) -> Recording:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    if not Path(path).exists():
+    if not os.path.exists(path):
         return f"no such file: {path}"
     if Path(path).is_file() and Path(path).stat().st_size == 0:
         return f"{path} is an empty file"
-    return f"{path} is not readable audio: {str(error).rstrip(': ')}"
+    hint = f"; convert it: ffmpeg -i {shlex.quote(path.name)} {shlex.quote(path.stem)}.flac"
+    foreign = path.suffix.lower() in _FOREIGN_FORMATS
+    return f"{path} is not readable audio: {str(error).rstrip(': ')}{hint if foreign else ''}"
 
 
 def make_cut(
@@ -74,7 +94,7 @@ def make_cut(
     if end is None or end < 0:
         end = length
     if fault is None and length > 0:
-        if start < 0 or start >= min(end, length) or end > length + OVERSHOOT_SECONDS:
+        if not 0 <= start < min(end, length) or not end <= length + OVERSHOOT_SECONDS:
             detail = f"segment {start:g} to {end:g} s of a recording of {length:g} s"
             fault = ("bad-segment", detail)
         elif end > length:
@@ -108,6 +128,12 @@ def text_of(cut: MonoCut) -> str:
     return cut.supervisions[0].text
 
 
+def rewrite_texts(cuts: Iterable[MonoCut], rewrite: Callable[[str], str]) -> None:
+    """Change the transcripts of `cuts`."""
+    for cut in cuts:
+        cut.supervisions[0].text = rewrite(text_of(cut))
+
+
 def speaker_of(cut: MonoCut) -> str:
     """Return the speaker's name."""
     return cut.supervisions[0].speaker
@@ -137,15 +163,17 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
     """
     out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
-    with open(path, encoding="utf-8") as file:
+    with _named(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
-                cut = deserialize_item(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ManifestError(f"{path}:{number} is no cut: {error}") from error
+            with _named(f"{path}:{number}", "is no cut"):
+                cut = deserialize_item(checked(json.loads(line), _CUT, "the line"))
             copies[cut.id] = copies.get(cut.id, 0) + 1
             if (cut.id, copies[cut.id]) not in out:
                 yield cut
+
+
+def _named(place: Path | str, what: str = "cannot be read") -> AbstractContextManager:
+    return reading(place, ManifestError, "prepare the data again", what)
 
 
 def read_cuts(path: Path, excluded: Path | None = None) -> list[MonoCut]:

@@ -1,5 +1,6 @@
 """Transcripts and audio into cuts, with nothing left out: what has no partner becomes a fault."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -81,7 +82,7 @@ def _cut(
             recordings[item.path] = recording_or_fault(Path(item.path), recording_id)
         recording, reason = recordings[item.path]
         if reason is not None:
-            exists = Path(item.path).exists()
+            exists = os.path.exists(item.path)
             fault = ("unreadable-audio" if exists else "missing-audio", reason)
         elif text is None:
             fault = ("missing-transcript", f"{where} has no line for {item.path}")

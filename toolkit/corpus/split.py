@@ -2,7 +2,7 @@
 
 import fnmatch
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lhotse import MonoCut
 
@@ -22,13 +22,13 @@ def assemble(
 
     Args:
       parts: cuts by part name. A part that fits no pattern is left out.
-      hold_out_test: make a "test" split by speaker where no part fits `corpus.test`.
+      hold_out_test: make a "test" split where no part fits `corpus.test`.
 
     Returns:
       Cuts by split: "train" first, then dev parts, then test parts, each sorted by id.
 
     Raises:
-      ManifestError: no training part, or too few speakers to hold out.
+      ManifestError: no training part, or too few speakers or utterances to hold out.
     """
     train: list[MonoCut] = []
     dev: dict[str, list[MonoCut]] = {}
@@ -48,7 +48,10 @@ def assemble(
     wanted = {"dev": corpus.dev_speakers} if not dev else {}
     if hold_out_test and not test:
         wanted["test"] = corpus.test_speakers
-    train, held = hold_out(train, wanted, corpus.rotation)
+    if corpus.hold_out == "speakers":
+        train, held = hold_out(train, wanted, corpus.rotation)
+    else:
+        train, held = hold_out_utterances(train, wanted, corpus.held_out_share, corpus.rotation)
     dev.update({"dev": held["dev"]} if "dev" in held else {})
     test.update({"test": held["test"]} if "test" in held else {})
     if corpus.hours is not None:
@@ -80,18 +83,53 @@ def hold_out(
     if total >= len(speakers):
         raise ManifestError(
             f"cannot hold out {total} speakers of {len(speakers)}: lower corpus.dev_speakers and "
-            "corpus.test_speakers, or name a part of the corpus as corpus.dev"
+            "corpus.test_speakers, name a part of the corpus as corpus.dev, or hold out utterances "
+            "of all speakers with --set corpus.hold_out=utterances"
         )
-    first = rotation * total
+    owner = _owners(speakers, wanted, rotation)
+    return _divide(cuts, wanted, lambda cut: owner.get(speaker_of(cut)))
+
+
+def hold_out_utterances(
+    cuts: list[MonoCut], wanted: Iterable[str], share: float, rotation: int = 0
+) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
+    """Take utterances out of `cuts`, drawn by a digest of their ids.
+
+    Args:
+      wanted: names of the new splits.
+      share: of the utterances that each gets, one at least.
+      rotation: how many held-out groups to move on by.
+
+    Returns:
+      The remaining cuts, and the cuts held out by split; copies of an id stay together.
+    """
+    ids = sorted({cut.id for cut in cuts}, key=lambda id: (_digest(id), id))
+    counts = dict.fromkeys(wanted, max(1, round(share * len(ids))))
+    if sum(counts.values()) >= len(ids):
+        raise ManifestError(f"cannot hold out {sum(counts.values())} utterances of {len(ids)}")
+    owner = _owners(ids, counts, rotation)
+    return _divide(cuts, counts, lambda cut: owner.get(cut.id))
+
+
+def _owners(names: list[str], wanted: dict[str, int], rotation: int) -> dict[str, str]:
+    """Deal names to splits, each as many as wanted; further groups with each rotation."""
+    first = rotation * sum(wanted.values())
     owner = {}
-    for name, count in wanted.items():
+    for split, count in wanted.items():
         for place in range(first, first + count):
-            owner[speakers[place % len(speakers)]] = name
+            owner[names[place % len(names)]] = split
         first += count
+    return owner
+
+
+def _divide(
+    cuts: list[MonoCut], wanted: Iterable[str], split_of: Callable[[MonoCut], str | None]
+) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
     held: dict[str, list[MonoCut]] = {name: [] for name in wanted}
-    rest = []
+    rest: list[MonoCut] = []
     for cut in cuts:
-        held.get(owner.get(speaker_of(cut), ""), rest).append(cut)
+        split = split_of(cut)
+        (rest if split is None else held[split]).append(cut)
     return rest, held
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.split import matches
+from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
+
+
+class SplitsError(ToolkitError):
+    """A file of splits that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class Splits:
 
     @classmethod
     def load(cls, path: Path) -> "Splits":
-        """Read what `save` wrote."""
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
+        """Read what `save` wrote.
+
+        Raises:
+          SplitsError: naming the file.
+        """
+        with reading(path, SplitsError, "prepare the data again"):
+            plain = read_json(path, {"train": str, "tune": [str], "test": [str]})
         return cls(plain["train"], tuple(plain["tune"]), tuple(plain["test"]))

@@ -1,21 +1,31 @@
 """Cepstra as GMMs want them: mean-normalised by speaker, with context, projected, adapted."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.corpus.manifest import speaker_of
+from toolkit.errors import ToolkitError
 from toolkit.features.deltas import add_deltas
 from toolkit.features.shards import MANIFEST
 from toolkit.features.splice import splice
 from toolkit.features.store import FeatureStore
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import NATURAL, read_json, read_tensors, reading
+
+ADVICE = "train the system again, or restore the file"
+MOST_SPLICED = 50
+
+
+class CepstraError(ToolkitError):
+    """What makes features of cepstra cannot be read."""
 
 
 def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
@@ -64,10 +74,21 @@ class GmmFrontend:
 
     @classmethod
     def load(cls, folder: Path) -> "GmmFrontend":
-        """Read what `save` wrote."""
-        settings = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+        """Read what `save` wrote.
+
+        Raises:
+          CepstraError: naming the file.
+        """
+        path = folder / "features.json"
+        with reading(path, CepstraError, ADVICE):
+            splice = read_json(path, {"splice": NATURAL})["splice"]
+            if splice > MOST_SPLICED:
+                raise ValueError(f"{splice} frames on either side")
         path = folder / "projection.safetensors"
-        return cls(settings["splice"], load_file(path)["projection"] if path.exists() else None)
+        if not os.path.lexists(path):
+            return cls(splice)
+        with reading(path, CepstraError, ADVICE):
+            return cls(splice, read_tensors(path, {"projection": ("F32", 2)})[0]["projection"])
 
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
@@ -148,5 +169,10 @@ def save_transforms(path: Path, transforms: Mapping[str, Tensor]) -> None:
 
 
 def load_transforms(path: Path) -> dict[str, Tensor]:
-    """Read what `save_transforms` wrote."""
-    return load_file(path)
+    """Read what `save_transforms` wrote.
+
+    Raises:
+      CepstraError: naming the file.
+    """
+    with reading(path, CepstraError, ADVICE):
+        return read_tensors(path, {"*": ("F32", 2)})[0]

@@ -52,8 +52,10 @@ class FrontendConfig:
         most = 13 if self.kind == "plp" else self.mel_bins  # PLP: linear prediction of order 12
         if self.kind != "fbank" and not 1 <= self.num_ceps <= most:
             raise ValueError(f"num_ceps is {self.num_ceps}, needs to be 1 to {most}")
-        if not 0 < self.frame_shift_ms <= self.frame_length_ms:
-            raise ValueError("needs 0 < frame_shift_ms <= frame_length_ms")
+        if not 0 < self.frame_shift_ms <= self.frame_length_ms <= 1000:
+            raise ValueError("needs 0 < frame_shift_ms <= frame_length_ms <= 1000")
+        if not 1000 <= self.sampling_rate <= 1_000_000:
+            raise ValueError(f"sampling_rate is {self.sampling_rate}, needs 1,000 to 1,000,000 Hz")
         nyquist = self.sampling_rate / 2
         high = self.high_freq if self.high_freq > 0 else nyquist + self.high_freq
         if not 0 <= self.low_freq < high <= nyquist:

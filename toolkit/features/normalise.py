@@ -15,11 +15,17 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import NATURAL, read_json, reading
 from toolkit.stages.threads import one_thread
 
 if TYPE_CHECKING:
     from toolkit.features.store import FeatureStore
 
+_FORM = {
+    "prior_frames": NATURAL,
+    "prior_mean": [float],
+    "residual": {"count": NATURAL, "sum": [float], "sumsq": [float]},
+}
 MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 
@@ -148,13 +154,17 @@ class Normaliser:
 
     @classmethod
     def load(cls, path: Path) -> "Normaliser":
-        """Read what `save` wrote; values come back bit for bit."""
-        try:
-            plain = json.loads(Path(path).read_text(encoding="utf-8"))
-            residual = GlobalStats.from_dict(plain["residual"])
-            return cls(_float64(plain["prior_mean"]), residual, plain["prior_frames"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise NormaliserError(f"{path}: not a normaliser ({error!r})") from error
+        """Read what `save` wrote; values come back bit for bit.
+
+        Raises:
+          NormaliserError: naming the file.
+        """
+        with reading(path, NormaliserError, "estimate it again", "not a normaliser"):
+            plain = read_json(path, _FORM)
+            residual, mean = GlobalStats.from_dict(plain["residual"]), _float64(plain["prior_mean"])
+            if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
+                raise ValueError("its vectors have different lengths, or it has seen no frames")
+            return cls(mean, residual, plain["prior_frames"])
 
 
 def subtract_causal_mean(

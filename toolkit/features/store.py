@@ -1,12 +1,11 @@
 """Random and sequential access to extracted features by utterance."""
 
 import json
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,9 +20,20 @@ from toolkit.features.shards import (
     index_features,
     read_array,
 )
+from toolkit.stages.reading import NATURAL, checked, read_json, reading, shown
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
+
+
+ADVICE = "extract the features again"
+_MANIFEST = {"dimension": NATURAL, "utterances": NATURAL, "shards": [{str: Any}]}
+_CUT = {
+    "id": str,
+    "supervisions": [{"speaker": str}],
+    "features": {"num_frames": NATURAL},
+    "custom": {"cmn_sum": list, "cmn_frames": NATURAL},
+}
 
 
 class StoreError(ToolkitError):
@@ -48,20 +58,17 @@ class FeatureStore:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        try:
-            self.manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
-            self.dimension = int(self.manifest["dimension"])
-            """F, the number of values per frame."""
-            num_shards = len(self.manifest["shards"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{self.path}: not a folder of finished features ({error!r}); extract them again"
-            ) from error
+        with reading(self.path, StoreError, ADVICE, "not a folder of finished features"):
+            self.manifest = read_json(self.path / MANIFEST, _MANIFEST)
+        self.dimension: int = self.manifest["dimension"]
+        """F, the number of values per frame."""
         self._entries: dict[str, _Entry] = {}
         self._sums: list[Tensor] = []  # per shard [N, F] float64
         self._frames: list[list[int]] = []
         self._offsets: dict[int, list[tuple[str, int, int]]] = {}
-        self.shards: list[list[str]] = [self._read_cuts(i) for i in range(num_shards)]
+        self.shards: list[list[str]] = [
+            self._read_cuts(i) for i in range(len(self.manifest["shards"]))
+        ]
         """Utterance ids by shard, in stored order."""
         if len(self._entries) != self.manifest["utterances"]:
             raise StoreError(
@@ -72,25 +79,27 @@ class FeatureStore:
     def _read_cuts(self, shard: int) -> list[str]:
         names, sums, frames, line_start = [], [], [], 0
         path = cuts_path(self.path / SHARDS, shard)
-        try:
-            with open(path, "rb") as file:
-                for line in file:
-                    cut = json.loads(line)
-                    custom = cut["custom"]
-                    self._entries[cut["id"]] = _Entry(
-                        shard=shard,
-                        row=len(names),
-                        num_frames=cut["features"]["num_frames"],
-                        speaker=cut["supervisions"][0]["speaker"],
-                        line=line_start,
-                    )
-                    names.append(cut["id"])
-                    sums.append(custom["cmn_sum"])
-                    frames.append(custom["cmn_frames"])
-                    line_start += len(line)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise StoreError(f"{path}: damaged ({error!r}); extract the features again") from error
-        self._sums.append(torch.tensor(sums, dtype=torch.float64))
+        with reading(path, StoreError, ADVICE, "damaged"), open(path, "rb") as file:
+            for line in file:
+                cut = checked(json.loads(line), _CUT, f"line {len(names) + 1}")
+                custom = cut["custom"]
+                self._entries[cut["id"]] = _Entry(
+                    shard=shard,
+                    row=len(names),
+                    num_frames=cut["features"]["num_frames"],
+                    speaker=cut["supervisions"][0]["speaker"],
+                    line=line_start,
+                )
+                names.append(cut["id"])
+                sums.append(custom["cmn_sum"])
+                frames.append(custom["cmn_frames"])
+                line_start += len(line)
+            table = torch.tensor(sums, dtype=torch.float64)
+            if names and (
+                table.shape != (len(names), self.dimension) or not table.isfinite().all()
+            ):
+                raise ValueError(f"`cmn_sum` is not {self.dimension} numbers everywhere")
+        self._sums.append(table)
         self._frames.append(frames)
         return names
 
@@ -123,7 +132,8 @@ class FeatureStore:
         from lhotse.serialization import deserialize_item
 
         entry = self._entry(name)
-        with open(cuts_path(self.path / SHARDS, entry.shard), "rb") as file:
+        path = cuts_path(self.path / SHARDS, entry.shard)
+        with reading(path, StoreError, ADVICE, f"{name} is damaged"), open(path, "rb") as file:
             file.seek(entry.line)
             return deserialize_item(json.loads(file.readline()))
 
@@ -131,15 +141,15 @@ class FeatureStore:
         """Read the raw features of an utterance: [T, F] float32."""
         entry = self._entry(name)
         path = features_path(self.path / SHARDS, entry.shard)
-        try:
+        with reading(path, StoreError, ADVICE, f"{name} cannot be read"):
             found, offset, size = self._index(entry.shard)[entry.row]
             if found != name:
-                raise ValueError(f"{found} stands where {name} should")
+                raise ValueError(f"{shown(found)} stands where it should")
             features = read_array(path, offset, size)
-        except (OSError, ValueError, IndexError, EOFError, tarfile.TarError) as error:
-            raise StoreError(
-                f"{name}: cannot be read from {path} ({error}); extract the features again"
-            ) from error
+            if features.shape != (entry.num_frames, self.dimension):
+                raise ValueError(
+                    f"{list(features.shape)} values, not {[entry.num_frames, self.dimension]}"
+                )
         return features
 
     def iter(self) -> Iterator[tuple[str, Tensor]]:

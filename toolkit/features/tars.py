@@ -6,6 +6,7 @@ front end takes for their features. Here headers are filled into templates.
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -18,6 +19,7 @@ LONGEST_NAME = 100
 NAME, SIZE, CHECKSUM = slice(0, 100), slice(124, 136), slice(148, 156)
 HELD_BYTES = 1 << 20
 _END = bytes(BLOCK)
+_RECORD = re.compile(rb"(\d{1,9}) ([^=]*)=")
 _TEMPLATE = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
 _FIXED_SUM = sum(_TEMPLATE) - sum(_TEMPLATE[SIZE]) - sum(_TEMPLATE[CHECKSUM]) + 8 * ord(" ")
 
@@ -73,6 +75,7 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
     Raises:
       tarfile.TarError: the file is cut short, or no tar.
     """
+    total = file.seek(0, 2)
     position = start = 0
     long_name = None
     while True:
@@ -84,14 +87,16 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
             return
         try:
             size = int(header[SIZE].rstrip(b" \0"), 8)
+            name = header[NAME].split(b"\0", 1)[0].decode() if long_name is None else long_name
         except ValueError:
             raise tarfile.ReadError("no tar, or one of members too large") from None
         content = position + BLOCK
+        if size < 0 or content + size > total:
+            raise tarfile.ReadError(f"a member of {size} bytes, which the file does not have")
         position = content + size + -size % BLOCK
         if header[156:157] == tarfile.XHDTYPE:
             long_name = _pax_path(file.read(size))
             continue
-        name = header[NAME].split(b"\0", 1)[0].decode() if long_name is None else long_name
         yield name, start, content, size
         start, long_name = position, None
 
@@ -99,11 +104,16 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
 def _pax_path(records: bytes) -> str:
     """Find the name in an extended header: records of `<length> <key>=<value>` and a newline."""
     while records:
-        length, rest = records.split(b" ", 1)
-        key, value = rest[: int(length) - len(length) - 1].split(b"=", 1)
-        if key == b"path":
-            return value[:-1].decode()
-        records = records[int(length) :]
+        match = _RECORD.match(records)
+        length = int(match[1]) if match else 0
+        if not match or not len(match[0]) < length <= len(records):
+            break
+        if match[2] == b"path":
+            try:
+                return records[len(match[0]) : length - 1].decode()
+            except ValueError:
+                break
+        records = records[length:]
     raise tarfile.ReadError("an extended header without a name")
 
 

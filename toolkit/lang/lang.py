@@ -107,15 +107,12 @@ class Lang:
           LangError: the files do not belong together.
         """
         folder = Path(folder)
-        try:
-            normaliser = json.loads((folder / "lang.json").read_text("utf-8"))["normaliser"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LangError(f"{folder / 'lang.json'}: not readable ({error})") from error
+        rules = read_rules(folder)
         lang = cls(
             Lexicon.read(folder / "lexicon.txt", stress=True),
             SymbolTable.read(folder / "phones.txt"),
             SymbolTable.read(folder / "words.txt"),
-            str(normaliser),
+            rules,
         )
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
         absent += [word for word in sorted(lang.lexicon) if word not in lang.words]
@@ -126,3 +123,16 @@ class Lang:
                 + "; run the language stage again"
             )
         return lang
+
+
+def read_rules(folder: Path) -> str:
+    """Read from a saved `Lang` no more than the id of the rules that made its words.
+
+    Raises:
+      LangError: lang.json cannot be read.
+    """
+    path = Path(folder) / "lang.json"
+    try:
+        return str(json.loads(path.read_text("utf-8"))["normaliser"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LangError(f"{path}: not readable ({error})") from error

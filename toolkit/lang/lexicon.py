@@ -8,6 +8,7 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.lang.text import read_lines
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import shown
 
 Pronunciation = tuple[str, ...]
 
@@ -69,10 +70,10 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 continue
             phones = fields[1:]
             if not phones:
-                raise LexiconError(f"{name}:{number}: the word {fields[0]!r} has no phones")
+                raise LexiconError(f"{name}:{number}: the word {shown(fields[0])} has no phones")
             if "." in phones[0] and phones[0].replace(".", "").isdecimal():
                 raise LexiconError(
-                    f"{name}:{number}: {phones[0]!r} looks like a pronunciation probability; give "
+                    f"{name}:{number}: {shown(phones[0])} looks like a pronunciation probability; give "
                     f"Kaldi's lexicon.txt, not lexiconp.txt"
                 )
             variant = _VARIANT.fullmatch(fields[0])

@@ -8,6 +8,7 @@ from toolkit.lang.arpa import read_arpa, write_arpa
 from toolkit.lang.backoff import BackoffModel
 from toolkit.lang.binary import write_binary
 from toolkit.lang.config import NgramConfig
+from toolkit.lang.letters import normaliser
 from toolkit.lang.lmplz import estimate_with_lmplz
 from toolkit.lang.ngram import estimate
 from toolkit.lang.perplexity import perplexity
@@ -16,8 +17,12 @@ from toolkit.lang.text import Normaliser, count_words, read_sentences
 from toolkit.stages.files import open_atomically, write_atomically
 
 
-def word_weights(config: NgramConfig) -> dict[str, float] | None:
+def word_weights(config: NgramConfig, rules: str = Normaliser.id) -> dict[str, float] | None:
     """Rank the words that the language model brings to the vocabulary.
+
+    Args:
+      config: see `NgramConfig`.
+      rules: those that make words of its text (see `toolkit.lang.letters`).
 
     Returns:
       Counts in `config.text`, or probabilities in `config.arpa`; None where the training
@@ -28,7 +33,7 @@ def word_weights(config: NgramConfig) -> dict[str, float] | None:
         probabilities = 10.0 ** model.levels[0].logprob
         return dict(zip(model.vocabulary, probabilities.tolist(), strict=True))
     if config.text is not None:
-        return dict(count_words(read_sentences(config.text, Normaliser())))
+        return dict(count_words(read_sentences(config.text, normaliser(rules))))
     return None
 
 
@@ -38,6 +43,7 @@ def prepare_lm(
     vocabulary: Collection[str],
     out: Path,
     train: str = "train",
+    rules: str = Normaliser.id,
 ) -> dict[str, float]:
     """Write `lm.arpa`, `lm.safetensors` (quick to read), `perplexity.tsv` and `report.json`.
 
@@ -49,24 +55,25 @@ def prepare_lm(
       vocabulary: the recogniser's words.
       out: the folder.
       train: the split whose transcripts are the text when `config` names none.
+      rules: those that make words of all texts (see `toolkit.lang.letters`).
 
     Returns:
       The n-grams by order, and each split's perplexity (known words) and OOV rate (0 to 1).
     """
-    normaliser = Normaliser()
-    rules: list[str] = []
+    counting = normaliser(rules)
+    discounting: list[str] = []
     if config.arpa is not None:
         model = read_arpa(config.arpa).restrict(vocabulary)
     else:
         if config.text is not None:
-            sentences = read_sentences(config.text, normaliser)
+            sentences = read_sentences(config.text, counting)
         else:
-            sentences = _sentences(texts_by_split.get(train, {}), normaliser)
+            sentences = _sentences(texts_by_split.get(train, {}), counting)
         if config.estimator == "lmplz":
             model = estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts)
         else:
             model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
-            rules = [
+            discounting = [
                 f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts
             ]
     write_arpa(model, out / "lm.arpa")
@@ -76,30 +83,30 @@ def prepare_lm(
     }
     report = {
         "ngrams": [len(level.word) for level in model.levels],
-        "discounts": rules,
-        "removed_characters": dict(sorted(normaliser.removed.items())),
+        "discounts": discounting,
+        "removed_characters": dict(sorted(counting.removed.items())),
         "missing_words": len(set(vocabulary) - set(model.vocabulary)),
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
-    return headline | _write_perplexity(model, texts_by_split, out / "perplexity.tsv")
+    return headline | _write_perplexity(model, texts_by_split, rules, out / "perplexity.tsv")
 
 
-def _sentences(texts: Transcripts, normaliser: Normaliser) -> Iterator[list[str]]:
+def _sentences(texts: Transcripts, rules: Normaliser) -> Iterator[list[str]]:
     """Yield the words of every transcript that has any, by utterance id."""
     for _, text in sorted(texts.items()):
-        words = normaliser.words(text)
+        words = rules.words(text)
         if words:
             yield words
 
 
 def _write_perplexity(
-    model: BackoffModel, texts_by_split: Mapping[str, Transcripts], path: Path
+    model: BackoffModel, texts_by_split: Mapping[str, Transcripts], rules: str, path: Path
 ) -> dict[str, float]:
     headline = {}
     with open_atomically(path) as file:
         file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\n")
         for split in sorted(texts_by_split):
-            found = perplexity(model, _sentences(texts_by_split[split], Normaliser()))
+            found = perplexity(model, _sentences(texts_by_split[split], normaliser(rules)))
             file.write(
                 f"{split}\t{found.sentences}\t{found.words}\t{found.oov}\t{found.oov_rate:.4f}\t"
                 f"{found.ppl:.2f}\t{found.ppl_known:.2f}\n"

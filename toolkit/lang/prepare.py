@@ -1,15 +1,17 @@
 """The language stage: vocabulary, pronunciations, guesses and out-of-vocabulary report."""
 
+import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from toolkit.lang.config import LangConfig
 from toolkit.lang.g2p import G2p, Guess, spellable
+from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
+from toolkit.lang.letters import normaliser
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.text import Normaliser
 from toolkit.stages.files import open_atomically, write_atomically
 
 Transcripts = Mapping[str, str]
@@ -44,15 +46,15 @@ def prepare_lang(
     Raises:
       LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
     """
-    normaliser = Normaliser()
+    rules = normaliser(config.normaliser)
     words_by_split = {
-        split: {utterance: normaliser.words(text) for utterance, text in texts.items()}
+        split: {utterance: rules.words(text) for utterance, text in texts.items()}
         for split, texts in texts_by_split.items()
     }
     needed = {word for words in words_by_split.get(train, {}).values() for word in words}
     if not needed:
         raise LangError(f"the split {train!r} has no transcript with a word in it")
-    source = source_lexicon(config)
+    source = source_lexicon(config, needed | set(lm_words or {}))
     wanted = needed | set(_ranked(config, lm_words or {}, source))
     lexicon = source.restrict(wanted)
     guesses = _guess(source, sorted(wanted - source.keys()), out)
@@ -65,6 +67,7 @@ def prepare_lang(
             "transcripts belong to the same language?"
         )
     lang = Lang.of(lexicon.in_position() if config.position_dependent else lexicon)
+    lang = dataclasses.replace(lang, normaliser=config.normaliser)
     lang.save(out)
     with open_atomically(out / "g2p.tsv") as file:
         file.write("word\tpronunciation\tscore\n")
@@ -78,7 +81,7 @@ def prepare_lang(
         "phones": len(lang.real_phones),
         "guessed": sum(guess is not None for guess in guesses.values()),
         "not_guessed": sum(guess is None for guess in guesses.values()),
-        "removed_characters": dict(sorted(normaliser.removed.items())),
+        "removed_characters": dict(sorted(rules.removed.items())),
         "oov": oov,
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
@@ -93,8 +96,15 @@ def prepare_lang(
     return headline | {f"oov_{split}": numbers["rate"] for split, numbers in oov.items()}
 
 
-def source_lexicon(config: LangConfig) -> Lexicon:
-    """Read the lexicon that words are looked up in."""
+def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
+    """Read the lexicon that words are looked up in.
+
+    Args:
+      config: which one.
+      words: those that matter; a lexicon of graphemes has these alone.
+    """
+    if config.lexicon == "graphemes":
+        return grapheme_lexicon(words)
     if config.lexicon is None:
         return Lexicon.from_cmudict(stress=config.stress)
     return Lexicon.read(config.lexicon, stress=config.stress)

@@ -6,6 +6,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import shown
 
 EPSILON = "<eps>"
 SILENCE = "SIL"
@@ -52,10 +53,10 @@ class SymbolTable:
             if not fields:
                 continue
             if len(fields) != 2 or not fields[1].isdecimal():
-                raise TableError(f"{path}:{number}: expected `symbol id`, found {line!r}")
+                raise TableError(f"{path}:{number}: expected `symbol id`, found {shown(line)}")
             symbol, index = fields[0], int(fields[1])
             if symbol in ids or index in seen:
-                raise TableError(f"{path}:{number}: {line!r} repeats a symbol or an id")
+                raise TableError(f"{path}:{number}: {shown(line)} repeats a symbol or an id")
             ids[symbol] = index
             seen.add(index)
         return cls(ids)

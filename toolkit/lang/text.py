@@ -36,12 +36,27 @@ class Normaliser:
 
     def words(self, text: str) -> list[str]:
         """Return the normalised words of `text`."""
+        return self._words(text, keep_foreign=False)
+
+    def transcript(self, text: str) -> str:
+        """Return `text` normalised, but with what `words` would remove, for the check to name.
+
+        A digit in a transcript stands for a word that was spoken: training must not pass over it.
+        Tags such as <noise> or [laughter] stay as they are.
+        """
+        words = []
+        for token in text.split():
+            tag = _TAG.fullmatch(token) is not None
+            words += [token] if tag else self._words(token, keep_foreign=True)
+        return " ".join(words)
+
+    def _words(self, text: str, keep_foreign: bool) -> list[str]:
         if not text.isascii():
             text = unicodedata.normalize("NFKD", text.translate(QUOTES))
             text = "".join(_simplify(c) for c in text)
         text = text.upper().replace("`", "'")
         foreign = _FOREIGN.findall(text)
-        if foreign:
+        if foreign and not keep_foreign:
             self.removed.update(foreign)
             text = _FOREIGN.sub("", text)
         words = _PUNCTUATION.sub(" ", text).split()
@@ -52,6 +67,7 @@ class Normaliser:
         return " ".join(self.words(text))
 
 
+_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
 _FOREIGN = re.compile(r"[^A-Z'\s\-.,;:!?\"()\[\]{}/\\_]")
 

@@ -1,6 +1,8 @@
-"""Levenshtein alignment of two sequences, with Kaldi's choice among alignments of equal cost."""
+"""Alignment of references with hypotheses, with Kaldi's or sclite's choice among alignments."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from numba import njit
@@ -8,79 +10,204 @@ from numba import njit
 Pair = tuple[str | None, str | None]
 """(reference unit, hypothesis unit); None first is an insertion, None second a deletion."""
 
-_DIAGONAL, _DELETION, _INSERTION = 0, 1, 2
+Weights = Literal["kaldi", "sclite"]
+"""What an alignment minimises, and which of equal ones is taken:
+
+- kaldi: the number of errors. A cell of the table (see `align_all`) takes the diagonal when it is
+  strictly the cheapest, else the deletion when cheaper than the insertion, else the insertion, as
+  `compute-wer` does. (Kaldi writes its alignment files with a second function that breaks ties
+  otherwise; here counts and alignment come from one path.)
+- sclite: 4 for a substitution, 3 for a deletion or an insertion, the diagonal first, then the
+  insertion, then the deletion, as NIST's sclite does. Words that are right are lined up at the
+  price of more errors: the rate can be higher, never lower.
+"""
+WEIGHTS: tuple[Weights, ...] = get_args(Weights)
+
+CORRECT, SUBSTITUTION, DELETION, INSERTION = range(4)
+"""Steps of an alignment."""
+
+_COSTS = {"kaldi": (1, 1, False), "sclite": (4, 3, True)}
+_FIRST_MARGIN = 3
 
 
-def align(ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]:
-    """Align a hypothesis with its reference at the least number of errors.
-
-    Where several alignments cost the same, the split into insertions, deletions and substitutions
-    is that of Kaldi's `compute-wer`: with the hypothesis in the outer loop, each cell takes the
-    diagonal when it is strictly the cheapest, else the deletion when cheaper than the insertion,
-    else the insertion. (Kaldi writes its alignment statistics with a second function that breaks
-    ties otherwise; here counts and alignment come from one path and cannot disagree.)
+def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") -> list[Pair]:
+    """Align one hypothesis with its reference.
 
     Args:
       ref: R units, words or characters.
-      hyp: H units. Time is O(R * H), memory R * H bytes.
+      hyp: H units.
+      weights: see `Weights`.
 
     Returns:
       The pairs in order; reading off their first (second) members without None gives back `ref`
       (`hyp`).
     """
-    if list(ref) == list(hyp):
-        return list(zip(ref, hyp, strict=True))
-    index: dict[str, int] = {}
-    moves = _moves(_encode(ref, index), _encode(hyp, index))
-    units = iter(ref), iter(hyp)
+    (steps,), _ = align_all([ref], [hyp], weights)
+    return pairs_of(steps, ref, hyp)
+
+
+def pairs_of(steps: bytes, ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]:
+    """Give the pairs of an alignment from its steps."""
+    refs, hyps = iter(ref), iter(hyp)
     return [
         (
-            None if move == _INSERTION else next(units[0]),
-            None if move == _DELETION else next(units[1]),
+            None if step == INSERTION else next(refs),
+            None if step == DELETION else next(hyps),
         )
-        for move in moves.tolist()
+        for step in steps
     ]
 
 
-def _encode(units: Sequence[str], index: dict[str, int]) -> np.ndarray:
-    numbers = (index.setdefault(unit, len(index)) for unit in units)
-    return np.fromiter(numbers, dtype=np.int32, count=len(units))
+def align_all(
+    refs: Sequence[Sequence[str]], hyps: Sequence[Sequence[str]], weights: Weights = "kaldi"
+) -> tuple[list[bytes], np.ndarray]:
+    """Align N hypotheses with their references.
+
+    Time and memory of a pair grow with its length times its errors (Ukkonen's band), not with the
+    product of the lengths.
+
+    Args:
+      refs: N sequences of units; a `str` is one of characters.
+      hyps: likewise.
+      weights: see `Weights`.
+
+    Returns:
+      The steps of each alignment, a byte each, and [N, 3] int64: its insertions, deletions and
+      substitutions.
+    """
+    if weights not in _COSTS:
+        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r}")
+    index: defaultdict[str, int] = defaultdict()
+    index.default_factory = index.__len__
+    ref_units, ref_ends = _encode(refs, index)
+    hyp_units, hyp_ends = _encode(hyps, index)
+    steps, ends, counts = _align(ref_units, ref_ends, hyp_units, hyp_ends, *_COSTS[weights])
+    everything = steps.tobytes()
+    return [everything[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)], counts
+
+
+def _encode(
+    sequences: Sequence[Sequence[str]], index: defaultdict[str, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number the units of all sequences in a row; int32, and where each sequence ends."""
+    ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
+    if sequences and all(isinstance(sequence, str) for sequence in sequences):
+        characters = "".join(sequences).encode("utf-32-le", "surrogatepass")
+        return np.frombuffer(characters, np.int32), ends
+    units = (unit for sequence in sequences for unit in sequence)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.fromiter(map(index.__getitem__, units), np.int32, total), ends
 
 
 @njit(cache=True)
-def _moves(ref: np.ndarray, hyp: np.ndarray) -> np.ndarray:  # pragma: no cover (compiled)
-    """Return the moves of the chosen path from the first units to the last, uint8[length]."""
-    num_ref, num_hyp = len(ref), len(hyp)
-    move = np.empty((num_hyp + 1, num_ref + 1), np.uint8)
-    cost = np.arange(num_ref + 1)  # of aligning hyp[:h] with ref[:r], one row at a time
-    move[0, :] = _DELETION
-    for h in range(1, num_hyp + 1):
-        diagonal = cost[0]
-        cost[0] = h
-        move[h, 0] = _INSERTION
-        for r in range(1, num_ref + 1):
-            insertion = cost[r] + 1
-            deletion = cost[r - 1] + 1
-            substitution = diagonal + (1 if hyp[h - 1] != ref[r - 1] else 0)
-            diagonal = cost[r]
-            if substitution < insertion and substitution < deletion:
-                cost[r] = substitution
-                move[h, r] = _DIAGONAL
-            elif deletion < insertion:
-                cost[r] = deletion
-                move[h, r] = _DELETION
-            else:
-                cost[r] = insertion
-                move[h, r] = _INSERTION
+def _align(
+    refs: np.ndarray,
+    ref_ends: np.ndarray,
+    hyps: np.ndarray,
+    hyp_ends: np.ndarray,
+    substitution: int,
+    gap: int,
+    diagonal_wins: bool,
+) -> tuple:  # pragma: no cover (compiled)
+    """Align each pair of slices; see `align_all`."""
+    number = len(ref_ends)
+    steps = np.empty(len(refs) + len(hyps), np.uint8)
+    ends = np.empty(number, np.int64)
+    counts = np.zeros((number, 3), np.int64)
+    moves = np.empty(1024, np.uint8)
+    ref_start = hyp_start = end = 0
+    for n in range(number):
+        ref, hyp = refs[ref_start : ref_ends[n]], hyps[hyp_start : hyp_ends[n]]
+        ref_start, hyp_start = ref_ends[n], hyp_ends[n]
+        num_ref, num_hyp, start = len(ref), len(hyp), end
+        same = num_ref == num_hyp
+        for i in range(num_ref if same else 0):
+            if ref[i] != hyp[i]:
+                same = False
+                break
+        if same:
+            end += num_ref
+            steps[start:end] = CORRECT
+            ends[n] = end
+            continue
 
-    path = np.empty(num_ref + num_hyp, np.uint8)
-    start, h, r = len(path), num_hyp, num_ref
-    while h > 0 or r > 0:
-        start -= 1
-        step = move[h, r]
-        path[start] = step
-        if step != _DELETION:
-            h -= 1
-        if step != _INSERTION:
-            r -= 1
-    return path[start:]
+        # Cells with low <= r - h <= high. A path that leaves them has at least 2 (margin + 1) +
+        # |R - H| gaps: one that stays and costs less is the best of all, and so are its ties.
+        shorter = abs(num_ref - num_hyp)
+        margin = _FIRST_MARGIN
+        while True:
+            low = min(0, num_ref - num_hyp) - margin
+            width = shorter + 2 * margin + 1
+            if len(moves) < (num_hyp + 1) * width:
+                moves = np.empty(2 * (num_hyp + 1) * width, np.uint8)
+            cost = _fill(ref, hyp, low, width, substitution, gap, diagonal_wins, moves)
+            if cost < gap * (2 * (margin + 1) + shorter) or margin >= max(num_ref, num_hyp):
+                break
+            margin *= 2
+
+        h, r = num_hyp, num_ref
+        while h > 0 or r > 0:
+            step = moves[h * width + r - h - low]
+            if step != DELETION:
+                h -= 1
+            if step != INSERTION:
+                r -= 1
+            if step == CORRECT and ref[r] != hyp[h]:
+                step = SUBSTITUTION
+            if step != CORRECT:
+                counts[n, INSERTION - step] += 1
+            steps[end] = step
+            end += 1
+        steps[start:end] = steps[start:end][::-1].copy()
+        ends[n] = end
+    return steps[:end], ends, counts
+
+
+@njit(cache=True)
+def _fill(
+    ref: np.ndarray,
+    hyp: np.ndarray,
+    low: int,
+    width: int,
+    substitution: int,
+    gap: int,
+    diagonal_wins: bool,
+    moves: np.ndarray,
+) -> int:  # pragma: no cover (compiled)
+    """Fill the table of moves, a row of `width` cells for each h; return the last cell's cost.
+
+    The cell of hyp[:h] and ref[:r] is number r - h - low of its row. A move is CORRECT for the
+    diagonal, whatever it meets, DELETION for the cell before it in the row, INSERTION for the row
+    above.
+    """
+    num_ref, num_hyp = len(ref), len(hyp)
+    never = gap * (num_ref + num_hyp + 2) * 2
+    cost = np.full(width + 1, never, np.int64)  # one more: what lies right of the last cell
+    for r in range(min(num_ref, width - 1 + low) + 1):
+        cost[r - low] = r * gap
+        moves[r - low] = DELETION
+    for h in range(1, num_hyp + 1):
+        row = h * width
+        word = hyp[h - 1]
+        before = never
+        for j in range(max(0, -h - low), min(width, num_ref - h - low + 1)):
+            r = h + low + j
+            if r == 0:
+                before = h * gap
+                moves[row + j] = INSERTION
+            else:
+                insertion, deletion = cost[j + 1] + gap, before + gap
+                diagonal = cost[j] + (substitution if ref[r - 1] != word else 0)
+                if (diagonal < insertion and diagonal < deletion) or (
+                    diagonal_wins and diagonal <= insertion and diagonal <= deletion
+                ):
+                    before = diagonal
+                    moves[row + j] = CORRECT
+                elif deletion < insertion:
+                    before = deletion
+                    moves[row + j] = DELETION
+                else:
+                    before = insertion
+                    moves[row + j] = INSERTION
+            cost[j] = before
+    return cost[num_ref - num_hyp - low]

@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.score import bootstrap
 from toolkit.score.bootstrap import Interval
 from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
-from toolkit.score.wer import Score, ScoreError, UtteranceScore
+from toolkit.score.wer import Score, ScoreError
 
 _SHOWN = 15
 """Words listed on either side."""
@@ -83,7 +83,7 @@ class Comparison:
         """
         said, first, second = Counter(), _errors_by_word(self.first), _errors_by_word(self.second)
         for utterance in self.first.utterances:
-            said.update(_said(utterance))
+            said.update(utterance.ref)
         names = sorted({*said, *first, *second})
         found = [WordDifference(name, said[name], first[name], second[name]) for name in names]
         return sorted(found, key=lambda word: -abs(word.difference))
@@ -117,13 +117,18 @@ def compare(first: Score, second: Score) -> Comparison:
     """
     if first.unit != second.unit:
         raise ScoreError("one system was scored in words, the other in characters")
+    if (first.weights, first.normaliser) != (second.weights, second.normaliser):
+        raise ScoreError(
+            f"one system was scored with weights {first.weights} and normaliser "
+            f"{first.normaliser}, the other with {second.weights} and {second.normaliser}"
+        )
     if len(first.utterances) != len(second.utterances):
         raise ScoreError(
             f"{len(first.utterances)} utterances were scored for one system and "
             f"{len(second.utterances)} for the other"
         )
     for a, b in zip(first.utterances, second.utterances, strict=True):
-        if (a.id, a.speaker, _said(a)) != (b.id, b.speaker, _said(b)):
+        if (a.id, a.speaker, a.ref_text) != (b.id, b.speaker, b.ref_text):
             raise ScoreError(f"the two systems were not scored against the same {a.id!r}")
     blocks = first.blocks(
         [utterance.ref_units for utterance in first.utterances],
@@ -203,12 +208,10 @@ def _speakers(comparison: Comparison, first: str, second: str) -> Iterator[str]:
         yield f"{difference:+10.2f}  {a.percent:9.2f}  {b.percent:9.2f}  {a.ref_units:6d}  {name}"
 
 
-def _said(utterance: UtteranceScore) -> list[str]:
-    return [ref for ref, _ in utterance.pairs if ref is not None]
-
-
 def _errors_by_word(score: Score) -> Counter:
-    wrong = (pair for u in score.utterances for pair in u.pairs if pair[0] != pair[1])
+    wrong = (
+        pair for u in score.utterances if u.errors for pair in u.pairs if pair[0] != pair[1]
+    )
     return Counter(hyp if ref is None else ref for ref, hyp in wrong)
 
 

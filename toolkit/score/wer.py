@@ -1,61 +1,26 @@
 """Word and character error rates, with every total recomputed from the per-utterance table."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 
 from toolkit.errors import ToolkitError
 from toolkit.score import bootstrap
-from toolkit.score.align import Pair, align
+from toolkit.score.align import Weights, align_all
 from toolkit.score.bootstrap import Interval
+from toolkit.score.utterance import Unit, UtteranceScore
 
-Unit = Literal["word", "char"]
+Missing = Literal["all", "present", "strict"]
+"""What a reference without a hypothesis is, by the names of `compute-wer --mode`: all its units
+deleted (all), not scored (present), or an error (strict). sclite leaves it out without a word."""
 
 
 class ScoreError(ToolkitError):
     """Transcripts that cannot be scored."""
-
-
-@dataclass(frozen=True)
-class UtteranceScore:
-    """One reference and what the hypothesis made of it."""
-
-    id: str
-    pairs: tuple[Pair, ...]
-    """The alignment: (reference unit, hypothesis unit), None where one side has nothing."""
-    missing: bool = False
-    """No hypothesis was given: all units count as deletions."""
-    speaker: str | None = None
-    """Who spoke, when known."""
-
-    @cached_property
-    def insertions(self) -> int:
-        """Hypothesis units that align with nothing."""
-        return sum(ref is None for ref, _ in self.pairs)
-
-    @cached_property
-    def deletions(self) -> int:
-        """Reference units that align with nothing."""
-        return sum(hyp is None for _, hyp in self.pairs)
-
-    @cached_property
-    def substitutions(self) -> int:
-        """Reference units that align with another unit."""
-        return sum(None not in pair and pair[0] != pair[1] for pair in self.pairs)
-
-    @property
-    def errors(self) -> int:
-        """Insertions, deletions and substitutions together."""
-        return self.insertions + self.deletions + self.substitutions
-
-    @property
-    def ref_units(self) -> int:
-        """Units of the reference."""
-        return len(self.pairs) - self.insertions
 
 
 @dataclass(frozen=True)
@@ -67,6 +32,12 @@ class Score:
     """One entry per reference, in the references' order."""
     extra: tuple[str, ...] = ()
     """Ids of hypotheses without a reference, sorted; they are not scored."""
+    skipped: tuple[str, ...] = ()
+    """Ids of references left out for want of a hypothesis (mode "present")."""
+    weights: Weights = "kaldi"
+    """Of the alignment."""
+    normaliser: str = "none"
+    """Name of what was done to the texts of both sides."""
 
     @cached_property
     def insertions(self) -> int:
@@ -100,8 +71,13 @@ class Score:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Ids of references without a hypothesis."""
-        return tuple(utterance.id for utterance in self.utterances if utterance.missing)
+        """Ids of references without a hypothesis, scored or not."""
+        return tuple(u.id for u in self.utterances if u.missing) + self.skipped
+
+    @cached_property
+    def correct(self) -> int:
+        """Sum over utterances."""
+        return sum(utterance.correct for utterance in self.utterances)
 
     @property
     def wrong_utterances(self) -> int:
@@ -124,7 +100,10 @@ class Score:
         for utterance in self.utterances:
             if utterance.speaker is not None:
                 parts.setdefault(utterance.speaker, []).append(utterance)
-        return {name: Score(self.unit, tuple(parts[name])) for name in sorted(parts)}
+        return {
+            name: replace(self, utterances=tuple(parts[name]), extra=(), skipped=())
+            for name in sorted(parts)
+        }
 
     def blocks(self, *counts: Sequence[int]) -> np.ndarray:
         """Add up counts of the utterances by what is resampled.
@@ -200,27 +179,40 @@ class Score:
         """Return what a reader should know before trusting the rate; empty when all is well."""
         found = []
         if self.missing:
+            number = len(self.utterances) + len(self.skipped)
+            become = "are left out" if self.skipped else "count as deletions"
             found.append(
-                f"{len(self.missing)} of {len(self.utterances)} utterances have no hypothesis and "
-                f"count as deletions, first {self.missing[0]}"
+                f"{len(self.missing)} of {number} utterances have no hypothesis and {become}, "
+                f"first {self.missing[0]}"
             )
         if self.extra:
             found.append(
                 f"{len(self.extra)} hypotheses have no reference and were left out, "
                 f"first {self.extra[0]}"
             )
-        alike = sum(
+        silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
+        if silent:
+            found.append(
+                f"{len(silent)} references are empty but something was recognised, all of it "
+                f"insertions, first {silent[0].id}"
+            )
+        alike = self._alike() if self.unit == "word" else 0
+        if alike > 0.3 * self.substitutions:
+            found.append(
+                f"{alike} of {self.substitutions} substitutions differ in case or punctuation "
+                "alone: normalise both sides alike before scoring (--normalise basic)"
+            )
+        return found
+
+    def _alike(self) -> int:
+        """Count the substitutions that differ in case or punctuation alone."""
+        return sum(
             _bare(ref) == _bare(hyp)
             for utterance in self.utterances
+            if utterance.substitutions
             for ref, hyp in utterance.pairs
             if ref is not None and hyp is not None and ref != hyp
         )
-        if self.unit == "word" and alike > 0.3 * self.substitutions:
-            found.append(
-                f"{alike} of {self.substitutions} substitutions differ in case or punctuation "
-                "alone: normalise both sides alike before scoring"
-            )
-        return found
 
 
 def score(
@@ -228,11 +220,15 @@ def score(
     hyps: Mapping[str, str],
     unit: Unit = "word",
     speakers: Mapping[str, str] | None = None,
+    weights: Weights = "kaldi",
+    mode: Missing = "all",
+    normalise: Callable[[str], str] | None = None,
+    normaliser: str = "none",
 ) -> Score:
     """Score hypotheses against references.
 
-    Every reference is scored: one without a hypothesis counts as deletions. Characters are those
-    of the words joined by single spaces, the space being one of them (as in jiwer).
+    Characters are those of the words joined by single spaces, the space being one of them (as in
+    jiwer).
 
     Args:
       refs: transcript by utterance id.
@@ -240,25 +236,71 @@ def score(
       unit: "word" for the word error rate, "char" for the character error rate.
       speakers: speaker by utterance id, for tables by speaker and intervals that respect that a
         speaker's utterances are not independent.
+      weights: of the alignment, see `toolkit.score.align.Weights`.
+      mode: what references without a hypothesis are.
+      normalise: applied to every text of both sides.
+      normaliser: its name.
 
     Raises:
-      ScoreError: no reference, no word in any reference, no id in common, or an utterance whose
-        speaker is missing.
+      ScoreError: no reference, no word in any reference, no id in common, an utterance whose
+        speaker is missing, or, in mode "strict", one whose hypothesis is.
     """
     if unit not in ("word", "char"):
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
-    if not refs:
-        raise ScoreError("there is no reference to score against: the reference set is empty")
-    if not any(text.split() for text in refs.values()):
+    _check_ids(refs, hyps, speakers, mode)
+    ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
+    plain = normalise or str
+    ref_texts = [" ".join(plain(refs[utterance]).split()) for utterance in ids]
+    hyp_texts = [" ".join(plain(hyps.get(utterance, "")).split()) for utterance in ids]
+    if not any(ref_texts):
         raise ScoreError(
-            f"all {len(refs)} references are empty (first: {next(iter(refs))}): "
+            f"all {len(ids)} references are empty (first: {ids[0]}): "
             "an error rate needs at least one reference word"
         )
-    if hyps and not any(utterance in refs for utterance in hyps):
+    steps, _ = align_all(*_sides(ref_texts, hyp_texts, unit), weights)
+    return Score(
+        unit=unit,
+        utterances=tuple(
+            UtteranceScore(
+                id=utterance,
+                ref_text=ref,
+                hyp_text=hyp,
+                steps=alignment,
+                unit=unit,
+                missing=utterance not in hyps,
+                speaker=None if speakers is None else speakers[utterance],
+            )
+            for utterance, ref, hyp, alignment in zip(
+                ids, ref_texts, hyp_texts, steps, strict=True
+            )
+        ),
+        extra=tuple(sorted(set(hyps) - set(refs))),
+        skipped=tuple(u for u in refs if u not in hyps) if mode == "present" else (),
+        weights=weights,
+        normaliser=normaliser,
+    )
+
+
+def _check_ids(
+    refs: Mapping[str, str],
+    hyps: Mapping[str, str],
+    speakers: Mapping[str, str] | None,
+    mode: Missing,
+) -> None:
+    if not refs:
+        raise ScoreError("there is no reference to score against: the reference set is empty")
+    absent = [utterance for utterance in refs if utterance not in hyps]
+    if len(absent) == len(refs) and (hyps or mode != "all"):
+        hyp = repr(next(iter(hyps))) if hyps else "none"
         raise ScoreError(
             f"references and hypotheses have no utterance id in common: the first are "
-            f"{next(iter(refs))!r} and {next(iter(hyps))!r}; check that both are of one split "
+            f"{next(iter(refs))!r} and {hyp}; check that both are of one split "
             "and in the format they were read as"
+        )
+    if absent and mode == "strict":
+        raise ScoreError(
+            f"{len(absent)} of {len(refs)} utterances have no hypothesis, first {absent[0]!r}: "
+            "mode all counts them as deletions, mode present leaves them out"
         )
     known = refs if speakers is None else speakers
     silent = [utterance for utterance in refs if utterance not in known]
@@ -267,19 +309,15 @@ def score(
             f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: "
             "name the speaker of each, or give no speakers"
         )
-    return Score(
-        unit=unit,
-        utterances=tuple(
-            UtteranceScore(
-                id=utterance,
-                pairs=tuple(align(_units(text, unit), _units(hyps.get(utterance, ""), unit))),
-                missing=utterance not in hyps,
-                speaker=None if speakers is None else speakers[utterance],
-            )
-            for utterance, text in refs.items()
-        ),
-        extra=tuple(sorted(set(hyps) - set(refs))),
-    )
+
+
+def _sides(
+    refs: Sequence[str], hyps: Sequence[str], unit: Unit
+) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
+    """What `align_all` takes: words, or texts as sequences of characters."""
+    if unit == "char":
+        return refs, hyps
+    return [text.split() for text in refs], [text.split() for text in hyps]
 
 
 def pool(scores: Mapping[str, Score]) -> Score:
@@ -290,27 +328,26 @@ def pool(scores: Mapping[str, Score]) -> Score:
         name in two sets being the same person.
 
     Raises:
-      ScoreError: no score, or scores in different units.
+      ScoreError: no score, or scores in different units, weights or normalisations.
     """
-    units = {score.unit for score in scores.values()}
-    if len(units) != 1:
-        raise ScoreError("only scores of one unit, and at least one, can be put together")
-    return Score(
-        unit=units.pop(),
+    kinds = {(score.unit, score.weights, score.normaliser) for score in scores.values()}
+    if len(kinds) != 1:
+        raise ScoreError(
+            "only scores of one unit, weights and normaliser, and at least one, can be put together"
+        )
+    return replace(
+        next(iter(scores.values())),
         utterances=tuple(
             replace(utterance, id=f"{name}/{utterance.id}")
             for name, score in scores.items()
             for utterance in score.utterances
         ),
         extra=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.extra),
+        skipped=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.skipped),
     )
 
 
-def _units(text: str, unit: Unit) -> list[str]:
-    words = text.split()
-    return words if unit == "word" else list(" ".join(words))
-
-
+@lru_cache(maxsize=1 << 16)
 def _bare(word: str) -> str:
     return "".join(c for c in word.casefold() if c.isalnum())
 

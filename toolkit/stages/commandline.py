@@ -21,6 +21,7 @@ from toolkit.stages.files import write_atomically
 from toolkit.stages.follow import follow, leading
 from toolkit.stages.journal import Journal, duration, headline, toolkit_logs
 from toolkit.stages.plan import Inspector, State, plan
+from toolkit.stages.reading import DAMAGE, read_json
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.runner import Request, Runner
 
@@ -184,11 +185,14 @@ def _dry_run(recipe: Recipe, directory: RunDirectory, request: Request) -> None:
         click.echo(f"{step.number:3d} {step.title}: {verb}{colon} {step.why}")
 
 
+_LAST = {"recipe": str, "profile": str, "set": [str], "config": str | None}
+
+
 def _compare_with_last(directory: RunDirectory, given: dict) -> None:
     """Say when the last run here had other settings, as a forgotten `--set` makes stages stale."""
     try:
-        last = json.loads(directory.last_command.read_bytes())
-    except (OSError, ValueError):
+        last = read_json(directory.last_command, _LAST)
+    except DAMAGE:
         return
     if last["recipe"] != given["recipe"]:
         raise SelectionError(

@@ -7,17 +7,19 @@ changes of one call are made together: two fields that are only valid as a pair 
 import dataclasses
 import difflib
 import math
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-import yaml
-
 from toolkit.errors import ToolkitError
 from toolkit.stages.convert import WrongTypeError, convert, describe, section_type
+from toolkit.stages.plain_yaml import read_yaml
+from toolkit.stages.reading import shown
 
 Config = TypeVar("Config")
+LONGEST_KEY = 200  # characters
 
 
 class ConfigError(ToolkitError):
@@ -52,15 +54,16 @@ def load_yaml(config: Config, path: Path) -> Config:
       ConfigError: naming the file and the key.
     """
     try:
-        mapping = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        mapping = read_yaml(path)
     except OSError as error:
         raise ConfigError(f"cannot read --config {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} is not plain YAML: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"--config {path}: {error}") from error
     if mapping is None:
         return config
     if not isinstance(mapping, Mapping):
-        raise ConfigError(f"--config {path}: expected `key: value` lines, found {mapping!r}")
+        found = reprlib.repr(mapping)
+        raise ConfigError(f"--config {path}: expected `key: value` lines, found {found}")
     try:
         return _apply(config, dict(_leaves(config, mapping)), Path(path).absolute().parent)
     except ConfigError as error:
@@ -159,7 +162,8 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             converted = convert(value, annotation, base)
         except WrongTypeError as error:
             expected = describe(annotation)
-            raise ConfigError(f"`{key}` expects {expected}, not {value!r}{error}") from error
+            found = shown(value) if isinstance(value, str) else reprlib.repr(value)
+            raise ConfigError(f"`{key}` expects {expected}, not {found}{error}") from error
         node = tree
         for name in sections:
             node = node.setdefault(name, {})
@@ -189,6 +193,8 @@ def _annotation(config: Any, key: str) -> Any:
 
 def _unknown(config: Any, key: str, prefix: str, name: str, known: list[str]) -> ConfigError:
     dot = f"{prefix}." if prefix else ""
+    if len(key) > LONGEST_KEY:
+        key, name = f"{key[:LONGEST_KEY]}...", name[:LONGEST_KEY]
     near = [f"{dot}{match}" for match in difflib.get_close_matches(name, known, n=1)]
     leaves = list(_all_keys(config))
     same_leaf = [leaf for leaf in leaves if leaf.split(".")[-1] == key.split(".")[-1]]
@@ -221,7 +227,7 @@ def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:
         changes[name] = _rebuild(inner, node, f"{prefix}{name}.")
     try:
         return dataclasses.replace(section, **changes)
-    except ValueError as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         keys = ", ".join(f"`{prefix}{name}`" for name in changes)
         raise ConfigError(f"{keys}: {error}") from error
 

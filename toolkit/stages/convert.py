@@ -4,8 +4,13 @@ import dataclasses
 import json
 import types
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from toolkit.stages.reading import reason
+
+T = TypeVar("T")
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -37,6 +42,39 @@ def describe(annotation: Any) -> str:
         names = ", ".join(field.name for field in dataclasses.fields(annotation))
         return f"a section (set its fields: {names})"
     return getattr(annotation, "__name__", str(annotation))
+
+
+def from_plain(kind: type[T], plain: Any) -> T:
+    """Make a dataclass of what `dataclasses.asdict` gave, as JSON gives it back.
+
+    Raises:
+      ValueError: a field is missing, unknown, of another type or refused by the class.
+    """
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{kind.__name__} is no mapping")
+    hints = get_type_hints(kind)
+    values = {}
+    for name, value in plain.items():
+        if name not in hints:
+            raise ValueError(f"{kind.__name__} has no {reason(KeyError(name))}")
+        section = section_type(hints[name])
+        try:
+            nested = section is not None and isinstance(value, Mapping)
+            base = Path()
+            values[name] = (
+                from_plain(section, value) if nested else convert(value, hints[name], base)
+            )
+        except WrongTypeError as error:
+            raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
+    try:
+        return kind(**values)
+    except (TypeError, ArithmeticError) as error:
+        raise ValueError(str(error)) from error
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def convert(value: Any, annotation: Any, base: Path) -> Any:
@@ -83,8 +121,11 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
-    if kind is Path and isinstance(value, str | Path) and str(value):
-        return base / Path(value).expanduser()
+    if kind is Path and isinstance(value, str | Path) and str(value) and "\0" not in str(value):
+        try:
+            return base / Path(value).expanduser()
+        except RuntimeError as error:  # ~nobody
+            raise WrongTypeError(f" ({error})") from error
     if kind is str and isinstance(value, str):
         return value
     if kind is bool and isinstance(value, str) and value.lower() in TRUE + FALSE:
@@ -94,7 +135,7 @@ def _convert_scalar(value: Any, kind: Any, base: Path) -> Any:
     if kind in (int, float) and type(value) in (str, int, kind):
         try:
             return kind(value)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise WrongTypeError from error
     raise WrongTypeError
 
@@ -139,5 +180,5 @@ def _is_variadic(annotation: Any) -> bool:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise WrongTypeError(f" ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise WrongTypeError(f" ({reason(error)})") from error

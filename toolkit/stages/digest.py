@@ -14,9 +14,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import DAMAGE, read_json
 
 CHUNK = 1 << 20  # bytes
 # A file changed this recently (in ns) could change again within one tick of the file system's
@@ -49,7 +51,7 @@ class Digests:
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._known: dict[str, list] = _read_json_object(directory.digests)
+        self._known: dict[str, list] = _remembered(directory.digests)
         self._changed = False
 
     def content(self, path: Path, sync: bool = False) -> Content | None:
@@ -180,9 +182,11 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _read_json_object(path: Path) -> dict:
+def _remembered(path: Path) -> dict[str, list]:
+    """What `save` wrote, as far as it can be read; what is lost is hashed once more."""
     try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        known = read_json(path, {str: [Any]})
+    except DAMAGE:
         return {}
-    return data if isinstance(data, dict) else {}
+    kinds = [int, int, int, int, str]
+    return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.reading import NATURAL, checked
 
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by some network file systems
 # Worker processes of a killed run may hold its lock until they notice that it is gone.
@@ -72,10 +73,9 @@ def _acquire(descriptor: int, path: Path) -> None:
 
 def _read_holder(descriptor: int) -> dict:
     try:
-        holder = json.loads(os.pread(descriptor, 65536, 0))
-    except ValueError:  # just being written
+        return checked(json.loads(os.pread(descriptor, 65536, 0)), {"pid": NATURAL})
+    except (ValueError, RecursionError):  # just being written
         return {}
-    return holder if isinstance(holder, dict) else {}
 
 
 def _alive(pid: int | None) -> bool:
@@ -84,6 +84,8 @@ def _alive(pid: int | None) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
+        return False
+    except OverflowError:
         return False
     except PermissionError:
         pass

@@ -7,18 +7,32 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from toolkit.errors import ToolkitError
+from toolkit.stages.convert import from_plain
 from toolkit.stages.digest import Content, digest_bytes
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import DAMAGE, NATURAL, checked, read_json
 
 SCHEMA = 1
 DISTRIBUTIONS = {"toolkit": "asr-recipe-toolkit", "torch": "torch", "k2": "k2"}
 
 
-class UnreadableMarkerError(ValueError):
-    """A marker that is damaged or was written by another version of the runner."""
+_CONTENTS = {str: {"size": NATURAL, "digest": str}}
+_FORM = {
+    **{"stage": NATURAL, "title": str, "parameters": {str: Any}, "parameters_digest": str},
+    **{"inputs": _CONTENTS, "outputs": _CONTENTS, "versions": {str: Any}, "git": {str: Any}},
+    **{"command": str, "started": str, "ended": str, "seconds": float, "headline": {str: Any}},
+}
+
+
+class UnreadableMarkerError(ToolkitError):
+    """A marker that is damaged or was written by another version of the runner.
+
+    The runner shows it as the reason for which a stage, which it names, runs again.
+    """
 
 
 @dataclass(frozen=True)
@@ -59,23 +73,29 @@ class Marker:
           UnreadableMarkerError: when it is damaged or of another schema.
         """
         try:
-            plain = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise UnreadableMarkerError("the marker is damaged") from error
-        try:
+            plain = read_json(path, {"schema": int})
             if plain["schema"] != SCHEMA:
                 raise UnreadableMarkerError("the marker is of another version of the runner")
+            checked(plain, _FORM)
             values = {field.name: plain[field.name] for field in dataclasses.fields(cls)}
             for key in ("inputs", "outputs"):
                 values[key] = contents_from_plain(values[key])
             intact = plain["parameters_digest"] == parameters_digest(plain["parameters"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except FileNotFoundError:
+            return None
+        except DAMAGE as error:
             raise UnreadableMarkerError("the marker is damaged") from error
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
+        if not all(map(_is_inside, values["outputs"])):
+            raise UnreadableMarkerError("the marker names outputs outside the run directory")
         return cls(**values)
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a path stays below the folder it starts from: outputs are moved and removed."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
 def outputs_of(path: Path) -> list[str]:
@@ -97,7 +117,7 @@ def contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
 
 def contents_from_plain(plain: dict[str, Any]) -> dict[str, Content]:
     """Return inputs or outputs from their JSON form."""
-    return {name: Content(**content) for name, content in plain.items()}
+    return {name: from_plain(Content, content) for name, content in plain.items()}
 
 
 def parameters_digest(parameters: dict[str, Any]) -> str:

@@ -8,6 +8,9 @@ from toolkit.stages.digest import Content
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.files import write_atomically
 from toolkit.stages.marker import contents_from_plain, contents_to_plain
+from toolkit.stages.reading import DAMAGE, checked, read_json
+
+_RECORD = {"parameters": {str: Any}, "inputs": {str: Any}, "forced": bool}
 
 
 @dataclass
@@ -32,10 +35,10 @@ class Record:
 def read_record(directory: RunDirectory, stage: int) -> Record | None:
     """Return the record of a stage's partial outputs, None when there is none to go by."""
     try:
-        plain = json.loads(directory.record(stage).read_bytes())
+        plain = read_json(directory.record(stage), _RECORD)
         inputs = contents_from_plain(plain["inputs"])
         return Record(plain["parameters"], inputs, plain["forced"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGE:
         return None
 
 
@@ -56,6 +59,7 @@ class Progress:
 def read_progress(directory: RunDirectory, stage: int) -> Progress | None:
     """Return how far a stage's partial outputs are, None when it did not say."""
     try:
-        return Progress(**json.loads(directory.progress(stage).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        plain = read_json(directory.progress(stage))
+        return Progress(**checked(plain, dict.fromkeys(("done", "total", "seconds"), float)))
+    except DAMAGE:
         return None

@@ -8,6 +8,8 @@ def train_ce(run: Run) -> dict[str, float]:
 
 if __name__ == "__main__":
     recipe.main()
+
+Another corpus takes the same stages: `recipe.for_corpus(Path(__file__), profiles).main()`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +65,21 @@ class Recipe:
     def directory(self, profile: str) -> Path:
         """Return the run directory of a profile, unless another is given."""
         return self.folder / "exp" / f"{self.prefix}{profile}"
+
+    def for_corpus(
+        self, file: Path, profiles: Mapping[str, Callable[[], Any]], title: str = ""
+    ) -> "Recipe":
+        """Return a recipe of these stages for another corpus, named after its own folder.
+
+        Args:
+          file: the `run.py` of the new recipe.
+          profiles: its configurations, of the same class as this recipe's.
+          title: what it does; by default what this one does.
+        """
+        name = Path(file).resolve().parent.name
+        recipe = Recipe(name, file, profiles, title or self.title, self.prefix)
+        recipe.stages = list(self.stages)
+        return recipe
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the command line and exit."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from safetensors.torch import save
@@ -30,6 +30,9 @@ class Batch:
     frames: int
     """Number of scored frames, the sum of the weights."""
 
+    _computed: ClassVar[tuple[str, ...]] = ("inputs", "targets", "weights")
+    """What computing needs on the device."""
+
     def to(self, device: torch.device) -> "Batch":
         """Move the tensors that computing needs; from pinned memory without waiting."""
         if device.type == "cpu":
@@ -42,8 +45,7 @@ class Batch:
 
     def _with(self, moved: Callable[[Tensor], Tensor]) -> "Batch":
         """Copy, of the same class, what is used on the device."""
-        names = ("inputs", "targets", "weights")
-        return replace(self, **{name: moved(getattr(self, name)) for name in names})
+        return replace(self, **{name: moved(getattr(self, name)) for name in self._computed})
 
     def save(self, path: Path) -> None:
         """Write the batch as safetensors, with the utterance ids as metadata, to look into it.
@@ -51,8 +53,7 @@ class Batch:
         Every rank may write one.
         """
         tensors = {
-            name: getattr(self, name).cpu().contiguous()
-            for name in ("inputs", "targets", "weights", "lengths")
+            name: getattr(self, name).cpu().contiguous() for name in (*self._computed, "lengths")
         }
         content = save(tensors, metadata={"ids": json.dumps(self.ids)})
         write_atomically(path, content, own=True)

@@ -75,7 +75,7 @@ class Chunks:
             order = self._order(epoch, i, window)
             for b in mine[i]:
                 chunks = order[b * self._config.batch : (b + 1) * self._config.batch]
-                yield self._batch(window, chunks)
+                yield chunk_batch(window, chunks, self._config, self._lookahead)
 
     def _sizes(self, epoch: int, windows: list[list[Utterance]]) -> list[int]:
         """Count the batches of each window."""
@@ -91,19 +91,20 @@ class Chunks:
         chunks = pieces(window.length, self._config.frames)
         return np.random.default_rng([self._seed, epoch, index]).permutation(chunks)
 
-    def _batch(self, window: Stacked, chunks: np.ndarray) -> Batch:
-        config = self._config
-        utterance, start = torch.from_numpy(chunks).unbind(1)
-        before, after = config.left_context, config.frames + config.right_context
-        inputs, targets = window.cut(utterance, start, before, after, self._lookahead)
-        left = torch.from_numpy(window.length)[utterance] - start  # frames to the utterance's end
-        position = torch.arange(-before, after)
-        scored = (position >= 0) & (position < left[:, None].clamp(max=config.frames))
-        return Batch(
-            ids=[window.names[u] for u in utterance.tolist()],
-            inputs=inputs,
-            targets=targets,
-            weights=scored.float(),
-            lengths=left.clamp(max=after) + before,
-            frames=int(scored.sum()),
-        )
+
+def chunk_batch(window: Stacked, chunks: np.ndarray, config: ChunkConfig, lookahead: int) -> Batch:
+    """Make a batch of chunks [N, 2] of a window: utterance and first frame in it."""
+    utterance, start = torch.from_numpy(chunks).unbind(1)
+    before, after = config.left_context, config.frames + config.right_context
+    inputs, rows = window.cut(utterance, start, before, after, lookahead)
+    left = torch.from_numpy(window.length)[utterance] - start  # frames to the utterance's end
+    position = torch.arange(-before, after)
+    scored = (position >= 0) & (position < left[:, None].clamp(max=config.frames))
+    return window.batch(
+        rows,
+        ids=[window.names[u] for u in utterance.tolist()],
+        inputs=inputs,
+        weights=scored.float(),
+        lengths=left.clamp(max=after) + before,
+        frames=int(scored.sum()),
+    )

@@ -148,14 +148,7 @@ def _phases(corpus: Corpus, config: CrossEntropyConfig, out: Path) -> list[Phase
     phases = [Phase(chunks, config, out)]
     if whole.epochs:
         utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
-        changes = {
-            "epochs": whole.epochs,
-            "average_epochs": min(config.average_epochs, whole.epochs),
-            "initial_rate": whole.initial_rate,
-            "final_rate": whole.final_rate,
-            "warmup_steps": 0,
-        }
-        phases.append(Phase(utterances, replace(config, **changes), out / "whole"))
+        phases.append(Phase(utterances, whole.trainer(config), out / "whole"))
     if not config.specaugment.active:
         return phases
     return [

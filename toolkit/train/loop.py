@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
 from toolkit.train.observer import Epochwise, Observer
 from toolkit.train.prefetch import prefetched
-from toolkit.train.schedule import exponential_rate
+from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class Trainer:
         strategy: Strategy | None = None,
         progress: Progress | None = None,
         observer: Observer | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         """Prepare, on `device`, to train or to go on.
 
@@ -72,6 +73,8 @@ class Trainer:
           strategy: data-parallel method; one process by default.
           progress: told from time to time how many steps of all are done.
           observer: what is done beside the steps; by default what `Epochwise` does.
+          schedule: the learning rate of every step; by default it decays exponentially from the
+            first step to the last.
         """
         self._device = torch.device(device)
         self._model = model.to(self._device)
@@ -82,6 +85,7 @@ class Trainer:
         self._valid = valid
         self._strategy = SingleProcess() if strategy is None else strategy
         self._observer = Epochwise() if observer is None else observer
+        self._schedule = self._decay if schedule is None else schedule
         self._rank, self._ranks = self._strategy.part()
         self._bf16 = config.bf16(self._device)
         self._optimizer = make_optimizer(model, config)
@@ -294,10 +298,13 @@ class Trainer:
         return _means(self._sums)
 
     def _rate(self, step: int) -> float:
+        return self._schedule(self._epoch, step, self._steps)
+
+    def _decay(self, epoch: int, step: int, steps: Sequence[int]) -> float:
         config = self._config
         return exponential_rate(
-            sum(self._steps[: self._epoch]) + step,
-            sum(self._steps),
+            sum(steps[:epoch]) + step,
+            sum(steps),
             config.initial_rate,
             config.final_rate,
             config.warmup_steps,

@@ -16,6 +16,7 @@ from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
 from toolkit.train.objectives import Objective
+from toolkit.train.schedule import Schedule
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class Phase:
     """Its epochs and learning rates."""
     out: Path
     """Folder of this phase alone."""
+    schedule: Schedule | None = None
+    """Its learning rate; by default that of `config`."""
 
 
 class Phases:
@@ -86,6 +89,7 @@ class Phases:
                 valid=self._valid,
                 strategy=self._strategy,
                 progress=self._shifted(sum(steps[:number]), sum(steps)),
+                schedule=phase.schedule,
             )
             self._trainers.append(trainer)
             record = trainer.run()

@@ -13,7 +13,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralScorer
 from toolkit.stages.ranks import once
-from toolkit.train.corpus import Alignments
+from toolkit.train.corpus import Alignments, Features
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.monitor import Progress
 from toolkit.train.windows import OFFSETS
@@ -32,6 +32,7 @@ def train_with_realignment(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     copies: Path | None = None,
+    valid: tuple[Features, Alignments] | None = None,
 ) -> dict[str, float]:
     """Train a low-rate model, then `align.rounds` times align with it and train anew.
 
@@ -52,6 +53,7 @@ def train_with_realignment(
       device: where to train.
       progress: told (steps done, steps) of each training.
       copies: the feature store of augmented copies, which get the targets of their originals.
+      valid: held-out features and alignments; by default training utterances are set aside.
 
     Returns:
       Headline numbers of the last training.
@@ -68,6 +70,7 @@ def train_with_realignment(
             folder,
             device,
             progress,
+            valid,
         )
         if number < align.rounds:
 

@@ -1,5 +1,10 @@
 """Learning rates as pure functions of the step."""
 
+from collections.abc import Callable, Sequence
+
+Schedule = Callable[[int, int, Sequence[int]], float]
+"""Called as schedule(epoch from 0, step in it from 0, steps of every epoch)."""
+
 
 def exponential_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
     """Give the learning rate of a step: linear warm-up, then exponential decay (C7).

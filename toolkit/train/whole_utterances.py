@@ -1,12 +1,13 @@
 """Shuffled whole utterances: the data of cross entropy's last epochs (C7)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from toolkit.train.batch import Batch
+from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Utterance
 from toolkit.train.prefetch import prefetched
 from toolkit.train.utterances import grouped
@@ -42,6 +43,17 @@ class WholeUtteranceConfig:
         for name in ("initial_rate", "final_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+
+    def trainer(self, config: TrainerConfig) -> TrainerConfig:
+        """Give the settings of these epochs after those on chunks, whose settings are given."""
+        return replace(
+            config,
+            epochs=self.epochs,
+            average_epochs=min(config.average_epochs, self.epochs),
+            initial_rate=self.initial_rate,
+            final_rate=self.final_rate,
+            warmup_steps=0,
+        )
 
 
 class ShuffledUtterances:
@@ -89,35 +101,51 @@ class ShuffledUtterances:
         needed = sorted({i for i, _ in mine})
         loaded = (self._windows.stacked(windows[i], epoch % OFFSETS) for i in needed)
         for i, window in zip(needed, prefetched(loaded, depth=1), strict=True):
-            yield from (self._batch(window, group) for other, group in mine if other == i)
+            yield from (
+                utterance_batch(window, group, self._lookahead)
+                for other, group in mine
+                if other == i
+            )
 
     def _groups(self, epoch: int, index: int, window: list[Utterance]) -> list[np.ndarray]:
         """Share a window's utterances out: batches of [N, 3] utterance, first frame, frames."""
         chance = np.random.default_rng([self._seed, epoch, index])
-        rows = chance.permutation(self._rows(low_rate_lengths(window, epoch % OFFSETS)))
+        lengths = low_rate_lengths(window, epoch % OFFSETS)
+        rows = chance.permutation(utterance_rows(lengths, self._config.max_frames))
         before = np.cumsum(rows[:, 2]) - rows[:, 2]
         stretch = before // (SORTED_BATCHES * self._config.batch_frames)
         rows = rows[np.lexsort((-rows[:, 2], stretch))]
         groups = grouped(rows[:, 2].tolist(), self._config.batch_frames)
         return [rows[groups[i]] for i in chance.permutation(len(groups))]
 
-    def _rows(self, lengths: np.ndarray) -> np.ndarray:
-        """List whole utterances and the pieces of too long ones."""
-        parts = -(-lengths // self._config.max_frames)
-        size = -(-lengths // np.maximum(parts, 1))
-        found = pieces(lengths, np.maximum(size, 1))
-        left = lengths[found[:, 0]] - found[:, 1]
-        return np.column_stack([found, np.minimum(left, size[found[:, 0]])])
 
-    def _batch(self, window: Stacked, group: np.ndarray) -> Batch:
-        utterance, start, length = torch.from_numpy(group).unbind(1)
-        longest = int(length.max())
-        inputs, targets = window.cut(utterance, start, 0, longest, self._lookahead)
-        return Batch(
-            ids=[window.names[u] for u in utterance.tolist()],
-            inputs=inputs,
-            targets=targets,
-            weights=(torch.arange(longest) < length[:, None]).float(),
-            lengths=length.clone(),
-            frames=int(length.sum()),
-        )
+def utterance_rows(lengths: np.ndarray, max_frames: int) -> np.ndarray:
+    """List whole utterances and the pieces of too long ones: [rows, 3].
+
+    Args:
+      lengths: [U] low-rate frames.
+      max_frames: above which an utterance is cut.
+
+    Returns:
+      Index of the utterance, first frame in it, frames.
+    """
+    parts = -(-lengths // max_frames)
+    size = -(-lengths // np.maximum(parts, 1))
+    found = pieces(lengths, np.maximum(size, 1))
+    left = lengths[found[:, 0]] - found[:, 1]
+    return np.column_stack([found, np.minimum(left, size[found[:, 0]])])
+
+
+def utterance_batch(window: Stacked, group: np.ndarray, lookahead: int) -> Batch:
+    """Make a batch of some of a window's `utterance_rows`: [N, 3]."""
+    utterance, start, length = torch.from_numpy(group).unbind(1)
+    longest = int(length.max())
+    inputs, rows = window.cut(utterance, start, 0, longest, lookahead)
+    return window.batch(
+        rows,
+        ids=[window.names[u] for u in utterance.tolist()],
+        inputs=inputs,
+        weights=(torch.arange(longest) < length[:, None]).float(),
+        lengths=length.clone(),
+        frames=int(length.sum()),
+    )

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from toolkit.features.lfr import LOW_RATE_FACTOR, centre, stack
+from toolkit.train.batch import Batch
 from toolkit.train.corpus import Corpus, Utterance
 
 OFFSETS = LOW_RATE_FACTOR
@@ -43,14 +45,18 @@ class Stacked:
 
         Returns:
           inputs: [N, before + after + lookahead, D] float32.
-          targets: [N, before + after] int64.
+          rows: [N, before + after] int64, the frames that targets are wanted of.
         """
         first = torch.from_numpy(self.first)[utterance]
         last = torch.from_numpy(self.length)[utterance] - 1
         wanted = start[:, None] + torch.arange(-before, after + lookahead)
         rows = first[:, None] + wanted.clamp(min=0).minimum(last[:, None])
         inputs = self.inputs.index_select(0, rows.view(-1)).view(*rows.shape, -1)
-        return inputs.float(), self.targets[rows[:, : before + after]].long()
+        return inputs.float(), rows[:, : before + after]
+
+    def batch(self, rows: Tensor, **given: Any) -> Batch:
+        """Make a batch with the targets of `rows` [N, T]; its other fields are given."""
+        return Batch(targets=self.targets[rows].long(), **given)
 
 
 class Windows:
