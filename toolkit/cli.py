@@ -12,8 +12,20 @@ import click
 from toolkit import __version__
 from toolkit.errors import ToolkitError
 
-COMMANDS = ("align", "bench", "doctor", "hmm", "pipeline", "report", "score", "ssl", "transcribe")
-"""Each is defined, under this name, in the module of this name in `toolkit/commands`."""
+COMMANDS = (
+    "align",
+    "bench",
+    "doctor",
+    "hmm",
+    "kaldi",
+    "new-corpus",
+    "pipeline",
+    "report",
+    "score",
+    "ssl",
+    "transcribe",
+)
+"""Each is defined in the module of this name in `toolkit/commands`, where - is written _."""
 
 
 class _Commands(click.Group):
@@ -25,7 +37,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(f"toolkit.commands.{cmd_name}"), cmd_name)
+        module = cmd_name.replace("-", "_")
+        return getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -41,4 +54,9 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toolkit")
 def main() -> None:
-    """Speech recognition recipes: check the machine, score, transcribe, measure."""
+    """Speech recognition recipes: check the machine, score, transcribe, measure.
+
+    \b
+    Example:
+      toolkit transcribe --model exp/demo/final a.wav
+    """

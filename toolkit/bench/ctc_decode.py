@@ -161,7 +161,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-@click.command("ctc-decode", help=__doc__)
+@click.command("ctc-decode")
 @click.option("--words", default=50_000, show_default=True, help="Size of the dictionary.")
 @click.option("--utterances", default=6, show_default=True, help=f"Each of {FRAMES} frames.")
 @click.option(
@@ -172,7 +172,12 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
 def command(
     words: int, utterances: int, widths: tuple[int, ...], rounds: int, json_file: Path | None
 ) -> None:
-    """See the module."""
+    """Decode CTC posteriors with a dictionary: ours beside flashlight's lexicon decoder.
+
+    \b
+    Example:
+      toolkit bench ctc-decode --width 8 --width 64
+    """
     from rich.console import Console
     from rich.table import Table
 

@@ -116,7 +116,7 @@ class Task:
         )
 
 
-@click.command("ctc-sweep", help=__doc__)
+@click.command("ctc-sweep")
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--split", help="Which of the decoded splits; by default the first by name.")
 @click.option(
@@ -134,7 +134,14 @@ def command(
     jobs: int,
     json_file: Path | None,
 ) -> None:
-    """See the module; RUN is the directory of a CTC run."""
+    """Set beam width against time and accuracy, beside the paper's table (A31).
+
+    RUN is the directory of a CTC run.
+
+    \b
+    Example:
+      toolkit bench ctc-sweep exp/ctc-demo --split test --width 16 --width 256
+    """
     from rich.console import Console
 
     try:

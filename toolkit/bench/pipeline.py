@@ -69,7 +69,12 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
 @click.option("--rates", "rates_file", type=FILE, help="Write what `toolkit pipeline plan` reads.")
 @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
 def command(minutes: float, repeats: int, rates_file: Path | None, json_file: Path | None) -> None:
-    """Measure the data pipeline's steps on one core."""
+    """Measure the data pipeline's steps on one core.
+
+    \b
+    Example:
+      toolkit bench pipeline --minutes 2 --rates rates.json
+    """
     import json
 
     from toolkit.stages.files import write_atomically

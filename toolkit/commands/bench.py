@@ -3,6 +3,7 @@
 import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 
 import click
 
@@ -32,8 +33,10 @@ class _Benchmarks(click.Group):
             formatter.write_text(", ".join(self.list_commands(ctx)))
 
 
-def _table_command(name: str, module: object) -> click.Command:
-    @click.command(name, help=module.__doc__)
+def _table_command(name: str, module: ModuleType) -> click.Command:
+    example = f"\b\nExample:\n  toolkit bench {name} --json {name}.json"
+
+    @click.command(name, help=f"{module.__doc__}\n\n{example}")
     @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
     def run(json_file: Path | None) -> None:
         from toolkit.stages.files import write_atomically

@@ -53,6 +53,10 @@ def plan(
 
     Without --rates the steps' rates are measured now, which takes about a minute. Rates of target
     generation are of a CPU core unless --gpu-speed is given; with it, GPUs are used.
+
+    \b
+    Example:
+      toolkit pipeline plan --hours 7000 --nodes 8 --gpu-speed 400 --rates rates.json
     """
     from toolkit.pipeline.plan import Cluster
     from toolkit.pipeline.plan import plan as make_plan
@@ -94,6 +98,10 @@ def summary(
     """Show what became of steps: OUTPUTS are the prefixes that they wrote to, URLs or folders.
 
     The exit status is 1 when a step has partitions that are missing or set aside.
+
+    \b
+    Example:
+      toolkit pipeline summary lake/selected lake/features --page summary.html
     """
     from toolkit.pipeline.objects import ObjectStore, StoreConfig
     from toolkit.pipeline.summary import read_summary, summary_page, summary_text

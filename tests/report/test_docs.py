@@ -1,0 +1,132 @@
+"""The documentation against the code: names, links, commands, and the picture of the packages."""
+
+import ast
+import re
+import shlex
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import click
+import pytest
+
+from toolkit.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PACKAGES = sorted(p.parent.name for p in (ROOT / "toolkit").glob("*/__init__.py"))
+ids = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def defined(path):
+    """What a module defines at its top level."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign):
+            names.add(node.target.id)
+    return names
+
+
+def exists(dotted):
+    """Whether `toolkit.a.b.Name` or `toolkit.a.b` is a module, or a name in one."""
+    place = ROOT
+    for n, part in enumerate(parts := dotted.split(".")):
+        place = place / part
+        if place.with_suffix(".py").exists():
+            rest = parts[n + 1 :]
+            return not rest or (len(rest) == 1 and rest[0] in defined(place.with_suffix(".py")))
+        if not place.is_dir():
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_names_are_those_of_the_code(page):
+    text = page.read_text(encoding="utf-8")
+    for dotted in re.findall(r"`(toolkit(?:\.\w+)+)`", text):
+        assert exists(dotted), dotted
+    for path in re.findall(r"`((?:toolkit|recipes|docs|tests)/[\w/]+\.\w+)`", text):
+        assert "NAME" in path or (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_and_their_options_exist(page):
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    for line in "\n".join(blocks).splitlines():
+        words = shlex.split(line, comments=True)
+        if words and words[0].endswith("toolkit"):
+            check(words)
+    for typed in re.findall(r"`toolkit ([a-z][^`]*)`", text):
+        check(["toolkit", *typed.split()])
+
+
+def check(words):
+    command, rest = main, words[1:]
+    context = click.Context(main)
+    while isinstance(command, click.Group) and rest and rest[0] in command.list_commands(context):
+        command = command.get_command(context, rest.pop(0))
+    assert command is not main, words
+    known = {option for parameter in command.params for option in parameter.opts}
+    given = {word for word in rest if word.startswith("--") and word != "--help"}
+    assert given <= known, words
+
+
+def test_every_package_has_a_page_that_the_index_names():
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    for name in PACKAGES:
+        assert (ROOT / f"docs/packages/{name}.md").exists()
+        assert f"(packages/{name}.md)" in index
+
+
+def test_all_25_pains_have_an_answer():
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    assert sorted(map(int, re.findall(r"^\*\*(\d+)\. ", text, re.MULTILINE))) == [*range(1, 26)]
+
+
+def rows_of_the_picture():
+    """The row of each package, counted from the top."""
+    space = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.parse(ROOT / "docs/architecture.svg").getroot()
+    heights = {
+        float(box.get("y")): box for box in root.iter(f"{space}rect") if box.get("class") == "p"
+    }
+    rows = {}
+    for text in root.iter(f"{space}text"):
+        if text.get("class") == "t":
+            inside = [top for top in heights if top < float(text.get("y")) < top + 44]
+            if inside and text.text in PACKAGES:
+                rows[text.text] = sorted(heights).index(inside[0])
+    return rows
+
+
+def test_packages_import_only_what_stands_beside_or_below_them_in_the_picture():
+    rows = rows_of_the_picture()
+    assert sorted(rows) == PACKAGES
+    for path in sorted((ROOT / "toolkit").glob("*/*.py")):
+        own = path.parent.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolkit."):
+                other = node.module.split(".")[1]
+                if other in rows:
+                    assert rows[other] >= rows[own], f"{path.relative_to(ROOT)} imports {other}"
+
+
+def test_k2_is_imported_in_one_package():
+    for path in sorted((ROOT / "toolkit").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "k2" for name in names):
+                assert path.parent.name == "fsa", path

@@ -1,0 +1,290 @@
+import base64
+import io
+import json
+import random
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import soundfile
+from click.testing import CliRunner
+
+from toolkit import cli
+from toolkit.report.folder import ReportError
+from toolkit.report.run_page import ReportConfig, write_report
+
+SECTIONS = [
+    "results",
+    "stages",
+    "data",
+    "check",
+    "curves",
+    "tuning",
+    "confusions",
+    "utterances",
+    "provenance",
+]
+VOID = {"meta", "br", "img", "link", "input"}
+
+
+class Parsed(HTMLParser):
+    """Tags, attributes and text of a page; fails on tags that do not match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.sections, self.text = [], [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in VOID:
+            self.open.append(tag)
+        self.tags.append(tag)
+        self.attributes += attributes
+        self.sections += [value for name, value in attributes if (tag, name) == ("section", "id")]
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    @property
+    def fetched(self):
+        return [
+            value
+            for name, value in self.attributes
+            if name in ("src", "href", "action") and not value.startswith(("#", "data:"))
+        ]
+
+
+@pytest.fixture
+def page(finished, tmp_path):
+    problems = write_report(finished.root, tmp_path / "page.html")
+    assert problems == []
+    return (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_all_sections_are_there_and_nothing_is_fetched(page):
+    found = Parsed(page)
+    assert found.sections == SECTIONS
+    assert found.fetched == []
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_nothing_in_the_data_becomes_markup(page):
+    found = Parsed(page)
+    assert found.tags.count("script") == 1
+    assert not any(name.startswith("on") for name, _ in found.attributes)
+    assert not any(value == "x" for name, value in found.attributes if name == "src")
+    assert "alert(1)" in "".join(found.text)  # it is shown, as text
+
+
+def test_stages_are_shown_in_their_states(page):
+    pattern = r'<th scope="row">(\d+)</th>.*?<span class="state (\w+)">(.*?)</td>'
+    states = re.findall(pattern, page, re.DOTALL)
+    assert [(n, kind) for n, kind, _ in states] == [
+        ("2", "done"),
+        ("3", "stale"),
+        ("4", "failed"),
+        ("5", "begun"),
+    ]
+    told = dict((n, rest) for n, _, rest in states)
+    assert "input data/dev.jsonl was made anew by stage 2" in told["3"]
+    assert "no lexicon" in told["4"]
+    assert "Traceback" in told["4"]
+    assert "62 %" in told["5"]
+    assert "Prepare lexicon" in page  # the title of a stage without a marker, from the log
+
+
+def test_errors_are_marked_as_they_were_made(page):
+    assert '<del class="sub">cat</del> <ins class="sub">hat</ins>' in page
+    assert '<del class="gone">on</del>' in page
+    assert '<ins class="new">five</ins>' in page
+    counted = re.sub(r"<[^>]+>", " ", page)
+    assert "cat → hat" in counted
+
+
+def test_audio_and_spectrogram_can_be_decoded(page, finished):
+    sounds = re.findall(r'src="data:audio/flac;base64,([^"]+)"', page)
+    assert len(sounds) == 6  # three of the four utterances of each decoded split are wrong
+    lengths = []
+    for sound in sounds:
+        samples, rate = soundfile.read(io.BytesIO(base64.b64decode(sound)))
+        lengths.append(len(samples) / rate)
+        assert rate == 16000
+    assert sorted(set(lengths)) == [0.25, 0.5, 1.0]
+    image = base64.b64decode(re.search(r'src="data:image/png;base64,([^"]+)"', page)[1])
+    from matplotlib.image import imread
+
+    assert imread(io.BytesIO(image)).shape[0] == 96
+
+
+def test_the_size_is_bounded(finished, tmp_path):
+    wide = tmp_path / "wide.html"
+    write_report(finished.root, wide)
+    full = wide.stat().st_size
+    limit = full / 1e6 - 0.05
+    write_report(finished.root, tmp_path / "narrow.html", ReportConfig(max_mb=limit))
+    narrow = (tmp_path / "narrow.html").read_text(encoding="utf-8")
+    assert len(narrow.encode()) <= limit * 1e6 < full
+    assert "had no room" in narrow
+    assert Parsed(narrow).sections == SECTIONS
+
+
+@pytest.mark.parametrize("made", [(), ("data",), ("stages",), ("data", "decode"), ("histories",)])
+def test_an_unfinished_run_shows_what_is_there(made_up, tmp_path, made):
+    for part in made:
+        getattr(made_up, part)()
+    assert write_report(made_up.root, tmp_path / "page.html") == []
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    sections = Parsed(page).sections
+    wanted = {"data": "data", "stages": "stages", "decode": "results", "histories": "curves"}
+    assert {wanted[part] for part in made} <= set(sections)
+    if not made:
+        assert "Nothing has been finished yet" in page
+
+
+def test_what_an_unfinished_stage_has_made_is_shown(made_up, tmp_path):
+    made_up.write(
+        ".partial/17/lstm_ce/history.json",
+        '[{"epoch": 1, "loss": 2, "valid_loss": 2}, {"epoch": 2, "loss": 1, "valid_loss": 1}]',
+    )
+    write_report(made_up.root, tmp_path / "page.html")
+    assert "lstm_ce (unfinished): loss" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+DAMAGED = (
+    "stages/02.json",
+    "check/report.json",
+    "check/excluded.tsv",
+    "data/dev.jsonl",
+    "data/splits.json",
+    "decode/mono/rows.json",
+    "decode/mono/grid.tsv",
+    "decode/mono/tuned.json",
+    "decode/mono/dev/text",
+    "mono/history.json",
+    "lstm/history.json",
+    "ctc/log.jsonl",
+    "stages/last_command.json",
+)
+
+
+@pytest.mark.parametrize("content", [b"", b"[1, 2", b'{"a": 1}', b"[[]]", b"\xff\x00 a b\n", b"5"])
+def test_damaged_files_never_stop_the_page(finished, tmp_path, content):
+    for name in DAMAGED:
+        (finished.root / name).write_bytes(content)
+    write_report(finished.root, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "stages" in Parsed(page).sections
+
+
+def _mutated(value, rng):
+    """Put something else in the place of one node of a JSON value."""
+    inside = list(value.items()) if isinstance(value, dict) else []
+    inside = list(enumerate(value)) if isinstance(value, list) else inside
+    if not inside or rng.random() < 0.2:
+        return rng.choice([None, 7, -1.5, "x", [], {}, [3], {"a": "b"}, True, "9" * 40])
+    key, chosen = rng.choice(inside)
+    value[key] = _mutated(chosen, rng)
+    return value
+
+
+def test_fields_of_other_types_never_stop_the_page(finished, tmp_path):
+    rng = random.Random(0)
+    names = [name for name in DAMAGED if name.endswith(".json")]
+    originals = {name: (finished.root / name).read_text(encoding="utf-8") for name in names}
+    for name in names * 6:
+        mutated = json.dumps(_mutated(json.loads(originals[name]), rng))
+        (finished.root / name).write_text(mutated, encoding="utf-8")
+        write_report(finished.root, tmp_path / "page.html", ReportConfig(utterances=0))
+        (finished.root / name).write_text(originals[name], encoding="utf-8")
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "provenance" in Parsed(page).sections, mutated
+
+
+def test_audio_that_is_gone_is_told_of(finished, tmp_path):
+    shutil.rmtree(finished.root / "corpus")
+    problems = write_report(finished.root, tmp_path / "page.html")
+    assert any("no such audio file" in problem for problem in problems)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<audio" not in page
+    assert "could not be read" in page
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ReportError, match="not a run directory"):
+        write_report(tmp_path, tmp_path / "page.html")
+    with pytest.raises(ReportError, match="not a folder"):
+        write_report(tmp_path / "nothing", tmp_path / "page.html")
+
+
+def test_the_command_writes_into_the_run_directory(finished):
+    result = CliRunner().invoke(cli.main, ["report", str(finished.root)])
+    assert result.exit_code == 0, result.output
+    assert (finished.root / "report.html").exists()
+    assert "report.html" in result.output
+
+
+def test_same_run_same_page(finished, tmp_path):
+    for name in ("a.html", "b.html"):
+        write_report(finished.root, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+WATCH = """<script>
+window.addEventListener("error", (e) => document.documentElement.setAttribute("broken", e.message));
+window.alert = () => document.documentElement.setAttribute("broken", "alert");
+</script>"""
+LOOK = """<script>
+document.querySelector(".picture").click();
+const done = () => {
+  const ready = [...document.querySelectorAll("audio")].filter((a) => a.duration > 0).length;
+  const root = document.documentElement;
+  root.setAttribute("players", ready);
+  root.setAttribute("overflow", root.scrollWidth - root.clientWidth);
+};
+setTimeout(done, 3000);
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_in_a_browser(page, tmp_path, width):
+    watched = tmp_path / "watched.html"
+    watched.write_text(
+        page.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{LOOK}</body>"),
+        encoding="utf-8",
+    )
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--window-size={width},2000", "--virtual-time-budget=6000"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", watched.as_uri()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    root = re.search(r"<html[^>]*>", result.stdout)[0]
+    assert "broken" not in root
+    assert 'players="6"' in root
+    assert 'overflow="0"' in root, "the page is wider than the screen"
+    assert re.findall(r'<section id="(\w+)"', result.stdout) == SECTIONS
+
+
+def test_spectrogram_shows_a_tone_where_it_is():
+    from matplotlib.image import imread
+
+    from toolkit.report.media import spectrogram
+
+    time = np.arange(16000) / 16000
+    samples = 0.5 * np.sin(2 * np.pi * 2000 * time) * (time > 0.5)
+    image = base64.b64decode(spectrogram(samples).partition(",")[2])
+    brightness = imread(io.BytesIO(image))[..., :3].sum(axis=2)
+    row, column = np.unravel_index(brightness.argmax(), brightness.shape)
+    assert abs(row - 96 * (1 - 2000 / 8000)) <= 1.5
+    assert column >= brightness.shape[1] // 2
+    assert brightness[:, : brightness.shape[1] // 3].max() < brightness.max() / 2

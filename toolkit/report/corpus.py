@@ -1,0 +1,207 @@
+"""The data of a run: sizes, durations, vocabulary."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toolkit.corpus.exclusions import read_exclusions
+from toolkit.report.folder import RunFolder
+from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
+
+BINS = 24
+"""Of the histogram of durations."""
+
+
+class Utterance(NamedTuple):
+    """An utterance of a manifest."""
+
+    seconds: float
+    speaker: str
+    text: str
+    line: int
+    """Offset of its line in the file, in bytes."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The utterances of a split that later stages use."""
+
+    name: str
+    path: Path
+    utterances: Mapping[str, Utterance]
+    excluded: int
+
+    @property
+    def hours(self) -> float:
+        """Of audio."""
+        return sum(utterance.seconds for utterance in self.utterances.values()) / 3600
+
+
+def read_splits(run: RunFolder) -> list[Split]:
+    """Return the splits: training first, then those for tuning and testing, then any others."""
+    purposes = run.json("data/splits.json")
+    purposes = purposes if isinstance(purposes, dict) else {}
+    named = [purposes.get("train", ""), *purposes.get("tune", []), *purposes.get("test", [])]
+    paths = {path.stem: path for path in run.find("data/*.jsonl")}
+    order = [name for name in named if name in paths]
+    order += sorted(paths.keys() - set(order))
+    return [_read_split(run, name, paths[name]) for name in order]
+
+
+def _read_split(run: RunFolder, name: str, path: Path) -> Split:
+    exclusions = run.root / "check/excluded.tsv"
+    out: set[tuple[str, int]] = set()
+    try:
+        out = read_exclusions(exclusions, name) if exclusions.exists() else out
+    except (OSError, ValueError, StopIteration) as error:
+        run.note(exclusions, error)
+    copies: Counter[str] = Counter()
+    utterances, excluded = {}, 0
+    for id, utterance in _lines(run, path):
+        copies[id] += 1
+        if (id, copies[id]) in out:
+            excluded += 1
+        else:
+            utterances[id] = utterance
+    return Split(name, path, utterances, excluded)
+
+
+def _lines(run: RunFolder, path: Path) -> Iterator[tuple[str, Utterance]]:
+    """Read the manifest as JSON alone: making cuts of all lines takes ten times as long."""
+    start = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                cut = json.loads(line)
+                said = cut["supervisions"][0]
+                text, speaker = said.get("text") or "", str(said.get("speaker") or "")
+                yield str(cut["id"]), Utterance(float(cut["duration"]), speaker, text, start)
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+                run.note(path, f"line {number}: {error}")
+            start += len(line)
+
+
+def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
+    """Return the sizes of the splits, with what the check says of words outside the lexicon."""
+    report = run.json("check/report.json") or {}
+    known = {row["split"]: row for row in report.get("splits", []) if "split" in row}
+    columns = ("utterances", "excluded", "speakers", "hours", "words", "different", "OOV")
+    rows = []
+    for split in splits:
+        texts = [utterance.text.split() for utterance in split.utterances.values()]
+        row = known.get(split.name, {})
+        tokens, oov = row.get("tokens") or 0, row.get("oov_tokens")
+        share = "" if oov is None or not tokens else f"{100 * oov / tokens:.2f} %"
+        rows.append(
+            Row(
+                [
+                    Cell(split.name),
+                    Cell(f"{len(split.utterances):,}"),
+                    Cell(f"{split.excluded:,}"),
+                    Cell(f"{len({u.speaker for u in split.utterances.values()}):,}"),
+                    Cell(f"{split.hours:,.2f}"),
+                    Cell(f"{sum(map(len, texts)):,}"),
+                    Cell(f"{len({word for words in texts for word in words}):,}"),
+                    Cell("-" if oov is None else f"{oov:,}", share),
+                ]
+            )
+        )
+    note = (
+        "Without the excluded utterances. OOV: words of the transcripts, excluded ones included, "
+        "that the lexicon lacked when the data were checked."
+    )
+    return Table("Splits", [Column("split"), *map(Column, columns)], rows, note)
+
+
+def duration_figures(splits: Sequence[Split]) -> str:
+    """Return a histogram of durations per split that has audio."""
+    return side_by_side(_histogram(split) for split in splits if split.hours)
+
+
+def _histogram(split: Split) -> str:
+    seconds = np.array([u.seconds for u in split.utterances.values()])
+    counts, edges = np.histogram(seconds, bins=BINS, range=(0.0, float(seconds.max()) or 1.0))
+    name = escape(split.name)
+    drawn = "".join(
+        f'<div class="{kind}">{_columns(counts, edges, width, name)}</div>'
+        for kind, width in (("wide", HALF[0]), ("narrow", NARROW[0]))
+    )
+    return (
+        f"<figure><h3>{name}</h3>{drawn}<figcaption>Durations: shortest {seconds.min():.1f} s, "
+        f"median {np.median(seconds):.1f} s, longest {seconds.max():.1f} s; {split.hours:.2f} h in "
+        "all.</figcaption></figure>"
+    )
+
+
+def _columns(counts: np.ndarray, edges: np.ndarray, width: float, name: str) -> str:
+    height, base, step = 150.0, 126.0, width / BINS
+    bars = "".join(
+        f'<rect class="column c0" x="{n * step + 0.8:.1f}" y="{base - h:.1f}" '
+        f'width="{step - 1.6:.1f}" height="{h:.1f}"><title>{a:.1f} to {b:.1f} s: {count:,} '
+        "utterances</title></rect>"
+        for n, (count, a, b) in enumerate(zip(counts, edges[:-1], edges[1:], strict=True))
+        if (h := 116.0 * count / counts.max()) > 0
+    )
+    ends = "".join(
+        f'<text class="tick" x="{width * share:g}" y="144" text-anchor="{anchor}">{value:.1f}'
+        f"{' s' if share == 1 else ''}</text>"
+        for share, anchor, value in zip(
+            (0, 0.5, 1), ("start", "middle", "end"), edges[[0, BINS // 2, BINS]], strict=True
+        )
+    )
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="Durations of {name}">'
+        f'{bars}<path class="axis" d="M0 {base:g}H{width:g}"/>{ends}</svg>'
+    )
+
+
+def language_tables(run: RunFolder) -> str:
+    """Return vocabulary, phones and perplexities as HTML."""
+    parts = [_vocabulary(run), _perplexities(run)]
+    return side_by_side(parts) if all(parts) else "".join(parts)
+
+
+def _vocabulary(run: RunFolder) -> str:
+    found: dict[str, Any] = {}
+    lang = run.json("lang/report.json")
+    if isinstance(lang, dict):
+        labels = {
+            "words": "words of the vocabulary",
+            "pronunciations": "pronunciations",
+            "guessed": "pronunciations guessed",
+            "not_guessed": "words left without one",
+            "phones": "phones",
+        }
+        found |= {labels[name]: lang[name] for name in labels if name in lang}
+    units = run.json("units/units.json")
+    if isinstance(units, dict) and isinstance(units.get("symbols"), list):
+        found["output units"] = len(units["symbols"])
+    words = run.text("words.txt")
+    if words is not None:
+        found["words of the dictionary"] = len(words.split())
+    for folder in ("lm", "rescoring"):
+        orders = (run.json(f"{folder}/report.json") or {}).get("ngrams") or []
+        for order, number in enumerate(orders, 1):
+            found[f"{folder}: {order}-grams"] = number
+    if not found:
+        return ""
+    rows = [Row([Cell(name), Cell(f"{number:,}")]) for name, number in found.items()]
+    return Table("Vocabulary and n-grams", [Column(""), Column("")], rows).html()
+
+
+def _perplexities(run: RunFolder) -> str:
+    rows = []
+    for folder in ("lm", "rescoring"):
+        for row in run.table(f"{folder}/perplexity.tsv"):
+            share = f"{100 * float(row['oov_rate']):.2f} %"
+            rows.append(
+                Row([Cell(folder), Cell(row["split"]), Cell(row["ppl"]), Cell(row["oov"], share)])
+            )
+    columns = [Column("model"), Column("split", text=True), Column("perplexity"), Column("OOV")]
+    return Table("Perplexities", columns, rows).html() if rows else ""

@@ -1,0 +1,247 @@
+"""Learning curves: likelihoods of GMMs, losses and error rates of networks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.report.chart import Chart, Series
+from toolkit.report.folder import RunFolder
+from toolkit.report.page import Cell, Column, Row, Table, figure, side_by_side
+from toolkit.stages.journal import duration
+from toolkit.train.errors import TrainingError
+from toolkit.train.runlog import RUN_LOG, Evaluated, RunLog, Sentences, Step, read_run_log
+
+HISTORIES = ("*/history.json", "*/*/history.json", "*/*/*/history.json")
+METRICS = {
+    "loss": "loss",
+    "accuracy": "frame accuracy in %",
+    "cross_entropy": "cross entropy",
+    "wer": "WER in %",
+    "cer": "CER in %",
+}
+"""Fields of a network's history that are drawn, each with its `valid_` twin."""
+SHARES = ("accuracy",)
+"""Those between 0 and 1."""
+SHOWN_SENTENCES = 6
+
+Rows = Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a training has written after each of its iterations or epochs."""
+
+    name: str
+    rows: Rows
+    unfinished: bool = False
+    logged: bool = False
+    """A run log beside it tells more."""
+
+    @property
+    def gaussians(self) -> bool:
+        """Whether it is that of GMMs."""
+        return "log_likelihood_per_frame" in self.rows[0]
+
+    @property
+    def title(self) -> str:
+        """Of its figures."""
+        return f"{self.name} (unfinished)" if self.unfinished else self.name
+
+
+def read_histories(run: RunFolder) -> list[History]:
+    """Return the histories in the order in which they were begun."""
+    found: dict[str, tuple[float, History]] = {}
+    for path in (path for pattern in HISTORIES for path in run.find(pattern)):
+        rows = run.json(path)
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        name = run.name(path.parent)
+        if rows and name not in found:
+            unfinished = path.relative_to(run.root).parts[0] == ".partial"
+            logged = path.with_name(RUN_LOG).exists()
+            found[name] = path.stat().st_mtime, History(name, rows, unfinished, logged)
+    written: dict[str, float] = {}  # of a system: what lies inside it was written before it ended
+    for time, history in found.values():
+        system = history.name.partition("/")[0]
+        written[system] = max(time, written.get(system, 0.0))
+    histories = [history for _, history in found.values()]
+    return sorted(histories, key=lambda h: (written[h.name.partition("/")[0]], h.name))
+
+
+def gmm_figures(histories: Sequence[History]) -> str:
+    """Return log-likelihoods by iteration; each system has an axis of its own."""
+    charts = []
+    for history in (h for h in histories if h.gaussians):
+        values = [row["log_likelihood_per_frame"] for row in history.rows]
+        series = _series(history.rows, "log_likelihood_per_frame", "iteration", "")
+        last = history.rows[-1]
+        charts.append(
+            figure(
+                Chart(
+                    f"Log-likelihood of {history.name}",
+                    "iteration",
+                    "log-likelihood per frame",
+                    [series],
+                    x_range=(0.0, float(last["iteration"])),
+                    y_range=_margins(values),
+                    whole_x=True,
+                ),
+                history.title,
+                f"{values[-1]:.2f} at the end, {last.get('gaussians', 0):,} Gaussians.",
+            )
+        )
+    return side_by_side(charts) if charts else ""
+
+
+def network_figures(histories: Sequence[History]) -> str:
+    """Return losses and accuracies by epoch."""
+    charts = [
+        chart
+        for history in histories
+        if not history.gaussians and not history.logged
+        for chart in (_metric(history, metric) for metric in METRICS)
+        if chart
+    ]
+    return side_by_side(charts) if charts else ""
+
+
+def _metric(history: History, metric: str) -> str:
+    scale = 100.0 if metric in SHARES else 1.0
+    series = [
+        _series(history.rows, key, "epoch", name, scale, colour, dashed)
+        for key, name, colour, dashed in (
+            (metric, "training", 1, True),
+            (f"valid_{metric}", "validation", 0, False),
+        )
+        if any(key in row for row in history.rows)
+    ]
+    if not series or max(len(s.x) for s in series) < 2:
+        return ""
+    values = [value for one in series for value in one.y]
+    last = float(history.rows[-1]["epoch"])
+    chart = Chart(
+        f"{METRICS[metric]} of {history.name}",
+        "epoch",
+        METRICS[metric],
+        series,
+        x_range=(0.0, last),
+        y_range=_margins(values),
+        whole_x=True,
+    )
+    return figure(chart, f"{history.title}: {METRICS[metric].removesuffix(' in %')}")
+
+
+def _series(
+    rows: Rows,
+    key: str,
+    count: str,
+    name: str,
+    scale: float = 1.0,
+    colour: int = 0,
+    dashed: bool = False,
+) -> Series:
+    points = [(float(row[count]), scale * float(row[key])) for row in rows if key in row]
+    points = [(x, y) for x, y in points if np.isfinite(y)]
+    titles = [f"{count} {x:g}: {y:.4g}" for x, y in points]
+    x, y = zip(*points, strict=True) if points else ((), ())
+    return Series(name, x, y, colour, dashed=dashed, markers=True, titles=titles)
+
+
+def _margins(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis that need not begin with 0."""
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def network_table(histories: Sequence[History]) -> str:
+    """Return how long the networks were trained, how fast, and how much they waited for data."""
+    rows = []
+    for history in (h for h in histories if not h.gaussians):
+        epochs = [row for row in history.rows if "seconds" in row]
+        if not epochs:
+            continue
+        seconds = sum(row["seconds"] for row in epochs)
+        frames = sum(row["seconds"] * row.get("frames_per_second", 0.0) for row in epochs)
+        waited = sum(row["seconds"] * row.get("data_wait", 0.0) for row in epochs)
+        rows.append(
+            Row(
+                [
+                    Cell(history.title),
+                    Cell(f"{len(epochs)}"),
+                    Cell(duration(seconds)),
+                    Cell(f"{frames / max(seconds, 1e-9):,.0f}"),
+                    Cell(f"{100 * waited / max(seconds, 1e-9):.1f} %"),
+                    Cell(f"{epochs[0].get('rate', 0):.2g} to {epochs[-1].get('rate', 0):.2g}"),
+                ]
+            )
+        )
+    heads = ("epochs", "training time", "frames per second", "waiting for data", "learning rate")
+    columns = [Column("network"), *map(Column, heads)]
+    return Table("Trainings", columns, rows).html() if rows else ""
+
+
+def ctc_parts(run: RunFolder) -> str:
+    """Return loss, error rates and recognised sentences over time of trainings with a run log."""
+    parts = []
+    for path in run.find(f"*/{RUN_LOG}"):
+        try:
+            log = read_run_log(path)
+        except TrainingError as error:
+            run.note(path, str(error))
+            continue
+        parts += [_losses(run, log), _rates(run, log), _sentences(run, log)]
+    return side_by_side(parts[:2]) + "".join(parts[2:]) if any(parts) else ""
+
+
+def _losses(run: RunFolder, log: RunLog) -> str:
+    steps = log.of(Step)
+    if len(steps) < 2:
+        return ""
+    evaluated = log.of(Evaluated)
+    width = max(1, len(steps) // 20)
+    smooth = np.convolve([step.loss for step in steps], np.full(width, 1 / width), mode="valid")
+    minutes = [step.seconds / 60 for step in steps][width - 1 :]
+    series = [
+        Series("training, smoothed", minutes, smooth.tolist(), 1, dashed=True),
+        Series(
+            "validation",
+            [event.seconds / 60 for event in evaluated],
+            [event.loss for event in evaluated],
+            0,
+            markers=True,
+        ),
+    ]
+    chart = Chart("CTC loss over time", "minutes", "loss per utterance", series)
+    return figure(chart, f"{run.name(log.path.parent)}: loss over time")
+
+
+def _rates(run: RunFolder, log: RunLog) -> str:
+    evaluated = log.of(Evaluated)
+    if not evaluated:
+        return ""
+    minutes = [event.seconds / 60 for event in evaluated]
+    series = [
+        Series(name.upper(), minutes, [getattr(e, name) for e in evaluated], n, markers=True)
+        for n, name in enumerate(("wer", "cer"))
+    ]
+    chart = Chart("Error rates over time", "minutes", "% of the validation data", series)
+    caption = "Without dictionary and language model; the CER with the paper's denominator (A25)."
+    return figure(chart, f"{run.name(log.path.parent)}: error rates over time", caption)
+
+
+def _sentences(run: RunFolder, log: RunLog) -> str:
+    events = [event for event in log.of(Sentences) if event.references]
+    if not events:
+        return ""
+    chosen = {round(n * (len(events) - 1) / (SHOWN_SENTENCES - 1)) for n in range(SHOWN_SENTENCES)}
+    rows = "".join(
+        f"<dt>{escape(duration(events[n].seconds))}</dt><dd>{escape(str(events[n].references[0]))}"
+        f"<br><b>{escape(str(events[n].hypotheses[0]))}</b></dd>"
+        for n in sorted(chosen)
+        if events[n].hypotheses
+    )
+    title = f"{run.name(Path(log.path).parent)}: training sentences, said and recognised"
+    return f'<div class="box"><h3>{escape(title)}</h3><dl class="words">{rows}</dl></div>'

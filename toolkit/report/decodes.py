@@ -1,0 +1,89 @@
+"""What was recognised in a run, aligned with what was said."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.report.corpus import Split
+from toolkit.report.folder import RunFolder
+from toolkit.score.read import read_transcripts
+from toolkit.score.wer import Score, UtteranceScore, score
+
+DEPTHS = ("decode/*/*/text", "decode/*/*/*/text")
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One system's hypotheses of one split."""
+
+    name: str
+    """The folder below `decode/`, such as `lstm_ce` or `ctc/greedy`."""
+    split: str
+    score: Score
+    folder: Path
+    """Of its files."""
+
+    @cached_property
+    def by_id(self) -> Mapping[str, UtteranceScore]:
+        """The utterances by id."""
+        return {utterance.id: utterance for utterance in self.score.utterances}
+
+
+def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
+    """Score all hypotheses anew, in the order in which they were written."""
+    known = {split.name: split for split in splits}
+    found: dict[tuple[str, str], tuple[float, Decode]] = {}
+    for path in (path for pattern in DEPTHS for path in run.find(pattern)):
+        split = known.get(path.parent.name)
+        name = run.name(path.parent.parent).removeprefix("decode/")
+        if split is None or (name, split.name) in found:
+            continue
+        try:
+            own = _score(split, path)
+        except ToolkitError as error:
+            run.note(path, error)
+            continue
+        found[name, split.name] = path.stat().st_mtime, Decode(name, split.name, own, path.parent)
+    return [decode for _, decode in sorted(found.values(), key=lambda item: item[0])]
+
+
+def _score(split: Split, path: Path) -> Score:
+    hypotheses = read_transcripts(path, "text").texts
+    references = {name: u.text for name, u in split.utterances.items() if u.text}
+    speakers = {name: split.utterances[name].speaker for name in references}
+    return score(references, hypotheses, speakers=speakers)
+
+
+def worst(decode: Decode, number: int) -> Iterator[UtteranceScore]:
+    """Yield the utterances with the most errors, those with the higher rate first among equals."""
+    wrong = [utterance for utterance in decode.score.utterances if utterance.errors]
+    wrong.sort(key=lambda u: (-u.errors, -u.errors / max(1, u.ref_units), u.id))
+    yield from wrong[:number]
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """How often which words were taken for which, the most frequent first, ties by name."""
+
+    substitutions: Sequence[tuple[str, int]]
+    """Of "said -> recognised"."""
+    deletions: Sequence[tuple[str, int]]
+    insertions: Sequence[tuple[str, int]]
+
+
+def confusions(score: Score, number: int) -> Confusions:
+    """Count the errors of a score; `number` of each kind are returned."""
+    kinds: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
+    for utterance in score.utterances:
+        for ref, hyp in utterance.pairs:
+            if ref is None:
+                kinds[2][hyp or ""] += 1
+            elif hyp is None:
+                kinds[1][ref] += 1
+            elif ref != hyp:
+                kinds[0][f"{ref} → {hyp}"] += 1
+    ordered = [sorted(kind.items(), key=lambda item: (-item[1], item[0])) for kind in kinds]
+    return Confusions(*(kind[:number] for kind in ordered))

@@ -1,0 +1,221 @@
+"""The errors of a split: its worst utterances to read, hear and see, and its confusions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from toolkit.align.ctm import CtmEntry, CtmError, read_ctm
+from toolkit.report.corpus import Split
+from toolkit.report.decodes import Decode, confusions, worst
+from toolkit.report.folder import RunFolder
+from toolkit.report.media import Clip
+from toolkit.report.page import Cell, Column, Row, Table
+from toolkit.score.align import Pair
+from toolkit.score.wer import UtteranceScore
+
+MOST_WORDS = 250
+"""Words of an alignment that are shown."""
+MOST_CONFUSIONS = 15
+MOST_SPEAKERS = 12
+KEY = (
+    '<ul class="key"><li><del class="sub">said</del> <ins class="sub">recognised</ins> '
+    'substitution</li><li><del class="gone">said</del> deletion</li>'
+    '<li><ins class="new">recognised</ins> insertion</li></ul>'
+)
+
+
+class Budget:
+    """Bytes that may still be added to the page."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.refused = left, 0
+
+    def take(self, text: str) -> str:
+        """Return the text if there is room for it, else nothing."""
+        size = len(text.encode())
+        if size > self.left:
+            self.refused += 1
+            return ""
+        self.left -= size
+        return text
+
+
+@dataclass(frozen=True)
+class SplitErrors:
+    """A split with the systems that were tried on it."""
+
+    split: Split
+    decodes: Sequence[Decode]
+    """In their order."""
+
+    @property
+    def shown(self) -> Decode:
+        """The system with the fewest errors."""
+        return min(self.decodes, key=lambda decode: decode.score.errors)
+
+
+def overview(errors: SplitErrors) -> str:
+    """Return confusions and speakers of the best system on a split."""
+    shown = errors.shown
+    found = confusions(shown.score, MOST_CONFUSIONS)
+    tables = [
+        _counts("Substitutions", found.substitutions),
+        _counts("Deletions", found.deletions),
+        _counts("Insertions", found.insertions),
+        _speakers(shown),
+    ]
+    name, split = escape(shown.name), escape(errors.split.name)
+    return f'<h3 class="over">{split}, by {name}</h3><div class="cards">{"".join(tables)}</div>'
+
+
+def _counts(title: str, counts: Sequence[tuple[str, int]]) -> str:
+    if not counts:
+        return ""
+    most = max(number for _, number in counts)
+    rows = "".join(
+        f'<li><span>{escape(words)}</span> <b>{number:,}</b><i class="bar" '
+        f'style="width:{100 * number / most:.0f}%"></i></li>'
+        for words, number in counts
+    )
+    return f'<div class="card"><h3>{title}</h3><ol class="counts">{rows}</ol></div>'
+
+
+def _speakers(decode: Decode) -> str:
+    scores = sorted(decode.score.by_speaker().items(), key=lambda item: (-item[1].percent, item[0]))
+    rows = [
+        Row([Cell(name or "-"), Cell(f"{s.percent:.2f}"), Cell(f"{s.errors:,}")])
+        for name, s in scores[:MOST_SPEAKERS]
+    ]
+    columns = [Column("speaker"), Column("WER %"), Column("errors")]
+    more = len(scores) - len(rows)
+    note = f"The worst of {len(scores):,}." if more > 0 else ""
+    return Table("Speakers", columns, rows, note).html() if len(scores) > 1 else ""
+
+
+def worst_utterances(
+    run: RunFolder,
+    errors: SplitErrors,
+    number: int,
+    budget: Budget,
+    clip: Callable[[Split, str], Clip | None],
+) -> str:
+    """Return cards of the utterances that the best system got most wrong.
+
+    Args:
+      run: for word times.
+      errors: the split.
+      number: of utterances.
+      budget: what does not fit is left out: first players, then alignments.
+      clip: gives the audio of an utterance, None where it cannot be read.
+    """
+    shown = errors.shown
+    times = _times(run, shown)
+    cards = []
+    for utterance in worst(shown, number):
+        text = budget.take(_texts(errors, utterance))
+        if not text:
+            continue
+        media = clip(errors.split, utterance.id)
+        player = (
+            budget.take(_player(media, times.get(utterance.id, []), utterance)) if media else ""
+        )
+        cards.append(
+            f'<article class="box utterance">{_head(errors, utterance)}{player}{text}</article>'
+        )
+    if not cards:
+        return ""
+    name, split = escape(shown.name), escape(errors.split.name)
+    return f'<h3 class="over">{split}, by {name}</h3>{"".join(cards)}'
+
+
+def _head(errors: SplitErrors, utterance: UtteranceScore) -> str:
+    own = errors.split.utterances[utterance.id]
+    speaker = f", speaker {escape(own.speaker)}" if own.speaker else ""
+    return (
+        f"<h4><code>{escape(utterance.id)}</code> <span>{own.seconds:.1f} s{speaker}; "
+        f"{_number(utterance.errors, 'error')} in {_number(utterance.ref_units, 'word')}"
+        "</span></h4>"
+    )
+
+
+def _texts(errors: SplitErrors, utterance: UtteranceScore) -> str:
+    """The alignments of all systems, the shown one first, the others folded away."""
+    shown = errors.shown
+    others = [
+        f"<dt>{escape(decode.name)} <small>{found.errors}</small></dt><dd>{alignment(found)}</dd>"
+        for decode in errors.decodes
+        if decode is not shown and (found := decode.by_id.get(utterance.id))
+    ]
+    said = " ".join(escape(ref) for ref, _ in utterance.pairs[:MOST_WORDS] if ref is not None)
+    text = (
+        f'<dl class="said"><dt>said</dt><dd>{said}</dd>'
+        f"<dt>{escape(shown.name)}</dt><dd>{alignment(utterance)}</dd></dl>"
+    )
+    if others:
+        number = _number(len(others), "other system")
+        inside = f'<dl class="said">{"".join(others)}</dl>'
+        text += f"<details><summary>{number}</summary>{inside}</details>"
+    return text
+
+
+def alignment(utterance: UtteranceScore) -> str:
+    """Return a hypothesis with its errors marked."""
+    words = " ".join(_pair(pair) for pair in utterance.pairs[:MOST_WORDS])
+    more = len(utterance.pairs) - MOST_WORDS
+    return words + (f" <small>and {more:,} more words</small>" if more > 0 else "")
+
+
+def _pair(pair: Pair) -> str:
+    ref, hyp = (None if word is None else escape(word) for word in pair)
+    if ref is None:
+        return f'<ins class="new">{hyp}</ins>'
+    if hyp is None:
+        return f'<del class="gone">{ref}</del>'
+    if ref != hyp:
+        return f'<del class="sub">{ref}</del> <ins class="sub">{hyp}</ins>'
+    return ref
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _times(run: RunFolder, decode: Decode) -> dict[str, list[CtmEntry]]:
+    """The recognised words' times by utterance, if the system has written them."""
+    path = decode.folder / "words.ctm"
+    if not path.exists():
+        return {}
+    times: dict[str, list[CtmEntry]] = {}
+    try:
+        for entry in read_ctm(path):
+            times.setdefault(entry.utterance, []).append(entry)
+    except CtmError as error:
+        run.note(path, error)
+    return times
+
+
+def _player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> str:
+    """A spectrogram with the words recognised below it, and the audio's controls."""
+    recognised = [pair for pair in utterance.pairs if pair[1] is not None]
+    words = ""
+    if len(recognised) == len(times):
+        words = "".join(
+            f'<span class="{_kind(pair)}" style="left:{100 * entry.start / clip.seconds:.2f}%;'
+            f'width:{100 * entry.duration / clip.seconds:.2f}%" title="{escape(entry.token)}: '
+            f'{entry.start:.2f} to {entry.end:.2f} s">{escape(entry.token)}</span>'
+            for pair, entry in zip(recognised, times, strict=True)
+        )
+        words = f'<div class="times" aria-hidden="true">{words}</div>'
+    name = escape(utterance.id)
+    return (
+        f'<div class="sound"><div class="picture"><img src="{clip.image}" alt="Spectrogram of '
+        f'{name}, 0 to 8 kHz, {clip.seconds:.1f} s"><i class="head"></i></div>{words}'
+        f'<audio controls preload="metadata" aria-label="Audio of {name}" src="{clip.audio}">'
+        "</audio></div>"
+    )
+
+
+def _kind(pair: Pair) -> str:
+    if pair[0] is None:
+        return "new"
+    return "right" if pair[0] == pair[1] else "sub"

@@ -1,0 +1,121 @@
+"""Audio and spectrograms as data URIs."""
+
+import base64
+import io
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from toolkit.features.audio import load_cut_audio
+
+RATE = 16000
+"""Hz, of the audio on the page."""
+WINDOW = 400
+"""Samples of a frame of the spectrogram: 25 ms."""
+COLUMNS, ROWS, LEVELS = 480, 96, 48
+"""Of the image: the most frames, frequency bands from 0 to 8 kHz, different colours."""
+RANGE_DB = 65.0
+"""At most, from the loudest to what is drawn as silence: the level that a tenth lies below."""
+PALETTE = (
+    (8, 7, 24),
+    (54, 20, 98),
+    (129, 37, 129),
+    (203, 62, 113),
+    (249, 120, 95),
+    (252, 239, 178),
+)
+"""From silence to the loudest; between them linear."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """An utterance to hear and to see."""
+
+    seconds: float
+    audio: str
+    """URI of FLAC, one channel."""
+    image: str
+    """URI of a PNG."""
+
+
+def read_clip(manifest: Path, line: int) -> Clip:
+    """Read the audio of an utterance.
+
+    Args:
+      manifest: a split's manifest.
+      line: where the utterance's line begins, in bytes.
+
+    Raises:
+      AudioError: the audio cannot be read.
+    """
+    from lhotse.serialization import deserialize_item
+
+    with open(manifest, "rb") as file:
+        file.seek(line)
+        cut = deserialize_item(json.loads(file.readline()))
+    samples = load_cut_audio(cut, RATE).numpy()
+    return Clip(len(samples) / RATE, flac(samples), spectrogram(samples))
+
+
+def flac(samples: np.ndarray) -> str:
+    """Compress samples [S] in [-1, 1] without loss of what 16 bits hold."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, RATE, format="FLAC", subtype="PCM_16")
+    return _uri("audio/flac", file.getvalue())
+
+
+def spectrogram(samples: np.ndarray) -> str:
+    """Draw the levels of samples [S]: time to the right, 0 Hz at the bottom, bright is loud."""
+    padded = np.pad(samples.astype(np.float64), (WINDOW // 2, WINDOW))
+    count = max(1, min(COLUMNS, len(samples) // 160))
+    starts = np.linspace(0, len(samples), count).astype(int)
+    frames = padded[starts[:, None] + np.arange(WINDOW)] * np.hanning(WINDOW)
+    power = np.abs(np.fft.rfft(frames, 2 * ROWS * 2, axis=1)[:, 1 : 2 * ROWS + 1]) ** 2
+    levels = 10 * np.log10(power.reshape(count, ROWS, 2).mean(axis=2) + 1e-10)
+    top = levels.max()
+    low = max(top - RANGE_DB, float(np.percentile(levels, 10)))
+    shares = np.clip((levels - low) / max(top - low, 1e-9), 0, 1)
+    return _uri(
+        "image/png", png(np.rint(shares * (LEVELS - 1)).astype(np.uint8).T[::-1], palette())
+    )
+
+
+def palette() -> np.ndarray:
+    """Return the colours [LEVELS, 3] from silence to the loudest."""
+    anchors = np.array(PALETTE)
+    places = np.linspace(0, len(anchors) - 1, LEVELS)
+    channels = [np.interp(places, np.arange(len(anchors)), anchors[:, c]) for c in range(3)]
+    return np.rint(np.stack(channels, axis=1)).astype(np.uint8)
+
+
+def png(pixels: np.ndarray, colours: np.ndarray) -> bytes:
+    """Write an image.
+
+    Args:
+      pixels: [height, width] uint8, numbers of colours.
+      colours: [K, 3] uint8.
+    """
+    height, width = pixels.shape
+    lines = np.hstack(
+        [np.zeros((height, 1), np.uint8), pixels]
+    )  # each begins with its filter: none
+    parts: Sequence[tuple[bytes, bytes]] = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", colours.tobytes()),
+        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+
+
+def _uri(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,251 @@
+"""One HTML page that needs nothing from outside: sections, tables and figures."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from toolkit.report.chart import Chart
+
+STYLE = Path(__file__).with_name("page.css")
+WIDE, NARROW, HALF = (1040.0, 330.0), (350.0, 290.0), (500.0, 330.0)
+"""Sizes of figures in pixels: across the page, across a phone, across half of a page."""
+FEW_COLUMNS = 6
+"""Tables of fewer columns are not drawn out over the whole page."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table's cell."""
+
+    text: str
+    detail: str = ""
+    """Small print behind it, such as a percentage."""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table's column."""
+
+    title: str
+    group: str = ""
+    """Neighbouring columns of one group have a heading in common."""
+    text: bool = False
+    """Aligned left."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table's row; its first cell names it, unless it is empty: then the row before does."""
+
+    cells: Sequence[Cell]
+    colour: int | None = None
+    """Number of the page's palette that marks the row's name."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    note: str = ""
+    published: bool = False
+    """All of it comes from a paper."""
+    remarks: Sequence[str] = ()
+    """Listed below the note."""
+
+    def html(self) -> str:
+        """Return it in a box that scrolls by itself where the screen is too narrow."""
+        mark = ' <span class="published">published</span>' if self.published else ""
+        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        body = "".join(map(self._row, self.rows))
+        remarks = "".join(f"<li>{escape(remark)}</li>" for remark in self.remarks)
+        below = f'<ul class="remarks">{remarks}</ul>' if remarks else ""
+        narrow = " class=few" if len(self.columns) < FEW_COLUMNS else ""
+        return (
+            f'<div class="table"><h3>{escape(self.title)}{mark}</h3><div class="scroll" '
+            f'tabindex="0" role="region" aria-label="{escape(self.title)}"><table{narrow}><thead>'
+            f"{self._groups()}<tr>{''.join(map(_heading, self.columns))}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div>{note}{below}</div>"
+        )
+
+    def print(self) -> None:
+        """Print it to standard output."""
+        from rich.console import Console
+        from rich.markup import escape as plain
+        from rich.table import Table as RichTable
+
+        console = Console()
+        if not console.is_terminal:
+            console.width = 120  # a log file has room
+        table = RichTable(title=plain(self.title), caption=plain(self.note))
+        for number, column in enumerate(self.columns):
+            left = number == 0 or column.text
+            name = " ".join(filter(None, [column.group.removesuffix(" at most"), column.title]))
+            table.add_column(plain(name), justify="left" if left else "right", no_wrap=True)
+        for row in self.rows:
+            cells = (
+                f"{cell.text} ({cell.detail})" if cell.detail else cell.text for cell in row.cells
+            )
+            table.add_row(*map(plain, cells))
+        console.print(table)
+
+    def _groups(self) -> str:
+        if not any(column.group for column in self.columns):
+            return ""
+        runs: list[list] = []
+        for column in self.columns:
+            if runs and runs[-1][0] == column.group:
+                runs[-1][1] += 1
+            else:
+                runs.append([column.group, 1])
+        cells = (
+            f'<th colspan="{span}"{" class=group" if group else ""}>{escape(group)}</th>'
+            for group, span in runs
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    def _row(self, row: Row) -> str:
+        swatch = "" if row.colour is None else f'<i class="swatch c{row.colour % 8}"></i>'
+        name, *cells = row.cells
+        inside = "".join(
+            _cell(cell, column, detailed)
+            for cell, column, detailed in zip(cells, self.columns[1:], self._detailed, strict=True)
+        )
+        first = f'<th scope="row">{swatch}{escape(name.text)}</th>' if name.text else "<th></th>"
+        return f"<tr{'' if name.text else ' class=more'}>{first}{inside}</tr>"
+
+    @property
+    def _detailed(self) -> list[bool]:
+        """Whether each column but the first has small print somewhere: then all make room."""
+        return [any(row.cells[n].detail for row in self.rows) for n in range(1, len(self.columns))]
+
+
+def _heading(column: Column) -> str:
+    left = " class=text" if column.text else ""
+    return f'<th scope="col"{left}>{escape(column.title)}</th>'
+
+
+def _cell(cell: Cell, column: Column, detailed: bool) -> str:
+    classes = ["text"] * column.text + ["best"] * cell.best
+    name = f' class="{" ".join(classes)}"' if classes else ""
+    detail = f"<small>{escape(cell.detail)}</small>" if detailed else ""
+    return f"<td{name}>{escape(cell.text)}{detail}</td>"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading of its own."""
+
+    name: str
+    """For links to it."""
+    title: str
+    lead: str = ""
+    """A sentence or two below the heading."""
+    parts: Sequence[str] = ()
+    """HTML."""
+
+
+@dataclass
+class Page:
+    """A page in the making."""
+
+    title: str
+    lead: str
+    sections: list[Section] = field(default_factory=list)
+    footer: str = ""
+    style: str = ""
+    """Of this kind of page, in addition to that of all."""
+    script: str = ""
+    """Run at the end; the page must be readable without it."""
+
+    def add(self, section: Section) -> None:
+        """Append a section that has something to show."""
+        if any(section.parts):
+            self.sections.append(section)
+
+    def html(self) -> str:
+        """Return the whole page."""
+        links = "".join(f'<a href="#{s.name}">{escape(s.title)}</a>' for s in self.sections)
+        body = "".join(map(_section, self.sections))
+        script = f"<script>{self.script}</script>" if self.script else ""
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<meta name="color-scheme" content="light dark">'
+            f"<title>{escape(self.title)}</title>"
+            f"<style>{STYLE.read_text(encoding='utf-8')}{self.style}</style></head><body>"
+            f"<header><h1>{escape(self.title)}</h1><p>{escape(self.lead)}</p>"
+            f'<nav aria-label="Contents">{links}</nav></header>'
+            f"<main>{body}</main><footer><p>{escape(self.footer)}</p></footer>{script}</body></html>\n"
+        )
+
+
+def _section(section: Section) -> str:
+    lead = f'<p class="lead">{escape(section.lead)}</p>' if section.lead else ""
+    inside = "".join(section.parts)
+    return f'<section id="{section.name}"><h2>{escape(section.title)}</h2>{lead}{inside}</section>'
+
+
+def figure(chart: Chart, title: str, caption: str = "", wide: bool = False, key: str = "") -> str:
+    """Return a chart with its title, the key of its series and a caption.
+
+    Args:
+      chart: what to draw.
+      title: above it.
+      caption: below it.
+      wide: across the page, otherwise across half of it; on a phone it is another drawing.
+      key: HTML that stands in the place of the key of the series.
+    """
+    names = {series.name: series for series in reversed(chart.series) if series.name}
+    names = dict(reversed(names.items()))
+    key = key or (legend((s.name, s.colour, s.dashed) for s in names.values()))
+    sizes = ("wide", WIDE if wide else HALF), ("narrow", NARROW)
+    drawn = "".join(f'<div class="{name}">{chart.svg(*size)}</div>' for name, size in sizes)
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure><h3>{escape(title)}</h3>{key}{drawn}{below}</figure>"
+
+
+def figures(charts: Sequence[Chart], names: Sequence[str], title: str, caption: str) -> str:
+    """Return charts of equal axes one above the other, each below its name."""
+    drawn = "".join(
+        f'<h4><i class="swatch c{n % 8}"></i>{escape(name)}</h4>'
+        f'<div class="wide">{chart.svg(WIDE[0], 150.0)}</div>'
+        f'<div class="narrow">{chart.svg(NARROW[0], 150.0)}</div>'
+        for n, (chart, name) in enumerate(zip(charts, names, strict=True))
+    )
+    below = f"<figcaption>{escape(caption)}</figcaption>"
+    return f"<figure><h3>{escape(title)}</h3>{drawn}{below}</figure>"
+
+
+def legend(entries: Iterable[tuple[str, int, bool]]) -> str:
+    """Return the key of (name, colour, dashed) lines, nothing for a single one."""
+    entries = list(entries)
+    if len(entries) < 2:
+        return ""
+    items = "".join(
+        f'<li><i class="stroke c{colour % 8}{" dashed" * dashed}"></i>{escape(name)}</li>'
+        for name, colour, dashed in entries
+    )
+    return f'<ul class="key">{items}</ul>'
+
+
+def side_by_side(parts: Iterable[str]) -> str:
+    """Return figures in two columns, or below one another on a phone."""
+    return f'<div class="grid">{"".join(parts)}</div>'
+
+
+def comma_separated(rows: Iterable[Mapping[str, object]]) -> str:
+    """Return a CSV file's text: the first row's keys as its head; None is an empty field."""
+    rows = list(rows)
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()

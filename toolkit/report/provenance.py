@@ -1,0 +1,76 @@
+"""By which commands, versions and settings a run came about, and the end of its log."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from toolkit.report.folder import RunFolder
+from toolkit.report.page import Cell, Column, Row, Table
+from toolkit.report.stages import StageView
+
+LOG_LINES = 60
+MOST_SETTINGS = 30_000
+"""Characters of the settings that are shown."""
+
+
+def commands_table(stages: Sequence[StageView]) -> Table | None:
+    """Return which stages each command, commit and set of versions made."""
+    told = [(_made_by(stage), stage.number) for stage in stages if stage.marker]
+    if not told:
+        return None
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for made_by, number in told:
+        found.setdefault(made_by, []).append(number)
+    rows = [
+        Row([Cell(_ranges(numbers)), Cell(command), Cell(commit), Cell(versions)])
+        for (command, commit, versions), numbers in found.items()
+    ]
+    columns = [Column("stages"), *(Column(n, text=True) for n in ("command", "commit", "versions"))]
+    return Table("Commands and versions", columns, rows)
+
+
+def _made_by(stage: StageView) -> tuple[str, str, str]:
+    marker = stage.marker
+    commit = str(marker.git.get("commit") or "unknown")[:12]
+    commit += " with changes" if marker.git.get("dirty") else ""
+    versions = ", ".join(f"{n} {v}" for n, v in marker.versions.items() if v)
+    return marker.command, commit, versions
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write numbers shortly: 1-3, 5."""
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
+    ]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def settings(stages: Sequence[StageView]) -> str:
+    """Return the settings that the stages have read, folded away."""
+    sections: dict[str, Any] = {}
+    for stage in stages:
+        sections |= stage.marker.parameters if stage.marker else {}
+    text = json.dumps(sections, indent=1, ensure_ascii=False)
+    if len(text) > MOST_SETTINGS:
+        text = text[:MOST_SETTINGS] + "\n..."
+    return _folded("Settings that the stages have read", text) if sections else ""
+
+
+def log_end(run: RunFolder) -> str:
+    """Return the last lines of the log, folded away."""
+    lines = (run.text("log.txt") or "").splitlines()[-LOG_LINES:]
+    return _folded(f"The last {len(lines)} lines of log.txt", "\n".join(lines)) if lines else ""
+
+
+def problems(run: RunFolder) -> str:
+    """Return which files could not be read."""
+    lines = "\n".join(dict.fromkeys(run.problems))
+    return _folded(f"{len(run.problems)} things could not be read", lines) if lines else ""
+
+
+def _folded(title: str, text: str) -> str:
+    inside = f'<pre tabindex="0">{escape(text)}</pre>'
+    return f"<details><summary>{escape(title)}</summary>{inside}</details>"

@@ -1,0 +1,203 @@
+"""Word error rates of all systems and splits with their intervals, and how scales were tuned."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from toolkit.report.chart import linear_ticks
+from toolkit.report.folder import RunFolder
+from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
+from toolkit.report.stages import StageView
+from toolkit.score.results import Result, ResultsError, read_results
+
+LETTER = 7.3
+"""Pixels that a letter of a name takes."""
+
+
+def read_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
+    """Return the rows of `decode/*/rows.json`, in the stages' order, and of `results.json`.
+
+    The former are there before the recipe's end, and newer when a stage ran again.
+    """
+    made = [name for stage in stages if stage.marker for name in stage.marker.outputs]
+    order = {f"{name}/rows.json": n for n, name in enumerate(made)}
+    paths = run.find("decode/*/rows.json")
+    paths.sort(key=lambda path: order.get(run.name(path), len(order)))
+    rows: dict[tuple[str, str, str], Result] = {}
+    for path in [*paths, run.root / "results.json"]:
+        try:
+            for row in read_results(path):
+                rows.setdefault(row.key, row)
+        except ResultsError as error:
+            run.note(path, error)
+    return list(rows.values())
+
+
+def splits_of(rows: Sequence[Result]) -> list[str]:
+    """Return the splits in the order of their rows."""
+    return list(dict.fromkeys(row.split for row in rows))
+
+
+def best_of(rows: Sequence[Result]) -> dict[str, Result]:
+    """Return the row with the lowest WER of each split."""
+    return {
+        split: min((row for row in rows if row.split == split), key=lambda row: row.wer)
+        for split in splits_of(rows)
+    }
+
+
+def error_table(rows: Sequence[Result]) -> Table:
+    """Return WER with interval and CER: a row per system and language model."""
+    splits, best = splits_of(rows), best_of(rows)
+    found = {row.key: row for row in rows}
+    names = list(dict.fromkeys((row.system, row.lm) for row in rows))
+    table = []
+    for n, (system, lm) in enumerate(names):
+        cells = [Cell(system), Cell(lm)]
+        for split in splits:
+            row = found.get((system, split, lm))
+            if row is None:
+                cells += [Cell("-"), Cell("-")]
+                continue
+            first = row.wer == best[split].wer
+            cells += [Cell(f"{row.wer:.2f}", row.interval, best=first), Cell(f"{row.cer:.2f}")]
+        table.append(Row(cells, n))
+    columns = [Column("system"), Column("LM", text=True)]
+    for split in splits:
+        columns += [Column("WER %, 95 % interval", split), Column("CER %", split)]
+    note = "In bold: the lowest of each split. What is tuned on a split is flattered there."
+    return Table("Error rates", columns, table, note)
+
+
+def detail_table(rows: Sequence[Result]) -> str:
+    """Return the kinds of errors and the cost of decoding, folded away."""
+    heads = ("WER %", "insertions", "deletions", "substitutions", "words", "real-time factor")
+    columns = [Column("system"), Column("LM", text=True), Column("split", text=True)]
+    table = [
+        Row(
+            [
+                Cell(row.system),
+                Cell(row.lm),
+                Cell(row.split),
+                Cell(f"{row.wer:.2f}"),
+                Cell(f"{row.insertions:,}"),
+                Cell(f"{row.deletions:,}"),
+                Cell(f"{row.substitutions:,}"),
+                Cell(f"{row.ref_words:,}"),
+                Cell(f"{row.rtf:.4f}"),
+            ]
+        )
+        for row in rows
+    ]
+    note = "Real-time factor: processor seconds of decoding per second of audio."
+    html = Table("Kinds of errors, cost", [*columns, *map(Column, heads)], table, note).html()
+    return f"<details><summary>Kinds of errors, cost of decoding</summary>{html}</details>"
+
+
+def interval_figures(rows: Sequence[Result]) -> str:
+    """Return, for each split, the systems' WERs as points with their confidence intervals."""
+    return side_by_side(
+        f"<figure><h3>{escape(split)}: WER in % with 95 % interval</h3>"
+        f'<div class="wide">{_intervals(chosen, HALF[0])}</div>'
+        f'<div class="narrow">{_intervals(chosen, NARROW[0])}</div></figure>'
+        for split in splits_of(rows)
+        if (chosen := [row for row in rows if row.split == split])
+    )
+
+
+def _intervals(rows: Sequence[Result], width: float) -> str:
+    names = [f"{row.system} {row.lm}" for row in rows]
+    left = min(0.45 * width, 10 + LETTER * max(map(len, names)))
+    right, step, top = width - 50.0, 26.0, 8.0
+    high = max(row.wer if row.wer_high is None else row.wer_high for row in rows) or 1.0
+    base = top + step * len(rows)
+
+    def x(value: float) -> float:
+        return left + (right - left) * value / high
+
+    best = min(row.wer for row in rows)
+    parts = [
+        f'<svg viewBox="0 0 {width:g} {base + 24:g}" role="img" '
+        f'aria-label="Error rates of {len(rows)} systems">'
+    ]
+    for tick in linear_ticks(0.0, high, max(3, round((right - left) / 80))):
+        parts.append(
+            f'<path class="grid" d="M{x(tick):.1f} {top:g}V{base:g}"/><text class="tick" '
+            f'x="{x(tick):.1f}" y="{base + 18:g}" text-anchor="middle">{tick:g}</text>'
+        )
+    for n, (row, name) in enumerate(zip(rows, names, strict=True)):
+        y = top + step * (n + 0.5)
+        fitting = int(left / LETTER)
+        shown = name if len(name) <= fitting else f"{name[: fitting - 1]}…"
+        interval = row.wer_low is not None and row.wer_high is not None
+        if interval:
+            parts.append(
+                f'<path class="whisker c{n % 8}" d="M{x(row.wer_low):.1f} {y:g}'
+                f'H{x(row.wer_high):.1f}"/>'
+            )
+        title = f"{name}: {row.wer:.2f} %" + (f" ({row.interval})" if interval else "")
+        strong = " best" if row.wer == best else ""
+        parts.append(
+            f'<text class="label{strong}" x="0" y="{y + 4:g}">{escape(shown)}</text>'
+            f'<circle class="dot c{n % 8}" cx="{x(row.wer):.1f}" cy="{y:g}" r="5">'
+            f"<title>{escape(title)}</title></circle>"
+            f'<text class="label{strong}" x="{width:g}" y="{y + 4:g}" text-anchor="end">'
+            f"{row.wer:.2f}</text>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def confidence_table(run: RunFolder) -> str:
+    """Return how well confidences are calibrated."""
+    rows = [
+        Row([Cell(path.parent.name), Cell(row["split"])] + [Cell(row[name]) for name in heads])
+        for path in run.find("decode/*/confidence.tsv")
+        for row in run.table(path)
+        for heads in [("words", "correct", "ece", "nce", "calibrated_on")]
+    ]
+    names = ("words", "correct", "ECE", "NCE", "calibrated on")
+    columns = [Column("system"), Column("split", text=True), *map(Column, names)]
+    note = "ECE: expected calibration error, 0 is best; NCE: normalised cross entropy, 1 is best."
+    return Table("Word confidences", columns, rows, note).html() if rows else ""
+
+
+def grids(run: RunFolder) -> str:
+    """Return WER by the two weights that were tuned on the development splits, for each system."""
+    paths = run.find("decode/*/grid.tsv") + run.find("decode/*/*/grid.tsv")
+    paths.sort(key=lambda path: path.stat().st_mtime)
+    found = [_grid(run, path) for path in paths]
+    return f'<div class="grids">{"".join(found)}</div>' if any(found) else ""
+
+
+def _grid(run: RunFolder, path: Path) -> str:
+    rows = run.table(path)
+    if not rows or "wer" not in rows[0]:
+        return ""
+    down, across = list(rows[0])[:2]
+    tuned: Mapping[str, float] = run.json(path.parent / "tuned.json") or {}
+    wers = {(row[down], row[across]): float(row["wer"]) for row in rows}
+    low, high = min(wers.values()), max(wers.values())
+    columns = list(dict.fromkeys(row[across] for row in rows))
+    lines = []
+    for value in dict.fromkeys(row[down] for row in rows):
+        cells = []
+        for other in columns:
+            wer = wers.get((value, other))
+            if wer is None:
+                cells.append("<td></td>")
+                continue
+            shade = 100 * (wer - low) / ((high - low) or 1.0)
+            chosen = (float(value), float(other)) == (tuned.get(down), tuned.get(across))
+            mark = ' class="chosen"' if chosen else ""
+            cells.append(f'<td{mark} style="--shade:{shade:.0f}%">{wer:.2f}</td>')
+        lines.append(f'<tr><th scope="row">{escape(value)}</th>{"".join(cells)}</tr>')
+    head = "".join(f'<th scope="col">{escape(other)}</th>' for other in columns)
+    names = escape(down.replace("_", " ")), escape(across.replace("_", " "))
+    title = escape(run.name(path.parent).removeprefix("decode/"))
+    return (
+        f'<div class="table heat"><h3>{title}</h3><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="Grid of {title}"><table><thead><tr><th></th>'
+        f'<th class="group" colspan="{len(columns)}">{names[1]}</th></tr>'
+        f"<tr><th>{names[0]}</th>{head}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div></div>"
+    )

@@ -1,0 +1,245 @@
+"""The page of a run: everything that its directory tells, in one file that needs no other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from toolkit.errors import ToolkitError
+from toolkit.report import corpus, curves, provenance, results
+from toolkit.report.decodes import Decode, read_decodes
+from toolkit.report.errors import KEY, Budget, SplitErrors, overview, worst_utterances
+from toolkit.report.findings import findings
+from toolkit.report.folder import RunFolder
+from toolkit.report.media import Clip, read_clip
+from toolkit.report.page import Page, Section, Table
+from toolkit.report.stages import StageView, counts, read_stages, stage_table
+from toolkit.score.results import Result
+from toolkit.stages.files import write_atomically
+from toolkit.stages.journal import duration
+
+STYLE, SCRIPT = (Path(__file__).with_name(f"run_page.{kind}") for kind in ("css", "js"))
+MARGIN = 20_000
+"""Bytes of the page's limit that are kept for headings and the footer."""
+DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What reading files that others have damaged may raise."""
+MISSING = '<p class="box missing">The files of this part are damaged: see the end of the page.</p>'
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """How much the page shows."""
+
+    utterances: int = 6
+    """Worst utterances of each split, with spectrogram and audio."""
+    max_mb: float = 8.0
+    """Megabytes (10^6 bytes) that the page may take; players, then alignments, are left out."""
+
+    def __post_init__(self) -> None:
+        if self.utterances < 0:
+            raise ValueError(f"utterances must not be negative: {self.utterances}")
+        if self.max_mb <= 0:
+            raise ValueError(f"max_mb must be above 0: {self.max_mb}")
+
+
+def write_report(root: Path, out: Path, config: ReportConfig | None = None) -> list[str]:
+    """Write the page of the run in the directory `root` to the file `out`.
+
+    Returns:
+      What could not be read, a line each; the page says so too.
+
+    Raises:
+      ReportError: `root` is no run directory.
+    """
+    run = RunFolder.open(root)
+    write_atomically(out, _RunPage(run, config or ReportConfig()).page().html())
+    return list(dict.fromkeys(run.problems))
+
+
+class _RunPage:
+    """The sections of a run's page."""
+
+    def __init__(self, run: RunFolder, config: ReportConfig) -> None:
+        self._run, self._config = run, config
+        self._stages: list[StageView] = self._part(lambda: read_stages(run), [])
+        self._splits: list[corpus.Split] = self._part(lambda: corpus.read_splits(run), [])
+        self._rows: list[Result] = self._part(lambda: results.read_rows(run, self._stages), [])
+
+    def page(self) -> Page:
+        """Put the sections together."""
+        page = Page(
+            self._title(),
+            self._part(self._lead, ""),
+            style=STYLE.read_text(encoding="utf-8"),
+            script=SCRIPT.read_text(encoding="utf-8"),
+        )
+        for section in (
+            self._results(),
+            self._stage_section(),
+            self._data(),
+            self._check(),
+            self._curves(),
+            self._tuning(),
+            self._confusions(),
+        ):
+            page.add(section)
+        end = self._provenance()
+        used = len(page.html().encode()) + sum(len(part.encode()) for part in end.parts)
+        budget = Budget(round(1e6 * self._config.max_mb) - used - MARGIN)
+        page.add(self._utterances(budget))
+        page.add(self._provenance())  # anew, as audio may have turned out to be unreadable
+        page.footer = self._footer(budget)
+        return page
+
+    def _title(self) -> str:
+        last = self._run.json("stages/last_command.json")
+        names = [last.get("recipe"), last.get("profile")] if isinstance(last, dict) else []
+        return " ".join(str(name) for name in names if name) or self._run.root.name
+
+    def _lead(self) -> str:
+        spent = sum(stage.seconds for stage in self._stages)
+        said = [f"Stages: {counts(self._stages)}, {duration(spent)} in all." if spent else ""]
+        for split, row in results.best_of(self._rows).items():
+            interval = f" ({row.wer_low:.2f} to {row.wer_high:.2f})" if row.interval else ""
+            best = f"{row.wer:.2f} %{interval} by {row.system}, {row.lm}"
+            said.append(f"Lowest WER on {split}: {best}.")
+        return " ".join(filter(None, said)) or "Nothing has been finished yet."
+
+    def _footer(self, budget: Budget) -> str:
+        left_out = f"; {budget.refused} players or alignments had no room" if budget.refused else ""
+        return (
+            f"Made by toolkit report from {self._run.root.name}; limited to "
+            f"{self._config.max_mb:g} MB{left_out}."
+        )
+
+    def _results(self) -> Section:
+        rows = self._rows
+        return Section(
+            "results",
+            "Error rates",
+            parts=self._parts(
+                lambda: results.interval_figures(rows) if rows else "",
+                lambda: results.error_table(rows).html() if rows else "",
+                lambda: results.confidence_table(self._run),
+                lambda: results.detail_table(rows) if rows else "",
+            ),
+        )
+
+    def _stage_section(self) -> Section:
+        return Section(
+            "stages",
+            "Stages",
+            "States as the markers tell; stages never begun are left out. The recipe's own --list "
+            "compares settings and contents too.",
+            self._parts(lambda: stage_table(self._stages) if self._stages else ""),
+        )
+
+    def _data(self) -> Section:
+        return Section(
+            "data",
+            "Data",
+            parts=self._parts(
+                lambda: corpus.split_table(self._run, self._splits).html() if self._splits else "",
+                lambda: corpus.duration_figures(self._splits) if self._splits else "",
+                lambda: corpus.language_tables(self._run),
+            ),
+        )
+
+    def _check(self) -> Section:
+        return Section(
+            "check",
+            "What the check found",
+            parts=self._parts(lambda: findings(self._run)),
+        )
+
+    def _curves(self) -> Section:
+        histories = self._part(lambda: curves.read_histories(self._run), [])
+        return Section(
+            "curves",
+            "Learning curves",
+            parts=self._parts(
+                lambda: curves.network_table(histories),
+                lambda: curves.network_figures(histories),
+                lambda: curves.ctc_parts(self._run),
+                lambda: curves.gmm_figures(histories),
+            ),
+        )
+
+    def _tuning(self) -> Section:
+        return Section(
+            "tuning",
+            "Tuning",
+            "WER in % on the development splits by the weights tried; framed: what was chosen.",
+            self._parts(lambda: results.grids(self._run)),
+        )
+
+    @cached_property
+    def _errors(self) -> list[SplitErrors]:
+        """The splits that were decoded, in their order."""
+        decodes = self._part(lambda: read_decodes(self._run, self._splits), [])
+        found: dict[str, list[Decode]] = {}
+        for decode in decodes:
+            found.setdefault(decode.split, []).append(decode)
+        return [SplitErrors(s, found[s.name]) for s in self._splits if s.name in found]
+
+    def _confusions(self) -> Section:
+        return Section(
+            "confusions",
+            "Confusions",
+            "Most frequent errors of the system with the fewest errors on each split.",
+            self._parts(lambda: "".join(map(overview, self._errors))),
+        )
+
+    def _utterances(self, budget: Budget) -> Section:
+        number = self._config.utterances
+        parts = self._parts(
+            *(
+                lambda errors=errors: worst_utterances(
+                    self._run, errors, number, budget, self._clip
+                )
+                for errors in self._errors
+            )
+        )
+        return Section(
+            "utterances",
+            "Worst utterances",
+            "Those with the most errors, as the system with the fewest errors on their split "
+            "recognised them.",
+            [KEY, *parts] if any(parts) else [],
+        )
+
+    def _clip(self, split: corpus.Split, utterance: str) -> Clip | None:
+        try:
+            return read_clip(split.path, split.utterances[utterance].line)
+        except DAMAGE as error:
+            self._run.note(split.path, f"audio of {utterance}: {error}")
+            return None
+
+    def _provenance(self) -> Section:
+        table: Table | None = self._part(lambda: provenance.commands_table(self._stages), None)
+        return Section(
+            "provenance",
+            "How it was made",
+            parts=self._parts(
+                lambda: table.html() if table else "",
+                lambda: provenance.settings(self._stages),
+                lambda: provenance.log_end(self._run),
+                lambda: provenance.problems(self._run),
+            ),
+        )
+
+    def _parts(self, *parts: Callable[[], str]) -> Sequence[str]:
+        """Make the parts of a section."""
+        return [self._part(part, MISSING) for part in parts]
+
+    def _part(self, make: Callable[[], T], otherwise: T) -> T:
+        """Make something of the run's files, something else when they are damaged."""
+        try:
+            return make()
+        except DAMAGE as error:
+            said = f"a part of the page could not be made: {type(error).__name__}: {error}"
+            self._run.problems.append(said)
+            return otherwise

@@ -1,0 +1,151 @@
+"""The stages of a run as their markers, tracebacks and the log tell of them."""
+
+import re
+from dataclasses import dataclass
+from html import escape
+
+from toolkit.report.folder import RunFolder
+from toolkit.stages.digest import Content
+from toolkit.stages.journal import duration, headline
+from toolkit.stages.marker import Marker, UnreadableMarkerError
+from toolkit.stages.partial import read_progress
+from toolkit.stages.plan import overlap
+
+BEGUN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
+"""The journal's line at the beginning of a stage."""
+KINDS = ("done", "stale", "begun", "failed")
+TRACE = 4000
+"""Characters of a traceback that are shown, from its end."""
+
+
+@dataclass(frozen=True)
+class StageView:
+    """A stage that was begun at least once."""
+
+    number: int
+    title: str
+    kind: str
+    """One of `KINDS`."""
+    why: str = ""
+    """In words, unless it is done."""
+    marker: Marker | None = None
+    seconds: float = 0.0
+    trace: str = ""
+    """Of the failure."""
+
+
+def read_stages(run: RunFolder) -> list[StageView]:
+    """Return the stages in order.
+
+    Unlike the recipe's `--list`, which knows the configuration, this compares the markers with each
+    other and looks whether the outputs are there; no file is hashed.
+    """
+    titles = {int(number): title for number, title in BEGUN.findall(run.text("log.txt") or "")}
+    markers: dict[int, Marker | None] = {}
+    for path in sorted((run.root / "stages").glob("[0-9]*.json")):
+        if path.stem.isdecimal():
+            try:
+                markers[int(path.stem)] = Marker.read(path)
+            except UnreadableMarkerError as error:
+                markers[int(path.stem)] = None
+                run.note(path, error)
+    failed = _numbers(run, "stages/[0-9]*.failed.txt")
+    begun = _numbers(run, ".partial/[0-9]*.json")
+    numbers = sorted({*markers, *failed, *begun})
+    return [_view(run, number, titles, markers, failed, begun) for number in numbers]
+
+
+def _numbers(run: RunFolder, pattern: str) -> set[int]:
+    """The stages that files are named after; `.partial/07.progress.json` counts too."""
+    return {int(path.name.partition(".")[0]) for path in run.root.glob(pattern)}
+
+
+def _view(
+    run: RunFolder,
+    number: int,
+    titles: dict[int, str],
+    markers: dict[int, Marker | None],
+    failed: set[int],
+    begun: set[int],
+) -> StageView:
+    marker = markers.get(number)
+    title = marker.title if marker else titles.get(number, "")
+    spent = marker.seconds if marker else 0.0
+    if number in failed:
+        text = run.text(run.directory.failure(number)) or ""
+        return StageView(
+            number, title, "failed", text.partition("\n")[0], marker, spent, text[-TRACE:]
+        )
+    if number in begun:
+        progress = read_progress(run.directory, number)
+        share = f"{100 * min(1.0, progress.done / (progress.total or 1)):.0f} %" if progress else ""
+        seconds = progress.seconds if progress else 0.0
+        return StageView(number, title, "begun", share, marker, seconds)
+    if marker is None:
+        return StageView(number, title, "stale", "its marker cannot be read")
+    why = _stale(run, marker, [other for other in markers.values() if other])
+    return StageView(number, title, "stale" if why else "done", why, marker, spent)
+
+
+def _stale(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
+    """Why a stage is not done any more, empty when nothing speaks against it."""
+    for name in marker.outputs:
+        if not (run.root / name).exists():
+            return f"output {name} was deleted"
+    for name, content in marker.inputs.items():
+        for other in markers:
+            for output, made in other.outputs.items():
+                if overlap(name, output) and _differs(name, content, output, made):
+                    return f"input {name} was made anew by stage {other.stage}"
+    return ""
+
+
+def _differs(name: str, read: Content, output: str, made: Content) -> bool:
+    """Whether a stage read something else than what lies in another's output now."""
+    if name == output:
+        return read.digest != made.digest
+    if name.startswith(f"{output}/"):
+        inside = name.removeprefix(f"{output}/")
+        if not read.files:
+            return made.files.get(inside) != read.digest
+        own = {file: d for file, d in made.files.items() if file.startswith(f"{inside}/")}
+        return own != {f"{inside}/{file}": digest for file, digest in read.files.items()}
+    inside = output.removeprefix(f"{name}/")
+    if not made.files:
+        return read.files.get(inside) != made.digest
+    own = {file: d for file, d in read.files.items() if file.startswith(f"{inside}/")}
+    return own != {f"{inside}/{file}": digest for file, digest in made.files.items()}
+
+
+def stage_table(stages: list[StageView]) -> str:
+    """Return the stages with state, time and result as HTML."""
+    longest = max((stage.seconds for stage in stages), default=0.0) or 1.0
+    rows = "".join(_row(stage, longest) for stage in stages)
+    return (
+        '<div class="table stages"><div class="scroll" tabindex="0" role="region" '
+        'aria-label="Stages"><table><thead><tr><th scope="col">stage</th><th scope="col" '
+        'class="text">title</th><th scope="col" class="text">state</th><th scope="col">time</th>'
+        '<th scope="col" class="text">result</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></div>"
+    )
+
+
+def _row(stage: StageView, longest: float) -> str:
+    width = 100 * stage.seconds / longest
+    result = headline(stage.marker.headline) if stage.marker else ""
+    time = duration(stage.seconds) if stage.seconds else ""
+    trace = f'<pre tabindex="0">{escape(stage.trace)}</pre>' if stage.trace else ""
+    trace = f"<details><summary>traceback</summary>{trace}</details>" if trace else ""
+    why = f' <span class="why">{escape(stage.why)}</span>' if stage.why else ""
+    return (
+        f'<tr><th scope="row">{stage.number}</th><td class="text">{escape(stage.title)}</td>'
+        f'<td class="text"><span class="state {stage.kind}">{stage.kind}</span>{why}{trace}</td>'
+        f'<td>{escape(time)}<i class="bar" style="width:{width:.1f}%"></i></td>'
+        f'<td class="text result">{escape(result)}</td></tr>'
+    )
+
+
+def counts(stages: list[StageView]) -> str:
+    """Say how many stages are in which state: "22 done, 1 failed"."""
+    found = {kind: sum(stage.kind == kind for stage in stages) for kind in KINDS}
+    return ", ".join(f"{number} {kind}" for kind, number in found.items() if number)
