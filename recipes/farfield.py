@@ -1,0 +1,75 @@
+"""What the stages of the far-field recipe do with its data: rooms, manifests, features, decodes."""
+
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from local import farfield, manifests
+from recipes.data import cuts, need_user_files
+from recipes.hybrid import align, decode_network, extract_splits, targets
+from recipes.placements import PLACEMENTS
+from toolkit.align.store import LowRateAlignments
+from toolkit.corpus.manifest import read_cuts, write_cuts
+from toolkit.corpus.splits import Splits
+from toolkit.features.extract import extract
+from toolkit.features.normalise import estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.stages.run import Run
+
+
+def make_rooms(run: Run) -> dict[str, float]:
+    """Make the far-field sets of the clean corpus."""
+    need_user_files(run, run.config.rooms.noise, run.config.rooms.responses)
+    out, parts = run.make("rooms"), _source(run)
+    return farfield.make_farfield(parts, run.config.rooms, out, run.jobs, run.progress)
+
+
+def _source(run: Run) -> dict[str, list[MonoCut]]:
+    """The cuts of the clean corpus by part."""
+    corpus = run.config.corpus
+    return manifests(corpus, run.need_outside(corpus.root) if corpus.root else run.need("corpus"))
+
+
+def write_manifests(run: Run) -> dict[str, float]:
+    """Write a manifest per set, of the clean twins of val too, and what each set is for."""
+    sets, data = farfield.manifests(run.need("rooms")), run.make("data")
+    held = {cut.id for cut in sets["val"]}
+    clean = (cut for part in _source(run).values() for cut in part)
+    sets["val-clean"] = [cut for cut in clean if cut.id in held]
+    for name, found in sets.items():
+        write_cuts(found, data / f"{name}.jsonl")
+    Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")
+    return {name: len(found) for name, found in sets.items()}
+
+
+def extract_features(run: Run) -> dict[str, float]:
+    """Extract the features of all that has transcripts, and of the clean twins of train and val."""
+    plp, fbank = run.make("plp"), run.make("fbank")
+    for split, twins in {"train": "clean", "val": "val-clean"}.items():
+        kept = {cut.id for cut in cuts(run, split)}
+        found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
+        extract(found, run.config.cepstra, plp / twins, run.jobs)
+    hours = extract_splits(run, run.config.fbank, fbank, also_copies=True)
+    normaliser = estimate_normaliser(FeatureStore(fbank / "train"), run.config.prior_frames)
+    normaliser.save(fbank / "normaliser.json")
+    return {f"hours {split}": found for split, found in hours.items()}
+
+
+def align_twins(run: Run, system: str) -> dict[str, float]:
+    """Align the clean twins of train and val; the far-field copies have the same frames."""
+    align(run, system, "val-clean", "ali_val")
+    return align(run, system, "clean")
+
+
+def validation(run: Run, system: str) -> tuple[FeatureStore, LowRateAlignments]:
+    """Far-field features of val, and the senones of its clean twins (C32: frame accuracy)."""
+    return FeatureStore(run.need("fbank/val")), targets(run, system, "ali_val")
+
+
+def decode_systems(run: Run, *systems: str, normaliser: Path | None = None) -> dict[str, float]:
+    """Decode every set with some networks; by default their normaliser is that of `fbank`."""
+    features, found = run.need("fbank"), {}
+    for system in systems:
+        errors = decode_network(run, system, features, normaliser)
+        found |= {f"{system} {name}": number for name, number in errors.items()}
+    return found

@@ -1,0 +1,82 @@
+"""The front end of a far-field device on the array version of the test sets (C1)."""
+
+import json
+from pathlib import Path
+
+from lhotse import MonoCut, MultiCut
+
+from recipes.data import cuts
+from recipes.hybrid import network_decoder
+from recipes.placements import PLACEMENTS
+from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
+from toolkit.decode.first_pass import decode_store, real_time_factor
+from toolkit.features.enhance import enhance, enhanced_cuts
+from toolkit.features.extract import extract
+from toolkit.fsa.lattice import Weights
+from toolkit.models.scorer import NeuralScorer
+from toolkit.score.results import Result, record_results
+from toolkit.score.split import score_split
+from toolkit.stages.run import Run
+
+
+def enhance_arrays(run: Run) -> dict[str, float]:
+    """Cancel the echo and form a beam."""
+    return enhance(_arrays(run), run.config.enhance, run.make("enhanced"), run.jobs, run.progress)
+
+
+def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
+    """Decode what the front end made, and the first microphone, with a network tuned on val.
+
+    The rows are of splits such as `DP1-raw` and `DP1-enhanced`: the same utterances.
+    """
+    out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
+    rows = []
+    for split, found in _versions(run).items():
+        extract(found, run.config.fbank, fbank / split, run.jobs)
+        scorer = NeuralScorer(run.need(system), normaliser, fbank / split)
+        rows.append(_decode(run, system, split, scorer, out))
+    record_results(out / "rows.json", rows)
+    return {f"wer {row.split}": row.wer for row in rows}
+
+
+def _arrays(run: Run) -> dict[str, list[MultiCut]]:
+    """The array recordings by placement, without what the check excluded."""
+    found = {}
+    for name in PLACEMENTS:
+        kept = {cut.id for cut in cuts(run, name)}
+        arrays = read_cuts(run.need(f"data/{name}-array.jsonl"))
+        found[name] = [cut for cut in arrays if cut.id in kept]
+    return found
+
+
+def _versions(run: Run) -> dict[str, list[MonoCut]]:
+    """The array's utterances by placement, before and after the front end."""
+    after, found = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
+    for name in PLACEMENTS:
+        ids = {cut.id for cut in after[name]}
+        found[f"{name}-raw"] = [cut for cut in cuts(run, name) if cut.id in ids]
+        found[f"{name}-enhanced"] = after[name]
+    return found
+
+
+def _decode(run: Run, system: str, split: str, scorer: NeuralScorer, out: Path) -> Result:
+    tuned = run.need(f"decode/{system}")
+    weights = [
+        [Weights(**json.loads((folder / "tuned.json").read_text(encoding="utf-8")))]
+        for folder in (tuned / "first_pass", tuned)
+    ]
+    folder = out / split / "decoded"
+    folder.mkdir(parents=True, exist_ok=True)
+    decoded = decode_store(scorer, network_decoder(run), weights, folder, run.jobs)[-1]
+    known = [scorer.store.cut(name) for name in scorer.store.ids]
+    return score_split(
+        {cut.id: text_of(cut) for cut in known},
+        {found.utterance: found.hypotheses[0] for found in decoded},
+        {cut.id: speaker_of(cut) for cut in known},
+        out / split,
+        system=system,
+        split=split,
+        lm=f"{run.config.rescoring.order}gram",
+        rtf=real_time_factor(decoded),
+        command=run.command,
+    )

@@ -1,0 +1,42 @@
+"""What the hybrid recipes do with transcripts and words before any model is trained."""
+
+from recipes.data import lm_config, need_user_files, splits, texts
+from toolkit.corpus.check import check
+from toolkit.corpus.manifest import iter_cuts, text_of
+from toolkit.lang.config import LangConfig
+from toolkit.lang.lang import Lang
+from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.prepare import prepare_lang, source_lexicon
+from toolkit.stages.run import Run
+
+
+def lang_config(run: Run) -> LangConfig:
+    """The settings of lexicon and vocabulary."""
+    need_user_files(run, run.config.lang.lexicon_file)
+    return run.config.lang
+
+
+def check_splits(run: Run) -> dict[str, float]:
+    """Check all splits; what cannot be used is excluded."""
+    manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
+    words = {
+        w for path in manifests.values() for cut in iter_cuts(path) for w in text_of(cut).split()
+    }
+    lexicon = source_lexicon(lang_config(run), words).shortest()
+    return check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
+
+
+def prepare_language(run: Run) -> dict[str, float]:
+    """Choose the words, those of the transcripts and the commonest of the LM text, and phones."""
+    lang = lang_config(run)
+    text = word_weights(lm_config(run, run.config.lm), lang.normaliser)
+    return prepare_lang(lang, texts(run), text, run.make("lang"))
+
+
+def train_language_models(run: Run) -> dict[str, float]:
+    """Estimate the small model of the graphs and the larger one that rescores."""
+    lang = Lang.load(run.need("lang"))
+    vocabulary, rules = lang.vocabulary, lang.normaliser
+    larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
+    prepare_lm(larger, texts(run), vocabulary, run.make("rescoring"), rules=rules)
+    return prepare_lm(small, texts(run), vocabulary, run.make("lm"), rules=rules)

@@ -1,0 +1,93 @@
+"""Learning from unlabelled speech: the student, and self-training beside it (C10 to C13)."""
+
+from pathlib import Path
+
+from recipes.farfield import validation
+from recipes.hybrid import network_decoder, targets
+from recipes.unlabelled import taught_folders
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
+from toolkit.ssl import scheduled
+from toolkit.ssl.calibration import measure_calibration
+from toolkit.ssl.choice_of_k import choose_k, smallest_sufficient
+from toolkit.ssl.judged import Judge
+from toolkit.ssl.self_training import recognise_and_align, self_labelled
+from toolkit.stages.run import Run
+from toolkit.train.cross_entropy import train_cross_entropy
+
+
+def student_normaliser(run: Run) -> Path:
+    """The normaliser of what the student hears: that of the unlabelled features (C19)."""
+    return run.need("unlabelled/normaliser.json")
+
+
+def judge_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[str, float]:
+    """Measure how far the teacher's posteriors can be trusted, and what the k best keep of them.
+
+    Args:
+      run: of the stage.
+      teacher: its name.
+      student: a network like the student, of labelled data.
+      aligner: the GMM system that has aligned val.
+    """
+    normaliser = run.need("fbank/normaliser.json")
+    judges = [Judge(run.need(system), normaliser) for system in (teacher, student)]
+    features, alignments = validation(run, aligner)
+    out = run.make("teacher_judged")
+    found = measure_calibration(
+        judges[0], features.path, alignments, run.config.calibration, out / "calibration"
+    )
+    rows = choose_k(*judges, run.need("unlabelled"), run.config.choice_of_k, out / "choice_of_k")
+    shown = ("frame_accuracy", "ece", "temperature")
+    return {name: found[name] for name in shown} | {"sufficient k": smallest_sufficient(rows)}
+
+
+def train_student(run: Run, system: str, aligner: str) -> dict[str, float]:
+    """Train a student on the teacher's targets, and on labelled data in between (C12)."""
+    return scheduled.train_student(
+        unlabelled=taught_folders(run),
+        features=FeatureStore(run.need("fbank/train")),
+        alignments=targets(run, aligner),
+        normaliser=Normaliser.load(student_normaliser(run)),
+        config=run.config.student,
+        num_targets=Senones.load(run.need("senones")).num_pdfs,
+        out=run.make(system),
+        device=run.device,
+        progress=run.progress,
+        valid=validation(run, aligner),
+    )
+
+
+def recognise_unlabelled(run: Run, teacher: str) -> dict[str, float]:
+    """Recognise the unlabelled data with the teacher, and keep the surest utterances (C13)."""
+    return recognise_and_align(
+        model=run.need(teacher),
+        normaliser=run.need("fbank/normaliser.json"),
+        features=run.need("unlabelled"),
+        decoder=network_decoder(run),
+        tuned=run.need(f"decode/{teacher}/tuned.json"),
+        lang=run.need("lang"),
+        senones=Senones.load(run.need("senones")),
+        config=run.config.self_training,
+        out=run.make("recognised"),
+        jobs=run.jobs,
+        progress=run.progress,
+    )
+
+
+def train_on_recognised(run: Run, system: str, aligner: str) -> dict[str, float]:
+    """Train a network like the student on labelled data and on what was recognised (C13)."""
+    senones = Senones.load(run.need("senones"))
+    store, found = self_labelled(run.need("unlabelled"), run.need("recognised"), senones)
+    return train_cross_entropy(
+        [FeatureStore(run.need("fbank/train")), store],
+        [targets(run, aligner), found],
+        Normaliser.load(student_normaliser(run)),
+        run.config.self_trained,
+        senones.num_pdfs,
+        run.make(system),
+        run.device,
+        run.progress,
+        valid=validation(run, aligner),
+    )

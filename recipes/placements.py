@@ -1,0 +1,140 @@
+"""Results by device placement: rows of sets put together, and relative gains (C32, C33)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from recipes.data import cuts
+from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.score import bootstrap
+from toolkit.score.compare import compare
+from toolkit.score.read import read_transcripts
+from toolkit.score.results import (
+    Result,
+    markdown_table,
+    print_results,
+    read_results,
+    record_results,
+)
+from toolkit.score.wer import Score, Unit, pool, score
+from toolkit.stages.files import write_atomically
+from toolkit.stages.run import Run
+
+PLACEMENTS = ("DP1", "DP2", "DP3", "DP4", "DP5")
+"""The test sets, from the easiest placement of the device to the hardest (C32)."""
+POOLED = "TST"
+"""All of them together (C32)."""
+SETS = {name: (name,) for name in PLACEMENTS} | {"DP2-DP5": PLACEMENTS[1:], POOLED: PLACEMENTS}
+"""What systems are compared on."""
+PUBLISHED = {"DP1": 9.8, "DP2": 22.2, "DP3": 21.8, "DP4": 16.5, "DP5": 18.9}
+"""The paper's reductions in percent: its student against an LSTM trained with sMBR (C33)."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much fewer errors a system makes than another on one test set (C33)."""
+
+    split: str
+    """The test set."""
+    baseline: float
+    """Word error rate in percent."""
+    system: float
+    """Word error rate in percent."""
+    werr: float | None
+    """Relative reduction of the word error rate in percent, above 0 where the system is better;
+    None where the baseline has no error."""
+    low: float | None
+    """Lower end of the 95 % confidence interval of `werr`: both systems on the same resamples."""
+    high: float | None
+    """Upper end."""
+    p_value: float
+    """Two-sided, of NIST's matched pairs test."""
+
+
+def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[str, float]:
+    """Write `results.json`, and what systems gain on the baseline as `werr.json` and `werr.md`.
+
+    Returns:
+      Each system's WER on all placements, and its gain on all but the first.
+    """
+    lm = f"{run.config.rescoring.order}gram"
+    rows = [row for s in (baseline, *systems) for row in placement_rows(run, s, lm)]
+    rows += read_results(run.need("decode/arrays/rows.json"))
+    record_results(run.make("results.json"), rows)
+    write_atomically(run.make("results.md"), markdown_table(rows))
+    found = {system: gains(run, baseline, system) for system in systems}
+    plain = {system: [asdict(one) for one in own] for system, own in found.items()}
+    write_atomically(run.make("werr.json"), json.dumps(plain, indent=1) + "\n")
+    write_atomically(run.make("werr.md"), gains_table(found))
+    print_results(run.make("results.json"))
+    print(gains_table(found))
+    pooled = {f"wer {row.system}": row.wer for row in rows if row.split == POOLED}
+    return pooled | {f"werr {s}": own[-2].werr for s, own in found.items() if own[-2].werr}
+
+
+def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
+    """A system's rows: of each split, and of the placements together."""
+    folder = run.need(f"decode/{system}")
+    rows = [row for row in read_results(folder / "rows.json") if row.lm == lm]
+    parts = [row for row in rows if row.split in PLACEMENTS]
+    seconds = [sum(cut.duration for cut in cuts(run, row.split)) for row in parts]
+    rtf = sum(row.rtf * own for row, own in zip(parts, seconds, strict=True)) / sum(seconds)
+    words, characters = (pool(scores(run, system, PLACEMENTS, unit)) for unit in ("word", "char"))
+    named = {"system": system, "split": POOLED, "lm": lm, "rtf": rtf, "command": run.command}
+    return [*rows, Result.of(words, characters, **named)]
+
+
+def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") -> dict[str, Score]:
+    """A decoded system's scores by split."""
+    found = {}
+    for split in splits:
+        known = cuts(run, split)
+        references = {cut.id: text_of(cut) for cut in known}
+        speakers = {cut.id: speaker_of(cut) for cut in known}
+        hypotheses = read_transcripts(run.need(f"decode/{system}") / split / "text", "text").texts
+        found[split] = score(references, hypotheses, unit, speakers)
+    return found
+
+
+def gains(run: Run, baseline: str, system: str) -> list[Gain]:
+    """Compare two decoded systems on every set."""
+    sides = [scores(run, one, PLACEMENTS) for one in (baseline, system)]
+    return [
+        gain(name, *(pool({split: side[split] for split in parts}) for side in sides))
+        for name, parts in SETS.items()
+    ]
+
+
+def gain(split: str, first: Score, second: Score) -> Gain:
+    """Compare two systems on one set.
+
+    The interval is that of the reduction itself: each resample of the test set has errors of both
+    systems, and its own reduction.
+    """
+    rates = round(first.percent, 2), round(second.percent, 2)
+    p_value = compare(first, second).matched_pairs.p_value
+    if not first.errors:
+        return Gain(split, *rates, None, None, None, p_value)
+    blocks = first.blocks(
+        [utterance.errors for utterance in first.utterances],
+        [utterance.errors for utterance in second.utterances],
+    )
+    before, after = bootstrap.resample(blocks).T
+    reductions = bootstrap.percent(before - after, before)
+    interval = bootstrap.interval_of(reductions, first.resampled, len(blocks))
+    werr = 100.0 * (first.errors - second.errors) / first.errors
+    numbers = (round(number, 2) for number in (werr, interval.low, interval.high))
+    return Gain(split, *rates, *numbers, p_value)
+
+
+def gains_table(found: Mapping[str, Sequence[Gain]]) -> str:
+    """A Markdown table of relative reductions and their intervals, the paper's in the last row."""
+    lines = [["WERR %", *SETS], ["---", *["---:"] * len(SETS)]]
+    for system, own in found.items():
+        lines.append([system, *map(_shown, own)])
+    lines.append(["paper", *(f"{PUBLISHED[s]:.1f}" if s in PUBLISHED else "" for s in SETS)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _shown(gain: Gain) -> str:
+    return "" if gain.werr is None else f"{gain.werr:.1f} ({gain.low:.1f} to {gain.high:.1f})"

@@ -1,0 +1,154 @@
+"""The hybrid recipe's settings as a function of how much training speech there is."""
+
+import math
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+from recipes.librispeech.config import Config
+from toolkit.align.lda_mllt import LdaMlltConfig
+from toolkit.align.monophone import MonophoneConfig
+from toolkit.align.sat import SatConfig
+from toolkit.align.training import EmConfig
+from toolkit.align.triphone import TriphoneConfig
+from toolkit.features.augment import AugmentConfig
+from toolkit.features.extract import ExtractConfig
+from toolkit.features.frontend import FrontendConfig
+from toolkit.hmm.tree_build import TreeConfig
+from toolkit.models.lstm import LstmConfig
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.sequence import SequenceConfig
+from toolkit.train.sequence_data import SequenceDataConfig
+from toolkit.train.whole_utterances import WholeUtteranceConfig
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the systems of a corpus are."""
+
+    hours: float
+    """Hours of training speech."""
+    mono: float
+    """Gaussians of the monophones."""
+    leaves: float
+    """Leaves of the triphones' trees at 100 Hz."""
+    gaussians: float
+    """Gaussians of the triphone systems."""
+    senones: float
+    """Leaves of the networks' tree at 33 Hz."""
+    hidden: float
+    """Cells per LSTM layer."""
+    layers: float
+    """LSTM layers."""
+    epochs: float
+    """Passes of cross entropy over the training data, copies at other speeds included."""
+
+
+TABLE = (
+    Sizes(0.05, 250, 60, 300, 60, 128, 2, 16),
+    Sizes(0.5, 1000, 250, 2000, 250, 256, 3, 12),
+    Sizes(1.5, 1000, 500, 5000, 350, 288, 3, 8),
+    Sizes(5, 1000, 1200, 11_000, 800, 384, 3, 6),
+    Sizes(20, 1000, 2500, 25_000, 1600, 512, 4, 5),
+    Sizes(100, 1000, 4200, 40_000, 2500, 640, 5, 6),
+    Sizes(1000, 1000, 7000, 150_000, 3200, 768, 5, 10),
+)
+"""Sizes that do well on so many hours. Those of half an hour were tried on two corpora; the GMMs of
+5, 100 and 1000 hours are about Kaldi's for LibriSpeech, the network of 1000 is the paper's (C6)."""
+
+COPIES_UP_TO = 50.0
+"""Hours up to which the networks see the data at three speeds."""
+ONE_THREAD_UP_TO = 20.0
+"""Hours up to which networks are small enough to train fastest on one processor core."""
+SHORT_SCHEDULE_UP_TO = 5.0
+"""Hours up to which 20 iterations do for a GMM system, where Kaldi makes 35."""
+
+
+def sizes(hours: float) -> Sizes:
+    """Return the sizes for `hours` of training speech.
+
+    They are those of `TABLE`, between its rows linear in logarithms, outside of them the nearest.
+    """
+    if not hours > 0:
+        raise ValueError(f"hours is {hours}, needs to be above 0")
+    if hours <= TABLE[0].hours:
+        return TABLE[0]
+    for low, high in pairwise(TABLE):
+        if hours <= high.hours:
+            share = math.log(hours / low.hours) / math.log(high.hours / low.hours)
+            names = [field.name for field in fields(Sizes)]
+            pairs = [(getattr(low, name), getattr(high, name)) for name in names]
+            return Sizes(*(a ** (1 - share) * b**share for a, b in pairs))
+    return TABLE[-1]
+
+
+def sized(hours: float, **sections: Any) -> Config:
+    """Return the settings of the hybrid recipe for a corpus of `hours` of training speech.
+
+    The same hours give the same settings, which every stage records. See `sizes`.
+
+    Args:
+      hours: of training speech.
+      sections: those of the configuration that have nothing to do with sizes: corpus, lang, ...;
+        one that has takes the place of what is chosen here.
+    """
+    size = sizes(hours)
+    return Config(**(_gmms(size) | _networks(size) | _features(size) | sections))
+
+
+def _gmms(size: Sizes) -> dict[str, Any]:
+    tree = TreeConfig(max_leaves=_round(size.leaves))
+    em = EmConfig(gaussians=_round(size.gaussians))
+    if size.hours <= SHORT_SCHEDULE_UP_TO:
+        em = EmConfig(20, (5, 10, 15), _round(size.gaussians), grow_until=15)
+    mono = MonophoneConfig().em
+    return {
+        "mono": MonophoneConfig(
+            EmConfig(mono.iterations, mono.realign, _round(size.mono), mono.grow_until, 3.0)
+        ),
+        "tri": TriphoneConfig(tree, em),
+        "lda_mllt": LdaMlltConfig(tree, em),
+        "sat": SatConfig(tree, em),
+        "senones": TreeConfig(max_leaves=_round(size.senones)),
+    }
+
+
+def _networks(size: Sizes) -> dict[str, Any]:
+    small = size.hours <= ONE_THREAD_UP_TO
+    return {
+        "ce": CrossEntropyConfig(
+            epochs=round(size.epochs),
+            initial_rate=2e-3 if small else 1e-3,
+            amp="auto",
+            threads=1 if small else None,
+            average_epochs=3,
+            model=LstmConfig(
+                hidden=32 * round(size.hidden / 32),
+                layers=round(size.layers),
+                dropout=0.2 if small else 0.0,
+            ),
+            chunks=ChunkConfig(batch=32 if small else 64),
+            whole=WholeUtteranceConfig(epochs=2),
+        ),
+        "sequence": SequenceConfig(
+            threads=1 if small else None,
+            initial_rate=1e-4,
+            final_rate=4e-5,
+            data=SequenceDataConfig(batch=8),
+        ),
+    }
+
+
+def _features(size: Sizes) -> dict[str, Any]:
+    shard = min(1.0, max(0.02, size.hours / 10))
+    return {
+        "augment": AugmentConfig(speeds=(0.9, 1.1) if size.hours <= COPIES_UP_TO else ()),
+        "cepstra": ExtractConfig(FrontendConfig("plp"), hours_per_shard=round(shard, 2)),
+        "fbank": ExtractConfig(FrontendConfig("fbank"), hours_per_shard=round(shard, 2)),
+    }
+
+
+def _round(number: float) -> int:
+    """Round to two digits that count."""
+    return int(float(f"{number:.1e}"))

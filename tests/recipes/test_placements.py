@@ -1,0 +1,44 @@
+"""Relative gains of one system on another, with their intervals."""
+
+import numpy as np
+import pytest
+
+from toolkit.score.wer import score
+
+
+def scored(errors):
+    """A score with so many substitutions in utterances of ten words."""
+    refs = {f"u{n:03d}": " ".join("abcdefghij") for n in range(len(errors))}
+    hyps = {
+        name: " ".join(["x"] * wrong + list("abcdefghij")[wrong:])
+        for (name, _), wrong in zip(refs.items(), errors, strict=True)
+    }
+    return score(refs, hyps)
+
+
+def test_a_gain_is_relative_and_its_interval_is_that_of_pairs():
+    from recipes.placements import gain
+
+    chance = np.random.default_rng(5)
+    before = chance.integers(0, 7, 200)
+    after = np.maximum(before - chance.integers(0, 2, 200), 0)
+    found = gain("DP1", scored(before), scored(after))
+    saved, total = before - after, before.sum()
+    assert found.werr == pytest.approx(100 * saved.sum() / total, abs=0.01)
+    assert (found.baseline, found.system) == (
+        pytest.approx(total / 20, abs=0.01),
+        pytest.approx(after.sum() / 20, abs=0.01),
+    )
+    # By the delta method for a ratio of means.
+    spread = 100 * np.std(saved - saved.sum() / total * before) * np.sqrt(200) / total
+    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+    assert 0 < found.low < found.werr < found.high
+    assert found.p_value < 1e-4
+
+
+def test_without_errors_of_the_baseline_there_is_no_gain():
+    from recipes.placements import gain, gains_table
+
+    found = gain("DP1", scored([0, 0, 0]), scored([0, 1, 0]))
+    assert (found.werr, found.low, found.high) == (None, None, None)
+    assert "| student |  |" in gains_table({"student": [found] * 7})

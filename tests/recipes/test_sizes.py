@@ -1,0 +1,54 @@
+import dataclasses
+
+import pytest
+
+pytest.importorskip("k2")
+
+from recipes.librispeech.config import Config
+from recipes.sizes import TABLE, sized, sizes
+from toolkit.corpus.config import CorpusConfig
+from toolkit.stages.config import to_plain
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_rows_of_the_table_are_met(row):
+    assert dataclasses.astuple(sizes(row.hours)) == pytest.approx(dataclasses.astuple(row))
+
+
+def test_sizes_grow_with_the_hours_and_stop_at_the_ends():
+    hours = [0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 2, 7, 30, 300, 1000, 20_000]
+    for name in ("leaves", "gaussians", "senones", "hidden"):
+        found = [getattr(sizes(h), name) for h in hours]
+        assert found == sorted(found)
+    assert sizes(0.001) == TABLE[0]
+    assert sizes(20_000) == TABLE[-1]
+    with pytest.raises(ValueError, match="hours is 0"):
+        sizes(0)
+
+
+def test_halfway_is_the_geometric_mean():
+    assert sizes((0.5 * 1.5) ** 0.5).leaves == pytest.approx((250 * 500) ** 0.5)
+
+
+def test_a_configuration_of_half_an_hour():
+    corpus = CorpusConfig("table", dev_speakers=1)
+    config = sized(0.5, corpus=corpus)
+    assert config.corpus == corpus
+    assert config.check == Config().check
+    assert (config.tri.tree.max_leaves, config.sat.em.gaussians) == (250, 2000)
+    assert (config.ce.model.hidden, config.ce.model.layers, config.senones.max_leaves) == (
+        256,
+        3,
+        250,
+    )
+    assert config.augment.speeds == (0.9, 1.1)
+
+
+@pytest.mark.parametrize("hours", [0.02, 0.3, 4, 40, 900])
+def test_the_same_hours_give_the_same_settings(hours):
+    assert to_plain(sized(hours)) == to_plain(sized(hours))
+
+
+def test_sections_that_are_given_win():
+    own = sized(5.0).ce
+    assert sized(0.5, ce=own).ce == own
