@@ -16,6 +16,7 @@ COMMANDS = (
     "align",
     "bench",
     "doctor",
+    "export",
     "hmm",
     "kaldi",
     "new-corpus",

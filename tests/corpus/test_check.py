@@ -67,6 +67,7 @@ def test_a_clean_corpus_has_no_findings(corpus):
         "errors": 0,
         "warnings": 0,
         "oov_percent": 0.0,
+        "hours_train": 0.0,
     }
     assert "No faults found." in corpus.text
     assert len(corpus.left("train")) == 3

@@ -16,6 +16,8 @@ def test_defaults_are_the_demo_corpus():
         ("test_speakers", 0),
         ("rotation", -1),
         ("hours", 0.0),
+        ("hold_out", "recordings"),
+        ("held_out_share", 0.5),
     ],
 )
 def test_a_corpus_that_cannot_be_is_refused(field, value):

@@ -79,7 +79,9 @@ def test_commands_are_refused_and_not_run(folder, tmp_path):
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("command", ["flac -c -d -s {} |", "flac -cds '{}' |"])
+@pytest.mark.parametrize(
+    "command", ["flac -c -d -s {} |", "flac -cds '{}' |", "sph2pipe -f wav -p {} |"]
+)
 def test_a_mere_decoding_command_is_read_as_its_file(folder, audio, tmp_path, command):
     path = audio(tmp_path / "a b.flac" if "'" in command else tmp_path / "a.flac")
     (cut,) = read_kaldi_dir(folder(wav_scp=f"a {command.format(path)}\n", text="a ONE\n"))
@@ -95,6 +97,8 @@ def test_a_mere_decoding_command_is_read_as_its_file(folder, audio, tmp_path, co
         "flac -c -d -s {} > y |",
         "flac -o y -d {} |",
         "flac -c -d '{} |",
+        "sph2pipe -f wav -p -c 2 {} |",
+        "cat {} |",
         "|",
     ],
 )

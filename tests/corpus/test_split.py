@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError, empty_recording, make_cut, speaker_of, text_of
-from toolkit.corpus.split import assemble, cap_hours, hold_out, matches
+from toolkit.corpus.split import assemble, cap_hours, hold_out, hold_out_utterances, matches
 
 
 def utterances(speakers, each=3, seconds=60.0):
@@ -54,6 +54,31 @@ def test_rotations_hold_every_speaker_out_once():
 def test_holding_out_everybody_is_refused():
     with pytest.raises(ManifestError, match="cannot hold out 3 speakers of 3"):
         hold_out(utterances(SPEAKERS[:3]), {"dev": 1, "test": 2})
+
+
+def test_utterances_are_held_out_by_their_ids():
+    cuts = utterances(["only"], each=40)
+    twice = [*cuts, cuts[7], *reversed(cuts)]
+    rest, held = hold_out_utterances(twice, ("dev", "test"), 0.1)
+    ids = [{cut.id for cut in part} for part in (rest, held["dev"], held["test"])]
+    assert [len(part) for part in ids] == [32, 4, 4]
+    assert set.union(*ids) == {cut.id for cut in cuts}
+    assert len(rest) + len(held["dev"]) + len(held["test"]) == len(twice)
+    again = [hold_out_utterances(cuts, ("dev", "test"), 0.1, n)[1] for n in (0, 1, 5)]
+    dev = [{cut.id for cut in found["dev"]} for found in again]
+    assert dev[0] == ids[1]
+    assert not dev[0] & dev[1]
+    assert dev[2] == dev[0]
+
+
+def test_one_speaker_is_divided_when_asked():
+    parts = {"train": utterances(["only"], each=30)}
+    with pytest.raises(ManifestError, match=r"corpus\.hold_out=utterances"):
+        assemble(parts, CorpusConfig(), hold_out_test=True)
+    splits = assemble(parts, CorpusConfig(hold_out="utterances"), hold_out_test=True)
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 24, "dev": 3, "test": 3}
+    with pytest.raises(ManifestError, match="cannot hold out 2 utterances of 2"):
+        hold_out_utterances(utterances(["only"], each=2), ("dev", "test"), 0.1)
 
 
 def test_training_parts_are_merged_and_others_keep_their_names():

@@ -1,4 +1,4 @@
-"""Features block by block against those of the whole file."""
+"""Features block by block and piece by piece against those of the whole."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ pytest.importorskip("kaldifeat")
 
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
-from toolkit.features.stream import features_of_file
+from toolkit.features.stream import StreamingFrontend, features_of_file
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +36,46 @@ def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
         features_of_file(tmp_path / "text.wav", frontend)
     with pytest.raises(FrontendError, match="fewer than one window"):
         features_of_file(audio(tmp_path / "short.wav", 0.01), frontend)
+
+
+CONFIGS = [
+    FrontendConfig(num_mel_bins=40),
+    FrontendConfig("fbank_mfcc", frame_length_ms=32.0),
+    FrontendConfig(num_mel_bins=10, frame_length_ms=10.0),
+    FrontendConfig(num_mel_bins=10, sampling_rate=8000),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("piece", [1, 37, 160, 2560, 16000])
+def test_pieces_give_the_features_of_the_whole(config, piece):
+    frontend = Frontend(config)
+    generator = torch.Generator().manual_seed(piece)
+    lengths = (16000,) if piece == 1 else (400, 512, 5 * 160 + 79, 5 * 160 + 81, 16001)
+    for length in lengths:
+        if length < config.frame_length_ms * config.sampling_rate / 1000:
+            continue
+        samples = torch.randn(length, generator=generator) / 10
+        stream, found = StreamingFrontend(frontend), []
+        for begin in range(0, length, piece):
+            found.append(stream.push(samples[begin : begin + piece]))
+            assert stream.seconds == min(begin + piece, length) / config.sampling_rate
+            # A frame comes as soon as its window is there.
+            window, step = (config.sampling_rate * x // 1000 for x in _milliseconds(config))
+            complete = (min(begin + piece, length) - step // 2 - window // 2) // step + 1
+            assert sum(map(len, found)) == max(0, complete) or begin + piece < window
+        found.append(stream.finish())
+        whole = frontend(samples)
+        assert torch.cat(found).shape == whole.shape
+        assert torch.allclose(torch.cat(found), whole, atol=1e-5)
+
+
+def _milliseconds(config):
+    return int(config.frame_length_ms), int(config.frame_shift_ms)
+
+
+def test_a_stream_shorter_than_a_window_has_no_features(frontend):
+    stream = StreamingFrontend(frontend)
+    assert stream.push(torch.zeros(399)).shape == (0, 13)
+    with pytest.raises(FrontendError, match="fewer than one window"):
+        stream.finish()

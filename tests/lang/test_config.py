@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.lang.config import LangConfig, NgramConfig
+from toolkit.stages.config import apply_overrides
 
 
 @pytest.mark.parametrize(
@@ -10,6 +11,7 @@ from toolkit.lang.config import LangConfig, NgramConfig
     [
         (LangConfig, {"vocabulary_size": -1}, "vocabulary_size is -1"),
         (LangConfig, {"max_unknown": 1.5}, "max_unknown is 1.5"),
+        (LangConfig, {"normaliser": "german"}, "normaliser is 'german'"),
         (NgramConfig, {"order": 5}, "order is 5"),
         (NgramConfig, {"min_counts": (2,)}, "must start with 1"),
         (NgramConfig, {"min_counts": (1, 3, 2)}, "not decrease"),
@@ -25,3 +27,10 @@ def test_wrong_values_are_refused(config, changes, message):
 def test_usual_values_pass():
     assert NgramConfig(text=Path("a"), order=4, min_counts=(1, 1, 2)).min_counts == (1, 1, 2)
     assert LangConfig(vocabulary_size=None).vocabulary_size is None
+
+
+def test_the_lexicon_is_a_word_or_a_file(tmp_path):
+    graphemes = apply_overrides(LangConfig(), ["lexicon=graphemes"], tmp_path)
+    assert (graphemes.lexicon, graphemes.lexicon_file) == ("graphemes", None)
+    mine = apply_overrides(LangConfig(), ["lexicon=mine.txt"], tmp_path)
+    assert mine.lexicon == mine.lexicon_file == tmp_path / "mine.txt"

@@ -52,3 +52,14 @@ def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
 
 def test_no_weights_without_text():
     assert word_weights(NgramConfig()) is None
+
+
+def test_words_of_another_alphabet(tmp_path):
+    (tmp_path / "text.txt").write_text("Да, нет.\nда\n")
+    config = NgramConfig(text=tmp_path / "text.txt", order=2)
+    assert word_weights(config) == {}
+    assert word_weights(config, "letters-upper-1") == {"ДА": 2, "НЕТ": 1}
+    texts = {"train": {"a": "нет"}, "dev": {"b": "Да!"}}
+    found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, rules="letters-upper-1")
+    assert (found["1-grams"], found["oov_dev"]) == (5, 0.0)
+    assert "ДА НЕТ" in (tmp_path / "lm.arpa").read_text()

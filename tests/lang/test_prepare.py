@@ -101,6 +101,18 @@ def test_a_foreign_lexicon(config, tmp_path):
         prepare_lang(config(), {"train": {"u": "zoo"}}, None, tmp_path / "o")
 
 
+def test_words_of_another_language_by_their_letters(tmp_path):
+    german = LangConfig("graphemes", "letters-upper-1", position_dependent=False)
+    texts = {"train": {"u": "Über Füße, 3"}, "dev": {"v": "Füße überall"}}
+    found = prepare_lang(german, texts, {"MÜDE": 2, "X9": 1}, tmp_path / "o")
+    lang = Lang.load(tmp_path / "o")
+    assert lang.normaliser == "letters-upper-1"
+    assert lang.vocabulary == ["FÜSSE", "MÜDE", "ÜBER"]
+    assert lang.lexicon["FÜSSE"] == [("F", "Ü", "S", "S", "E")]
+    assert (found["guessed"], found["oov_train"], found["oov_dev"]) == (0, 0.0, 0.5)
+    assert json.loads((tmp_path / "o/report.json").read_text())["removed_characters"] == {"3": 1}
+
+
 PROGRAM = """
 import sys; from pathlib import Path
 from toolkit.lang.config import LangConfig; from toolkit.lang.prepare import prepare_lang

@@ -45,6 +45,12 @@ def test_pipes_run_only_when_allowed(root, tmp_path):
         kaldi.manifests(CorpusConfig("kaldi", allow_pipes=True), root)
 
 
+def test_a_directory_alone_is_divided(root):
+    corpus = CorpusConfig("kaldi", dev_speakers=1, test_speakers=1)
+    splits = kaldi.manifests(corpus, root / "train")
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 2, "dev": 2, "test": 2}
+
+
 def test_a_root_without_directories_is_refused(tmp_path):
     with pytest.raises(ManifestError, match=r"wav\.scp"):
         kaldi.manifests(CorpusConfig("kaldi"), tmp_path)

@@ -1,12 +1,14 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.score.align import align
+from toolkit.score.align import align, align_all
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
+LONG = st.lists(st.sampled_from("abcdefgh"), min_size=15, max_size=45)
+EDIT = st.tuples(st.integers(0, 200), st.lists(st.sampled_from("abcxyz"), max_size=3))
 
 
 def counts(pairs):
@@ -27,16 +29,17 @@ def fewest_errors(ref, hyp):
     )
 
 
-def kaldi_counts(ref, hyp):
-    """Carry (cost, ins, del, sub) through the table, by the order of comparisons in Kaldi."""
-    previous = [(r, 0, r, 0) for r in range(len(ref) + 1)]
+def kaldi_counts(ref, hyp, substitution=1, gap=1, diagonal_wins=False):
+    """Carry (cost, ins, del, sub) through the whole table, by the order of comparisons in Kaldi."""
+    previous = [(r * gap, 0, r, 0) for r in range(len(ref) + 1)]
     for word in hyp:
         cost, ins, dele, sub = previous[0]
-        row = [(cost + 1, ins + 1, dele, sub)]
+        row = [(cost + gap, ins + 1, dele, sub)]
         for r, said in enumerate(ref, start=1):
-            diagonal = previous[r - 1][0] + (said != word)
-            insertion, deletion = previous[r][0] + 1, row[r - 1][0] + 1
-            if diagonal < insertion and diagonal < deletion:
+            diagonal = previous[r - 1][0] + substitution * (said != word)
+            insertion, deletion = previous[r][0] + gap, row[r - 1][0] + gap
+            cheapest = diagonal <= insertion and diagonal <= deletion
+            if (diagonal_wins and cheapest) or (diagonal < insertion and diagonal < deletion):
                 _, ins, dele, sub = previous[r - 1]
                 row.append((diagonal, ins, dele, sub + (said != word)))
             elif deletion < insertion:
@@ -49,14 +52,21 @@ def kaldi_counts(ref, hyp):
     return previous[-1][1:]
 
 
+def sclite_counts(ref, hyp):
+    """Likewise, by the costs and the order of comparisons in sclite."""
+    return kaldi_counts(ref, hyp, substitution=4, gap=3, diagonal_wins=True)
+
+
 def test_every_short_pair_has_the_fewest_errors_and_kaldis_split():
     sequences = [s for n in range(5) for s in itertools.product("ab", repeat=n)]
     for ref, hyp in itertools.product(sequences, repeat=2):
         found = counts(align(ref, hyp))
         assert sum(found) == fewest_errors(ref, hyp), (ref, hyp)
         assert found == kaldi_counts(ref, hyp), (ref, hyp)
+        assert counts(align(ref, hyp, "sclite")) == sclite_counts(ref, hyp), (ref, hyp)
 
 
+@settings(deadline=None)
 @given(WORDS, WORDS)
 def test_longer_pairs_have_kaldis_split_and_keep_both_sequences(ref, hyp):
     pairs = align(ref, hyp)
@@ -79,6 +89,49 @@ def test_longer_pairs_have_kaldis_split_and_keep_both_sequences(ref, hyp):
 )
 def test_split_worked_out_by_hand(ref, hyp, expected):
     assert counts(align(ref.split(), hyp.split())) == expected
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "expected"),
+    [
+        ("a b", "b c", (1, 1, 0)),  # 6 against 8 for two substitutions
+        ("a b", "x y", (0, 0, 2)),  # 8 against 12 for two of each
+        ("a x y", "p q a", (0, 0, 3)),  # 12 as two of each: substitutions win
+        ("a b c", "d e a b", (2, 1, 0)),
+        ("a b c", "", (0, 3, 0)),
+    ],
+)
+def test_sclites_split_worked_out_by_hand(ref, hyp, expected):
+    assert counts(align(ref.split(), hyp.split(), "sclite")) == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(LONG, st.lists(EDIT, max_size=12)), max_size=4))
+def test_long_pairs_with_few_errors_are_those_of_the_whole_table(pairs):
+    refs, hyps = [], []
+    for ref, edits in pairs:
+        hyp = list(ref)
+        for place, word in edits:
+            hyp[place % 40 : place % 40 + place % 3] = word
+        refs.append(ref)
+        hyps.append(hyp)
+    for weights, expected in (("kaldi", kaldi_counts), ("sclite", sclite_counts)):
+        _, found = align_all(refs, hyps, weights)
+        pairs = zip(refs, hyps, strict=True)
+        assert [tuple(row) for row in found] == [expected(*pair) for pair in pairs]
+
+
+def test_characters_of_texts_align_as_units():
+    texts = ["ab c", "\ud800x", ""], ["b cd", "x\U0001f600", "q"]
+    steps, found = align_all(*texts)
+    units = [list(map(list, side)) for side in texts]
+    assert (steps, found.tolist()) == (align_all(*units)[0], align_all(*units)[1].tolist())
+    assert found.tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 0]]
+
+
+def test_weights_by_another_name_are_refused():
+    with pytest.raises(ValueError, match="kaldi, sclite"):
+        align(["a"], ["b"], "nist")
 
 
 def test_alignment_is_readable():

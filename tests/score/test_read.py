@@ -78,3 +78,43 @@ def test_speakers_are_read_and_each_must_be_one_name(write):
             ToolkitError, match=f"'u2' must be followed by one speaker, not by {found}"
         ):
             read_speakers(write(content))
+
+
+def test_comments_in_trn_files_are_skipped(write):
+    found = read_transcripts(write(";; sclite's comment\nA (u1)\n\nB (u2)\n"))
+    assert (found.form, found.texts) == ("trn", {"u1": "A", "u2": "B"})
+
+
+def test_words_of_a_ctm_follow_each_other_in_time(tmp_path):
+    path = tmp_path / "ctm"
+    path.write_text("u2 1 0.5 0.1 b\nu1 1 0.0 0.2 x 0.9\nu2 1 0.1 0.2 a\n")
+    found = read_transcripts(path)
+    assert (found.form, found.texts) == ("ctm", {"u1": "x", "u2": "a b"})
+    path.write_text("u1 A 0 1 a\nu1 B 0 1 b\n")
+    with pytest.raises(ToolkitError, match="'u1' has the channels A and B"):
+        read_transcripts(path)
+    path.write_text("u1 A zero 1 a\n")
+    with pytest.raises(ToolkitError, match="ctm:1: start 'zero'"):
+        read_transcripts(path)
+
+
+def test_an_stm_is_not_read_as_transcripts(tmp_path):
+    (tmp_path / "x.stm").write_text("r 1 s 0 1 a\n")
+    with pytest.raises(ToolkitError, match=r"x\.stm: an STM file is scored against a CTM"):
+        read_transcripts(tmp_path / "x.stm")
+
+
+def test_folders_of_kaldi_and_of_text_files(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "u2.txt").write_text("two\nlines\n")
+    (tmp_path / "u1.txt").write_text("one")
+    found = read_transcripts(tmp_path)
+    assert found.texts == {"a/u2": "two lines", "u1": "one"}
+    (tmp_path / "text").write_text("mary the cat\n")
+    (tmp_path / "utt2spk").write_text("mary ann\n")
+    found = read_transcripts(tmp_path)
+    assert (found.form, found.texts) == ("text", {"mary": "the cat"})
+    assert found.speakers == {"mary": "ann"}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ToolkitError, match=r"neither a file `text` nor any \.txt"):
+        read_transcripts(tmp_path / "empty")

@@ -1,8 +1,8 @@
 """Audio and words to times, with an aligner bundle."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -35,6 +35,8 @@ from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.letters import RULES
 from toolkit.lang.lexicon import Pronunciation, without_position
+from toolkit.stages.convert import from_plain
+from toolkit.stages.reading import read_json, reading
 
 DELTA_REACH = 4
 """Frames on either side that deltas and delta-deltas look at."""
@@ -93,7 +95,9 @@ class Aligner:
         pronunciations: Iterable[tuple[str, Pronunciation]] = (),
     ) -> None:
         bundle = find_bundle(bundle)
-        settings = json.loads((bundle / SETTINGS).read_text(encoding="utf-8"))
+        with reading(bundle / SETTINGS, AlignerError, "make the bundle again", "damaged"):
+            settings = read_json(bundle / SETTINGS, {"frontend": {str: Any}})
+            frontend = from_plain(FrontendConfig, settings["frontend"])
         lang = Lang.load(bundle / LANG)
         if lang.normaliser not in RULES:
             raise AlignerError(
@@ -102,7 +106,7 @@ class Aligner:
             )
         lang = extended(lang, {word: [phones] for word, phones in pronunciations})
         self.config = config or LongConfig()
-        self.frontend = Frontend(FrontendConfig(**settings["frontend"]))
+        self.frontend = Frontend(frontend)
         self._system = _System(bundle, lang, self.config)
         self._independent = (
             _System(bundle / INDEPENDENT, lang, self.config)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import shown
 
 
 class CtmError(ToolkitError):
@@ -97,7 +98,7 @@ def _entry(fields: list[str]) -> CtmEntry:
         )
     start, duration = _number("start", fields[2]), _number("duration", fields[3])
     if start < 0 or duration < 0:
-        raise ValueError(f"start {fields[2]} and duration {fields[3]} must not be negative")
+        raise ValueError(f"start {start} and duration {duration} must not be negative")
     confidence = _number("confidence", fields[5]) if len(fields) == 6 else None
     return CtmEntry(fields[0], fields[1], start, duration, fields[4], confidence)
 
@@ -108,5 +109,5 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{name} {text!r} is not a number of seconds or a probability")
+        raise ValueError(f"{name} {shown(text)} is not a number of seconds or a probability")
     return value

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.align.batched import align_batched
 from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.store import ADVICE, DamagedAlignmentsError
 from toolkit.align.system import GmmSystem
 from toolkit.features.cepstra import GmmFeatures
 from toolkit.fsa.alignment import AlignConfig
@@ -22,6 +23,7 @@ from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_stats import TreeStatistics
 from toolkit.lang.lang import Lang
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_tensors, reading
 from toolkit.stages.workers import WorkerPool
 
 # Frames summed at a time: with 40 dimensions 16 MB, and the work per pdf is shared by many frames.
@@ -52,7 +54,8 @@ class Partition:
 
     def load(self) -> dict[str, Tensor]:
         """The aligned utterances' state ids [T] int64."""
-        found = load_file(self.alignments)
+        with reading(self.alignments, DamagedAlignmentsError, ADVICE):
+            found = read_tensors(self.alignments, {"*": ("I32", 1)})[0]
         return {u: found[u].long() for u, _ in self.transcripts if u in found}
 
     def save(self, states: Mapping[str, Tensor]) -> None:

@@ -16,10 +16,17 @@ from toolkit.hmm.context import phone_contexts
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import check_tensor, reading
+
+ADVICE = "align again"
 
 
 class MissingAlignmentError(ToolkitError):
     """An utterance without an alignment."""
+
+
+class DamagedAlignmentsError(ToolkitError):
+    """Stored alignments that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class AlignmentStore:
     def _shard_of(self) -> dict[str, Path]:
         index = {}
         for path in sorted(self._folder.glob("ali.*.safetensors")):
-            with safe_open(path, framework="pt") as file:
+            with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
                 index |= dict.fromkeys(file.keys(), path)
         return index
 
@@ -63,7 +70,9 @@ class AlignmentStore:
             raise MissingAlignmentError(
                 f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
             )
-        with safe_open(self._shard_of[utterance], framework="pt") as file:
+        path = self._shard_of[utterance]
+        with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
+            check_tensor(file, utterance, ("I32", 1))
             return file.get_tensor(utterance).long()
 
 
@@ -164,9 +173,16 @@ def write_table(path: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def read_table(path: Path) -> list[Outcome]:
-    """Read what `write_table` wrote."""
+    """Read what `write_table` wrote.
+
+    Raises:
+      DamagedAlignmentsError: naming the file and the line.
+    """
     outcomes = []
-    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-        utterance, status, score, beam, reason = line.split("\t")
-        outcomes.append(Outcome(utterance, status, float(score), float(beam), reason))
+    with reading(path, DamagedAlignmentsError, ADVICE):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(lines[1:-1], start=2):
+            with reading(f"{path}:{number}", DamagedAlignmentsError, ADVICE):
+                utterance, status, score, beam, reason = line.split("\t")
+                outcomes.append(Outcome(utterance, status, float(score), float(beam), reason))
     return outcomes

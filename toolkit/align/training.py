@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.align.em import Partition, TrainingData, gmm_sums
+from toolkit.align.store import DamagedAlignmentsError
 from toolkit.align.system import GmmSystem
 from toolkit.errors import ToolkitError
 from toolkit.features.cepstra import GmmFeatures, GmmFrontend, save_transforms
@@ -22,6 +22,7 @@ from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_stats import TreeStatistics
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import checked, read_tensors, reading
 from toolkit.stages.workers import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -179,15 +180,15 @@ def _save_checkpoint(path: Path, system: GmmSystem, floor: Tensor, history: list
 
 def _load_checkpoint(path: Path, cepstra: Path) -> tuple[GmmSystem, Tensor, list]:
     """The system, its variance floor and the history; the rest lies beside the checkpoint."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        history = json.loads(file.metadata()["history"])
-    parts = {kind: {} for kind in ("gmm", "fmllr")}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        if rest:
-            parts[kind][rest] = tensor
+    with reading(path, DamagedAlignmentsError, "remove it to train from the beginning"):
+        tensors, about = read_tensors(path, {"floor": ("F32", 1)})
+        history = checked(json.loads(about["history"]), [{str: float}])
+        parts = {kind: {} for kind in ("gmm", "fmllr")}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if rest:
+                parts[kind][rest] = tensor
+        gmm = Gmm.from_state(parts["gmm"])
     frontend = replace(GmmFrontend.load(path.parent), projection=tensors.get("projection"))
     features = GmmFeatures(cepstra, frontend, parts["fmllr"])
-    system = GmmSystem(features, Senones.load(path.parent), Gmm.from_state(parts["gmm"]))
-    return system, tensors["floor"], history
+    return GmmSystem(features, Senones.load(path.parent), gmm), tensors["floor"], history

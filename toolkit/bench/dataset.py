@@ -1,14 +1,14 @@
 """What makes a data set hard, on the co-processor paper's three axes and noise (A4)."""
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
-
-import yaml
+from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.plain_yaml import read_yaml
+from toolkit.stages.reading import checked, reading
 
 UTTERANCES = ("isolated", "connected", "continuous", "spontaneous")
 SPEAKERS = ("dependent", "adaptive", "independent")
@@ -75,12 +75,8 @@ def read_dataset(path: Path) -> Dataset:
     Raises:
       DatasetError: naming the file and the key.
     """
-    try:
-        plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path} is not plain YAML or JSON: {error}") from error
-    if not isinstance(plain, Mapping):
-        raise DatasetError(f"{path}: expected `key: value` lines, found {plain!r}")
+    with reading(path, DatasetError, "expected `key: value` lines"):
+        plain = checked(read_yaml(path), {str: Any})
     known = [field.name for field in fields(Dataset)]
     for key in plain:
         if key not in known:

@@ -4,16 +4,15 @@ import difflib
 import os
 import platform
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from toolkit.bench.nvml import Device, Devices
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
+from toolkit.stages.plain_yaml import read_yaml
+from toolkit.stages.reading import checked, reading
 
 SHARED = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "fuse.s3", "fuse.sshfs")
 """Beginnings of the names of file systems that lie on another machine."""
@@ -60,16 +59,12 @@ def read_prices(path: Path) -> list[Price]:
     Raises:
       PlatformError: naming the file and the key.
     """
-    try:
-        plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PlatformError(f"{path} is not plain YAML or JSON: {error}") from error
-    entries = plain if isinstance(plain, list) else [plain]
+    with reading(path, PlatformError, "expected `name: ...` and prices, once or in a list"):
+        plain = read_yaml(path)
+        entries = checked(plain if isinstance(plain, list) else [plain], [{str: Any}])
     known = [field.name for field in fields(Price)]
     prices = []
     for entry in entries:
-        if not isinstance(entry, Mapping):
-            raise PlatformError(f"{path}: expected `name: ...` and prices, found {entry!r}")
         for key in entry:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, n=1)

@@ -1,6 +1,5 @@
 """Tables beside the times: published ones, final error rates, sweep, stages (A31, A33, A39)."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,9 @@ from toolkit.bench.tta_runs import BenchRunError, Platform, recipe_folder, stage
 from toolkit.bench.tta_tables import NA, duration
 from toolkit.report.page import Cell, Column, Row, Table
 from toolkit.score.results import read_results
+from toolkit.stages.reading import NATURAL, checked, read_json, reading
+
+_ROW = {"width": NATURAL, "seconds": float, "wer": float, "cer": float}
 
 
 def published_table(item: str) -> Table:
@@ -71,17 +73,10 @@ def sweep_table(path: Path) -> Table:
     Raises:
       BenchRunError: it is no such file.
     """
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        rows = [
-            (int(row["width"]), float(row["seconds"]), float(row["wer"]), float(row["cer"]))
-            for row in (plain["rows"] if isinstance(plain, dict) else plain)
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BenchRunError(
-            f"{path} is no sweep ({type(error).__name__}: {error}): "
-            "write one by `toolkit bench ctc-sweep`"
-        ) from error
+    with reading(path, BenchRunError, "write one by `toolkit bench ctc-sweep`", "is no sweep"):
+        plain = read_json(path)
+        found = checked(plain["rows"] if isinstance(plain, dict) else plain, [_ROW])
+        rows = [(int(row["width"]), row["seconds"], row["wer"], row["cer"]) for row in found]
     return Table(
         "Beam width against time and accuracy",
         [Column("width"), Column("seconds"), Column("WER"), Column("CER")],

@@ -1,9 +1,10 @@
 """`toolkit score`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,56 +15,119 @@ if TYPE_CHECKING:
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
+_METHOD = (
+    click.option(
+        "--unit",
+        type=click.Choice(["word", "char"]),
+        default="word",
+        show_default=True,
+        help="What to count: words (WER) or characters, the space included (CER).",
+    ),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["auto", "text", "trn", "plain", "json"]),
+        default="auto",
+        show_default=True,
+        help="Kaldi text (id words), trn (words (id)), plain lines (line number = id) or JSON. "
+        "Files named *.stm and *.ctm are what they say.",
+    ),
+    click.option(
+        "--speakers",
+        metavar="FILE|id",
+        help="Kaldi's utt2spk (id speaker), or `id`: the part of each id before - or _. Resample "
+        "whole speakers, tables by speaker. Cuts, STM and Kaldi folders name theirs.",
+    ),
+    click.option(
+        "--normalise",
+        type=click.Choice(["none", "case", "basic", "english"]),
+        default="none",
+        show_default=True,
+        help="Compare words as they are, in lower case (as sclite does), in lower case without "
+        "punctuation, or by the rules of the toolkit's English lexicons.",
+    ),
+    click.option(
+        "--drop",
+        multiple=True,
+        metavar="WORD",
+        help="Take this word out of both sides, such as '<UNK>' or '[noise]'; repeat for more.",
+    ),
+    click.option("--map", "mapping", type=FILE, help="Lines of `FROM WORDS => TO WORDS`, as GLM."),
+    click.option(
+        "--weights",
+        type=click.Choice(["kaldi", "sclite"]),
+        default="kaldi",
+        show_default=True,
+        help="Align with fewest errors as compute-wer, or with sclite's costs 4 and 3.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["all", "present", "strict"]),
+        default="all",
+        show_default=True,
+        help="A reference without a hypothesis is all deletions, is left out, or is an error.",
+    ),
+)
 
-_UNIT = click.option(
-    "--unit",
-    type=click.Choice(["word", "char"]),
-    default="word",
-    show_default=True,
-    help="What to count: words (WER) or characters, the space included (CER).",
-)
-_FORMAT = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["auto", "text", "trn", "plain"]),
-    default="auto",
-    show_default=True,
-    help="Kaldi text (id words), trn (words (id)) or plain lines (line number = id).",
-)
-_SPEAKERS = click.option(
-    "--speakers",
-    type=FILE,
-    help="Kaldi's utt2spk (id speaker): resample whole speakers, tables by speaker.",
-)
+
+def _method_options(command: Callable) -> Callable:
+    """Give a command the options that say how to score."""
+    for option in reversed(_METHOD):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class _Method:
+    """The values of these options."""
+
+    unit: str
+    form: str
+    speakers: str | None
+    normalise: str
+    drop: tuple[str, ...]
+    mapping: Path | None
+    weights: str
+    mode: str
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[compare ...]")
-@click.option("--ref", type=FILE, help="The reference transcripts.  [required]")
-@click.option("--hyp", type=FILE, help="The recognised transcripts.  [required]")
-@_UNIT
-@_FORMAT
-@click.option("--alignments", type=FILE, help="Write alignments and confusions to this file.")
+@click.option(
+    "--ref", "refs", type=FILE, multiple=True, help="The reference transcripts.  [required]"
+)
+@click.option(
+    "--hyp", "hyps", type=FILE, multiple=True, help="The recognised transcripts.  [required]"
+)
+@_method_options
 @click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the line.")
-@_SPEAKERS
+@click.option("--per-speaker", is_flag=True, help="Print sclite's table by speaker.")
+@click.option("--per-utterance", is_flag=True, help="Print a line of counts per utterance.")
+@click.option("--alignments", type=FILE, help="Write alignments and confusions to this file.")
+@click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
 @click.pass_context
 def score(
     ctx: click.Context,
-    ref: Path | None,
-    hyp: Path | None,
-    unit: str,
-    form: str,
-    alignments: Path | None,
+    refs: tuple[Path, ...],
+    hyps: tuple[Path, ...],
     interval: bool,
-    speakers: Path | None,
+    per_speaker: bool,
+    per_utterance: bool,
+    alignments: Path | None,
+    out: Path | None,
+    **method: Any,
 ) -> None:
     """Print %WER lines in Kaldi's form.
 
-    A reference without a hypothesis counts as deletions and marks the line [PARTIAL]. With
-    --interval or --speakers the line ends in a bootstrap confidence interval.
+    --ref and --hyp are files or folders: Kaldi text, trn, plain lines, JSON, cuts, or an STM with
+    a CTM, whose words are dealt out to the segments by time. Repeat both, in the same order, to
+    put several sets together. A reference without a hypothesis counts as deletions and marks the
+    line [PARTIAL]. With --interval or --speakers the line ends in a bootstrap confidence interval.
 
     \b
     Example:
       toolkit score --ref data/test/text --hyp decode/hyp.trn --alignments errors.txt
+      toolkit score --ref test.stm --hyp test.ctm --normalise case --weights sclite --per-speaker
+      toolkit score --ref data/test.jsonl --hyp decode/text --drop '<UNK>' --out scores
     """
     given = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
@@ -71,17 +135,33 @@ def score(
             raise click.UsageError(f"options belong behind {ctx.invoked_subcommand!r}")
         return
     for parameter in ctx.command.params:
-        if parameter.name in ("ref", "hyp") and parameter.name not in given:
+        if parameter.name in ("refs", "hyps") and parameter.name not in given:
             raise click.MissingParameter(ctx=ctx, param=parameter)
+    if len(refs) != len(hyps):
+        raise click.UsageError(
+            f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
+            "--ref, or use `toolkit score compare` for several systems"
+        )
     from toolkit.score.report import write_report
+    from toolkit.score.tables import method_line, speaker_lines, utterance_lines, write_folder
 
-    (result,) = _scores(ref, [hyp], unit, form, speakers)
-    with_interval = interval or speakers is not None
+    result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method))
+    with_interval = interval or method["speakers"] is not None
     click.echo(result.summary(interval=with_interval))
+    if (result.normaliser, result.weights) != ("none", "kaldi"):
+        click.echo(method_line(result))
     for remark in result.remarks() + (result.interval_remarks() if with_interval else []):
         click.echo(f"Note: {remark}.", err=True)
+    if per_speaker and not result.by_speaker():
+        raise click.UsageError("--per-speaker needs --speakers: the references name none")
+    for wanted, lines in ((per_speaker, speaker_lines), (per_utterance, utterance_lines)):
+        if wanted:
+            click.echo("")
+            click.echo("\n".join(lines(result)))
     if alignments is not None:
         write_report(result, alignments)
+    if out is not None:
+        write_folder(result, out)
 
 
 @score.command("compare")
@@ -94,12 +174,8 @@ def score(
     multiple=True,
     help="A system's transcripts; twice or more: the first is what the others are held against.",
 )
-@_UNIT
-@_FORMAT
-@_SPEAKERS
-def compare_systems(
-    ref: Path, hyps: tuple[Path, ...], unit: str, form: str, speakers: Path | None
-) -> None:
+@_method_options
+def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
     """Tell whether a system is better than another.
 
     Prints the error rates with 95 % confidence intervals, their difference with its own, the
@@ -111,15 +187,19 @@ def compare_systems(
       toolkit score compare --ref text --hyp ce/text --hyp smbr/text --speakers utt2spk
     """
     from toolkit.score.compare import compare, comparison_lines
+    from toolkit.score.tables import method_line
 
     if not 2 <= len(hyps) <= len(ascii_uppercase):
         raise click.UsageError(f"give --hyp two to {len(ascii_uppercase)} times")
-    systems = list(zip(ascii_uppercase, _scores(ref, hyps, unit, form, speakers), strict=False))
+    scores = _scores([(ref, hyp) for hyp in hyps], _Method(**method))
+    systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
         click.echo(f"{name}: {result.summary(interval=True).splitlines()[0]}  {path}")
         for remark in result.remarks():
             click.echo(f"Note: {name}: {remark}.", err=True)
     (first, baseline), *others = systems
+    if (baseline.normaliser, baseline.weights) != ("none", "kaldi"):
+        click.echo(method_line(baseline))
     for remark in baseline.interval_remarks():
         click.echo(f"Note: {remark}.", err=True)
     for name, result in others:
@@ -131,16 +211,44 @@ def compare_systems(
             click.echo(f"Note: {remark}.", err=True)
 
 
-def _scores(
-    ref: Path, hyps: Sequence[Path], unit: str, form: str, speakers: Path | None
-) -> list["Score"]:
+def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
+    """Score one or more pairs; print the line of each where there are more."""
+    from toolkit.score.inputs import names_of
+    from toolkit.score.wer import pool
+
+    scores = _scores(pairs, method)
+    if len(scores) == 1:
+        return scores[0]
+    names = names_of([hyp for _, hyp in pairs])
+    for name, result in zip(names, scores, strict=True):
+        click.echo(f"{name}: {result.summary().splitlines()[0]}")
+    return pool(dict(zip(names, scores, strict=True)))
+
+
+def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score the files that a command was given."""
-    from toolkit.score.read import read_speakers, read_transcripts
+    from toolkit.score.inputs import SideReader
+    from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 
-    sides = {path: read_transcripts(path, form) for path in (ref, *hyps)}
-    if form == "auto":
-        read_as = ", ".join(f"{path} as {side.form}" for path, side in sides.items())
-        click.echo(f"Read {read_as} (--format forces one).", err=True)
-    who = read_speakers(speakers) if speakers else None
-    return [score_transcripts(sides[ref].texts, sides[hyp].texts, unit, who) for hyp in hyps]
+    reader = SideReader(method.form, method.speakers)
+    normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
+    sides = [reader.read(ref, hyp) for ref, hyp in pairs]
+    for note in dict.fromkeys(note for side in sides for note in side.notes):
+        click.echo(note, err=True)
+    scores = [
+        score_transcripts(
+            side.refs,
+            side.hyps,
+            method.unit,
+            side.speakers,
+            weights=method.weights,
+            mode=method.mode,
+            normalise=normaliser,
+            normaliser=normaliser.name,
+        )
+        for side in sides
+    ]
+    for remark in normaliser.remarks():
+        click.echo(f"Note: {remark}.", err=True)
+    return scores

@@ -1,33 +1,171 @@
 """`toolkit transcribe`."""
 
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.commands import FILE
 
+if TYPE_CHECKING:
+    from toolkit.decode.sources import Source
+    from toolkit.decode.streaming import Heard
+
+FORMATS = ("text", "ctm", "srt", "vtt", "json")
+
 
 @click.command()
 @click.option("--model", type=FILE, required=True, help="A bundle: the final/ folder of a run.")
-@click.argument("audio", nargs=-1, required=True, type=FILE)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="All but text have times and confidences of words.",
+)
+@click.option("--out", type=FILE, help="A folder that gets a file per recording.")
+@click.option("--channel", type=click.IntRange(1), help="The channel to keep; default: all, mixed.")
+@click.option("--raw-rate", type=click.IntRange(1), help="`-` is raw 16-bit samples at this rate.")
+@click.option("--allow-pipes", is_flag=True, help="Run the shell commands in a wav.scp.")
+@click.option("--stream", is_flag=True, help="Recognise piece by piece; show words as they come.")
+@click.option(
+    "--piece", type=click.FloatRange(0.01, 10), help="Seconds in a piece of a stream; default 0.1."
+)
+@click.option(
+    "--endpoint", type=click.FloatRange(0.1), help="Silence that ends an utterance of a stream."
+)
+@click.argument("audio", nargs=-1, required=True)
 @click.pass_context
-def transcribe(ctx: click.Context, model: Path, audio: tuple[Path, ...]) -> None:
-    """Recognise the speech in audio files.
+def transcribe(
+    ctx: click.Context,
+    model: Path,
+    form: str,
+    out: Path | None,
+    channel: int | None,
+    raw_rate: int | None,
+    allow_pipes: bool,
+    stream: bool,
+    piece: float | None,
+    endpoint: float | None,
+    audio: tuple[str, ...],
+) -> None:
+    """Recognise the speech in recordings of any length.
 
-    Prints one line per AUDIO file: its path and the words recognised. A file that cannot be read is
-    named on standard error, the others are still transcribed, and the exit status is 1.
+    AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse's cuts (*.jsonl,
+    *.jsonl.gz), or - for standard input: a list of paths, an audio file, or with --raw-rate raw
+    samples. Prints a line per recording, its name and the words, or writes files with --out.
+    Recordings that are broken are named at the end, and the exit status is 1.
+
+    With --stream (unidirectional models) words are shown as they are recognised: on a terminal in
+    a line that changes, with --format json as a line for every change. How far they are behind the
+    speech is told at the end, on standard error.
 
     \b
-    Example:
+    Examples:
       toolkit transcribe --model exp/demo/final a.wav b.flac
+      toolkit transcribe --model exp/demo/final --format srt --out subtitles/ talks/
+      arecord -t raw -f S16_LE -r 16000 | \
+        toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
-    from toolkit.decode.transcribe import transcribe as transcribe_files
+    from toolkit.decode.sources import Inputs, check_keys
 
-    broken = False
-    for transcript in transcribe_files(model, list(audio)):
-        if transcript.text is None:
-            broken = True
-            click.echo(f"Error: {transcript.fault}", err=True)
+    if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
+        raise click.UsageError(f"several recordings do not fit into one {form} file: give --out")
+    if stream and (form not in ("text", "json") or out is not None):
+        raise click.UsageError("--stream prints text or json, and writes no files")
+    if not stream and (piece is not None or endpoint is not None):
+        raise click.UsageError("--piece and --endpoint belong to --stream")
+    if raw_rate is not None and "-" not in audio:
+        raise click.UsageError("--raw-rate is that of standard input, given as -")
+    inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate)
+    with tempfile.TemporaryDirectory() as work:
+        sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
+        if out is not None:
+            check_keys(sources)
+        if stream:
+            faults = _stream(model, sources, form, piece or 0.1, endpoint)
         else:
-            click.echo(f"{transcript.path} {transcript.text}".rstrip())
-    ctx.exit(1 if broken else 0)
+            faults = _transcribe(model, sources, form, out, channel or 1)
+    for fault in faults:
+        click.echo(f"Error: {fault}", err=True)
+    ctx.exit(1 if faults else 0)
+
+
+def _transcribe(
+    model: Path, sources: "Sequence[Source]", form: str, out: Path | None, channel: int
+) -> list[str]:
+    """Print or write the transcripts; return what is wrong with the recordings left out."""
+    from tqdm import tqdm
+
+    from toolkit.decode.formats import SUFFIXES, WITH_WORDS, line, written
+    from toolkit.decode.transcribe import transcribe as transcribe_sources
+    from toolkit.stages.files import write_atomically
+
+    faults = []
+    transcripts = transcribe_sources(model, sources, form in WITH_WORDS)
+    quiet = True if out is None else None
+    for transcript in tqdm(transcripts, "transcribe", len(sources), disable=quiet):
+        if transcript.fault:
+            faults.append(transcript.fault)
+        if out is None and form in ("text", "json"):
+            if form == "json" or not transcript.fault:
+                click.echo(line(transcript, form), nl=False)
+        elif out is None:
+            click.echo(written(transcript, form, channel), nl=False)
+        elif not transcript.fault:
+            path = out / f"{transcript.key}{SUFFIXES[form]}"
+            write_atomically(path, written(transcript, form, channel))
+    return faults
+
+
+def _stream(
+    model: Path, sources: "Sequence[Source]", form: str, piece: float, endpoint: float | None
+) -> list[str]:
+    """Print what is heard in each stream; return what is wrong with those that are broken."""
+    from time import perf_counter
+
+    from toolkit.decode.following import Latency, follow
+    from toolkit.decode.recogniser import Recogniser
+    from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
+    from toolkit.features.audio import AudioError
+    from toolkit.features.frontend import FrontendError
+    from toolkit.stages.threads import one_thread
+
+    recogniser, faults = Recogniser(model), []
+    ends = None if endpoint is None else EndpointConfig(endpoint)
+    details = form == "json" and recogniser.silence is not None
+    with one_thread():
+        StreamingRecogniser.warm_up(recogniser)
+        for source in sources:
+            stream, latency = StreamingRecogniser(recogniser, ends, details), Latency()
+            blocks = source.blocks(recogniser.frontend_config.sampling_rate, piece)
+            try:
+                for heard in follow(blocks, stream, perf_counter, latency):
+                    _show(source.name, heard, form)
+                click.echo(f"{source.name}: {latency.summary()}", err=True)
+            except AudioError as error:
+                faults.append(str(error))
+            except FrontendError as error:
+                faults.append(f"{source.name}: {error}")
+    return faults
+
+
+def _show(name: str, heard: "Heard", form: str) -> None:
+    """Print what is new: as JSON; as a line that changes on a terminal; else when it is final."""
+    from toolkit.decode.formats import heard_line
+
+    if form == "json":
+        click.echo(heard_line(name, heard), nl=False)
+    elif sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns - 1
+        shown = f"{name} {heard.text}"
+        begin = "\r\x1b[K"
+        click.echo(begin + (shown if heard.final else shown[-columns:]), nl=bool(heard.final))
+    elif heard.final is not None:
+        click.echo(f"{name} {heard.text}".rstrip())
+    sys.stdout.flush()

@@ -10,7 +10,7 @@ from toolkit.corpus.audio_facts import AudioFacts, audio_facts
 from toolkit.corpus.check_report import SplitSummary, write_oov, write_report
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.exclusions import Exclusion, write_exclusions
-from toolkit.corpus.findings import ERROR, KINDS, WARNING, Finding
+from toolkit.corpus.findings import ERROR, KINDS, WARNING, Finding, is_train
 from toolkit.corpus.manifest import audio_of, read_cuts, speaker_of, text_of
 from toolkit.corpus.utterances import SplitChecker, between_splits
 from toolkit.errors import ToolkitError
@@ -39,7 +39,8 @@ def check(
       progress: called with (files decoded, files).
 
     Returns:
-      Numbers of utterances, excluded ones, errors and warnings, and the OOV rate in percent.
+      Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
+      hours of training speech.
 
     Raises:
       CorpusError: of a split nothing is left, or more than `config.max_excluded` of it and more
@@ -75,6 +76,7 @@ def check(
         "errors": severities[ERROR],
         "warnings": severities[WARNING],
         "oov_percent": round(100 * sum(s.oov_tokens for s in summaries) / max(tokens, 1), 2),
+        "hours_train": round(sum(sum(s.seconds) for s in summaries if is_train(s.split)) / 3600, 2),
     }
 
 

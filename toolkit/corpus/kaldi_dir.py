@@ -15,6 +15,12 @@ from toolkit.corpus.pairing import Audio, pair
 from toolkit.stages.files import write_atomically
 from toolkit.stages.reading import reading
 
+DECODERS = {
+    "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
+    "sph2pipe": {"-p"},
+}
+"""Programs that decode a file, with the options that change nothing for a reader of the file."""
+
 RunPipe = Callable[[str, str], Audio]
 """(recording id, shell command) -> the audio it writes."""
 
@@ -23,8 +29,8 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     """Read wav.scp, text and, where there are, segments and utt2spk, sorted or not.
 
     - A path in wav.scp that is not absolute is looked for from `folder` and each folder above it.
-    - `flac -c -d -s FILE |` is read as FILE. Any other command is refused as a fault of its
-      utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
+    - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
+      refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - A segment's end of -1 is the end of the recording.
     - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom.
 
@@ -37,9 +43,7 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     for name in ("wav.scp", "text"):
         if not (folder / name).is_file():
             raise ManifestError(f"{folder} is no Kaldi data directory: it has no file {name!r}")
-    recordings = [
-        (id, _recording(folder, id, source, run_pipe)) for id, source in _lines(folder / "wav.scp")
-    ]
+    recordings = read_scp(folder / "wav.scp", run_pipe)
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
         known = _by_id(recordings)
@@ -48,6 +52,11 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     return pair(
         _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
     )
+
+
+def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
+    """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line."""
+    return [(id, _recording(path.parent, id, rest, run_pipe)) for id, rest in _lines(path)]
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
@@ -84,17 +93,19 @@ def _locate(folder: Path, name: str) -> Path:
 
 
 def _decoded_file(command: str) -> str | None:
-    """Return the FILE of a command that is `flac -c -d -s FILE |` and nothing else."""
+    """Return the FILE of a command that does no more than to decode it with flac or sph2pipe."""
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
         program, *arguments = shlex.split(command[:-1])
     except ValueError:
         return None
+    if program == "sph2pipe" and arguments[:2] == ["-f", "wav"]:
+        del arguments[:2]
     options = {argument for argument in arguments if argument.startswith("-")}
     files = [argument for argument in arguments if not argument.startswith("-")]
-    plain = {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"}
-    return files[0] if program == "flac" and len(files) == 1 and options <= plain else None
+    plain = program in DECODERS and options <= DECODERS[program]
+    return files[0] if plain and len(files) == 1 else None
 
 
 def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:

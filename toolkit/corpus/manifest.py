@@ -48,11 +48,11 @@ def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
     """
     try:
         info = soundfile.info(str(path))
-    except (soundfile.SoundFileError, OSError) as error:
+        seconds = info.frames / info.samplerate
+    except (soundfile.SoundFileError, OSError, ValueError, ArithmeticError) as error:
         return empty_recording(str(path), id), _reason(path, error)
     channels = list(range(info.channels))
     source = AudioSource(type="file", channels=channels, source=str(path))
-    seconds = info.frames / info.samplerate
     return Recording(id, [source], info.samplerate, info.frames, seconds), None
 
 

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from toolkit.errors import ToolkitError
 from toolkit.score.align import align
+from toolkit.stages.convert import read_plain
 from toolkit.stages.files import write_atomically
+
+
+class CalibrationError(ToolkitError):
+    """A calibration that cannot be read."""
+
 
 BINS = 10
 """Of equal width, for the calibration error."""
@@ -87,8 +94,12 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path) -> "Calibration":
-        """Read what `save` wrote."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        """Read what `save` wrote.
+
+        Raises:
+          CalibrationError: naming the file.
+        """
+        return read_plain(path, cls, CalibrationError, "decode again")
 
 
 def calibration_error(confidences: Sequence[float], correct: Sequence[bool]) -> float:

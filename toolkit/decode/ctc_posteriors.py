@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.decode.ctc import CtcDecodeError
@@ -14,6 +14,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.models.ctc import CtcModel, ctc_log_probs
 from toolkit.models.store import load_model
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import NATURAL, read_json, read_tensors, reading
 
 POSTERIORS = "posteriors.json"
 BATCH = 16  # utterances
@@ -31,19 +32,18 @@ class Posteriors(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        try:
-            self._files: dict[str, int] = json.loads((self._folder / POSTERIORS).read_bytes())
-        except (OSError, ValueError) as error:
-            raise CtcDecodeError(
-                f"{folder}: not a folder of finished posteriors ({error!r}); decode again"
-            ) from error
+        what = "not a folder of finished posteriors"
+        with reading(folder, CtcDecodeError, "decode again", what):
+            self._files: dict[str, int] = read_json(self._folder / POSTERIORS, {str: NATURAL})
         self._loaded: tuple[int, dict[str, Tensor]] = (-1, {})
 
     def __getitem__(self, utterance: str) -> Tensor:
         """Load the posteriors of an utterance, and its file's others with them."""
         number = self._files[utterance]
         if self._loaded[0] != number:
-            self._loaded = number, load_file(_path(self._folder, number))
+            path = _path(self._folder, number)
+            with reading(path, CtcDecodeError, "decode again"):
+                self._loaded = number, read_tensors(path, {utterance: ("F32", 2)})[0]
         return self._loaded[1][utterance]
 
     def __iter__(self) -> Iterator[str]:

@@ -71,7 +71,7 @@ def explore_system(
     Returns:
       The expected calibration error of each split's confidences.
     """
-    weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
+    weights = Weights.load(tuned)
     found: dict[str, list[Explored]] = {}
     for split, scorer in scorers.items():
         folder = out / split / "explored"

@@ -2,27 +2,55 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
+from toolkit.decode.details import WordDetails
 from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.silence import SilencePosteriors
+from toolkit.decode.transcript import Recognised
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.lfr import LOW_RATE_FACTOR
+from toolkit.features.normalise import MeanState
 from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import Beam, search_widening
+from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralModel
+from toolkit.stages.convert import read_plain
 from toolkit.stages.files import write_atomically
 
+SETTINGS = "recogniser.json"
+SENONES = "senones"
+CALIBRATION = "calibration.json"
 MODEL_FILES = ("config.json", "model.safetensors", "priors.json")
+LANG_FILES = ("words.txt", "phones.txt", "lexicon.txt", "lang.json")
+SENONE_FILES = ("topology.json", "tree.json")
+WIDER = (2.0,)
+"""Factors by which the beam is widened when no path survives."""
 
 
 class BundleError(ToolkitError):
     """A folder that is not a complete bundle."""
+
+
+@dataclass(frozen=True)
+class RecogniserSettings:
+    """What `recogniser.json` holds."""
+
+    frontend: FrontendConfig
+    """The front end of the model's features."""
+    beam: Beam
+    """The pruning."""
+    search_scale: float
+    """Factor on acoustic log-likelihoods during the search."""
+    weights: Weights
+    """Those of the best path, tuned on development data."""
 
 
 def write_bundle(
@@ -34,6 +62,8 @@ def write_bundle(
     config: DecodeConfig,
     tuned: Path,
     out: Path,
+    senones: Path | None = None,
+    calibration: Path | None = None,
 ) -> None:
     """Copy what recognition needs into `out`, so that the folder can be moved anywhere.
 
@@ -46,62 +76,159 @@ def write_bundle(
       config: the search.
       tuned: `tuned.json` of the decode that chose scale and penalty.
       out: the bundle.
+      senones: the folder of the model's senones; without it there are no times and confidences of
+        words, no end pointing, and recordings are cut by energy alone.
+      calibration: `calibration.json` of the confidences; None: they are posteriors as they are.
     """
-    (out / "model").mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
-        shutil.copyfile(model / name, out / "model" / name)
-    shutil.copyfile(normaliser, out / "normaliser.json")
-    shutil.copyfile(graph, out / "graph.safetensors")
-    for name in ("words.txt", "phones.txt", "lexicon.txt"):
-        shutil.copyfile(lang / name, out / name)
-    settings = {
-        "frontend": asdict(frontend),
-        "beam": asdict(config.beam),
-        "search_scale": config.acoustic_scale,
-        "weights": json.loads(tuned.read_text(encoding="utf-8")),
-    }
-    write_atomically(out / "recogniser.json", json.dumps(settings, indent=1) + "\n")
+        _copy(model / name, out / "model" / name)
+    _copy(normaliser, out / "normaliser.json")
+    _copy(graph, out / "graph.safetensors")
+    for name in LANG_FILES:
+        _copy(lang / name, out / name)
+    if senones is not None:
+        for name in SENONE_FILES:
+            _copy(senones / name, out / SENONES / name)
+    if calibration is not None:
+        _copy(calibration, out / CALIBRATION)
+    weights = Weights.load(tuned)
+    settings = RecogniserSettings(frontend, config.beam, config.acoustic_scale, weights)
+    write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 class Recogniser:
     """Speech to words with a bundle that `write_bundle` made.
+
+    Args:
+      bundle: the folder.
 
     Raises:
       BundleError: the folder is not a bundle.
     """
 
     def __init__(self, bundle: Path) -> None:
-        try:
-            settings = json.loads((bundle / "recogniser.json").read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        self._bundle = Path(bundle)
+        if not (self._bundle / SETTINGS).is_file():
             raise BundleError(
-                f"{bundle} is not a bundle: it has no recogniser.json. A recipe's last stage makes"
+                f"{bundle} is not a bundle: it has no {SETTINGS}. A recipe's last stage makes"
                 " one in exp/<profile>/final"
-            ) from error
-        self._bundle = bundle
-        self.frontend_config = FrontendConfig(**settings["frontend"])
-        self._beam = Beam(**settings["beam"])
-        self._search_scale = settings["search_scale"]
-        self._weights = Weights(**settings["weights"])
-        self._frontend = Frontend(self.frontend_config)
-        self._model = NeuralModel(bundle / "model", bundle / "normaliser.json")
-        self._words = SymbolTable.read(bundle / "words.txt")
+            )
+        self.settings = read_plain(
+            self._bundle / SETTINGS,
+            RecogniserSettings,
+            BundleError,
+            "run the recipe's last stage again",
+        )
+        self.frontend_config = self.settings.frontend
+        self.frontend = Frontend(self.frontend_config)
+        self.model = NeuralModel(self._bundle / "model", self._bundle / "normaliser.json")
+        self._words = SymbolTable.read(self._bundle / "words.txt")
+
+    @property
+    def frame_shift(self) -> float:
+        """Seconds between two rows of scores."""
+        return LOW_RATE_FACTOR * self.frontend_config.frame_shift_ms / 1000
+
+    @property
+    def beam(self) -> Beam:
+        """The pruning."""
+        return self.settings.beam
 
     @cached_property
-    def _graph(self) -> Fsa:
+    def graph(self) -> Fsa:
+        """The decoding graph, loaded when it is first asked for."""
         return load_graph(self._bundle / "graph.safetensors")
+
+    @cached_property
+    def details(self) -> WordDetails:
+        """Finds times and confidences of words.
+
+        Raises:
+          BundleError: the bundle lacks what this needs.
+        """
+        calibration = self._bundle / CALIBRATION
+        return WordDetails(
+            self._bundle,
+            self._senones("times of words (--format ctm, srt, vtt and json)"),
+            calibration if calibration.exists() else None,
+            self.frame_shift,
+            self.beam.search,
+        )
+
+    @cached_property
+    def silence(self) -> SilencePosteriors | None:
+        """How likely frames are silence; None if the bundle lacks what says so."""
+        if not (self._bundle / SENONES).is_dir():
+            return None
+        return SilencePosteriors(self._senones("silence"), self.model.log_priors)
+
+    def _senones(self, purpose: str) -> Senones:
+        if not all((self._bundle / SENONES / name).is_file() for name in SENONE_FILES):
+            raise BundleError(
+                f"{self._bundle} has no {SENONES}/, which {purpose} need: an earlier version of the"
+                " toolkit made it; run the recipe's last stage again"
+            )
+        return Senones.load(self._bundle / SENONES)
+
+    def scores(self, features: Tensor, state: MeanState | None = None) -> Tensor:
+        """Score the features of an utterance.
+
+        Args:
+          features: [T, F] raw.
+          state: what the speaker's earlier utterances left behind; None for a new speaker.
+
+        Returns:
+          [ceil(T / 3), P] log-likelihoods times the search's acoustic scale.
+        """
+        return self.model.log_likelihoods(features, state) * self.settings.search_scale
 
     def recognise(self, samples: Tensor) -> str:
         """The words in samples[S], mono, at the front end's sampling rate, in [-1, 1].
 
         A recording in which no path survives twice the beam gives the empty string.
         """
-        features = self._frontend(samples)
+        return self.recognise_features(self.frontend(samples)).text
+
+    def recognise_features(
+        self, features: Tensor, state: MeanState | None = None, details: bool = False
+    ) -> Recognised:
+        """Recognise an utterance.
+
+        Args:
+          features, state: see `scores`.
+          details: find times and confidences of words, too.
+
+        Raises:
+          BundleError: the bundle lacks what the details need.
+        """
         if not len(features):
-            return ""
-        scores = self._model.log_likelihoods(features) * self._search_scale
-        lattice, _ = search_widening(scores, self._graph, self._beam.tries([2.0]))
+            return Recognised("", () if details else None)
+        scores = self.scores(features, state)
+        lattice, _ = search_widening(scores, self.graph, self.beam.tries(WIDER))
+        return self.best(lattice, scores, details)
+
+    def best(self, lattice: Fsa | None, scores: Tensor, details: bool) -> Recognised:
+        """The best path of an utterance's lattice.
+
+        Args:
+          lattice: from the search; None if there is none.
+          scores: [T, P] those of the search.
+          details: see `recognise_features`.
+        """
         if lattice is None:
-            return ""
-        words = ScoredLattice(lattice, scores, self._search_scale).best_words(self._weights)
+            return Recognised("", () if details else None)
+        scale, weights = self.settings.search_scale, self.settings.weights
+        scored = ScoredLattice(lattice, scores, scale)
+        if not details:
+            return Recognised(self.text(scored.best_words(weights)))
+        words = self.details(scored, weights, scores, scale)
+        return Recognised(" ".join(word.word for word in words), tuple(words))
+
+    def text(self, words: list[int]) -> str:
+        """Words by their ids."""
         return " ".join(map(self._words.symbol, words))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 
+LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
+
+
 class AudioError(ToolkitError):
     """Audio that cannot be read whole."""
 
@@ -52,6 +55,7 @@ def load_audio(
     if not path.is_file():
         raise AudioError(f"{path}: no such audio file")
     samples, rate = _read(path, path, offset, duration)
+    _check_rate(rate, path)
     return torch.from_numpy(_resample(_one_channel(samples, path, channel), rate, sampling_rate))
 
 
@@ -78,6 +82,7 @@ def decode_audio(content: bytes, name: str, sampling_rate: int = 16000) -> Decod
       sampling_rate: wanted rate in Hz.
     """
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
+    _check_rate(rate, name)
     mono = torch.from_numpy(_resample(_one_channel(samples, name), rate, sampling_rate))
     return Decoded(mono, rate, *samples.shape)
 
@@ -143,6 +148,15 @@ def _read(
             "fetch the file again"
         )
     return samples, rate
+
+
+def _check_rate(rate: int, path: str | Path) -> None:
+    """Refuse rates that no speech has: the filter of the resampling is 20 times as long."""
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise AudioError(
+            f"{path}: a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to "
+            f"{HIGHEST_RATE:,}; is its header damaged?"
+        )
 
 
 def _one_channel(samples: np.ndarray, path: str | Path, channel: int | None = None) -> np.ndarray:

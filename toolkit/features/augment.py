@@ -122,9 +122,12 @@ def _audio_files(folder: Path) -> list[_Audio]:
     for path in paths:
         try:
             info = soundfile.info(str(path))
-        except (soundfile.SoundFileError, OSError) as error:
+            seconds = info.frames / info.samplerate
+        except (soundfile.SoundFileError, OSError, ArithmeticError) as error:
             raise AugmentError(f"{path}: {error}; remove it from the folder") from error
-        files.append(_Audio(str(path), info.frames / info.samplerate, info.channels))
+        if not seconds:
+            raise AugmentError(f"{path}: no samples; remove it from the folder")
+        files.append(_Audio(str(path), seconds, info.channels))
     return files
 
 

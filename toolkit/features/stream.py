@@ -1,4 +1,4 @@
-"""Features of audio files of any length, in memory that does not grow with the samples."""
+"""Features of audio of any length: of files block by block, of streams piece by piece."""
 
 from pathlib import Path
 
@@ -48,6 +48,62 @@ def features_of_file(path: Path, frontend: Frontend) -> Tensor:
         # A copy, so that the frames that blocks share are not kept.
         parts.append(frames[skipped : None if last else skipped + BLOCK * per_second].clone())
     return torch.cat(parts)
+
+
+class StreamingFrontend:
+    """The features of a stream: over all pieces the same as of the whole.
+
+    A frame comes out as soon as the samples of its window are there; those whose windows reach
+    beyond the last sample come at the end.
+
+    Args:
+      frontend: the front end.
+    """
+
+    def __init__(self, frontend: Frontend) -> None:
+        config = frontend.config
+        self._frontend = frontend
+        self._step = round(config.frame_shift_ms * config.sampling_rate / 1000)
+        self._window = round(config.frame_length_ms * config.sampling_rate / 1000)
+        # Frames before the next one, with which a block is long enough for the front end and the
+        # edge that it mirrors out of reach.
+        self._margin = -(-(self._window + self._step) // (2 * self._step))
+        self._kept, self._begin = torch.zeros(0), 0  # samples, from a multiple of the step on
+        self._given = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio taken so far."""
+        return (self._begin + len(self._kept)) / self._frontend.config.sampling_rate
+
+    def push(self, samples: Tensor) -> Tensor:
+        """Take more samples [S]; return the frames [T, F] whose windows are complete."""
+        self._kept = torch.cat([self._kept, samples])
+        received = self._begin + len(self._kept)
+        # Frame t ends at t * step + step / 2 + window / 2.
+        end = (received - self._step // 2 - self._window // 2) // self._step + 1
+        if end <= self._given or len(self._kept) < self._window:
+            return torch.zeros(0, self._frontend.config.dimension)
+        found = self._until(end)
+        drop = (self._given - self._margin) * self._step - self._begin
+        if drop > 0:
+            self._kept, self._begin = self._kept[drop:], self._begin + drop
+        return found
+
+    def finish(self) -> Tensor:
+        """Return the frames that are left.
+
+        Raises:
+          FrontendError: fewer samples than one window in all.
+        """
+        received = self._begin + len(self._kept)
+        return self._until((received + self._step // 2) // self._step)
+
+    def _until(self, end: int) -> Tensor:
+        before = self._begin // self._step
+        found = self._frontend(self._kept)[self._given - before : end - before]
+        self._given = max(end, self._given)
+        return found
 
 
 def _whole_seconds(path: Path) -> int:

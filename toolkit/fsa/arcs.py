@@ -5,13 +5,21 @@ from pathlib import Path
 
 import k2
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.reading import read_tensors, reading
 
 # (source state, destination state, input label, output label, score)
 Arc = tuple[int, int, int, int, float]
 Fsa = k2.Fsa
+_SHAPES = {"arcs": ("I32", 2), "scores": ("F32", 1), "aux_labels": ("I32", 1)}
 EPSILON = 0
 FINAL = -1
+
+
+class GraphError(ToolkitError):
+    """A file that holds no graph."""
 
 
 def fsa_from_arcs(arcs: Sequence[Arc], finals: Sequence[int]) -> k2.Fsa:
@@ -42,20 +50,49 @@ def dump_fsa(fsa: k2.Fsa) -> bytes:
 
 
 def load_fsa(path: Path) -> k2.Fsa:
-    """Read a file that `dump_fsa` made."""
-    tensors = load_file(path)
-    arcs = tensors["arcs"].clone()
-    arcs[:, 3] = tensors["scores"].view(torch.int32)
-    aux = tensors["aux_labels"]
-    if "aux_splits" in tensors:
-        shape = k2.ragged.create_ragged_shape2(
-            row_splits=tensors["aux_splits"], cached_tot_size=len(aux)
-        )
-        aux = k2.RaggedTensor(shape, aux)
-    fsa = k2.Fsa(arcs, aux_labels=aux)
-    if "lm_scores" in tensors:
-        fsa.lm_scores = tensors["lm_scores"]
-    return fsa
+    """Read a file that `dump_fsa` made.
+
+    Raises:
+      GraphError: naming the file.
+    """
+    with reading(path, GraphError, "make the graph again", "no graph"):
+        tensors, _ = read_tensors(path, _SHAPES)
+        _check(tensors)
+        arcs = tensors["arcs"].clone()
+        arcs[:, 3] = tensors["scores"].view(torch.int32)
+        aux = tensors["aux_labels"]
+        if "aux_splits" in tensors:
+            shape = k2.ragged.create_ragged_shape2(
+                row_splits=tensors["aux_splits"], cached_tot_size=len(aux)
+            )
+            aux = k2.RaggedTensor(shape, aux)
+        fsa = k2.Fsa(arcs, aux_labels=aux)
+        if "lm_scores" in tensors:
+            fsa.lm_scores = tensors["lm_scores"]
+        return fsa
+
+
+def _check(tensors: dict[str, torch.Tensor]) -> None:
+    """See to it that k2, which aborts or reads elsewhere, is given what it asks for.
+
+    Raises:
+      ValueError: the tensors make no transducer.
+    """
+    arcs, aux = tensors["arcs"], tensors["aux_labels"]
+    splits = tensors.get("aux_splits", torch.arange(len(aux) + 1))
+    lengths = {len(tensors[name]) for name in ("scores", "lm_scores") if name in tensors}
+    if arcs.shape[1] != 4 or lengths != {len(arcs)} or len(splits) != len(arcs) + 1:
+        raise ValueError("its tensors do not belong together")
+    if splits[0] != 0 or splits[-1] != len(aux) or not splits.diff().ge(0).all():
+        raise ValueError("output labels that belong to no arc")
+    source, destination, label = arcs[:, 0], arcs[:, 1], arcs[:, 2]
+    final = int(torch.stack([source, destination]).max()) if len(arcs) else 0
+    if final > len(arcs) or not (source.ge(0).all() and destination.ge(0).all()):
+        raise ValueError("states that no arc leads to or from")
+    if not source.diff().ge(0).all() or source.eq(final).any():
+        raise ValueError("arcs that are not in the order of their states")
+    if not torch.equal(label == FINAL, destination == final) or label.lt(FINAL).any():
+        raise ValueError("arcs to the final state that are not labelled so")
 
 
 def load_graph(path: Path) -> k2.Fsa:

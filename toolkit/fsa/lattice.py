@@ -1,13 +1,20 @@
 """Lattices of one utterance: scores taken apart and weighted anew."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import k2
 import torch
 from torch import Tensor
 
+from toolkit.errors import ToolkitError
 from toolkit.fsa.decoding_graph import count_words
 from toolkit.fsa.search import BestPath, best_path
+from toolkit.stages.convert import read_plain
+
+
+class WeightsError(ToolkitError):
+    """A file of weights that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,15 @@ class Weights:
     """Factor on acoustic log-likelihoods (kappa, C2)."""
     word_penalty: float = 0.0
     """Added per word; negative means fewer words."""
+
+    @classmethod
+    def load(cls, path: Path) -> "Weights":
+        """Read the `tuned.json` of a decode.
+
+        Raises:
+          WeightsError: naming the file.
+        """
+        return read_plain(path, cls, WeightsError, "decode again")
 
 
 def acoustic_scores(lattice: k2.Fsa, scores: Tensor) -> Tensor:

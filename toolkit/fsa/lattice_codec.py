@@ -143,18 +143,25 @@ class Block:
 
     def __init__(self, data: bytes, size: int, graph: GraphIndex) -> None:
         try:
-            raw = np.frombuffer(lzma.decompress(data), np.uint8)
-            tables = 1 + 2 * graph.num_buckets
-            head = _unplaned(raw[: 4 * size * tables], 4)
+            unpacking = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+            columns = 1 + 2 * graph.num_buckets
+            raw = unpacking.decompress(data, 4 * size * columns)
+            head = _unplaned(np.frombuffer(raw, np.uint8), 4)
             self._frames = head[:size]
             tables = head[size:].reshape(2, size, graph.num_buckets).astype(np.int64)
-            rest = raw[4 * len(head) :]
+            # No more than the tables ask for, whatever else there is.
+            raw = b"" if unpacking.eof else unpacking.decompress(b"", _bytes_of(tables) + 1)
+            if not unpacking.eof:
+                raise ValueError("cut short, or more than the tables say")
+            rest = np.frombuffer(raw, np.uint8)
             self._counts, rest = _streams(rest, tables[0].sum(axis=0))
             self._gaps, rest = _streams(rest, tables[1].sum(axis=0))
-        except (lzma.LZMAError, ValueError) as error:
+        except (lzma.LZMAError, EOFError, ValueError) as error:
             raise LatticeError(f"damaged lattices ({error})") from error
         if len(rest):
             raise LatticeError("damaged lattices (of another size than their tables say)")
+        if (tables[0].sum(axis=1) <= self._frames).any():
+            raise LatticeError("damaged lattices (more frames than states)")
         # [2, N, B] where each lattice begins in each stream.
         flat = tables.transpose(0, 2, 1).reshape(2, -1)
         before = flat.cumsum(axis=1) - flat
@@ -185,8 +192,11 @@ class Block:
             new = self._true[: len(reached)].copy()
             np.not_equal(reached[1:], reached[:-1], out=new[1:])
             states = reached[new]
-        arc = graph.arc[np.concatenate(places)]
+        every = np.concatenate(places)
+        arc = graph.arc[every]
         frame = np.repeat(np.arange(frames + 1, dtype=np.int32), [len(x) for x in places])
+        if not np.array_equal(graph.destination[every] == graph.final, frame == frames):
+            raise LatticeError("a damaged lattice (it does not end where its frames do)")
         order = np.lexsort((arc, frame))
         return LatticeArcs(frames, frame[order], arc[order])
 
@@ -248,12 +258,21 @@ def _unplaned(data: np.ndarray, width: int) -> np.ndarray:
     return data.reshape(width, -1).T.copy().view(f"<u{width}")[:, 0]
 
 
+def _bytes_of(tables: np.ndarray) -> int:
+    """[2, N, B] numbers in each stream -> the bytes of all."""
+    widths = np.array([_width(bucket) for bucket in range(tables.shape[2])])
+    return int((tables.sum(axis=(0, 1)) * widths).sum())
+
+
 def _streams(data: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of all buckets, in the smallest type that has room, and the bytes behind them."""
     parts = []
     for bucket, size in enumerate(sizes):
         length = int(size) * _width(bucket)
-        parts.append(_unplaned(data[:length], _width(bucket)))
+        part = _unplaned(data[:length], _width(bucket))
+        if len(part) != size or (part >> bucket).any():
+            raise ValueError("numbers that are missing or too large")
+        parts.append(part)
         data = data[length:]
     widest = max((_width(b) for b, size in enumerate(sizes) if size), default=1)
     return np.concatenate([part.astype(f"u{widest}") for part in parts]), data

@@ -10,18 +10,21 @@ from pathlib import Path
 import k2
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arcs import FINAL, load_fsa
 from toolkit.fsa.lattice_codec import Block, GraphIndex, LatticeArcs, LatticeError, encode
+from toolkit.stages.convert import from_plain
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import checked, read_tensors, reading
 
 FORMAT = 1
 # Unpacked shards that a store keeps: about 2 MB per hour of speech each.
 BLOCKS = 32
 CHUNK = 1 << 20  # bytes
+ADVICE = "remove it and make the lattices again"
 
 
 class LatticeStoreError(ToolkitError):
@@ -31,7 +34,8 @@ class LatticeStoreError(ToolkitError):
 def graph_digest(path: Path) -> str:
     """The BLAKE2b digest (16 bytes, in hexadecimal) of a graph's file."""
     hasher = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    advice = "give the graph that the lattices were made with"
+    with reading(path, LatticeStoreError, advice), open(path, "rb") as file:
         while chunk := file.read(CHUNK):
             hasher.update(chunk)
     return hasher.hexdigest()
@@ -62,17 +66,12 @@ class ShardFacts:
         Raises:
           LatticeStoreError: it is none.
         """
-        try:
+        with reading(path, LatticeStoreError, ADVICE, "damaged"):
             with safe_open(path, framework="np") as file:
                 plain = json.loads(file.metadata()["lattices"])
-            if plain["format"] != FORMAT:
+            if checked(plain, {"format": int})["format"] != FORMAT:
                 raise ValueError(f"format {plain['format']}, this version reads {FORMAT}")
-            failed = tuple((utterance, reason) for utterance, reason in plain.pop("failed"))
-            return cls(**{**plain, "ids": tuple(plain["ids"]), "failed": failed})
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise LatticeStoreError(
-                f"{path}: damaged ({error!r}); remove it and make the lattices again"
-            ) from error
+            return from_plain(cls, plain)
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -164,7 +163,11 @@ class LatticeStore:
                 f"{utterance} has no lattice in {self._path}; failed.tsv there may say why"
             )
         shard, number = self._where[utterance]
-        return self._block(shard).decode(number)
+        with reading(shard, LatticeStoreError, ADVICE, f"{utterance} is damaged"):
+            try:
+                return self._block(shard).decode(number)
+            except LatticeError as error:
+                raise LatticeStoreError(f"{shard}: {utterance}: {error}; {ADVICE}") from error
 
     def load(self, utterance: str) -> k2.Fsa:
         """Read the lattice of an utterance.
@@ -179,7 +182,10 @@ class LatticeStore:
 
     @cached_property
     def _graph(self) -> k2.Fsa:
-        return load_fsa(self._graph_path)
+        graph = load_fsa(self._graph_path)
+        if not isinstance(graph.aux_labels, k2.RaggedTensor):
+            raise LatticeStoreError(f"{self._graph_path}: no decoding graph, its arcs write words")
+        return graph
 
     @cached_property
     def _index(self) -> GraphIndex:
@@ -188,14 +194,12 @@ class LatticeStore:
     def _block(self, shard: Path) -> Block:
         block = self._blocks.pop(shard, None)
         if block is None:
-            with safe_open(shard, framework="np") as file:
-                data = file.get_tensor("data").tobytes()
-            try:
-                block = Block(data, self._sizes[shard], self._index)
-            except LatticeError as error:
-                raise LatticeStoreError(
-                    f"{shard}: {error}; remove it and make the lattices again"
-                ) from error
+            with reading(shard, LatticeStoreError, ADVICE, "damaged"):
+                data = read_tensors(shard, {"data": ("U8", 1)}, "np")[0]["data"].tobytes()
+                try:
+                    block = Block(data, self._sizes[shard], self._index)
+                except LatticeError as error:
+                    raise LatticeStoreError(f"{shard}: {error}; {ADVICE}") from error
         self._blocks[shard] = block  # the last used comes last
         if len(self._blocks) > BLOCKS:
             del self._blocks[next(iter(self._blocks))]

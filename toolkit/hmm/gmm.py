@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
+from toolkit.errors import ToolkitError
 from toolkit.hmm.sums import Sums
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_tensors, reading
 
 LOG_2PI = 1.8378770664093453
 
@@ -21,6 +23,10 @@ MAX_SCORES = 2**21
 # What a likelihood is below the largest in its sum to make no difference: 2e-35. The exponential of
 # MKL takes 50 times as long where it underflows (12 to 38 ns instead of 0.25).
 NEGLIGIBLE = -80.0
+
+
+class GmmError(ToolkitError):
+    """A file that holds no Gaussian mixtures."""
 
 
 @dataclass
@@ -254,8 +260,22 @@ class Gmm:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> "Gmm":
-        """The model whose `state` this was."""
-        return cls(state["owner"], state["weights"], state["means"], state["variances"])
+        """The model whose `state` this was.
+
+        Raises:
+          ValueError, KeyError: they are no mixtures.
+        """
+        owner, weights = state["owner"], state["weights"]
+        means, variances = state["means"], state["variances"]
+        sizes = {len(owner), len(weights), len(means)}
+        if owner.dtype != torch.int64 or len(sizes) != 1 or means.shape != variances.shape:
+            raise ValueError("its tensors do not belong together")
+        steps = owner.diff(prepend=owner.new_zeros(1))
+        if not (steps.ge(0).all() and steps.le(1).all() and owner[0] == 0):
+            raise ValueError("its pdfs are not numbered one after the other")
+        if not (weights.ge(0).all() and means.isfinite().all() and variances.gt(0).all()):
+            raise ValueError("weights, means or variances that cannot be")
+        return cls(owner, weights, means, variances)
 
     def __reduce__(self) -> tuple:
         """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
@@ -267,8 +287,15 @@ class Gmm:
 
     @classmethod
     def load(cls, path: Path) -> "Gmm":
-        """Read a model that `save` wrote."""
-        return cls.from_state(load_file(path))
+        """Read a model that `save` wrote.
+
+        Raises:
+          GmmError: naming the file.
+        """
+        shapes = {"owner": ("I64", 1), "weights": ("F32", 1)}
+        shapes |= {"means": ("F32", 2), "variances": ("F32", 2)}
+        with reading(path, GmmError, "train it again", "no Gaussian mixtures"):
+            return cls.from_state(read_tensors(path, shapes)[0])
 
 
 def _sum_in_place(scores: Tensor) -> Tensor:

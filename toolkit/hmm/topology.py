@@ -9,8 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from toolkit.errors import ToolkitError
 from toolkit.features.lfr import LOW_RATE_FACTOR
+from toolkit.stages.convert import read_plain
 from toolkit.stages.files import write_atomically
+
+MOST_STATES = 100
+
+
+class TopologyError(ToolkitError):
+    """A file that holds no topology."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,8 @@ class Topology:
     def __post_init__(self) -> None:
         if self.onset and (self.states, self.silence_states) != (2, 2):
             raise ValueError("a phone with an onset has two states")
-        if self.states < 1 or self.silence_states < 1:
-            raise ValueError("a phone needs at least one state")
+        if not 1 <= self.states <= MOST_STATES or not 1 <= self.silence_states <= MOST_STATES:
+            raise ValueError(f"a phone needs 1 to {MOST_STATES} states")
         unknown = set(self.silence_phones) - set(self.phones)
         if unknown:
             raise ValueError(f"silence phones {sorted(unknown)} are not among the phones")
@@ -146,6 +154,9 @@ class Topology:
 
     @classmethod
     def load(cls, path: Path) -> "Topology":
-        """Read a topology that `save` wrote."""
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()})
+        """Read a topology that `save` wrote.
+
+        Raises:
+          TopologyError: naming the file.
+        """
+        return read_plain(path, cls, TopologyError, "is it the topology.json of a model?")

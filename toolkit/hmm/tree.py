@@ -12,6 +12,9 @@ from toolkit.hmm.phone_sets import default_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_nodes import Leaf, Root, Split, TreeError, from_json, leaves, to_json
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import reading
+
+ADVICE = "is it the tree.json of a model?"
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class Tree:
         Raises:
           TreeError: the file holds no tree; says where.
         """
-        try:
-            return cls(*from_json(Path(path).read_text(encoding="utf-8")))
-        except (TreeError, UnicodeDecodeError) as error:
-            raise TreeError(f"{path}: {error}; is it the tree.json of a model?") from error
+        with reading(path, TreeError, ADVICE, "no tree"):
+            try:
+                return cls(*from_json(Path(path).read_text(encoding="utf-8")))
+            except TreeError as error:
+                raise TreeError(f"{path}: {error}; {ADVICE}") from error

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_tensors, reading
 
 FIELD_BITS = 20
 """A context is one integer: 20 bits each for state id, left phone, right phone."""
@@ -138,13 +138,12 @@ class TreeStatistics:
         Raises:
           StatisticsError: naming the file.
         """
-        try:
-            arrays = load_file(path)
-            return _rebuilt(arrays["keys"], arrays["sums"])
-        except (SafetensorError, KeyError) as error:
-            raise StatisticsError(
-                f"{path}: holds no tree statistics ({error}); accumulate them again"
-            ) from error
+        with reading(path, StatisticsError, "accumulate them again", "holds no tree statistics"):
+            arrays, _ = read_tensors(path, {"keys": ("I64", 1), "sums": ("F64", 2)}, "np")
+            keys, sums = arrays["keys"], arrays["sums"]
+            if len(keys) != len(sums) or sums.shape[1] % 2 == 0 or (keys < 0).any():
+                raise ValueError("its tensors do not belong together")
+            return _rebuilt(keys, sums)
 
 
 def _rebuilt(keys: np.ndarray, sums: np.ndarray) -> TreeStatistics:

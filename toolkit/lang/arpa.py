@@ -110,7 +110,9 @@ class _Reader:
                 raise self._fault(f"expected `\\{n}-grams:`, found {shown(section or 'the end')}")
             section = self._section(n, count)
         if section != "\\end\\":
-            raise self._fault(f"expected `\\end\\`, found {shown(section or 'the end of the file')}")
+            raise self._fault(
+                f"expected `\\end\\`, found {shown(section or 'the end')}"
+            )
         return BackoffModel(self.vocabulary, self.levels)
 
     def _section(self, n: int, count: int) -> str:

@@ -25,6 +25,33 @@ class Level:
     backoff: np.ndarray
 
 
+def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
+    """Check what was read from a file before a `BackoffModel` is made of it.
+
+    Raises:
+      ValueError: levels that are not as described in `Level`.
+    """
+    below = 1
+    if len(set(vocabulary)) != len(vocabulary) or not {START, END} <= set(vocabulary):
+        raise ValueError("a vocabulary with a word twice, or without <s> and </s>")
+    if not levels or not np.array_equal(levels[0].word, np.arange(len(vocabulary))):
+        raise ValueError("the first level does not list every word")
+    for level in levels:
+        fields = (level.context, level.word, level.logprob, level.backoff)
+        if any(field.ndim != 1 or len(field) != len(level.word) for field in fields):
+            raise ValueError("arrays of different lengths")
+        if any(field.dtype.kind not in kind for field, kind in zip(fields, "iiff", strict=True)):
+            raise ValueError("arrays of other types")
+        for ids, size in ((level.context, below), (level.word, len(vocabulary))):
+            if len(ids) and not (ids.min() >= 0 and ids.max() < size):
+                raise ValueError("an n-gram whose context or word is not there")
+        if (np.diff(level.context * np.int64(len(vocabulary)) + level.word) <= 0).any():
+            raise ValueError("n-grams that are not sorted")
+        if not (np.isfinite(level.logprob).all() and np.isfinite(level.backoff).all()):
+            raise ValueError("probabilities that are no numbers")
+        below = len(level.word)
+
+
 class BackoffModel:
     """An n-gram model in back-off form: p(w|h) if hw is listed, else backoff(h) p(w|h').
 

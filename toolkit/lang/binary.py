@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from toolkit.lang.arpa import ArpaError
-from toolkit.lang.backoff import BackoffModel, Level
+from toolkit.lang.backoff import BackoffModel, Level, check_levels
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import checked, read_tensors, reading
 
 _FIELDS = ("context", "word", "logprob", "backoff")
 _TYPES = {"context": np.int64, "word": np.int64, "logprob": np.float32, "backoff": np.float32}
@@ -32,14 +32,13 @@ def read_binary(path: Path) -> BackoffModel:
     Raises:
       ArpaError: it is another file.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            vocabulary = json.loads(file.metadata()["vocabulary"])
-            orders = len(file.keys()) // len(_FIELDS)
-            levels = [
-                Level(**{field: file.get_tensor(f"{order}.{field}") for field in _FIELDS})
-                for order in range(1, orders + 1)
-            ]
-    except (SafetensorError, KeyError, TypeError) as error:
-        raise ArpaError(f"{path}: not a language model that write_binary made: {error}") from error
-    return BackoffModel(vocabulary, levels)
+    what = "not a language model that write_binary made"
+    with reading(path, ArpaError, "make it again from the ARPA file", what):
+        tensors, about = read_tensors(path, {}, "np")
+        vocabulary = checked(json.loads(about["vocabulary"]), [str])
+        orders = range(1, len(tensors) // len(_FIELDS) + 1)
+        levels = [
+            Level(**{field: tensors[f"{order}.{field}"] for field in _FIELDS}) for order in orders
+        ]
+        check_levels(vocabulary, levels)
+        return BackoffModel(vocabulary, levels)

@@ -8,17 +8,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.backoff import BackoffModel, Level
+from toolkit.lang.backoff import BackoffModel, Level, check_levels
 from toolkit.lang.graphones import Aligner, Graphone, Pair
 from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.lang.ngram import estimate_ids
 from toolkit.lang.tables import END, START
+from toolkit.stages.arrays import read_archive
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import reading
 
 ORDER = 6
 """Graphones per n-gram."""
@@ -208,23 +209,22 @@ class G2p:
         Raises:
           G2pError: the file is missing or damaged.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                phones = [tuple(text.split()) for text in file["phones"].tolist()]
-                graphones = list(zip(file["letters"].tolist(), phones, strict=True))
-                levels = [
-                    Level(
-                        context=file[f"context{n}"].astype(np.int64),
-                        word=file[f"word{n}"].astype(np.int64),
-                        logprob=file[f"logprob{n}"].astype(np.float64),
-                        backoff=file[f"backoff{n}"].astype(np.float64),
-                    )
-                    for n in range(sum(name.startswith("context") for name in file.files))
-                ]
+        with reading(path, G2pError, "build the lexicon again", "not a G2P model"):
+            arrays = read_archive(path)
+            phones = [tuple(text.split()) for text in arrays["phones"].tolist()]
+            graphones = list(zip(arrays["letters"].tolist(), phones, strict=True))
+            levels = [
+                Level(
+                    context=arrays[f"context{n}"].astype(np.int64),
+                    word=arrays[f"word{n}"].astype(np.int64),
+                    logprob=arrays[f"logprob{n}"].astype(np.float64),
+                    backoff=arrays[f"backoff{n}"].astype(np.float64),
+                )
+                for n in range(sum(name.startswith("context") for name in arrays))
+            ]
             vocabulary = [*map(str, range(len(graphones))), START, END]
+            check_levels(vocabulary, levels)
             return cls(graphones, BackoffModel(vocabulary, levels))
-        except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
-            raise G2pError(f"{path}: not a G2P model ({error}); build the lexicon again") from error
 
 
 @dataclass(frozen=True)

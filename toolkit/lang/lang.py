@@ -16,6 +16,7 @@ from toolkit.lang.tables import (
 )
 from toolkit.lang.text import Normaliser
 from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.stages.reading import read_json, reading
 
 
 class LangError(ToolkitError):
@@ -132,7 +133,5 @@ def read_rules(folder: Path) -> str:
       LangError: lang.json cannot be read.
     """
     path = Path(folder) / "lang.json"
-    try:
-        return str(json.loads(path.read_text("utf-8"))["normaliser"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LangError(f"{path}: not readable ({error})") from error
+    with reading(path, LangError, "run the language stage again", "not readable"):
+        return read_json(path, {"normaliser": str})["normaliser"]

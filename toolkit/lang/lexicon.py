@@ -73,8 +73,8 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 raise LexiconError(f"{name}:{number}: the word {shown(fields[0])} has no phones")
             if "." in phones[0] and phones[0].replace(".", "").isdecimal():
                 raise LexiconError(
-                    f"{name}:{number}: {shown(phones[0])} looks like a pronunciation probability; give "
-                    f"Kaldi's lexicon.txt, not lexiconp.txt"
+                    f"{name}:{number}: {shown(phones[0])} looks like a pronunciation probability; "
+                    f"give Kaldi's lexicon.txt, not lexiconp.txt"
                 )
             variant = _VARIANT.fullmatch(fields[0])
             word = (variant.group(1) if variant else fields[0]).upper()

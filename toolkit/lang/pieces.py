@@ -10,6 +10,7 @@ import sentencepiece
 
 from toolkit.lang.units import BLANK, UnitsError, check_labels, write_symbols
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import reading
 
 MODEL = "pieces.model"
 # Sentencepiece wants a symbol for what it cannot write; here such text is an error, and the symbol
@@ -112,10 +113,8 @@ def load_pieces(folder: Path, kind: str) -> Pieces:
       UnitsError: they cannot be read.
     """
     path = folder / MODEL
-    try:
+    with reading(path, UnitsError, "make the units again", "not a sentencepiece model"):
         return Pieces(kind, path.read_bytes())
-    except (OSError, RuntimeError) as error:
-        raise UnitsError(f"{path}: not a sentencepiece model ({error})") from error
 
 
 def _folded(text: str) -> str:

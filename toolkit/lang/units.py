@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 
 BLANK = "<blank>"
 SPACE = " "
@@ -130,11 +131,9 @@ def load_units(folder: Path) -> Units:
       UnitsError: there are none, or files that do not belong together.
     """
     path = Path(folder) / UNITS
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        kind, symbols = plain["kind"], plain["symbols"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnitsError(f"{path}: not a file of output units ({error!r})") from error
+    with reading(path, UnitsError, "make the units again", "not a file of output units"):
+        plain = read_json(path, {"kind": str, "symbols": [str]})
+        kind, symbols = UnitsConfig(plain["kind"]).kind, plain["symbols"]
     if kind == Characters.kind:
         units: Units = Characters()
     else:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from toolkit.models.store import ModelError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 
 PRIORS = "priors.json"
 FLOOR = 0.01
@@ -43,10 +44,8 @@ def load_log_priors(folder: Path) -> Tensor:
       ModelError: the file is missing or damaged.
     """
     path = Path(folder) / PRIORS
-    try:
-        counts = torch.tensor(json.loads(path.read_text(encoding="utf-8"))["counts"])
-        if counts.dim() != 1 or not counts.sum() > 0:
+    with reading(path, ModelError, "train the model again", "holds no priors"):
+        counts = torch.tensor(read_json(path, {"counts": [float]})["counts"])
+        if not (counts.ge(0).all() and counts.sum() > 0):
             raise ValueError("no counts")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} holds no priors ({error}); train the model again") from error
-    return log_priors(counts)
+        return log_priors(counts)

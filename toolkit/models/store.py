@@ -1,18 +1,24 @@
 """Acoustic models on disk: weights as safetensors, everything else as JSON."""
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+import torch
+from safetensors.torch import save
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from toolkit.errors import ToolkitError
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.stages.convert import from_plain
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, read_tensors, reading, shown
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -22,6 +28,7 @@ KINDS: dict[str, tuple[type, type[nn.Module]]] = {
     "ctc": (CtcConfig, CtcModel),
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
+_MAKERS = (torch.empty, torch.zeros, torch.ones, torch.tensor)
 
 
 class ModelError(ToolkitError):
@@ -52,30 +59,47 @@ def load_model(folder: Path) -> nn.Module:
         do not fit; the message names the folder and what differs.
     """
     folder = Path(folder)
-    try:
-        described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        weights = load((folder / WEIGHTS).read_bytes())
-    except FileNotFoundError as error:
-        raise ModelError(f"{folder} holds no model: there is no {error.filename}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise ModelError(f"the model in {folder} is damaged ({error}); train it again") from error
-    kind = described.get("kind") if isinstance(described, dict) else None
+    for name in (CONFIG, WEIGHTS):
+        if not os.path.lexists(folder / name):
+            raise ModelError(f"{folder} holds no model: there is no {folder / name}")
+    with reading(folder / CONFIG, ModelError, "train the model again", "damaged"):
+        described = read_json(folder / CONFIG, {"kind": str})
+    with reading(folder / WEIGHTS, ModelError, "train the model again", "damaged"):
+        weights, _ = read_tensors(folder / WEIGHTS, {})
+    kind = described["kind"]
     if kind not in KINDS:
         known = ", ".join(KINDS)
-        raise ModelError(f"{folder / CONFIG} is of kind {kind!r}; known kinds: {known}")
+        raise ModelError(f"{folder / CONFIG} is of kind {shown(kind)}; known kinds: {known}")
     configured, built = KINDS[kind]
-    try:
-        model = built(configured(**described["config"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / CONFIG} is no {kind} configuration: {error}") from error
-    differences = _differences(model.state_dict(), weights)
+    with reading(folder / CONFIG, ModelError, "train the model again", f"no {kind} configuration"):
+        config = from_plain(configured, described["config"])
+        differences = _differences(_shapes(built, config, len(weights)), weights)
     if differences:
         raise ModelError(
             f"{folder / WEIGHTS} does not fit {CONFIG} beside it: {'; '.join(differences)}. "
             "The two files come from different models; train again or restore one of them"
         )
+    model = built(config)
     model.load_state_dict(weights)
     return model.eval()
+
+
+class _ShapesAlone(TorchFunctionMode):
+    """Makes tensors that have a shape but no memory (`torch.device("meta")` of later versions)."""
+
+    def __torch_function__(
+        self, made: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        elsewhere = {"device": "meta"} if made in _MAKERS else {}
+        return made(*args, **{**(kwargs or {}), **elsewhere})
+
+
+def _shapes(built: type[nn.Module], config: Any, tensors: int) -> dict[str, Tensor]:
+    """What a model of a configuration has to hold, before it takes any memory."""
+    if max(getattr(config, name, 0) for name in ("layers", "lstm_layers")) > tensors:
+        raise ValueError(f"more layers than the {tensors} tensors of the weights can be")
+    with _ShapesAlone():
+        return built(config).state_dict()
 
 
 def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:

@@ -90,8 +90,11 @@ def fetch(
         def read(own: ObjectStore, record: Record) -> bytes | FetchError:
             if record.offset is not None:
                 return spans.read(own, record)
+            path = resolve(record.audio, lake)
+            if is_local(path) and not os.path.isfile(local_path(path)):
+                return FetchError(f"{record.audio}: no such object")
             try:
-                return own.get(resolve(record.audio, lake))
+                return own.get(path)
             except MissingObjectError:
                 return FetchError(f"{record.audio}: no such object")
 
@@ -138,27 +141,30 @@ class _Spans:
             if place is None:
                 return FetchError(f"{record.audio}: no such object")
             with open(place, "rb") as file:
-                file.seek(record.offset - start)
-                content = file.read(record.size)
-        else:
-            file = self._local_file(record.audio, store)
-            if file is None:
-                return FetchError(f"{record.audio}: no such object")
-            content = os.pread(file.fileno(), record.size, record.offset)
+                return _part(file, record, record.offset - start)
+        file = self._local_file(record.audio, store)
+        if file is None:
+            return FetchError(f"{record.audio}: no such object")
+        content = _part(file, record, record.offset)
+        if isinstance(content, bytes):
             store.counts.bytes_read += len(content)
-        if len(content) < record.size:
-            return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
         return content
 
     def _local_file(self, audio: str, store: ObjectStore) -> BinaryIO | None:
         if audio not in self._open:
             store.counts.get += 1
-            try:
-                file = open(local_path(resolve(audio, self._lake)), "rb")  # noqa: SIM115
-                self._open[audio] = self._stack.enter_context(file)
-            except FileNotFoundError:
-                self._open[audio] = None
+            path = local_path(resolve(audio, self._lake))
+            there = os.path.isfile(path)
+            file = open(path, "rb") if there else None  # noqa: SIM115 - the stack closes it
+            self._open[audio] = self._stack.enter_context(file) if there else None
         return self._open[audio]
+
+
+def _part(file: BinaryIO, record: Record, start: int) -> bytes | FetchError:
+    """Read a record's audio, which may be said to be larger than all there is."""
+    if start + record.size > os.fstat(file.fileno()).st_size:
+        return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
+    return os.pread(file.fileno(), record.size, start)
 
 
 def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:

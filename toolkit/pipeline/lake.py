@@ -12,15 +12,20 @@ be an absolute path or URL.
 
 import hashlib
 import json
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.objects import MissingObjectError, ObjectRef, ObjectStore
+from toolkit.stages.reading import DAMAGE, NATURAL, checked, reading, reason
 
 LAKE = "lake.json"
 METADATA = "metadata"
+_OBJECT = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
 
 
 class LakeError(ToolkitError):
@@ -61,25 +66,29 @@ class Record:
           LakeError: no JSON object, or fields that are missing or make no sense.
         """
         try:
-            plain = json.loads(line)
+            plain = checked(json.loads(line), {str: Any}, "the line")
             record = cls(
                 id=_text(plain["id"]),
                 speaker=_text(plain["speaker"]),
                 duration=float(plain["duration"]),
                 time=float(plain["time"]),
-                locale=plain.get("locale", ""),
+                locale=checked(plain.get("locale", ""), str, "`locale`"),
                 audio=_text(plain["audio"]),
                 offset=plain.get("offset"),
                 size=plain.get("size"),
             )
         except KeyError as error:
             raise LakeError(f"a record without {error}") from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise LakeError(f"no metadata record: {error}") from error
-        if not 0 < record.duration < float("inf"):
-            raise LakeError(f"{record.id}: a duration of {record.duration:g} s")
+        except DAMAGE as error:
+            raise LakeError(f"no metadata record: {reason(error)}") from error
+        if not 0 < record.duration < float("inf") or not math.isfinite(record.time):
+            raise LakeError(
+                f"{record.id}: a duration of {record.duration:g} s at time {record.time:g}"
+            )
         if (record.offset is None) != (record.size is None):
             raise LakeError(f"{record.id}: offset and size must be given together")
+        if record.size is not None and not (_natural(record.offset) and _natural(record.size)):
+            raise LakeError(f"{record.id}: offset and size must be numbers of bytes")
         return record
 
 
@@ -109,17 +118,20 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
     """
     url = url.rstrip("/")
     try:
-        plain = json.loads(store.get(f"{url}/{LAKE}"))
-        refs = [ObjectRef.from_dict(entry) for entry in plain["objects"]]
-        objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
-        return Lake(url, tuple(objects), plain["buckets"])
+        content = store.get(f"{url}/{LAKE}")
     except MissingObjectError:
         objects = [r for r in store.list(f"{url}/{METADATA}") if r.path.endswith(".jsonl")]
         if not objects:
             raise LakeError(f"{url}: no {LAKE} and no {METADATA}/**/*.jsonl there") from None
         return Lake(url, tuple(objects))
-    except (ValueError, KeyError, TypeError) as error:
-        raise LakeError(f"{url}/{LAKE}: damaged ({error!r})") from error
+    advice = f"write it again, or remove it: then all of {METADATA} is read"
+    with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
+        plain = checked(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
+        refs = [ObjectRef.from_dict(entry) for entry in plain["objects"]]
+        if plain["buckets"] is not None and plain["buckets"] < 1:
+            raise ValueError(f"{plain['buckets']} buckets")
+    objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
+    return Lake(url, tuple(objects), plain["buckets"])
 
 
 def metadata_path(url: str, interval: str, bucket: int) -> str:
@@ -146,7 +158,8 @@ def resolve(audio: str, url: str) -> str:
 
 def totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | None:
     """Sum hours and utterances of metadata objects; None where one does not say."""
-    if not all("hours" in ref.about and "utterances" in ref.about for ref in objects):
+    kinds = (int, float)
+    if not all(type(ref.about.get(k)) in kinds for ref in objects for k in ("hours", "utterances")):
         return None
     return {key: sum(ref.about[key] for ref in objects) for key in ("hours", "utterances")}
 
@@ -155,7 +168,11 @@ def _relative(path: str, url: str) -> str:
     return path.removeprefix(f"{url}/")
 
 
+def _natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} where a name should stand")
+        raise ValueError(f"{reprlib.repr(value)} where a name should stand")
     return value

@@ -13,8 +13,15 @@ from typing import Any
 
 from toolkit.pipeline.objects import Counts, ObjectError, ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
+from toolkit.stages.reading import DAMAGE, NATURAL, checked
 
 FOLDER = "_done"
+_REF = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
+_FORM = {
+    "work": str,
+    "result": {"outputs": [_REF], "failures": [[str]], "about": {str: Any}},
+    "run": {str: Any},
+}
 THREADS = 32
 """Markers read at the same time: reading one is nothing but waiting."""
 
@@ -40,10 +47,10 @@ class Marker:
     def read(cls, store: ObjectStore, out: str, partition: str) -> "Marker | None":
         """Get the marker, None when there is none that can be read."""
         try:
-            plain = json.loads(store.get(marker_path(out, partition)))
+            plain = checked(json.loads(store.get(marker_path(out, partition))), _FORM)
             result = StepResult.from_dict(plain["result"])
             marker = cls(plain["work"], result, plain["run"])
-        except (ObjectError, ValueError, KeyError, TypeError):
+        except (ObjectError, *DAMAGE):
             return None
         outputs = tuple(
             ref if _is_absolute(ref.path) else _move(ref, "", f"{out}/") for ref in result.outputs

@@ -4,9 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.convert import from_plain
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 
 
 class RatesError(ToolkitError):
@@ -53,12 +56,13 @@ class Rates:
 
     @classmethod
     def load(cls, path: Path) -> "Rates":
-        """Read what `save` wrote."""
-        try:
-            plain = json.loads(Path(path).read_text(encoding="utf-8"))
-            steps = {name: StepRate(**rate) for name, rate in plain.pop("steps").items()}
-            return cls(steps=steps, **plain)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RatesError(
-                f"{path}: no rates ({error!r}); `toolkit bench pipeline --rates` writes them"
-            ) from error
+        """Read what `save` wrote.
+
+        Raises:
+          RatesError: naming the file.
+        """
+        advice = "`toolkit bench pipeline --rates` writes them"
+        with reading(path, RatesError, advice, "no rates"):
+            plain = read_json(path, {"steps": {str: {str: Any}}})
+            steps = {name: from_plain(StepRate, rate) for name, rate in plain["steps"].items()}
+            return replace(from_plain(cls, {**plain, "steps": {}}), steps=steps)

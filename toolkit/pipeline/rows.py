@@ -11,6 +11,7 @@ from pathlib import Path
 from toolkit.features.tars import BLOCK, TarWriter, read_members
 from toolkit.pipeline.step import StepError
 from toolkit.stages.files import open_atomically
+from toolkit.stages.reading import reading
 
 MEMBERS_PER_ROW = 2
 CUTS = "cuts"
@@ -23,7 +24,7 @@ def field_file(field: str, index: int) -> str:
 
 def tar_rows(path: Path) -> list[tuple[int, int]]:
     """Find the rows of a shard's tar: first byte and the one after the last of each."""
-    with open(path, "rb") as file:
+    with reading(path, StepError, "write the shard again", "damaged"), open(path, "rb") as file:
         members = list(read_members(file))
     if len(members) % MEMBERS_PER_ROW:
         raise StepError(f"{path.name}: an array without its manifest")

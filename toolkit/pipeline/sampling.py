@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from toolkit.stages.reading import checked
+
 RANGE = 1 << 64
 """Random numbers are from 0 to RANGE - 1."""
 BINS = 1024
@@ -35,14 +37,14 @@ def id_of(line: bytes) -> str:
     """Read a record's id without parsing the rest of the line where the id stands first.
 
     Raises:
-      ValueError, KeyError, TypeError: the line is no record.
+      ValueError, RecursionError: the line is no record.
     """
     if line.startswith(ID_FIRST):
         end = line.index(b'"', len(ID_FIRST))
         name = line[len(ID_FIRST) : end]
         if b"\\" not in name:
             return name.decode()
-    return json.loads(line)["id"]
+    return checked(json.loads(line), {"id": str}, "the line")["id"]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,13 @@ from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import CUTS, ShardRows, field_file
 from toolkit.pipeline.step import StepError, StepResult
+from toolkit.stages.reading import NATURAL, checked, reading
 
 LIST = "shards.jsonl"
+_LISTED = {
+    **{"index": NATURAL, "hours": float, "utterances": NATURAL, "frames": NATURAL},
+    "objects": {str: {"path": str, "size": NATURAL, "digest": str}},
+}
 
 
 @dataclass(frozen=True)
@@ -143,10 +148,15 @@ def write_manifests(
 
 
 def read_shards(store: ObjectStore, out: str) -> list[Shard]:
-    """Read the shards that `write_manifests` listed."""
+    """Read the shards that `write_manifests` listed.
+
+    Raises:
+      StepError: the list is damaged; names the line.
+    """
     shards = []
-    for line in store.get(f"{out}/{LIST}").splitlines():
-        plain = json.loads(line)
+    for number, line in enumerate(store.get(f"{out}/{LIST}").split(b"\n")[:-1], start=1):
+        with reading(f"{out}/{LIST}:{number}", StepError, "run the step again", "damaged"):
+            plain = checked(json.loads(line), _LISTED)
         about = {key: plain[key] for key in ("hours", "utterances", "frames")}
         objects = {}
         for field, entry in plain["objects"].items():

@@ -5,15 +5,28 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toolkit.errors import ToolkitError
 from toolkit.pipeline.cell import Attempt
 from toolkit.pipeline.objects import Counts, MissingObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
 from toolkit.stages.digest import digest_bytes
 from toolkit.stages.journal import duration
+from toolkit.stages.reading import NATURAL, checked, reading
 
 SUMMARY = "_summary.json"
 FAILURES = "_failures.tsv"
+_FORM = {
+    **dict.fromkeys(("partitions", "done", "kept", "attempts_failed", "peak_bytes"), NATURAL),
+    **dict.fromkeys(("elements_failed", "objects", "bytes"), NATURAL),
+    **{"step": str, "hours": float, "wall_seconds": float, "output_digest": str},
+    "calls": dict.fromkeys(("get", "put", "head", "list", "repeated"), NATURAL),
+    "poisoned": [{"partition": str, "reason": str, "trace": str}],
+}
+
+
+class SummaryError(ToolkitError):
+    """A summary that cannot be read."""
 
 
 def write_summary(
@@ -64,11 +77,18 @@ def write_summary(
 
 
 def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
-    """Get what `write_summary` put, None when the step has not run."""
+    """Get what `write_summary` put, None when the step has not run.
+
+    Raises:
+      SummaryError: it is damaged.
+    """
+    path = f"{out.rstrip('/')}/{SUMMARY}"
     try:
-        return json.loads(store.get(f"{out.rstrip('/')}/{SUMMARY}"))
+        content = store.get(path)
     except MissingObjectError:
         return None
+    with reading(path, SummaryError, "run the step again", "damaged"):
+        return checked(json.loads(content), _FORM)
 
 
 def outputs_digest(out: str, results: Sequence[StepResult]) -> str:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Literal, get_args
 
 import numpy as np
@@ -83,7 +84,7 @@ def align_all(
     hyp_units, hyp_ends = _encode(hyps, index)
     steps, ends, counts = _align(ref_units, ref_ends, hyp_units, hyp_ends, *_COSTS[weights])
     everything = steps.tobytes()
-    return [everything[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)], counts
+    return [everything[a:b] for a, b in pairwise([0, *ends])], counts
 
 
 def _encode(
@@ -94,9 +95,8 @@ def _encode(
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
         characters = "".join(sequences).encode("utf-32-le", "surrogatepass")
         return np.frombuffer(characters, np.int32), ends
-    units = (unit for sequence in sequences for unit in sequence)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.fromiter(map(index.__getitem__, units), np.int32, total), ends
+    units = map(index.__getitem__, chain.from_iterable(sequences))
+    return np.fromiter(units, np.int32, int(ends[-1]) if len(ends) else 0), ends
 
 
 @njit(cache=True)

@@ -209,9 +209,7 @@ def _speakers(comparison: Comparison, first: str, second: str) -> Iterator[str]:
 
 
 def _errors_by_word(score: Score) -> Counter:
-    wrong = (
-        pair for u in score.utterances if u.errors for pair in u.pairs if pair[0] != pair[1]
-    )
+    wrong = (pair for u in score.utterances if u.errors for pair in u.pairs if pair[0] != pair[1])
     return Counter(hyp if ref is None else ref for ref, hyp in wrong)
 
 

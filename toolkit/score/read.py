@@ -1,49 +1,75 @@
-"""Transcript files: Kaldi text, trn and plain lines."""
+"""Transcript files: Kaldi text, trn, plain lines, CTM, JSON and folders of them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from toolkit.errors import ToolkitError
+from toolkit.align.ctm import CtmError, read_ctm
+from toolkit.score.lines import TranscriptError, numbered_lines
+from toolkit.score.read_json import read_json_texts
 
-Form = Literal["text", "trn", "plain"]
-FORMS: tuple[Form, ...] = ("text", "trn", "plain")
+Form = Literal["text", "trn", "plain", "json", "ctm"]
+FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
+"""Those that can be asked for; a CTM is known by its name."""
 
 _TRN = re.compile(r"^(.*?)\s*\(([^()\s]+)\)\s*$")
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
-
-
-class TranscriptError(ToolkitError):
-    """A transcript file that cannot be read."""
+_BY_NAME = {"trn": "trn", "json": "json", "jsonl": "json", "ctm": "ctm", "stm": "stm"}
 
 
 @dataclass(frozen=True)
 class Transcripts:
-    """The transcripts of one file."""
+    """The transcripts of one file or folder."""
 
-    form: Form
-    """The format the file was read as."""
+    form: str
+    """What it was read as."""
     texts: dict[str, str]
     """Transcript by utterance id, in the file's order; words separated by single spaces."""
+    speakers: dict[str, str] = field(default_factory=dict)
+    """Speaker by utterance id, where the source names them."""
+
+
+def form_by_name(path: Path) -> str | None:
+    """Tell a file's form by its name (`x.trn`, `x.jsonl.gz`, Kaldi's `ctm` and `stm`), or not."""
+    name = Path(path).name.removesuffix(".gz")
+    return _BY_NAME.get(name.rpartition(".")[2].lower())
 
 
 def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Transcripts:
-    """Read a file of transcripts in UTF-8.
+    """Read a file of transcripts in UTF-8 (gzipped: `.gz`), or a folder.
 
     - "text", Kaldi's: `utterance-id word word ...`; an id alone is an empty transcript.
     - "trn", sclite's: `word word ... (utterance-id)`.
     - "plain": one transcript per line, the line's number (from 1) being its id; blank lines count.
-    - "auto": trn when every line ends in an id in parentheses; text when every line's first field
-      has a digit, `-` or `_`; plain when none has.
+    - "json": see `toolkit.score.read_json`.
+    - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
+    - a folder: Kaldi's, with a file `text`, and utt2spk where there is one; else a transcript in
+      each .txt file, whose path without the ending is its id.
+    - "auto": by the name where it ends in .trn, .json, .jsonl or .ctm; else trn when every line
+      ends in an id in parentheses; text when every line's first field has a digit, `-` or `_`;
+      plain when none has.
 
-    Blank lines are skipped in text and trn files.
+    Blank lines are skipped in text and trn files, comments (`;;`) in trn files.
 
     Raises:
       TranscriptError: unreadable file, bytes that are not UTF-8, a missing or repeated id, or a
         file whose format is not clear; the message names file and line.
     """
-    lines = _lines(path)
+    path = Path(path)
+    if path.is_dir():
+        return _read_folder(path)
+    if form == "auto" and form_by_name(path) == "stm":
+        raise TranscriptError(
+            f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
+        )
+    form = form_by_name(path) or form if form == "auto" else form
+    if form == "json":
+        return Transcripts(form, *read_json_texts(path))
+    if form == "ctm":
+        return Transcripts(form, _ctm_texts(path))
+    lines = numbered_lines(path)
     if form == "auto":
         form = _detect(path, lines)
     if form == "plain":
@@ -51,7 +77,7 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
         return Transcripts("plain", texts)
     texts, seen = {}, {}
     for number, line in lines:
-        if not line.strip():
+        if not line.strip() or (form == "trn" and line.startswith(";;")):
             continue
         utterance, words = (_text_line if form == "text" else _trn_line)(path, number, line)
         if utterance in seen:
@@ -79,29 +105,46 @@ def read_speakers(path: Path) -> dict[str, str]:
     return speakers
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
+def _read_folder(folder: Path) -> Transcripts:
+    if (folder / "text").is_file():
+        utt2spk = folder / "utt2spk"
+        speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
+        return Transcripts("text", read_transcripts(folder / "text", "text").texts, speakers)
+    texts = {}
+    for path in sorted(folder.rglob("*.txt")):
+        lines = (line for _, line in numbered_lines(path))
+        texts[path.relative_to(folder).with_suffix("").as_posix()] = " ".join(
+            word for line in lines for word in line.split()
+        )
+    if not texts:
+        raise TranscriptError(f"{folder} holds neither a file `text` nor any .txt file")
+    return Transcripts("folder of .txt", texts)
+
+
+def _ctm_texts(path: Path) -> dict[str, str]:
+    """The words of each utterance of a CTM in order of time."""
     try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise TranscriptError(f"{path}: cannot read it: {error.strerror}") from error
-    numbered = []
-    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else [], start=1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
+        entries = read_ctm(path)
+    except CtmError as error:
+        raise TranscriptError(str(error)) from error
+    channels: dict[str, str] = {}
+    for entry in entries:
+        if channels.setdefault(entry.utterance, entry.channel) != entry.channel:
             raise TranscriptError(
-                f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8: "
-                "convert the file, for instance with iconv"
-            ) from error
-        if "\0" in text:
-            raise TranscriptError(f"{path}:{number}: a zero byte: this is not a transcript file")
-        numbered.append((number, text.removesuffix("\r")))
-    return numbered
+                f"{path}: {entry.utterance!r} has the channels {channels[entry.utterance]} and "
+                f"{entry.channel}: score recordings of several channels against an STM file"
+            )
+    entries.sort(key=lambda entry: (entry.utterance, entry.start))
+    return {
+        utterance: " ".join(entry.token for entry in group)
+        for utterance, group in groupby(entries, key=lambda entry: entry.utterance)
+    }
 
 
 def _detect(path: Path, lines: list[tuple[int, str]]) -> Form:
     filled = [(number, line) for number, line in lines if line.strip()]
-    if filled and all(_TRN.match(line) for _, line in filled):
+    spoken = [line for _, line in filled if not line.startswith(";;")]
+    if spoken and all(_TRN.match(line) for line in spoken):
         return "trn"
     ids = [(number, bool(_LIKE_AN_ID.search(line.split()[0]))) for number, line in filled]
     if all(like for _, like in ids) and ids:

@@ -270,9 +270,7 @@ def score(
                 missing=utterance not in hyps,
                 speaker=None if speakers is None else speakers[utterance],
             )
-            for utterance, ref, hyp, alignment in zip(
-                ids, ref_texts, hyp_texts, steps, strict=True
-            )
+            for utterance, ref, hyp, alignment in zip(ids, ref_texts, hyp_texts, steps, strict=True)
         ),
         extra=tuple(sorted(set(hyps) - set(refs))),
         skipped=tuple(u for u in refs if u not in hyps) if mode == "present" else (),

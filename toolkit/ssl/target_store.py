@@ -1,17 +1,16 @@
 """Random and sequential access to stored targets by utterance."""
 
-import io
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from toolkit.features.shards import SHARDS, index_features
 from toolkit.ssl.targets import KBest, TargetError
+from toolkit.stages.arrays import parse_array
+from toolkit.stages.reading import NATURAL, read_json, reading
 
 MANIFEST = "targets.json"
+ADVICE = "make the targets again"
 
 
 class TargetStore:
@@ -23,23 +22,21 @@ class TargetStore:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        try:
-            self.manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
-            self.num_senones: int = self.manifest["senones"]
-            """C."""
-            self.offset: int = self.manifest["offset"]
-            """Raw frame that the first low-rate frame begins with."""
-        except (OSError, ValueError, KeyError) as error:
-            raise TargetError(f"{path}: not a folder of targets ({error!r})") from error
+        with reading(path, TargetError, ADVICE, "not a folder of targets"):
+            self.manifest = read_json(self.path / MANIFEST, {"senones": NATURAL, "offset": NATURAL})
+        self.num_senones: int = self.manifest["senones"]
+        """C."""
+        self.offset: int = self.manifest["offset"]
+        """Raw frame that the first low-rate frame begins with."""
         self._files = sorted((self.path / SHARDS).glob("targets.*.tar"))
 
     @cached_property
     def _places(self) -> dict[str, tuple[Path, int, int]]:
-        return {
-            name: (path, offset, size)
-            for path in self._files
-            for name, offset, size in index_features(path)
-        }
+        places = {}
+        for path in self._files:
+            with reading(path, TargetError, ADVICE):
+                places |= {name: (path, start, size) for name, start, size in index_features(path)}
+        return places
 
     @cached_property
     def ids(self) -> list[str]:
@@ -54,12 +51,15 @@ class TargetStore:
         if name not in self._places:
             raise TargetError(f"{name}: no targets in {self.path}")
         path, offset, size = self._places[name]
-        try:
-            with open(path, "rb") as file:
-                file.seek(offset)
-                return KBest.unpack(np.load(io.BytesIO(file.read(size)), allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise TargetError(f"{name}: cannot be read from {path} ({error})") from error
+        with (
+            reading(path, TargetError, ADVICE, f"{name} cannot be read"),
+            open(path, "rb") as file,
+        ):
+            file.seek(offset)
+            try:
+                return KBest.unpack(parse_array(file.read(size)))
+            except TargetError as error:
+                raise TargetError(f"{name}: {error} in {path}; {ADVICE}") from error
 
     def iter(self) -> Iterator[tuple[str, KBest]]:
         """Yield (id, targets) of every utterance in shard order."""

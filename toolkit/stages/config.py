@@ -58,7 +58,7 @@ def load_yaml(config: Config, path: Path) -> Config:
     except OSError as error:
         raise ConfigError(f"cannot read --config {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"--config {path}: {error}") from error
+        raise ConfigError(f"--config {path} is {error}") from error
     if mapping is None:
         return config
     if not isinstance(mapping, Mapping):

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from toolkit.stages.reading import reason
+from toolkit.errors import ToolkitError
+from toolkit.stages.reading import read_json, reading, reason, shown
 
 T = TypeVar("T")
 
@@ -52,24 +53,29 @@ def from_plain(kind: type[T], plain: Any) -> T:
     """
     if not isinstance(plain, Mapping):
         raise ValueError(f"{kind.__name__} is no mapping")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     values = {}
     for name, value in plain.items():
         if name not in hints:
-            raise ValueError(f"{kind.__name__} has no {reason(KeyError(name))}")
+            raise ValueError(f"{kind.__name__} knows no {shown(str(name))}")
         section = section_type(hints[name])
+        if section is not None and isinstance(value, Mapping):
+            values[name] = from_plain(section, value)
+            continue
         try:
-            nested = section is not None and isinstance(value, Mapping)
-            base = Path()
-            values[name] = (
-                from_plain(section, value) if nested else convert(value, hints[name], base)
-            )
+            values[name] = convert(value, hints[name], Path())
         except WrongTypeError as error:
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
     try:
         return kind(**values)
     except (TypeError, ArithmeticError) as error:
         raise ValueError(str(error)) from error
+
+
+def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str) -> T:
+    """Read a dataclass from a file of JSON: see `from_plain` and `reading`."""
+    with reading(path, error, advice):
+        return from_plain(kind, read_json(path))
 
 
 @cache
@@ -104,7 +110,7 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
         raise WrongTypeError
     if origin in (tuple, list):
         return origin(_convert_items(value, annotation, base))
-    if origin is dict:
+    if origin in (dict, Mapping):
         data = _json(value) if isinstance(value, str) else value
         if not isinstance(data, Mapping):
             raise WrongTypeError

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import checked, read_tensors, reading
 from toolkit.train.errors import TrainingError
 
 KEPT = 2
@@ -35,13 +35,9 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises:
       TrainingError: the file is damaged.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            plain = json.loads(file.metadata()["plain"])
-            names = file.keys()
-            return _join(plain, {name: file.get_tensor(name) for name in names})
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{path} is no checkpoint ({error}); remove it to go on") from error
+    with reading(path, TrainingError, "remove it to go on", "no checkpoint"):
+        tensors, about = read_tensors(path, {})
+        return checked(_join(json.loads(about["plain"]), tensors), dict)
 
 
 class Checkpoints:

@@ -7,6 +7,7 @@ another machine with the same storage can do the work.
 
 import json
 import logging
+import os
 import shutil
 import time
 from multiprocessing import get_context
@@ -16,6 +17,7 @@ import torch
 
 from toolkit.models.store import CONFIG, load_model, save_model
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 from toolkit.stages.workers import start_worker
 from toolkit.train.errors import TrainingError
 from toolkit.train.evaluation import Evaluation
@@ -66,10 +68,11 @@ class EpochFolder:
 
     def result(self, epoch: int) -> dict[str, float] | None:
         """Read a result; None while there is none."""
-        try:
-            return json.loads(self._result(epoch).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        path = self._result(epoch)
+        if not os.path.lexists(path):
             return None
+        with reading(path, TrainingError, "remove it to evaluate that epoch again"):
+            return read_json(path, {str: int | float})
 
     def begin(self) -> None:
         """Say that models will come."""

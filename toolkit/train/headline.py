@@ -1,12 +1,15 @@
 """The headline numbers of a finished training, kept so that it is not done again."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 from toolkit.train.config import TrainerConfig
+from toolkit.train.errors import TrainingError
 
 HEADLINE = "headline.json"
 
@@ -21,10 +24,11 @@ def finished(out: Path, settings: dict[str, Any]) -> dict[str, float] | None:
 
     Checkpoints that are still there, since it was killed while it removed them, are removed.
     """
-    try:
-        stored = json.loads((out / HEADLINE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path = out / HEADLINE
+    if not os.path.lexists(path):
         return None
+    with reading(path, TrainingError, "remove it to go on"):
+        stored = read_json(path, {"settings": {str: Any}, "headline": {str: Any}})
     if stored["settings"] != settings:
         return None
     for path in out.rglob("checkpoints/*.safetensors"):

@@ -132,6 +132,7 @@ class Trainer:
             chosen, score = self._epoch_models.choose(
                 self._model, self._scores(), lambda: score_of(self._observer.measure(self))
             )
+            self._strategy.barrier()  # until all have read them, before rank 0 removes them
         finally:
             self._observer.stop()
             self._monitor.close()

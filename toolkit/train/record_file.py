@@ -23,10 +23,20 @@ from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import NATURAL, checked, reading
 
 FORMAT = 1
 LEVEL = 1  # zlib's; 6 saves another 4 % in more than twice the time
 TABLE, BLOCKS = "table", "blocks"
+
+
+ADVICE = "write the records again"
+_PARTS = {
+    "__metadata__": {"records": str},
+    TABLE: {"data_offsets": [NATURAL]},
+    BLOCKS: {"data_offsets": [NATURAL]},
+}
+_HEADER = {"plan": str, "names": [str], "dimension": NATURAL}
 
 
 class RecordError(ToolkitError):
@@ -108,24 +118,31 @@ def read_index(path: Path) -> FileIndex:
     Raises:
       RecordError: it is no record file, or not whole.
     """
-    try:
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            parts = json.loads(file.read(size))
-            header = json.loads(parts["__metadata__"]["records"])
-            if header["format"] != FORMAT:
-                raise ValueError(f"format {header['format']}, this version reads {FORMAT}")
-            first, last = parts[TABLE]["data_offsets"]
-            file.seek(8 + size + first)
-            table = np.frombuffer(file.read(last - first), dtype="<i8").reshape(-1, len(Column))
-            start, end = (8 + size + offset for offset in parts[BLOCKS]["data_offsets"])
-            if file.seek(0, 2) < end or len(table) != len(header["names"]):
-                raise ValueError("not whole")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise RecordError(
-            f"{path}: not a record file ({error}); write the records again"
-        ) from error
-    return FileIndex(path, header["plan"], header["names"], header["dimension"], table, start)
+    with reading(path, RecordError, ADVICE, "not a record file"), open(path, "rb") as file:
+        total = file.seek(0, 2)
+        file.seek(0)
+        size = int.from_bytes(file.read(8), "little")
+        if 8 + size > total:
+            raise ValueError("not whole")
+        parts = checked(json.loads(file.read(size)), _PARTS)
+        header = json.loads(parts["__metadata__"]["records"])
+        if checked(header, {"format": int})["format"] != FORMAT:
+            raise ValueError(f"format {header['format']}, this version reads {FORMAT}")
+        names, dimension = checked(header, _HEADER)["names"], header["dimension"]
+        (first, last), (start, end) = (
+            (8 + size + offset for offset in parts[part]["data_offsets"])
+            for part in (TABLE, BLOCKS)
+        )
+        if not (first <= last <= total and start <= end <= total):
+            raise ValueError("not whole")
+        file.seek(first)
+        table = np.frombuffer(file.read(last - first), dtype="<i8").reshape(-1, len(Column))
+        ends = np.diff(table[:, Column.END], prepend=0)
+        if len(table) != len(names) or (table < 0).any() or (ends < 0).any():
+            raise ValueError("a table that does not fit its names and blocks")
+        if int(table[:, Column.END].max(initial=0)) != end - start:
+            raise ValueError("not whole")
+    return FileIndex(path, header["plan"], names, dimension, table, start)
 
 
 def read_record(index: FileIndex, row: int) -> Record:
@@ -136,15 +153,14 @@ def read_record(index: FileIndex, row: int) -> Record:
     """
     frames, labels, heard, end = index.table[row].tolist()
     begin = int(index.table[row - 1, Column.END]) if row else 0
-    try:
-        with open(index.path, "rb") as file:
-            file.seek(index.start + begin)
-            content = zlib.decompress(file.read(end - begin))
+    size = 8 * index.dimension + 4 * labels + 2 * index.dimension * frames
+    where = f"{index.names[row]}: damaged in {index.path}"
+    with reading(where, RecordError, ADVICE), open(index.path, "rb") as file:
+        file.seek(index.start + begin)
+        content = zlib.decompressobj().decompress(file.read(end - begin), size + 1)
+        if len(content) != size:
+            raise ValueError(f"{len(content)} bytes, not {size}")
         return _unpack(content, frames, index.dimension, labels, heard)
-    except (OSError, ValueError, zlib.error) as error:
-        raise RecordError(
-            f"{index.names[row]}: damaged in {index.path} ({error}); write the records again"
-        ) from error
 
 
 def _pack(record: Record) -> bytes:

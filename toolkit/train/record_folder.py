@@ -1,11 +1,12 @@
 """A folder of record files, read by utterance."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
+from toolkit.stages.reading import NATURAL, read_json, reading
 from toolkit.train.record_file import (
+    ADVICE,
     Column,
     FileIndex,
     Record,
@@ -16,6 +17,7 @@ from toolkit.train.record_file import (
 
 RECORDS = "records.json"
 FILES = "files"
+_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"symbols": [str]}
 
 
 def record_path(folder: Path, number: int) -> Path:
@@ -34,18 +36,22 @@ class Records:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        try:
-            manifest = json.loads((self.path / RECORDS).read_text(encoding="utf-8"))
-            self.symbols: list[str] = manifest["symbols"]
-            """Of the units that the labels are of."""
-            self.dimension: int = manifest["dimension"]
-            """F, values per frame."""
-            numbers, utterances = range(manifest["files"]), manifest["utterances"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(
-                f"{self.path}: not a folder of finished records ({error!r}); write them again"
-            ) from error
+        with reading(self.path, RecordError, ADVICE, "not a folder of finished records"):
+            manifest = read_json(self.path / RECORDS, _MANIFEST)
+            if not manifest["files"]:
+                raise ValueError("no files")
+        self.symbols: list[str] = manifest["symbols"]
+        """Of the units that the labels are of."""
+        self.dimension: int = manifest["dimension"]
+        """F, values per frame."""
+        numbers, utterances = range(manifest["files"]), manifest["utterances"]
         self._files: list[FileIndex] = [read_index(record_path(self.path, i)) for i in numbers]
+        for file in self._files:
+            if file.dimension != self.dimension and file.names:
+                raise RecordError(
+                    f"{file.path}: {file.dimension} values per frame where {RECORDS} has "
+                    f"{self.dimension}; {ADVICE}"
+                )
         self.names = [name for file in self._files for name in file.names]
         """[U] utterance ids."""
         table = np.concatenate([file.table for file in self._files])
@@ -57,7 +63,7 @@ class Records:
         if len(self) != utterances:
             raise RecordError(
                 f"{self.path}: holds {len(self)} utterances where {RECORDS} has {utterances}; "
-                "write the records again"
+                f"{ADVICE}"
             )
 
     def __len__(self) -> int:

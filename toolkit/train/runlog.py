@@ -15,9 +15,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
+from toolkit.stages.convert import from_plain
+from toolkit.stages.reading import NATURAL, checked, reading
 from toolkit.train.errors import TrainingError
 
 RUN_LOG = "log.jsonl"
+ADVICE = "restore it, or remove the folder to train anew"
 
 
 @dataclass(frozen=True)
@@ -201,16 +204,14 @@ def read_run_log(path: Path) -> RunLog:
     """
     path = Path(path)
     path = path / RUN_LOG if path.is_dir() else path
-    try:
+    if not os.path.lexists(path):
+        raise TrainingError(f"{path} does not exist: no training has begun there")
+    with reading(path, TrainingError, ADVICE):
         lines = path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError as error:
-        raise TrainingError(f"{path} does not exist: no training has begun there") from error
     events = []
     for number, line in enumerate(lines, 1):
-        try:
-            events += _event(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise TrainingError(f"{path}, line {number} is no event of a training") from error
+        with reading(f"{path}, line {number}", TrainingError, ADVICE, "is no event of a training"):
+            events += _event(checked(json.loads(line), {"event": str}))
     if not events or type(events[0]) is not Created:
         raise TrainingError(f"{path} does not begin with the creation of a model")
     return RunLog(path, tuple(events))
@@ -221,8 +222,7 @@ def _event(plain: dict[str, Any]) -> list[Event]:
     if kind is None:
         return []
     names = {field.name for field in fields(kind)}
-    values = {k: tuple(v) if type(v) is list else v for k, v in plain.items() if k in names}
-    return [kind(**values)]
+    return [from_plain(kind, {k: v for k, v in plain.items() if k in names})]
 
 
 class RunLogWriter:
@@ -265,11 +265,13 @@ class RunLogWriter:
                 "it, or remove the folder to train anew"
             )
         last = seconds
-        for number, line in enumerate(content[end:].split(b"\n")[:-1]):
-            event = json.loads(line)
-            last, starts = event["seconds"], max(starts, event.get("start", 0))
-            if number == 0 and event["event"] == "saved" and event["step"] == step:
-                end, seconds = end + len(line) + 1, last  # that checkpoint itself
+        with reading(self._path, TrainingError, ADVICE, "damaged after the last checkpoint"):
+            for number, line in enumerate(content[end:].split(b"\n")[:-1]):
+                event = checked(json.loads(line), {"event": str, "seconds": float})
+                last = event["seconds"]
+                starts = max(starts, checked(event.get("start", 0), NATURAL))
+                if number == 0 and event["event"] == "saved" and event["step"] == step:
+                    end, seconds = end + len(line) + 1, last  # that checkpoint itself
         with open(self._path, "r+b") as file:
             file.truncate(end)
         self._starts = starts + 1

@@ -8,6 +8,7 @@ from toolkit.pipeline import sampling
 from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.step import Partition, Resources, StepResult
+from toolkit.stages.reading import reason
 
 PARTITION_BYTES = 128 << 20
 """Metadata per partition: some seconds of work."""
@@ -96,9 +97,9 @@ class Sample:
                         if number >= config.threshold:
                             continue
                         record = Record.from_line(line)
-                    except (LakeError, ValueError, KeyError, TypeError) as error:
+                    except (LakeError, ValueError, RecursionError) as error:
                         where = f"{'/'.join(name[1:])}:{row}"
-                        failures.append((where, f"no metadata record: {error}"))
+                        failures.append((where, f"no metadata record: {reason(error)}"))
                         continue
                     if select.takes(record):
                         bin = sampling.bin_of(number, config.threshold)

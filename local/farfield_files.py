@@ -1,0 +1,105 @@
+"""Rooms and noise from recordings: who hears which file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from local.farfield_config import FarfieldConfig
+from local.farfield_rooms import LEAD, SAMPLING_RATE, FarfieldError, Room
+from toolkit.features.audio import load_audio
+
+SUFFIXES = (".wav", ".flac", ".ogg")
+TURNS = ("train", "test", "train", "val")
+"""Which pool gets the next file."""
+MICROPHONES = 7
+"""FLAC has eight channels, and one is for the playback."""
+SECONDS = 1.0
+"""Longer responses are cut."""
+DIRECT_SECONDS = 0.0025
+"""The part of a response after its peak that is called the direct sound."""
+
+
+def audio_files(folder: Path) -> list[Path]:
+    """List a folder's audio files, with those of its subfolders, by name.
+
+    Raises:
+      FarfieldError: fewer than the pools need.
+    """
+    found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in SUFFIXES)
+    if len(found) < len(TURNS):
+        raise FarfieldError(
+            f"{folder} holds {len(found)} audio files; training and test must not share any, so"
+            f" at least {len(TURNS)} are needed"
+        )
+    return found
+
+
+def dealt_noises(folder: Path) -> dict[str, list[Path]]:
+    """Deal noise recordings out to the pools."""
+    return _deal(audio_files(folder))
+
+
+def dealt_responses(config: FarfieldConfig) -> dict[tuple[str, str], list[Path]]:
+    """Deal impulse responses out by (pool, placement): the clearest are the first placement's.
+
+    Raises:
+      FarfieldError: fewer than the placements and pools need.
+    """
+    files = audio_files(config.responses)
+    files.sort(key=lambda path: (-clarity(_response(path)[0]), path))
+    names = list(config.placements)
+    if len(files) < len(names) * len(TURNS):
+        raise FarfieldError(
+            f"{config.responses} holds {len(files)} impulse responses; {len(names)} placements need"
+            f" at least {len(names) * len(TURNS)}"
+        )
+    dealt = {}
+    for number, name in enumerate(names):
+        own = files[number * len(files) // len(names) : (number + 1) * len(files) // len(names)]
+        dealt |= {(pool, name): paths for pool, paths in _deal(own).items()}
+    return dealt
+
+
+def clarity(response: np.ndarray) -> float:
+    """C50 in dB: the energy of the first 50 ms from the peak on over that of the rest."""
+    energy = np.square(response[int(np.abs(response).argmax()) :], dtype=np.float64)
+    early = energy[: SAMPLING_RATE // 20].sum()
+    return float(10 * np.log10(early / max(energy[SAMPLING_RATE // 20 :].sum(), 1e-12)))
+
+
+def room_of_file(path: Path) -> Room:
+    """Make a room of a recorded response, whose channels are the microphones.
+
+    The talker is heard by it as it is. Files do not tell where noise would be, so noise has the
+    late part of the response alone; nor do they tell of a loudspeaker: its echo is a click, the
+    same at all microphones, and a tenth of the late part.
+    """
+    response = _response(path)
+    first = int(np.abs(response[0]).argmax())
+    talker = np.zeros((len(response), LEAD + int(SECONDS * SAMPLING_RATE)), dtype=np.float32)
+    part = response[:, max(first - LEAD, 0) : first - LEAD + talker.shape[1]]
+    start = max(LEAD - first, 0)
+    talker[:, start : start + part.shape[1]] = part
+    talker /= np.abs(talker).max()
+    late = talker.copy()
+    late[:, : LEAD + int(DIRECT_SECONDS * SAMPLING_RATE)] = 0.0
+    echo = 0.1 * late
+    echo[:, LEAD] += 1.0
+    noise = late if np.any(late) else talker
+    return Room(talker[None], noise, echo, 0.0)
+
+
+def _response(path: Path) -> np.ndarray:
+    """Read a response: float32[M, R]."""
+    channels = min(soundfile.info(str(path)).channels, MICROPHONES)
+    rows = [load_audio(path, SAMPLING_RATE, channel=c).numpy() for c in range(channels)]
+    return np.stack(rows)
+
+
+def _deal(files: Sequence[Path]) -> dict[str, list[Path]]:
+    return {
+        pool: [path for number, path in enumerate(files) if TURNS[number % len(TURNS)] == pool]
+        for pool in TURNS
+    }

@@ -1,0 +1,167 @@
+"""Which utterances of a clean corpus go into which far-field set; no audio is touched."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lhotse import MonoCut
+
+from local.farfield_config import FarfieldConfig
+from local.farfield_rooms import FarfieldError
+from toolkit.corpus.manifest import speaker_of
+from toolkit.corpus.split import cap_hours, hold_out, matches
+
+FIRST_DAY = 1_767_225_600
+"""2026-01-01 in seconds since 1970: no utterance is said to be older."""
+DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One far-field utterance to make."""
+
+    split: str
+    """Where it goes: `train`, `unlabelled`, `val`, `DP1`, ..."""
+    pool: str
+    """The rooms and noises that it is heard with: `train`, `val` or `test`."""
+    id: str
+    """Of the far-field utterance."""
+    source: MonoCut
+    """The clean one."""
+    placement: str | None = None
+    """Of the device; None: any."""
+    array: bool = False
+    """Write all microphones and the playback channel too."""
+    time: float | None = None
+    """Creation time in seconds since 1970."""
+
+
+@dataclass
+class Division:
+    """A corpus divided."""
+
+    wanted: list[Wanted]
+    """By split, speaker and id."""
+    talk: dict[str, list[MonoCut]]
+    """Clean speech that each pool's babble and played speech are made of, by other speakers."""
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Utterances of the source that cannot be used, and why."""
+
+
+def divide(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig) -> Division:
+    """Divide a corpus's speakers among the sets, and draw as much speech as is wanted.
+
+    What is drawn depends on ids and speakers' names alone, not on the order of `parts`.
+
+    Args:
+      parts: cuts by part or split, as the readers of `local` return them. Parts that fit neither
+        `config.val` nor `config.test` are for training.
+
+    Raises:
+      FarfieldError: a speaker of val or test is in training too, or nothing is left for a set.
+      ManifestError: too few speakers to hold out.
+    """
+    sources: dict[str, list[MonoCut]] = {"train": [], "val": [], "test": []}
+    left_out = _sort_out(parts, config, sources)
+    sizes = {"val": config.val_speakers, "test": config.test_speakers}
+    missing = {name: size for name, size in sizes.items() if not sources[name]}
+    sources["train"], held = hold_out(sources["train"], missing)
+    sources |= held
+    _see_apart(sources)
+    labelled, unlabelled = _label(sources["train"], config)
+    chosen = {
+        "train": cap_hours(labelled, config.labelled_hours),
+        "unlabelled": cap_hours(unlabelled, config.unlabelled_hours),
+        "val": cap_hours(sources["val"], config.val_hours),
+    }
+    if config.shared_speakers:
+        kept = {cut.id for cut in chosen["train"]}
+        others = [cut for cut in sources["train"] if cut.id not in kept]
+        chosen["unlabelled"] = cap_hours(others, config.unlabelled_hours)
+    times = times_of(chosen["unlabelled"], config.days, config.seed)
+    wanted = [
+        Wanted(split, "val" if split == "val" else "train", cut.id, cut, time=times.get(cut.id))
+        for split, cuts in chosen.items()
+        for cut in cuts
+    ]
+    wanted += _tests(sources["test"], config)
+    empty = sorted({*chosen, *config.placements} - {w.split for w in wanted})
+    if empty:
+        raise FarfieldError(
+            f"no utterance for {', '.join(empty)}: the corpus has too few speakers, or the wanted"
+            " hours are fewer than one utterance"
+        )
+    wanted.sort(key=lambda w: (w.split, speaker_of(w.source), w.time or 0.0, w.id))
+    talk = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
+    return Division(wanted, talk, left_out)
+
+
+def times_of(cuts: list[MonoCut], days: int, seed: int) -> dict[str, float]:
+    """Invent creation times by id: rising from one id of a speaker to the next, over `days`."""
+    speakers: dict[str, list[str]] = {}
+    for cut in cuts:
+        speakers.setdefault(speaker_of(cut), []).append(cut.id)
+    times = {}
+    for ids in speakers.values():
+        for number, id in enumerate(sorted(ids)):
+            part = int.from_bytes(_digest(f"{seed} {id}")[:4], "big") / 2**32
+            times[id] = round(FIRST_DAY + (number + part) / len(ids) * days * DAY, 3)
+    return times
+
+
+def _sort_out(
+    parts: Mapping[str, list[MonoCut]], config: FarfieldConfig, sources: dict[str, list[MonoCut]]
+) -> list[tuple[str, str]]:
+    """Sort the cuts by purpose into `sources`; return what cannot be used."""
+    left_out, seen = [], set()
+    for part in sorted(parts):
+        purpose = "test" if matches(part, config.test) else "train"
+        purpose = "val" if matches(part, config.val) else purpose
+        for cut in parts[part]:
+            custom = cut.custom or {}
+            if cut.duration <= 0 or "fault" in custom:
+                left_out.append((cut.id, custom.get("fault_detail") or "no audio"))
+            elif cut.id in seen:
+                left_out.append((cut.id, "another utterance has this id"))
+            else:
+                seen.add(cut.id)
+                sources[purpose].append(cut)
+    return left_out
+
+
+def _see_apart(sources: Mapping[str, list[MonoCut]]) -> None:
+    speakers = {name: {speaker_of(cut) for cut in cuts} for name, cuts in sources.items()}
+    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        common = sorted(speakers[one] & speakers[other])
+        if common:
+            raise FarfieldError(
+                f"speaker {common[0]} would be in {one} and in {other}: choose other parts with"
+                " `val` and `test`, or let speakers be held out"
+            )
+
+
+def _label(cuts: list[MonoCut], config: FarfieldConfig) -> tuple[list[MonoCut], list[MonoCut]]:
+    """Divide training speech by speaker into labelled and unlabelled."""
+    speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
+    count = min(max(1, round(config.labelled_speakers * len(speakers))), len(speakers) - 1)
+    labelled = set(speakers[:count])
+    own = [cut for cut in cuts if speaker_of(cut) in labelled]
+    return own, [cut for cut in cuts if speaker_of(cut) not in labelled]
+
+
+def _tests(cuts: list[MonoCut], config: FarfieldConfig) -> list[Wanted]:
+    """Deal test utterances out to the placements; the first of each are for the array too."""
+    names = list(config.placements)
+    hours = config.test_hours * len(names) / config.test_placements
+    wanted, array_seconds = [], dict.fromkeys(names, 0.0)
+    for number, cut in enumerate(cap_hours(cuts, hours)):
+        for step in range(config.test_placements):
+            name = names[(number + step) % len(names)]
+            array = array_seconds[name] < 3600 * config.array_hours
+            array_seconds[name] += cut.duration if array else 0.0
+            wanted.append(Wanted(name, "test", f"{cut.id}-{name}", cut, name, array))
+    return wanted
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()

@@ -1,0 +1,190 @@
+"""The rooms, noises and sounds to play that utterances draw from: computed once, kept as files."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from lhotse import MonoCut
+
+from local import farfield_noise as noises
+from local.farfield_config import FarfieldConfig
+from local.farfield_files import dealt_noises, dealt_responses, room_of_file
+from local.farfield_rooms import SAMPLING_RATE, Room, compute_room
+from toolkit.features.audio import AudioError, load_audio, load_cut_audio
+from toolkit.stages.files import open_atomically
+from toolkit.stages.workers import map_in_processes
+
+POOLS = ("train", "val", "test")
+SECONDS = 20
+"""Length of a noise; longer utterances hear it from its start again."""
+VARIANTS = 3
+"""Of each kind of noise and of playback."""
+TALK_UTTERANCES = 60
+"""Utterances that babble and played speech are made of."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where the rooms and sounds of some sets lie."""
+
+    folder: Path
+    """All pools' folder."""
+    name: str
+    """One of `POOLS`."""
+    rooms: int
+    """Per placement."""
+
+    def room(self, placement: str, number: int) -> Room:
+        """Read a room."""
+        return _room(room_path(self.folder, self.name, placement, number))
+
+    @property
+    def noise(self) -> np.ndarray:
+        """Noises, float32[N, seconds x 16000] of unit power."""
+        return _sounds(self.folder / f"{self.name}-noise.npy")
+
+    @property
+    def playback(self) -> np.ndarray:
+        """Music and speech to play, float32[N, seconds x 16000] of unit power."""
+        return _sounds(self.folder / f"{self.name}-playback.npy")
+
+
+@lru_cache(256)
+def _room(path: Path) -> Room:
+    return Room.load(path)
+
+
+@lru_cache(8)
+def _sounds(path: Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def room_path(folder: Path, pool: str, placement: str, number: int) -> Path:
+    """Name the file of a room."""
+    return folder / f"{pool}-{placement}-{number:03d}.npz"
+
+
+@dataclass(frozen=True)
+class _Task:
+    config: FarfieldConfig
+    pool: str
+    path: Path
+    placement: str = ""
+    number: int = 0
+    file: Path | None = None
+    files: tuple[Path, ...] = ()
+    talk: tuple[MonoCut, ...] = ()
+
+
+def make_pools(
+    config: FarfieldConfig,
+    talk: dict[str, list[MonoCut]],
+    folder: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Pool]:
+    """Compute what is missing in `folder`; the same bytes whatever the number of `jobs`.
+
+    Args:
+      talk: clean speech by pool, for babble and playback.
+
+    Returns:
+      The pools by name.
+    """
+    files = None if config.responses is None else dealt_responses(config)
+    recordings = None if config.noise is None else dealt_noises(config.noise)
+    rooms = {}
+    tasks = []
+    for pool in POOLS:
+        wanted = config.train_rooms if pool == "train" else config.test_rooms
+        own = {p: files[pool, p][:wanted] for p in config.placements} if files else None
+        rooms[pool] = min(map(len, own.values())) if own else wanted
+        for placement in config.placements:
+            tasks += [
+                _Task(
+                    config,
+                    pool,
+                    room_path(folder, pool, placement, number),
+                    placement,
+                    number,
+                    own[placement][number] if own else None,
+                )
+                for number in range(rooms[pool])
+            ]
+        speech = tuple(_draw(talk[pool], _rng(config, pool)))
+        noise = tuple(recordings[pool]) if recordings else ()
+        tasks.append(_Task(config, pool, folder / f"{pool}-noise.npy", files=noise, talk=speech))
+        tasks.append(_Task(config, pool, folder / f"{pool}-playback.npy", talk=speech))
+    missing = [task for task in tasks if not task.path.exists()]
+    for count, _ in enumerate(map_in_processes(_make, missing, jobs), 1):
+        if progress is not None:
+            progress(len(tasks) - len(missing) + count, len(tasks))
+    return {pool: Pool(folder, pool, rooms[pool]) for pool in POOLS}
+
+
+def _rng(config: FarfieldConfig, name: str) -> np.random.Generator:
+    return np.random.default_rng([config.seed, zlib.crc32(name.encode())])
+
+
+def _draw(cuts: Sequence[MonoCut], rng: np.random.Generator) -> list[MonoCut]:
+    ordered = sorted(cuts, key=lambda cut: cut.id)
+    chosen = rng.choice(len(ordered), min(TALK_UTTERANCES, len(ordered)), replace=False)
+    return [ordered[index] for index in sorted(chosen)]
+
+
+def _make(task: _Task) -> None:
+    """Compute a room or a table of sounds."""
+    rng = _rng(task.config, task.path.stem)
+    if task.file is not None:
+        room_of_file(task.file).save(task.path)
+    elif task.placement:
+        arrays = task.config.arrays
+        # Nobody listens to training speech with more than one microphone.
+        geometry = "circle-1" if task.pool != "test" else arrays[task.number % len(arrays)]
+        placement = task.config.placements[task.placement]
+        compute_room(placement, task.config, geometry, rng).save(task.path)
+    elif task.path.stem.endswith("-noise"):
+        _save(_noises(task, rng), task.path)
+    else:
+        _save(_playback(task, rng), task.path)
+
+
+def _noises(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
+    length = SECONDS * SAMPLING_RATE
+    if task.files:
+        return [_excerpt(path, length, rng) for path in task.files]
+    made = [make(rng, length) for make in noises.KINDS.values() for _ in range(VARIANTS)]
+    speech = _speech(task)
+    return made + [noises.babble(rng, length, speech) for _ in range(VARIANTS)]
+
+
+def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
+    length = SECONDS * SAMPLING_RATE
+    speech = _speech(task)
+    spoken = [noises.talk(rng, length, speech) for _ in range(VARIANTS)]
+    return spoken + [noises.music(rng, length) for _ in range(VARIANTS)]
+
+
+def _speech(task: _Task) -> list[np.ndarray]:
+    """Read the speech that can be read: what cannot is named where it is an utterance."""
+    found = []
+    for cut in task.talk:
+        try:
+            found.append(load_cut_audio(cut, SAMPLING_RATE).numpy())
+        except AudioError:
+            continue
+    return found or [np.zeros(SAMPLING_RATE, dtype=np.float32)]
+
+
+def _excerpt(path: Path, length: int, rng: np.random.Generator) -> np.ndarray:
+    samples = load_audio(path, SAMPLING_RATE).numpy()
+    start = int(rng.integers(len(samples)))
+    return noises.unit_power(np.resize(np.roll(samples, -start), length))
+
+
+def _save(sounds: list[np.ndarray], path: Path) -> None:
+    with open_atomically(path, "wb") as file:
+        np.save(file, np.stack(sounds).astype(np.float32), allow_pickle=False)

@@ -1,0 +1,145 @@
+import contextlib
+import csv
+import io
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.table import COLUMNS, read_rows, read_table
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(text, encoding="utf-8"):
+        path = tmp_path / "mine.csv"
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    return write
+
+
+def rows_of(path):
+    return [dict(row.values) for row in read_rows(path)]
+
+
+def test_cuts_by_part(table, audio, tmp_path):
+    audio(tmp_path / "wav" / "a.wav", seconds=1.5)
+    elsewhere = audio(tmp_path / "else" / "b.flac", seconds=3.0)
+    path = table(
+        "Speaker ID,Path,Sentence,Split,Start,End,age\n"
+        'ann,wav/a.wav,"Hello, world",train,,,30\n'
+        f"bob,{elsewhere},two,VALID,0.5,2,\n"
+        "\n"
+        f"bob,{elsewhere},three,other,2,-1,\n"
+    )
+    parts = read_table(path)
+    assert list(parts) == ["train", "dev", "other"]
+    (a,), (b,), (c,) = parts.values()
+    assert (a.id, a.duration, text_of(a), speaker_of(a)) == ("a", 1.5, "Hello, world", "ann")
+    assert (b.id, b.start, b.duration) == ("b-0.5-2", 0.5, 1.5)
+    assert (c.id, c.start, c.duration) == ("b-2--1", 2.0, 1.0)
+    assert audio_of(b) == str(elsewhere)
+    assert b.recording_id == c.recording_id
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_delimiters_and_byte_order_mark(table, delimiter, encoding):
+    lines = [("audio", "text"), ("a.wav", "Füße 東京"), ("b.wav", "x, y")]
+    if delimiter == ",":
+        lines[2] = ("b.wav", '"x, y"')
+    path = table("\r\n".join(delimiter.join(line) for line in lines), encoding)
+    assert rows_of(path) == [
+        {"audio": "a.wav", "text": "Füße 東京"},
+        {"audio": "b.wav", "text": "x, y"},
+    ]
+
+
+def test_quotation_marks_in_a_table_with_tabs(table):
+    path = table('audio\ttext\na.wav\t"yes" she said\nb.wav\t"he said ""no"""\nc.wav\t"open\n')
+    assert [row["text"] for row in rows_of(path)] == ['"yes" she said', 'he said "no"', '"open']
+
+
+CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6))
+def test_what_csv_writes_is_read(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("csv") / "t.csv"
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([("file_name", "transcript", "spk"), *lines])
+    path.write_text(file.getvalue(), encoding="utf-8", newline="")
+    found = [(row["audio"], row["text"], row["speaker"]) for row in read_rows(path)]
+    stripped = [tuple(cell.strip() for cell in line) for line in lines]
+    assert found == [line for line in stripped if any(line)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200) | st.text(string.printable, max_size=200).map(str.encode))
+def test_anything_else_is_refused_clearly(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("csv") / "t.csv"
+    for content in (data, b"audio,text,start\n" + data, b"audio\ttext\n" + data):
+        path.write_bytes(content)
+        with contextlib.suppress(ManifestError):
+            for cut in (cut for part in read_table(path).values() for cut in part):
+                assert cut.custom["fault"]
+
+
+def test_every_spelling_is_known_in_any_case(table):
+    for role, names in COLUMNS.items():
+        for name in names:
+            others = [other for other in ("audio", "text") if other != role]
+            names = [name.upper().replace("_", " "), *others]
+            (row,) = rows_of(table(",".join(names) + "\n" + ",".join("xyz"[: len(names)])))
+            assert row[role] == "x"
+
+
+def test_ids_tell_files_of_the_same_name_apart(table):
+    parts = read_table(table("audio,text\nann/001.wav,a\nbob/001.wav,b\nbob/my 2.wav,c\n"))
+    assert [cut.id for cut in parts["train"]] == ["ann-001", "bob-001", "bob-my_2"]
+
+
+def test_own_ids_and_one_speaker_for_all(table):
+    (a, b) = read_table(table("id,audio,text\nu 1,a.wav,A\nu2,b.wav,B\n"))["train"]
+    assert (a.id, b.id) == ("u_1", "u2")
+    assert speaker_of(a) == speaker_of(b) == "mine"
+
+
+def test_faults_are_left_to_the_check(table, audio, tmp_path):
+    audio(tmp_path / "a.wav")
+    path = table(
+        "audio,text,start,end\na.wav,ok,0,1\n,no file,,\nno.wav,b,,\na.wav,c,x,2\na.wav,d,nan,\n"
+    )
+    cuts = read_table(path)["train"]
+    faults = [(cut.custom or {}).get("fault") for cut in cuts]
+    assert faults == [None, "missing-audio", "missing-audio", "bad-segment", "bad-segment"]
+    assert "mine.csv:3" in cuts[1].custom["fault_detail"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "first line must name the columns"),
+        ("wav/a.wav,hello\n", "no column 'audio'"),
+        ("audio,speaker\n", "no column 'text'"),
+        ("audio,text,sentence\n", "'text' and 'sentence' both stand for 'text'"),
+        ("audio,text\na.wav,hello, world\n", ":2: 3 fields, the first line names 2"),
+        ('audio,text\na.wav,"hello\n', "is a quotation mark open"),
+        ("audio,text,split\na.wav,hello,\n", ":2: the split is empty"),
+    ],
+)
+def test_what_is_no_table(table, text, message):
+    with pytest.raises(ManifestError, match=message):
+        read_table(table(text))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"), [("latin1", r":2 is not UTF-8.*iconv"), ("utf-16", "UTF-16")]
+)
+def test_other_encodings(table, encoding, message):
+    with pytest.raises(ManifestError, match=message):
+        read_table(table("audio,text\na.wav,Füße\n", encoding))

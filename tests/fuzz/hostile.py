@@ -1,0 +1,38 @@
+"""The trials that every reader goes through: a module of `READERS` takes them as its tests."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.mutations import damaged
+from tests.fuzz.trial import FUZZ, remove
+
+REPLACEMENTS = ("missing", "folder", "empty", "dangling link", "looping link", "pickle", "deep")
+
+
+def test_valid_files_are_read(trial):
+    trial.read_valid()
+
+
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
+def test_what_stands_in_a_files_place(trial, replacement):
+    for name in trial.content:
+        path = trial.path(name)
+        remove(path)
+        if replacement == "folder":
+            path.mkdir()
+        elif replacement == "dangling link":
+            path.symlink_to(path.with_name("nowhere"))
+        elif replacement == "looping link":
+            path.symlink_to(path)
+        elif replacement != "missing":
+            content = {"empty": b"", "pickle": trial.pickled, "deep": b"[" * 100_000}
+            path.write_bytes(content[replacement])
+        trial.read_replaced(name)
+
+
+@FUZZ
+@given(data=st.data())
+def test_damaged_files(trial, data):
+    name = data.draw(st.sampled_from(sorted(trial.content)))
+    trial.read_damaged(name, data.draw(damaged(trial.content[name])))

@@ -1,0 +1,62 @@
+"""Graphs and lattices: what k2 would read from memory that is not its own is refused before."""
+
+import pytest
+import torch
+
+k2 = pytest.importorskip("k2")
+
+from tests.fuzz.hostile import *  # noqa: E402, F403
+from tests.fuzz.trial import Reader  # noqa: E402
+from toolkit.fsa.arcs import dump_fsa, fsa_from_arcs, load_fsa, load_graph  # noqa: E402
+from toolkit.fsa.density import number_arcs, shallow_lattice  # noqa: E402
+from toolkit.fsa.lattice_store import (  # noqa: E402
+    LatticeStore,
+    graph_digest,
+    graph_index,
+    shard_path,
+    write_shard,
+)
+from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
+
+NAMES = ("anna-1", "anna-2")
+WIDE = Beam(1000.0, 1000.0, 1, 10**6)
+ARCS = [
+    (s, (s + step) % 5, 1 + (s + step) % 4, step, -0.5 * s) for s in range(5) for step in (1, 2)
+]
+
+
+def graph(folder):
+    fsa = fsa_from_arcs(ARCS, finals=[0, 3])
+    words = [[word] if word == 2 else [] for word in fsa.aux_labels.tolist()]
+    fsa = k2.Fsa(fsa.arcs.values().clone(), aux_labels=k2.RaggedTensor(words, dtype=torch.int32))
+    fsa.lm_scores = fsa.scores / 2
+    (folder / "graph.safetensors").write_bytes(dump_fsa(fsa))
+
+
+def use_graph(folder):
+    return search_lattice(torch.zeros(5, 4), load_graph(folder / "graph.safetensors"), WIDE)
+
+
+def lattices(folder):
+    graph(folder)
+    path = folder / "graph.safetensors"
+    fsa = number_arcs(k2.create_fsa_vec([load_fsa(path)]))
+    found = {}
+    for name in NAMES:
+        scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(found)))
+        lattice = search_lattice(scores, fsa, WIDE)
+        found[name] = shallow_lattice(lattice, 5, 100.0, 500.0)
+    index = graph_index(fsa)
+    write_shard(shard_path(folder, 0), found, index, graph_digest(path), 1, [("bert-1", "short")])
+
+
+def use_lattices(folder):
+    store = LatticeStore(folder, folder / "graph.safetensors")
+    return [store.load(name).shape for name in store.ids]
+
+
+READERS = {
+    # Labels beyond the scores are found where the two meet, which knows no file.
+    "graph": Reader(graph, use_graph, names=("they come from different runs",)),
+    "lattices": Reader(lattices, use_lattices, files="lattices.*", names=NAMES),
+}

@@ -1,0 +1,131 @@
+"""A lake whose metadata and audio others write, and what the pipeline keeps of its own."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.fuzz.hostile import *  # noqa: F403
+from tests.fuzz.trial import Reader
+from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.pipeline.fetch import FetchError, fetch
+from toolkit.pipeline.lake import LAKE, Record, open_lake, totals
+from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
+from toolkit.pipeline.markers import Marker
+from toolkit.pipeline.objects import ObjectRef, ObjectStore
+from toolkit.pipeline.rates import Rates, StepRate
+from toolkit.pipeline.sampling import RANGE
+from toolkit.pipeline.shards import LIST, read_shards
+from toolkit.pipeline.step import Resources, StepResult
+from toolkit.pipeline.steps.group import Group, GroupConfig, plan_group
+from toolkit.pipeline.steps.sample import Sample, SampleConfig, SelectConfig, plan_sample
+from toolkit.pipeline.summary import read_summary, summary_page, summary_text
+
+STORE = ObjectStore()
+
+
+def lake(folder, layout="aggregated"):
+    cuts = []
+    with tempfile.TemporaryDirectory() as audio:
+        for number in range(4):
+            samples = np.random.default_rng(number).standard_normal(4000 + 300 * number)
+            path = Path(audio) / f"u{number}.wav"
+            soundfile.write(str(path), (samples * 3000).astype(np.int16), 16000)
+            recording, _ = recording_or_fault(path, f"u{number}")
+            cuts.append(make_cut(f"u{number}", recording, "", f"speaker{number % 2}"))
+        make_lake(cuts, STORE, str(folder), MadeUpLake(layout=layout, interval_days=90, buckets=1))
+
+
+def open_and_plan(folder):
+    found = open_lake(STORE, str(folder))
+    return totals(found.objects), plan_sample(found)
+
+
+def without_list(layout):
+    """A lake that is found by looking for it: nobody has promised what its objects hold."""
+
+    def write(folder):
+        lake(folder, layout)
+        (folder / LAKE).unlink()
+
+    return write
+
+
+def process(folder):
+    """Sample, group, and extract where kaldifeat is installed: faults are told, none raised."""
+    with tempfile.TemporaryDirectory() as place:
+        resources = Resources("cpu", 1, Path(place) / "scratch")
+        sample = Sample(SampleConfig(SelectConfig(hours=1, min_duration=0.0), RANGE, 1))
+        found = open_lake(STORE, str(folder))
+        sampled = [sample.run(p, STORE, f"{place}/sample", resources) for p in plan_sample(found)]
+        group = Group(GroupConfig(5.0, 0, RANGE))
+        files = [
+            ref
+            for partition in plan_group(sampled)
+            for ref in group.run(partition, STORE, f"{place}/group", resources).outputs
+        ]
+        try:
+            import kaldifeat  # noqa: F401
+        except ImportError:
+            return
+        from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
+
+        extract = Extract(ExtractConfig(str(folder)))
+        for partition in plan_extract(files):
+            extract.run(partition, STORE, f"{place}/features", resources)
+
+
+def kept(folder):
+    """A marker, a list of shards, a summary and rates."""
+    ref = ObjectRef(f"{folder}/shards/cuts.000000.jsonl", 9, "a" * 32, {"hours": 0.5})
+    result = StepResult((ref,), (("u1", "no such object"),), {"hours": 0.5})
+    Marker("b" * 32, result, {"seconds": 1.5}).write(STORE, str(folder), "000000")
+    listed = {"index": 0, "hours": 0.5, "utterances": 3, "frames": 99}
+    listed["objects"] = {"cuts": {"path": "shards/cuts.000000.jsonl", "size": 9, "digest": "c"}}
+    (folder / LIST).write_text(json.dumps(listed) + "\n")
+    Rates({"extract": StepRate(1000.0, 1e6)}, measured={"date": "2026-01-01"}).save(
+        folder / "rates.json"
+    )
+    summary = {
+        **dict.fromkeys(("partitions", "done", "kept", "attempts_failed", "peak_bytes"), 1),
+        **dict.fromkeys(("elements_failed", "objects", "bytes"), 2),
+        **{"step": "extract", "hours": 0.5, "wall_seconds": 2.5, "output_digest": "d"},
+        "calls": dict.fromkeys(("get", "put", "head", "list", "repeated"), 3),
+        "poisoned": [{"partition": "000001", "reason": "killed", "trace": ""}],
+    }
+    (folder / "_summary.json").write_text(json.dumps(summary))
+
+
+def use_kept(folder):
+    Marker.read(STORE, str(folder), "000000")
+    read_shards(STORE, str(folder))
+    Rates.load(folder / "rates.json").with_speed("extract", 10.0)
+    summary = read_summary(STORE, str(folder))
+    return summary and (summary_text(summary), summary_page([summary]))
+
+
+READERS = {
+    "lake": Reader(lake, open_and_plan, files=LAKE),
+    "metadata": Reader(without_list("aggregated"), process, files="metadata/**/*.jsonl"),
+    "tars-of-audio": Reader(without_list("aggregated"), process, files="audio/**/*"),
+    "audio-files": Reader(without_list("single"), process, files="audio/**/*"),
+    "kept": Reader(kept, use_kept, names=("extract",)),
+}
+
+
+@pytest.mark.parametrize(
+    "audio",
+    ["../../nowhere", "/", ".", "a\0b", "x" * 5000, "audio", "file:///", "~root/x"],
+)
+@pytest.mark.parametrize("part", [(None, None), (0, 10), (1 << 62, 1 << 62), (0, 1 << 40)])
+def test_audio_that_is_not_there_costs_its_utterance_alone(audio, part, tmp_path):
+    (tmp_path / "audio").mkdir()
+    (tmp_path / "good").write_bytes(b"0123456789")
+    bad = Record("u1", "anna", 1.0, 0.0, "", audio, *part)
+    good = Record("u2", "anna", 1.0, 1.0, "", "good", *((0, 10) if part[1] else part))
+    found = dict(fetch([bad, good], STORE, str(tmp_path), tmp_path / "scratch"))
+    assert isinstance(found[bad], FetchError)
+    assert found[good] == b"0123456789"

@@ -1,0 +1,143 @@
+"""What the toolkit wrote and something damaged: manifests, features, alignments, records."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fuzz.hostile import *  # noqa: F403
+from tests.fuzz.trial import Reader
+from toolkit.align.store import AlignmentStore, Outcome, read_table
+from toolkit.align.store import write_shard as write_alignments
+from toolkit.corpus.manifest import iter_cuts, make_cut, write_cuts
+from toolkit.corpus.splits import Splits
+from toolkit.features.cepstra import load_transforms, save_transforms
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.store import FeatureStore
+from toolkit.features.tars import TarWriter
+from toolkit.lang.units import Characters
+from toolkit.ssl.target_store import MANIFEST, TargetStore
+from toolkit.ssl.targets import k_best
+from toolkit.train.record_file import Record, write_file
+from toolkit.train.record_folder import RECORDS, Records, record_path
+
+NAMES = ("anna-1", "anna-2", "bert-1")
+GENERATOR = torch.Generator().manual_seed(0)
+FRONTEND = FrontendConfig(num_mel_bins=3)
+
+
+def cuts():
+    from lhotse.testing.dummies import dummy_recording
+
+    return [make_cut(name, dummy_recording(0), "GOOD ÉTÉ", name[:4]) for name in NAMES]
+
+
+def features(folder):
+    frames = [torch.randn(4 + n, 3, generator=GENERATOR) for n in range(len(NAMES))]
+    rows = [(cut, cut.id[:4], x) for cut, x in zip(cuts(), frames, strict=True)]
+    shards = []
+    for number, part in enumerate((rows[:2], rows[2:])):
+        counts = write_shard(folder / SHARDS, number, part, FRONTEND)
+        shards.append(dict(zip(("utterances", "frames"), counts, strict=True)))
+    write_manifest(folder, FRONTEND, shards)
+
+
+def read_features(folder):
+    store = FeatureStore(folder)
+    for name in store.ids:
+        store.cut(name), store.load(name), store.state(name).after(store.load(name))
+    return [store.speaker_mean(speaker) for speaker in store.speakers]
+
+
+def alignments(folder):
+    states = {name: torch.arange(5 + n) for n, name in enumerate(NAMES)}
+    outcomes = [Outcome(name, "ok", -41.5, 10.0, "") for name in NAMES]
+    outcomes.append(Outcome("carl-1", "failed", float("nan"), 0.0, "no path"))
+    write_alignments(folder / "ali.000000.safetensors", states, outcomes)
+
+
+def read_alignments(folder):
+    read_table(folder / "ali.000000.tsv")
+    store = AlignmentStore(folder)
+    return [store.load(name) for name in store.ids]
+
+
+def records(folder):
+    rng = np.random.default_rng(0)
+    for number, names in enumerate((NAMES[:2], NAMES[2:])):
+        made = [
+            (
+                name,
+                Record(
+                    rng.standard_normal((4, 3)).astype(np.float16),
+                    np.arange(2, dtype=np.int32),
+                    7,
+                    rng.standard_normal(3),
+                ),
+            )
+            for name in names
+        ]
+        write_file(record_path(folder, number), "plan", made)
+    manifest = {"symbols": Characters.symbols, "dimension": 3, "files": 2, "utterances": 3}
+    (folder / RECORDS).write_text(json.dumps(manifest))
+
+
+def read_records(folder):
+    found = Records(folder)
+    return [found.read(number) for number in range(len(found))]
+
+
+def targets(folder):
+    (folder / SHARDS).mkdir()
+    with open(folder / SHARDS / "targets.000000.tar", "wb") as file:
+        tar = TarWriter(file)
+        for name in NAMES:
+            logits = torch.randn(4, 6, generator=GENERATOR)
+            tar.add_array(name, k_best(logits, 2).pack(), {"k": 2})
+        tar.close()
+    (folder / MANIFEST).write_text(json.dumps({"senones": 6, "offset": 0}))
+
+
+def read_targets(folder):
+    store = TargetStore(folder)
+    return [store.load(name) for name in store.ids]
+
+
+READERS = {
+    "manifest": Reader(
+        lambda folder: write_cuts(cuts(), folder / "train.jsonl"),
+        lambda folder: list(iter_cuts(folder / "train.jsonl")),
+    ),
+    "splits": Reader(
+        lambda folder: Splits("train", ("dev",), ("test",)).save(folder / "splits.json"),
+        lambda folder: Splits.load(folder / "splits.json").all,
+    ),
+    "features": Reader(features, read_features, names=NAMES),
+    "normaliser": Reader(
+        lambda folder: Normaliser(
+            torch.zeros(2, dtype=torch.float64), GlobalStats.of(torch.randn(9, 2))
+        ).save(folder / "normaliser.json"),
+        lambda folder: Normaliser.load(folder / "normaliser.json").apply(torch.zeros(3, 2)),
+    ),
+    "transforms": Reader(
+        lambda folder: save_transforms(folder / "fmllr.safetensors", {"anna": torch.eye(2, 3)}),
+        lambda folder: load_transforms(folder / "fmllr.safetensors"),
+    ),
+    "alignments": Reader(alignments, read_alignments, names=NAMES),
+    "records": Reader(records, read_records, names=NAMES),
+    "targets": Reader(targets, read_targets, names=NAMES),
+}
+
+
+def test_a_tar_without_end_is_not_read_for_ever(tmp_path):
+    from toolkit.features.shards import index_features
+    from toolkit.features.tars import member_header
+
+    header = bytearray(member_header("a.npy", 0))
+    header[124:136] = b"-0000001000\0"  # back to where it began
+    (tmp_path / "x.tar").write_bytes(bytes(header) + bytes(2048))
+    with pytest.raises(Exception, match="which the file does not have"):
+        list(index_features(tmp_path / "x.tar"))

@@ -1,0 +1,88 @@
+"""Text that people write by hand or other programs wrote: lexica, tables, transcripts, times."""
+
+import gzip
+
+from tests.fuzz.hostile import *  # noqa: F403
+from tests.fuzz.trial import Reader
+from toolkit.align.ctm import read_ctm
+from toolkit.corpus.exclusions import read_exclusions
+from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.tables import SymbolTable
+from toolkit.lang.text import Normaliser, read_sentences
+from toolkit.score.read import read_speakers, read_transcripts
+
+ARPA = """\\data\\
+ngram 1=4
+ngram 2=3
+
+\\1-grams:
+-1.0\t<s>\t-0.3
+-0.9\t</s>
+-0.5\tA\t-0.2
+-0.7\tB\t-0.1
+
+\\2-grams:
+-0.2\t<s> A
+-0.4\tA B
+-0.3\tB </s>
+
+\\end\\
+"""
+
+
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content, encoding="utf-8")
+
+
+def zipped(name, content):
+    return lambda folder: (folder / name).write_bytes(gzip.compress(content.encode(), mtime=0))
+
+
+def kaldi_files(folder):
+    (folder / "wav.scp").write_text("r1 a.wav\nr2 flac -c -d -s b.flac |\nr3 rm -rf x |\n")
+    (folder / "text").write_text("u1 GOOD MORNING\nu2 ÉTÉ\nu3\n", encoding="utf-8")
+    (folder / "utt2spk").write_text("u1 anna\nu2 bert\nu3 carl\n")
+    (folder / "segments").write_text("u1 r1 0.0 1.5\nu2 r2 1.0 -1\nu3 r3 2 3\n")
+
+
+READERS = {
+    "lexicon": Reader(
+        text("lexicon.txt", "A AH0\nA(2) EY1\nBEE B IY1\n;;; note\n<UNK> SPN\n"),
+        lambda folder: Lexicon.read(folder / "lexicon.txt").in_position(),
+    ),
+    "zipped-lexicon": Reader(
+        zipped("lexicon.gz", "A AH0\nBEE B IY1\n"), lambda f: Lexicon.read(f / "lexicon.gz")
+    ),
+    "arpa": Reader(text("lm.arpa", ARPA), lambda folder: read_arpa(folder / "lm.arpa")),
+    "zipped-arpa": Reader(zipped("lm.gz", ARPA), lambda folder: read_arpa(folder / "lm.gz")),
+    "table": Reader(
+        text("words.txt", "<eps> 0\nA 1\nB 2\n"),
+        lambda folder: list(SymbolTable.read(folder / "words.txt")),
+    ),
+    "sentences": Reader(
+        text("lm.txt", "good morning\nand, Mrs. O'Brien's café\n"),
+        lambda folder: list(read_sentences(folder / "lm.txt", Normaliser())),
+    ),
+    "kaldi": Reader(kaldi_files, read_kaldi_dir),
+    "ctm": Reader(
+        text("words.ctm", ";; note\nu1 1 0.00 0.25 GOOD 0.99\nu1 1 0.25 0.5 MORNING\n"),
+        lambda folder: read_ctm(folder / "words.ctm"),
+    ),
+    "transcripts": Reader(
+        text("text", "u-1 GOOD MORNING\nu-2 É\nu-3\n"),
+        lambda folder: read_transcripts(folder / "text"),
+    ),
+    "trn": Reader(
+        text("hyp.trn", "GOOD MORNING (u-1)\n(u-2)\n"),
+        lambda folder: read_transcripts(folder / "hyp.trn"),
+    ),
+    "speakers": Reader(
+        text("utt2spk", "u-1 anna\nu-2 bert\n"), lambda folder: read_speakers(folder / "utt2spk")
+    ),
+    "exclusions": Reader(
+        text("excluded.tsv", "split\tutterance\tcopy\treason\ntrain\tu1\t1\ttoo short\n"),
+        lambda folder: read_exclusions(folder / "excluded.tsv", "train"),
+    ),
+}

@@ -1,0 +1,121 @@
+"""A reader put to the test: what it reads or says of files that are not what they should be."""
+
+import os
+import pickle
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+from toolkit.errors import ToolkitError
+
+_settings = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+settings.register_profile("fuzz", derandomize=True, max_examples=40, **_settings)
+_more = int(os.environ.get("FUZZ_EXAMPLES", "2000"))
+settings.register_profile("fuzz-long", derandomize=False, max_examples=_more, **_settings)
+FUZZ = settings.get_profile(os.environ.get("FUZZ_PROFILE", "fuzz"))
+"""`FUZZ_PROFILE=fuzz-long FUZZ_EXAMPLES=10000` looks longer, and elsewhere every time."""
+
+SECONDS, BYTES = 10.0, 1 << 30
+LONGEST_MESSAGE = 3000  # characters
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What is tried on: files that `write` makes in a folder, and how they are read."""
+
+    write: Callable[[Path], object]
+    read: Callable[[Path], object]
+    """Reads, and makes use of, whatever is in the folder."""
+    files: str = "**/*"
+    """Those to be damaged."""
+    names: tuple[str, ...] = ()
+    """Utterances: an error may name one of these rather than the file."""
+
+
+class Executed:
+    """What unpickling would make."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+class Trial:
+    """A reader with valid files, one of which is damaged at a time."""
+
+    def __init__(self, reader: Reader, folder: Path) -> None:
+        self._reader, self._folder = reader, folder / "files"
+        self._trace = folder / "executed"
+        self._folder.mkdir()
+        reader.write(self._folder)
+        paths = sorted(path for path in self._folder.glob(reader.files) if path.is_file())
+        self.content = {str(path.relative_to(self._folder)): path.read_bytes() for path in paths}
+        assert self.content
+
+    @property
+    def pickled(self) -> bytes:
+        """What makes a folder when it is unpickled."""
+        return pickle.dumps(Executed(self._trace))
+
+    def read_valid(self) -> None:
+        """Read the files as they were written."""
+        self._reader.read(self._folder)
+
+    def read_damaged(self, name: str, content: bytes) -> None:
+        """Read with other content in a file."""
+        path = self._folder / name
+        path.write_bytes(content)
+        self.read_replaced(name)
+
+    def read_replaced(self, name: str) -> None:
+        """Read with whatever the test has put in a file's place, then put the file back."""
+        path = self._folder / name
+        try:
+            reads_or_explains(
+                lambda: self._reader.read(self._folder),
+                (path.name, str(self._folder), *self._reader.names),
+            )
+            assert not self._trace.exists(), "a file's content was executed"
+        finally:
+            remove(path)
+            path.write_bytes(self.content[name])
+
+    def path(self, name: str) -> Path:
+        """Where a file is."""
+        return self._folder / name
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> None:
+    """Either it reads, or it says which file is wrong; soon, and without much memory."""
+    began = time.process_time()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
+    try:
+        read()
+    except ToolkitError as error:
+        message = str(error)
+        assert any(name in message for name in names), f"names no file: {message}"
+        assert len(message) < LONGEST_MESSAGE, f"{len(message)} characters: {message[:200]}"
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert time.process_time() - began < SECONDS

@@ -1,0 +1,40 @@
+"""A folder that looks like the project's, and corpora in it."""
+
+import shutil
+
+import pytest
+
+from toolkit.new_corpus.checkout import PARTS
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A project's folder with two readers and a recipe."""
+    root = tmp_path / "project"
+    for part in (*PARTS, "toolkit/__init__.py", "local/an4.py", "recipes/data.py"):
+        (root / part).parent.mkdir(parents=True, exist_ok=True)
+        (root / part).write_text("")
+    return root
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory):
+    """A table of eight speakers with five sentences each."""
+    import numpy as np
+    import soundfile
+
+    folder = tmp_path_factory.mktemp("recordings")
+    rng = np.random.default_rng(1)
+    lines = ["audio,text,speaker"]
+    for number in range(40):
+        samples = (3000 * rng.standard_normal(8000)).astype(np.int16)
+        soundfile.write(folder / f"{number:02d}.wav", samples, 16000)
+        lines.append(f'{number:02d}.wav,"The cat, said he, is here.",s{number % 8}')
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def corpus(recordings, tmp_path):
+    """A copy of that table, to change."""
+    return shutil.copytree(recordings, tmp_path / "speech")

@@ -1,0 +1,56 @@
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli import main
+
+
+@pytest.fixture
+def run(root, monkeypatch):
+    monkeypatch.chdir(root)
+
+    def invoke(*arguments):
+        return CliRunner().invoke(main, ["new-corpus", *map(str, arguments)])
+
+    return invoke
+
+
+def test_help_has_an_example(run):
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "toolkit new-corpus interviews --from-csv" in result.output
+
+
+def test_a_corpus_and_what_comes_next(run, root, corpus):
+    result = run("mine", "--from-csv", corpus / "table.csv", "--lexicon", "graphemes")
+    assert result.exit_code == 0, result.output
+    assert "40 utterances in" in result.output
+    assert "wrote recipes/mine/run.py\n" in result.output
+    assert "  recipes/mine/run.py --stop-stage 3" in result.output
+    again = run("mine", "--from-csv", corpus / "table.csv")
+    assert again.exit_code == 1
+    assert "Error: the name 'mine' is taken (recipes/mine)" in again.output
+
+
+def test_an_empty_one(run):
+    result = run("mine")
+    assert result.exit_code == 0, result.output
+    assert "say in local/mine.py how the corpus is laid out" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["my-corpus"], 1, "cannot be the name"),
+        (["mine", "--from-csv", "no.csv"], 2, "'no.csv' does not exist"),
+        (["mine", "--lexicon", "german"], 2, "neither cmudict nor graphemes nor a file"),
+        (["mine", "--from-csv", ".", "--from-kaldi", "."], 2, "not both"),
+        (["mine", "--from-kaldi", "."], 1, "no Kaldi data directory"),
+        (["mine", "--from-csv", "."], 1, "cannot be read"),
+        ([], 2, "Missing argument 'NAME'"),
+    ],
+)
+def test_faults(run, root, arguments, status, message):
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert message in result.output
+    assert not (root / "recipes" / "mine").exists()

@@ -1,0 +1,163 @@
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from local import kaldi
+from toolkit.corpus.config import CheckConfig, CorpusConfig
+from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.lang.config import LangConfig
+from toolkit.lang.lexicon import Lexicon
+from toolkit.new_corpus.checkout import find_checkout
+from toolkit.new_corpus.make import make_empty, make_from_data
+
+
+@pytest.fixture(autouse=True)
+def english(monkeypatch):
+    """A small lexicon for cmudict."""
+    words = Lexicon({word: [("X",)] for word in ("THE", "CAT", "SAID", "HE", "IS", "HERE")})
+    monkeypatch.setattr(Lexicon, "from_cmudict", classmethod(lambda cls, stress=False: words))
+
+
+def config_of(root, name):
+    pytest.importorskip("k2")
+    module = runpy.run_path(str(root / "recipes" / name / "config.py"))
+    (profile,) = module["PROFILES"].values()
+    return module, profile()
+
+
+def test_a_table(root, corpus):
+    made = make_from_data(root, "mine", corpus / "table.csv", "table")
+    names = [str(path.relative_to(root)) for path in made.written]
+    assert names == [f"recipes/mine/{name}" for name in ("config.py", "run.py", "README.md")]
+    assert os.access(made.written[1], os.X_OK)
+    assert made.remarks[1].startswith("splits: train 0.00 h (6 speakers), dev 0.00 h (1 speaker)")
+    assert any("taken for English" in line for line in made.remarks)
+    assert all(line in made.written[2].read_text() for line in made.remarks[:4])
+    assert sorted(path.name for path in (root / "local").iterdir()) == ["__init__.py", "an4.py"]
+    module, config = config_of(root, "mine")
+    assert module["HOURS"] == 0.01
+    assert config.corpus == CorpusConfig(
+        "table", corpus / "table.csv", train="train", dev_speakers=1, test_speakers=1
+    )
+    assert (config.lang, config.check) == (LangConfig(), CheckConfig())
+
+
+def test_another_language(root, corpus):
+    path = corpus / "table.csv"
+    path.write_text(path.read_text().replace("The cat", 'Die ""große"" Kätzin Größe'))
+    made = make_from_data(root, "deutsch", path, "table", lm_text=corpus)
+    assert any("graphemes" in line and "letters: " in line for line in made.remarks)
+    _, config = config_of(root, "deutsch")
+    assert config.lang == LangConfig("graphemes", "letters-upper-1")
+    assert config.check.alphabet == "ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖ'"
+    assert config.lm.text == corpus
+
+
+def test_a_lexicon_of_ones_own_and_a_long_alphabet(root, corpus):
+    path = corpus / "table.csv"
+    letters = "".join(map(chr, range(0x1200, 0x1248))) + "".join(map(chr, range(0x1260, 0x1280)))
+    path.write_text(path.read_text().replace("The cat", " ".join(letters)))
+    lexicon = corpus / 'my "lexicon".txt'
+    lexicon.write_text("SAID S E D\nHE H I\nIS I Z\n")
+    made = make_from_data(root, "long", path, "table", lexicon=str(lexicon))
+    assert any("3% of 4320 words are in it, the others" in line for line in made.remarks)
+    lines = made.written[0].read_text().splitlines()
+    assert all(len(line) <= 100 for line in lines if "Path(" not in line)
+    _, config = config_of(root, "long")
+    assert config.lang == LangConfig(lexicon, "letters-upper-1")
+    assert set(letters) < set(config.check.alphabet)
+
+
+def write_kaldi(folder, recordings, speakers):
+    folder.mkdir(parents=True)
+    ids = [f"{number:02d}" for number in range(40) if number % 8 in speakers]
+    (folder / "wav.scp").write_text("".join(f"u{id} {recordings}/{id}.wav\n" for id in ids))
+    (folder / "text").write_text("".join(f"u{id} the cat\n" for id in ids))
+    (folder / "utt2spk").write_text("".join(f"u{id} s{int(id) % 8}\n" for id in ids))
+
+
+def test_kaldi_directories(root, recordings, tmp_path):
+    data = tmp_path / "data"
+    for name, speakers in {
+        "train": range(5),
+        "train_sp": [0],
+        "valid": [5],
+        "eval": [6, 7],
+    }.items():
+        write_kaldi(data / name, recordings, speakers)
+    made = make_from_data(root, "mine", data, "kaldi")
+    assert "not used: train_sp" in made.remarks
+    _, config = config_of(root, "mine")
+    assert config.corpus == CorpusConfig("kaldi", data, train="train", dev="valid", test="eval")
+
+
+def test_one_kaldi_directory(root, recordings, tmp_path):
+    write_kaldi(tmp_path / "all", recordings, range(8))
+    make_from_data(root, "mine", tmp_path / "all", "kaldi")
+    _, config = config_of(root, "mine")
+    splits = kaldi.manifests(config.corpus, config.corpus.root)
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
+
+
+def test_no_kaldi_directory(root, tmp_path):
+    with pytest.raises(ManifestError, match="no Kaldi data directory"):
+        make_from_data(root, "mine", tmp_path, "kaldi")
+    assert not (root / "recipes" / "mine").exists()
+
+
+def test_a_reader_to_fill_in(root, corpus):
+    made = make_empty(root, "mine")
+    assert made.written[0] == root / "local" / "mine.py"
+    for path in corpus.glob("*.wav"):
+        speaker = corpus / f"s{int(path.stem) % 8}"
+        speaker.mkdir(exist_ok=True)
+        path.rename(speaker / path.name)
+        if path.stem != "07":
+            (speaker / f"{path.stem}.txt").write_text("The cat\n")
+    manifests = runpy.run_path(str(made.written[0]))["manifests"]
+    splits = manifests(CorpusConfig(dev_speakers=1, test_speakers=1), corpus)
+    cuts = {cut.id: cut for part in splits.values() for cut in part}
+    assert sorted(splits) == ["dev", "test", "train"]
+    assert (len(cuts), text_of(cuts["s0-00"])) == (40, "THE CAT")
+    assert [id for id, cut in cuts.items() if cut.custom] == ["s7-07"]
+    with pytest.raises(ManifestError, match=r"say in local/mine\.py"):
+        manifests(CorpusConfig(), root)
+
+
+def test_the_settings_of_a_reader_to_fill_in(root, monkeypatch):
+    make_empty(root, "mine", lexicon="graphemes")
+    monkeypatch.setattr("toolkit.corpus.config.reader_exists", lambda name: name == "mine")
+    module, config = config_of(root, "mine")
+    assert (module["HOURS"], config.corpus) == (
+        1.0,
+        CorpusConfig("mine", dev_speakers=1, test_speakers=1),
+    )
+    assert config.lang.lexicon == "graphemes"
+
+
+def test_files_are_in_the_projects_style(root, corpus):
+    ruff = Path(sys.executable).with_name("ruff")
+    if not ruff.exists():
+        pytest.skip("ruff is not installed")
+    project = find_checkout(corpus)
+    shutil.copy(project / "pyproject.toml", root)
+    for part in ("toolkit", "recipes"):  # by these the project's own imports are told from others
+        shutil.rmtree(root / part)
+        ignored = shutil.ignore_patterns("exp", "__pycache__")
+        shutil.copytree(project / part, root / part, ignore=ignored)
+    made = [make_empty(root, "zebra", "graphemes", corpus), make_empty(root, "alpha")]
+    with TemporaryDirectory() as short:  # where the formatter keeps a path on its line
+        table = Path(short) / "table.csv"
+        table.write_text((corpus / "table.csv").read_text().replace("\n0", f"\n{corpus}/0"))
+        made.append(make_from_data(root, "beta", table, "table", "graphemes", Path(short)))
+    files = [path for found in made for path in found.written if path.suffix == ".py"]
+    for arguments in (["check"], ["format", "--check"]):
+        command = [ruff, *arguments, "--no-cache", *files]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+        assert done.returncode == 0, done.stdout

@@ -1,0 +1,106 @@
+"""`toolkit score` with its options for inputs, methods and tables."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit import cli
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.main, ["score", *map(str, arguments)])
+
+
+@pytest.fixture
+def files(tmp_path):
+    contents = {
+        "ref": "a-1 The cat, sat\na-2 <UNK> on the mat\nb-1 so\n",
+        "hyp": "a-1 the cat sat\na-2 on mat\n",
+        "x.stm": "r 1 ann 0 1 a b\nr 1 bob 1 2 c\n",
+        "x.ctm": "r 1 0.1 0.2 a\nr 1 1.2 0.2 c\nq 1 0 1 z\n",
+        "x.glm": "cat => feline\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+def test_the_normaliser_is_named_and_what_it_drops(files):
+    arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--drop", "<UNK>"]
+    result = run(*arguments, "--normalise", "basic", "--map", files / "x.glm")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "%WER 28.57 [ 2 / 7, 0 ins, 2 del, 0 sub ] [PARTIAL]"
+    assert lines[3].startswith("Normaliser: basic-1 without <UNK> mapped by x.glm (sha256 ")
+    assert lines[3].endswith("; alignment weights: kaldi")
+
+
+@pytest.mark.parametrize(
+    ("mode", "line"),
+    [
+        ("all", "%WER 62.50 [ 5 / 8, 0 ins, 3 del, 2 sub ] [PARTIAL]"),
+        ("present", "%WER 57.14 [ 4 / 7, 0 ins, 2 del, 2 sub ] [PARTIAL]"),
+    ],
+)
+def test_modes_are_those_of_compute_wer(files, mode, line):
+    result = run("--ref", files / "ref", "--hyp", files / "hyp", "--mode", mode)
+    assert result.stdout.splitlines()[0] == line
+    assert result.stdout.splitlines()[2].endswith("1 not present in hyp.")
+
+
+def test_strict_mode_ends_with_an_error(files):
+    result = run("--ref", files / "ref", "--hyp", files / "hyp", "--mode", "strict")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "1 of 3 utterances have no hypothesis, first 'b-1'" in result.stderr
+
+
+def test_recordings_against_segments_with_tables(files):
+    result = run(
+        "--ref", files / "x.stm", "--hyp", files / "x.ctm", "--per-speaker", "--per-utterance"
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("%WER 33.33 [ 1 / 3, 0 ins, 1 del, 0 sub ]\n")
+    assert "\nann              1       2      1 " in result.stdout
+    assert "\nr-1_0001000-0002000\tbob\t1\t1\t0\t0\t0\t0\t0.00\t" in result.stdout
+    assert "1 words recognised in q 1" in result.stderr
+
+
+def test_everything_in_a_folder(files):
+    result = run(
+        "--ref", files / "ref", "--hyp", files / "hyp", "--speakers", "id", "--out", files / "o"
+    )
+    assert result.exit_code == 0, result.output
+    numbers = json.loads((files / "o/score.json").read_text())
+    assert (numbers["errors"], numbers["missing"]) == (5, ["b-1"])
+    assert "Sum/Avg" in (files / "o/per_speaker.txt").read_text()
+
+
+def test_several_sets_are_scored_apart_and_together(files):
+    pair = ["--ref", files / "x.stm", "--hyp", files / "x.ctm"]
+    (files / "d").mkdir()
+    (files / "d/x.ctm").write_text("r 1 0.1 0.2 a\nr 1 0.5 0.2 b\nr 1 1.2 0.2 c\n")
+    result = run(*pair, "--ref", files / "x.stm", "--hyp", files / "d/x.ctm")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[:3] == [
+        "x.ctm: %WER 33.33 [ 1 / 3, 0 ins, 1 del, 0 sub ]",
+        "d/x.ctm: %WER 0.00 [ 0 / 3, 0 ins, 0 del, 0 sub ]",
+        "%WER 16.67 [ 1 / 6, 0 ins, 1 del, 0 sub ]",
+    ]
+    result = run(*pair, "--hyp", files / "d/x.ctm")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_a_table_by_speaker_needs_speakers(files):
+    result = run("--ref", files / "ref", "--hyp", files / "hyp", "--per-speaker")
+    assert result.exit_code == 2
+    assert "needs --speakers" in result.stderr
+
+
+def test_compare_names_its_method_too(files):
+    result = run(
+        "compare", "--ref", files / "ref", "--hyp", files / "hyp", "--hyp", files / "ref",
+        "--normalise", "case", "--weights", "sclite",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "Normaliser: case-1; alignment weights: sclite" in result.stdout

@@ -1,0 +1,76 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.score.nist import StmSegment, read_stm, write_stm, write_trn
+from toolkit.score.read import read_transcripts
+
+NAME = st.text("abz09_-é", min_size=1, max_size=5)
+WORDS = st.lists(st.sampled_from(["a", "<unk>", "b-", "(c)", "é"]), max_size=4).map(" ".join)
+TIME = st.integers(0, 10**7).map(lambda n: n / 1000)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(NAME, NAME, NAME, TIME, TIME, WORDS, st.sampled_from(["", "<o,f0>"]))))
+def test_stm_comes_back_as_it_was_sorted(tmp_path_factory, rows):
+    segments = [
+        StmSegment(recording, channel, speaker, min(a, b), max(a, b), text, label)
+        for recording, channel, speaker, a, b, text, label in rows
+    ]
+    path = tmp_path_factory.getbasetemp() / "x.stm"
+    write_stm(segments, path)
+    expected = [
+        StmSegment(**{**vars(s), "label": s.label or ("<o>" if s.text.startswith("<") else "")})
+        for s in sorted(segments, key=lambda s: (s.recording, s.channel, s.start))
+    ]
+    assert read_stm(path) == expected
+
+
+def test_lines_of_an_stm(tmp_path):
+    path = tmp_path / "x.stm"
+    path.write_text(";; comment\n\nr1 A ann 0.5 1 <o,f0,male> Hello  there\nr1 B bob 1 2\n")
+    assert read_stm(path) == [
+        StmSegment("r1", "A", "ann", 0.5, 1.0, "Hello there", "<o,f0,male>"),
+        StmSegment("r1", "B", "bob", 1.0, 2.0, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("r1 A ann 0.5", "x.stm:2: 4 fields"),
+        ("r1 A ann zero 1 a", "x.stm:2: 'zero' is not a number of seconds"),
+        ("r1 A ann -1 1 a", "'-1' is not a number of seconds"),
+        ("r1 A ann 0 inf a", "'inf' is not"),
+        ("r1 A ann 2 1 a", "ends at 1, before it starts at 2"),
+        ("r1 A ann 0 1 a { b / c }", "alternatives in braces"),
+    ],
+)
+def test_faults_of_an_stm_name_file_and_line(tmp_path, line, message):
+    path = tmp_path / "x.stm"
+    path.write_text(f"r1 A ann 0 1 a\n{line}\n")
+    with pytest.raises(ToolkitError, match=message):
+        read_stm(path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"speaker": "a b"}, {"recording": ""}, {"recording": ";;r"}, {"end": -1.0}, {"label": "o"}],
+)
+def test_segments_that_no_line_can_hold_are_refused(tmp_path, changed):
+    good = {"recording": "r", "channel": "1", "speaker": "s", "start": 0.0, "end": 1.0, "text": ""}
+    with pytest.raises(ToolkitError):
+        write_stm([StmSegment(**{**good, **changed})], tmp_path / "x.stm")
+    assert not (tmp_path / "x.stm").exists()
+
+
+def test_trn_comes_back_as_it_was(tmp_path):
+    texts = {"spk-2": "A (B) c", "spk-1": ""}
+    write_trn(texts, tmp_path / "x.trn")
+    assert read_transcripts(tmp_path / "x.trn").texts == texts
+    for id in ("a b", "a(b", "", "a)"):
+        with pytest.raises(ToolkitError, match="rename the utterance"):
+            write_trn({id: "x"}, tmp_path / "y.trn")
+    with pytest.raises(ToolkitError, match="'u3': a trn line cannot begin with ;;"):
+        write_trn({"u3": " ;; x"}, tmp_path / "y.trn")

@@ -1,0 +1,126 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.text import Normaliser
+from toolkit.score.normalise import RULES, TextNormaliser, WordMap, basic
+from toolkit.score.wer import score
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "expected"),
+    [
+        ("none", "none", "It’s 3 o'clock, Dr. Who -- «Émile»!"),
+        ("case", "case-1", "it’s 3 o'clock, dr. who -- «émile»!"),
+        ("basic", "basic-1", "it's 3 o'clock dr who émile"),
+        ("english", Normaliser.id, "IT'S O'CLOCK DOCTOR WHO EMILE"),
+    ],
+)
+def test_rules_and_their_names(rules, name, expected):
+    normalise = TextNormaliser(rules)
+    assert normalise("It’s 3 o'clock, Dr. Who -- «Émile»!") == expected
+    assert normalise.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("'tis the dogs' rock'n'roll", "tis the dogs rock'n'roll"),
+        ("e-mail 3.5 % a_b", "e mail 3 5 a b"),
+        ("ｆｕｌｌ ﬁne हिन्दी", "full fine हिन्दी"),
+        ("...", ""),
+    ],
+)
+def test_basic_keeps_letters_marks_numbers_and_apostrophes_inside_words(text, expected):
+    assert basic(text) == expected
+
+
+@given(st.text(max_size=30), st.sampled_from(RULES))
+def test_normalising_twice_changes_nothing_and_spaces_are_single(text, rules):
+    text = " ".join(text.split())
+    normalise = TextNormaliser(rules)
+    once = normalise(text)
+    if rules not in ("none", "case"):  # lower case of some letters has others
+        assert normalise(once) == once
+        assert once == " ".join(once.split())
+
+
+def test_words_are_dropped_before_the_rules_in_any_case():
+    normalise = TextNormaliser("basic", drop=("<UNK>", "[noise]"))
+    assert normalise("a <unk> b [NOISE] noise") == "a b noise"
+    assert normalise.name == "basic-1 without <UNK> [noise]"
+
+
+def test_digits_that_english_removes_are_remarked():
+    normalise = TextNormaliser("english")
+    normalise("CALL 911 NOW")
+    assert "removed 3 characters" in normalise.remarks()[0]
+    assert TextNormaliser("none").remarks() == []
+
+
+@pytest.fixture
+def mapping(tmp_path):
+    def write(content):
+        path = tmp_path / "en.glm"
+        path.write_text(content)
+        return path
+
+    return write
+
+
+GLM = """;; a comment
+* header
+[can't]  =>  [can not] / [ ] __ [ ]
+cannot => can not ;; a remark
+uh =>
+new york => ny
+new => fresh
+"""
+
+
+def test_words_are_mapped_longest_first_and_once(mapping):
+    normalise = TextNormaliser("none", mapping=mapping(GLM))
+    assert normalise("uh i can't go to new york") == "i can not go to ny"
+    assert normalise("new cannot") == "fresh can not"
+    assert normalise("york news") == "york news"
+    assert normalise.name.startswith("none mapped by en.glm (sha256 ")
+
+
+def test_rules_are_applied_to_the_mapping_too(mapping):
+    normalise = TextNormaliser("english", mapping=mapping("can't => can not\n"))
+    assert normalise("Can't stop") == "CAN NOT STOP"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a => b\nc d\n", "en.glm:2: expected `FROM WORDS => TO WORDS`, found 'c d'"),
+        ("a => b\na => c\n", "en.glm:2: 'a' is mapped to something else above"),
+        ("a => { b / c }\n", "en.glm:1: .*alternatives and contexts are not supported"),
+        ("[a] => [b] / [x] __ [ ]\n", "en.glm:1: .*alternatives and contexts"),
+        ("=> b\n", "en.glm:1: expected"),
+        ("\\xff", "en.glm:1: expected"),
+    ],
+)
+def test_faults_of_a_mapping_name_file_and_line(mapping, content, message):
+    with pytest.raises(ToolkitError, match=message):
+        WordMap.read(mapping(content))
+
+
+def test_a_mapping_that_is_absent_or_vanishes_by_the_rules(mapping, tmp_path):
+    with pytest.raises(ToolkitError, match="absent"):
+        TextNormaliser("none", mapping=tmp_path / "absent")
+    with pytest.raises(ToolkitError, match="leave nothing of the left side"):
+        TextNormaliser("english", mapping=mapping("911 => emergency\n"))
+
+
+def test_unknown_rules_are_refused():
+    with pytest.raises(ValueError, match="none, case, basic, english"):
+        TextNormaliser("whisper")
+
+
+def test_a_score_names_its_normaliser():
+    normalise = TextNormaliser("basic")
+    result = score({"u": "A, b"}, {"u": "a b"}, normalise=normalise, normaliser=normalise.name)
+    assert (result.errors, result.normaliser) == (0, "basic-1")

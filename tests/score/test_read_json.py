@@ -1,0 +1,74 @@
+import gzip
+import json
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.score.read import read_transcripts
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        return path
+
+    return write
+
+
+CUT = {
+    "id": "u1",
+    "supervisions": [{"id": "u1", "text": "A  B", "speaker": "ann"}],
+    "type": "MonoCut",
+}
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_cuts_give_texts_and_speakers(write, name):
+    other = {"id": "u2", "supervisions": [{"text": "C"}, {"text": "D", "speaker": "bob"}]}
+    found = read_transcripts(write(name, f"{json.dumps(CUT)}\n\n{json.dumps(other)}\n"))
+    assert (found.form, found.texts) == ("json", {"u1": "A B", "u2": "C D"})
+    assert found.speakers == {"u1": "ann", "u2": "bob"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"u1": "a b", "u2": {"text": "c"}},
+        [{"id": "u1", "text": "a b"}, {"audio": "speech/u2.flac", "text": " c"}],
+        [{"utterance": "u1", "text": "a b"}, {"path": "u2.wav", "text": "c", "speaker": None}],
+    ],
+)
+def test_records_and_mappings(write, content):
+    assert read_transcripts(write("x.json", content)).texts == {"u1": "a b", "u2": "c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.json", "{", "x.json: not JSON"),
+        ("x.json", "3", "neither a list of records nor a mapping"),
+        ("x.json", [{"id": "u1"}], "x.json: record 1: 'u1' has no `text`"),
+        ("x.json", [{"text": "a"}], "x.json: record 1: the record has no `id`"),
+        ("x.json", {"u1": 3}, "x.json: 'u1': a record must be a mapping"),
+        ("x.json", [{"id": "u", "text": "a"}] * 2, "record 2: the id 'u' occurs a second time"),
+        ("x.json", [{"id": "u", "supervisions": 3}], "no list of records"),
+        ("x.jsonl", '{"id": "u", "text": "a"}\n{"id"', "x.jsonl:2: not JSON"),
+        ("x.json", "[" * 100_000, "not JSON"),
+    ],
+)
+def test_faults_name_the_place(write, name, content, message):
+    with pytest.raises(ToolkitError, match=message):
+        read_transcripts(write(name, content))
+
+
+def test_damaged_gzip_is_an_error(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b"hello world")[:-5])
+    with pytest.raises(ToolkitError, match=r"x\.jsonl\.gz: damaged gzip file"):
+        read_transcripts(path)
+    path.write_bytes(b"plain")
+    with pytest.raises(ToolkitError, match=r"x\.jsonl\.gz: cannot read it"):
+        read_transcripts(path)

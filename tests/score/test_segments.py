@@ -1,0 +1,61 @@
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.score.nist import CtmEntry, StmSegment
+from toolkit.score.segments import assign
+
+
+def segment(start, end, text="x", recording="r", channel="A", speaker="s"):
+    return StmSegment(recording, channel, speaker, start, end, text)
+
+
+def word(start, token, duration=0.2, recording="r", channel="A"):
+    return CtmEntry(recording, channel, start, duration, token)
+
+
+def test_a_word_belongs_where_its_middle_lies_and_none_is_lost():
+    segments = [segment(1, 2), segment(3, 4), segment(5, 6)]
+    words = [
+        word(0.0, "before"),
+        word(1.85, "in"),  # its middle at 1.95
+        word(1.9, "edge"),  # at 2.0, no longer in the first
+        word(2.5, "between"),
+        word(5.5, "last"),
+        word(9.0, "after"),
+    ]
+    found = assign(segments, reversed(words))
+    assert found.hyps == {
+        "r-A_0001000-0002000": "before in",
+        "r-A_0003000-0004000": "edge between",
+        "r-A_0005000-0006000": "last after",
+    }
+    assert set(found.speakers.values()) == {"s"}
+
+
+def test_channels_and_recordings_are_apart():
+    found = assign(
+        [segment(0, 1, "a"), segment(0, 1, "b", channel="B"), segment(0, 1, "c", recording="q")],
+        [word(0.5, "b", channel="B"), word(0.1, "a"), word(0.1, "z", recording="z")],
+    )
+    assert found.hyps == {"r-A_0000000-0001000": "a", "r-B_0000000-0001000": "b"}
+    assert found.refs["q-A_0000000-0001000"] == "c"  # missing: the CTM has nothing of q
+    assert found.orphans == (("z A", 1),)
+
+
+def test_segments_to_ignore_take_their_words_with_them():
+    segments = [segment(0, 1), segment(1, 2, "ignore_time_segment_in_scoring"), segment(2, 3)]
+    found = assign(segments, [word(0.1, "a"), word(1.1, "b"), word(2.1, "c")])
+    assert list(found.hyps.values()) == ["a", "c"]
+    assert found.ignored == 1
+
+
+def test_segments_of_the_same_times_have_ids_of_their_own():
+    found = assign([segment(0, 1, "a"), segment(0, 1, "b")], [word(0.1, "a")])
+    assert found.refs == {"r-A_0000000-0001000": "a", "r-A_0000000-0001000#2": "b"}
+
+
+def test_nothing_to_score_and_alternatives_are_errors():
+    with pytest.raises(ToolkitError, match="no segment"):
+        assign([], [word(0, "a")])
+    with pytest.raises(ToolkitError, match=r"r at 0.5 s: alternatives"):
+        assign([segment(0, 1)], [word(0.5, "<ALT_BEGIN>")])

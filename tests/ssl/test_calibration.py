@@ -1,0 +1,115 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.features.lfr import centre, stack
+from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors
+from toolkit.models.store import save_model
+from toolkit.ssl.calibration import (
+    BINS,
+    TEMPERATURES,
+    CalibrationConfig,
+    Reliability,
+    TemperatureSums,
+    measure_calibration,
+)
+from toolkit.ssl.judged import Judge
+from toolkit.ssl.targets import TargetError
+
+
+def drawn(frames=4000, classes=6, sharpen=1.0, seed=0):
+    """Logits, and classes drawn from their softmax; the logits given are sharper than they are."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(frames, classes, generator=generator, dtype=torch.float64)
+    targets = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    return logits * sharpen, targets
+
+
+def summary(logits, targets, parts=3):
+    sums = TemperatureSums()
+    for x, y in zip(logits.chunk(parts), targets.chunk(parts), strict=True):
+        sums.add(x, y)
+    return sums.summary()
+
+
+def test_against_brute_force():
+    logits, targets = drawn(300, sharpen=1.7)
+    found = summary(logits, targets)
+    p = logits.softmax(-1).numpy()
+    gaps = np.zeros(BINS)
+    for row, target in zip(p, targets.tolist(), strict=True):
+        best = row.argmax()
+        gaps[min(int(row[best] * BINS), BINS - 1)] += row[best] - (best == target)
+    assert found["ece"] == pytest.approx(np.abs(gaps).sum() / 300)
+    assert found["frame_accuracy"] == pytest.approx(np.mean(p.argmax(1) == targets.numpy()))
+    nll = torch.nn.functional.cross_entropy(logits, targets)
+    assert found["nll"] == pytest.approx(float(nll))
+    losses = [
+        float(torch.nn.functional.cross_entropy(logits / temperature, targets))
+        for temperature in TEMPERATURES
+    ]
+    assert found["nll_at_temperature"] == pytest.approx(min(losses))
+    assert found["temperature"] == TEMPERATURES[int(np.argmin(losses))]
+
+
+@pytest.mark.parametrize("sharpen", [0.5, 1.0, 2.0, 3.0])
+def test_finds_by_how_much_logits_are_too_sharp(sharpen):
+    found = summary(*drawn(20_000, sharpen=sharpen))
+    assert found["temperature"] == pytest.approx(sharpen, rel=0.1)
+    assert found["ece_at_temperature"] < 0.02
+    if sharpen != 1:
+        assert found["ece"] > 0.05
+
+
+def test_a_frame_of_certainty_has_a_bin():
+    one = Reliability()
+    one.add(np.array([1.0, 0.0]), np.array([True, False]))
+    assert one.rows()[-1] == (1, 1.0, 1.0)
+    assert one.rows()[0] == (1, 0.0, 0.0)
+    assert one.error == 0
+
+
+@pytest.fixture
+def judge(normaliser, tmp_path):
+    torch.manual_seed(0)
+    model = LstmModel(LstmConfig(15, 6, hidden=8, layers=1, lookahead=1))
+    model.output.weight.data *= 5
+    save_model(tmp_path / "model", model)
+    normaliser.save(tmp_path / "normaliser.json")
+    return Judge(tmp_path / "model", tmp_path / "normaliser.json"), model
+
+
+def test_a_teacher_on_stored_features(judge, make_planted, normaliser, tmp_path):
+    planted, (teacher, model) = make_planted(8), judge
+    del planted.targets["u003"]
+    config, out = CalibrationConfig(), tmp_path / "out"
+    found = measure_calibration(teacher, planted.folder, planted, config, out)
+    store, logits, targets = planted.store, [], []
+    for name in planted.ids:
+        x = stack(normaliser.apply(store.load(name), store.state(name)))
+        logits.append(log_posteriors(model, [x])[0])
+        targets.append(planted.load(name)[centre(store.num_frames(name))].long())
+    expected = summary(torch.cat(logits), torch.cat(targets))
+    assert found == pytest.approx(expected, rel=1e-5)
+    written = json.loads((out / "calibration.json").read_text())
+    assert sum(frames for frames, _, _ in written.pop("bins")) == found["frames"]
+    assert written == found
+    assert (out / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_alignments_that_do_not_fit(judge, make_planted, tmp_path):
+    planted = make_planted(4)
+    arguments = judge[0], planted.folder, planted, CalibrationConfig(), tmp_path / "out"
+    planted.targets["u001"] = planted.targets["u001"] + 6
+    with pytest.raises(TargetError, match="u001: its alignment has senone"):
+        measure_calibration(*arguments)
+    planted.targets["u001"] = planted.targets["u001"][:-1]
+    with pytest.raises(TargetError, match=r"u001: alignment of \d+ frames"):
+        measure_calibration(*arguments)
+    planted.targets.clear()
+    with pytest.raises(TargetError, match="nothing to compare"):
+        measure_calibration(*arguments)
+    with pytest.raises(ValueError, match="utterances"):
+        CalibrationConfig(0)

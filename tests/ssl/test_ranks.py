@@ -1,0 +1,74 @@
+"""Scheduled learning in two processes."""
+
+import numpy as np
+
+from tests.parallel.tiny import Job, with_method
+from tests.ssl.planted import CLASSES
+from toolkit.align.store import AlignmentStore, write_shard
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.config import BmufConfig
+from toolkit.ssl.scheduled import ScheduledConfig, train_student
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.distillation import HardOrSoft, KBestBatch
+from toolkit.train.loop import Trainer
+from toolkit.train.whole_utterances import WholeUtteranceConfig
+
+CONFIG = ScheduledConfig(
+    epochs=2,
+    hours=None,
+    initial_rate=1e-2,
+    final_rate=1e-3,
+    threads=1,
+    model=LstmConfig(hidden=8, layers=1, lookahead=1),
+    chunks=ChunkConfig(frames=8, batch=8, window=2000),
+    whole=WholeUtteranceConfig(1, batch_frames=100),
+    valid_utterances=2,
+    parallel=with_method("bmuf", bmuf=BmufConfig(block=3, optimizer="average")),
+)
+
+
+def train(unlabelled, labelled, normaliser, out):
+    """Train one rank; return its last weights and the frames that it learnt from."""
+    frames, compute, last = {True: 0, False: 0}, HardOrSoft.__call__, {}
+
+    def counted(self, model, batch):
+        if model.training:
+            frames[isinstance(batch, KBestBatch)] += batch.frames
+        return compute(self, model, batch)
+
+    HardOrSoft.__call__ = counted
+    store, alignments = FeatureStore(labelled), AlignmentStore(labelled)
+    given = store, alignments, Normaliser.load(normaliser), CONFIG, CLASSES, out
+    run = Trainer.run
+
+    def noted(trainer):
+        record = run(trainer)
+        last.update({name: x.numpy().copy() for name, x in trainer.model.state_dict().items()})
+        return record
+
+    Trainer.run = noted
+    return train_student(unlabelled, *given), frames, last
+
+
+def test_processes_share_both_kinds_of_data(make_planted, normaliser, tmp_path):
+    labelled, unlabelled = make_planted(12, seed=1, prefix="l"), make_planted(48, shards=6)
+    write_shard(labelled.folder / "ali.000000.safetensors", labelled.targets, [])
+    unlabelled.label(LstmModel(LstmConfig(15, CLASSES, 8, 1, 1)), normaliser, k=3)
+    normaliser.save(tmp_path / "normaliser.json")
+    arguments = unlabelled.folder, labelled.folder, tmp_path / "normaliser.json", tmp_path / "out"
+    found = Job(2, train, *arguments).wait(120)
+    assert all(isinstance(one, tuple) for one in found), found
+    (first, mine, weights), (second, others, same) = found
+    timed = "frames_per_second"
+    assert {k: v for k, v in first.items() if k != timed} == {
+        k: v for k, v in second.items() if k != timed
+    }
+    assert all(np.array_equal(value, same[name]) for name, value in weights.items())
+    seen = mine[True] + others[True]
+    total = sum(unlabelled.store.num_frames(name) for name in unlabelled.ids) / 3
+    assert abs(seen - total) <= 48  # stacks are rounded up
+    assert 0.7 < mine[True] / others[True] < 1.4
+    assert min(mine[False], others[False]) > 0
+    assert (tmp_path / "out/model.safetensors").exists()

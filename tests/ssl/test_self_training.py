@@ -1,0 +1,182 @@
+"""Recognising drawn speech with a trained network, keeping the surest, aligning them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldilm")
+
+from toolkit.align.corpus import CorpusAlignConfig
+from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
+from toolkit.corpus.manifest import text_of
+from toolkit.decode.confidence import Calibration
+from toolkit.decode.first_pass import DecodeConfig, Decoder
+from toolkit.decode.graph import make_decoding_graph
+from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.store import FeatureStore
+from toolkit.fsa.search import Beam
+from toolkit.hmm.senones import Senones
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.lang import Lang
+from toolkit.lang.ngram import estimate
+from toolkit.models.lstm import LstmConfig
+from toolkit.score.wer import score
+from toolkit.ssl.self_training import (
+    Recognised,
+    SelfTrainingConfig,
+    recognise_and_align,
+    self_labelled,
+    surest,
+)
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.errors import TrainingDataError
+
+CE = CrossEntropyConfig(
+    epochs=5,
+    initial_rate=2e-2,
+    final_rate=2e-3,
+    valid_utterances=3,
+    threads=1,
+    model=LstmConfig(hidden=24, layers=1, lookahead=1),
+    chunks=ChunkConfig(frames=8, batch=4),
+)
+CONFIG = SelfTrainingConfig(share=0.6, samples=40, align=CorpusAlignConfig(max_failed=0.9))
+
+
+class System:
+    """A network trained on drawn speech, and a graph of its words."""
+
+    def __init__(self, speech, folder) -> None:
+        self.folder, self.speech = folder, speech
+        write_shard(folder / "ali.000000.safetensors", speech.states, [])
+        self.senones = Senones.monophone(speech.topology.at_low_rate())
+        self.normaliser = folder / "normaliser.json"
+        estimate_normaliser(FeatureStore(speech.cepstra)).save(self.normaliser)
+        self.targets = LowRateAlignments(AlignmentStore(folder), speech.topology, self.senones)
+        self.model = folder / "model"
+        self.train(self.model)
+        text = list(speech.transcripts.values())
+        write_arpa(
+            estimate(text, Lang.load(speech.lang).vocabulary, 2, (1,))[0], folder / "lm.arpa"
+        )
+        graph = folder / "graph.safetensors"
+        make_decoding_graph(speech.lang, folder / "lm.arpa", self.senones, graph)
+        config = DecodeConfig(acoustic_scale=0.5, beam=Beam(20.0, 10.0))
+        self.decoder = Decoder(graph, speech.lang / "words.txt", config)
+        (folder / "tuned.json").write_text('{"acoustic_scale": 0.5, "word_penalty": 0.0}')
+
+    def train(self, out, stores=(), alignments=(), config=CE):
+        return train_cross_entropy(
+            [FeatureStore(self.speech.cepstra), *stores],
+            [self.targets, *alignments],
+            Normaliser.load(self.normaliser),
+            config,
+            self.senones.num_pdfs,
+            out,
+        )
+
+    def label(self, features, out, config=CONFIG, **options):
+        return recognise_and_align(
+            self.model, self.normaliser, features, self.decoder, self.folder / "tuned.json",
+            self.speech.lang, self.senones, config, out, jobs=1, **options,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def system(speech, tmp_path_factory):
+    return System(speech, tmp_path_factory.mktemp("system"))
+
+
+@pytest.fixture(scope="module")
+def unlabelled(draw):
+    """More speech of the same kind; one utterance is too short for a word."""
+    return draw(utterances=6, seed=5, truncated=("anna-03",))
+
+
+@pytest.fixture(scope="module")
+def done(system, unlabelled, tmp_path_factory):
+    out, told = tmp_path_factory.mktemp("self"), []
+    headline = system.label(unlabelled.cepstra, out, progress=lambda *call: told.append(call))
+    return out, headline, told
+
+
+def test_the_surest_are_kept_with_the_words_recognised(done, unlabelled):
+    out, headline, told = done
+    rows = [line.split("\t") for line in (out / "confidence.tsv").read_text().splitlines()[1:]]
+    assert sorted(row[0] for row in rows) == sorted(unlabelled.transcripts)
+    kept = [row for row in rows if row[3] == "1"]
+    assert min(float(row[2]) for row in kept) >= max(float(r[2]) for r in rows if r[3] == "0")
+    assert headline["utterances"] == len(rows) == 18
+    assert headline["kept"] == len(kept)
+    assert 0.5 < headline["kept_hours"] / headline["hours"] < 0.75
+    spoken = {name: " ".join(words) for name, words in unlabelled.transcripts.items()}
+    sure = score({row[0]: spoken[row[0]] for row in kept}, {row[0]: row[4] for row in kept})
+    assert sure.errors < 0.25 * sure.ref_units
+    assert told[-1][0] == told[-1][1] == len(told)
+
+
+def test_what_training_takes(done, system, unlabelled, tmp_path):
+    out, headline, _ = done
+    store, alignments = self_labelled(unlabelled.cepstra, out, system.senones)
+    assert len(store.ids) == headline["kept"]
+    texts = dict(line.split(" ", 1) for line in (out / "text").read_text().splitlines())
+    assert {name: text_of(store.cut(name)) for name in store.ids} == texts
+    write_shard(tmp_path / "ali.000000.safetensors", unlabelled.states, [])
+    truth = LowRateAlignments(AlignmentStore(tmp_path), unlabelled.topology, system.senones)
+    agreed = total = 0
+    for name in alignments.ids:
+        found = alignments.load(name)
+        assert len(found) == store.num_frames(name)
+        agreed, total = agreed + int((found == truth.load(name)).sum()), total + len(found)
+    assert agreed > 0.7 * total
+    config = replace(CE, epochs=1, valid_utterances=0)
+    found = system.train(tmp_path / "model", [store], [alignments], config)
+    assert found["utterances"] == 36 + len(alignments.ids)
+
+
+def test_finished_shards_are_kept_and_the_transcripts_not_read(done, system, unlabelled, tmp_path):
+    out, headline, _ = done
+    assert system.label(unlabelled.cepstra, out) == headline
+    line = {"utterance": "anna-00", "frames": 90, "text": "AX AX", "confidence": 0.99}
+    (tmp_path / "recognised").mkdir()
+    (tmp_path / "recognised/recognised.000000.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "recognised/recognised.000001.jsonl").write_text("")
+    found = system.label(unlabelled.cepstra, tmp_path)
+    assert (found["utterances"], found["kept"]) == (1, 1)
+    assert (tmp_path / "text").read_text() == "anna-00 AX AX\n"
+
+
+def test_calibrated_confidences(done, system, unlabelled, tmp_path):
+    Calibration(-8.0, 1.0).save(tmp_path / "calibration.json")
+    config = replace(CONFIG, threshold=0.9)
+    with pytest.raises(TrainingDataError, match="lower the threshold"):
+        system.label(
+            unlabelled.cepstra, tmp_path / "out", config, calibration=tmp_path / "calibration.json"
+        )
+
+
+def test_surest():
+    found = [
+        Recognised("a", 10, "X", 0.5),
+        Recognised("b", 30, "X Y", 0.9),
+        Recognised("c", 10, "", 0.0),
+        Recognised("d", 50, "Y", 0.7),
+    ]
+
+    def names(**changes):
+        return [one.utterance for one in surest(found, SelfTrainingConfig(**changes))]
+
+    assert names(share=0.3) == ["b"]
+    assert names(share=0.5) == ["b", "d"]
+    assert names(share=1.0) == ["a", "b", "d"]
+    assert names(share=1.0, threshold=0.6) == ["b", "d"]
+    assert names(share=0.3, threshold=0.95 - 0.06) == ["b"]
+
+
+@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"threshold": 1.5}, {"samples": 0}])
+def test_impossible_settings(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SelfTrainingConfig(**wrong)

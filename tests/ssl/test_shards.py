@@ -1,0 +1,122 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.features.lfr import low_rate_length
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.ssl.selection import Selection, SelectionConfig, lowest_taken, select
+from toolkit.ssl.shards import TeacherShards
+from toolkit.ssl.target_store import TargetStore
+from toolkit.ssl.targets import TargetError
+
+
+@pytest.fixture(scope="module")
+def planted(make_planted, normaliser):
+    """22 utterances in 3 shards with an untrained teacher's targets."""
+    made = make_planted(22, shards=3)
+    torch.manual_seed(0)
+    model = LstmModel(LstmConfig(15, 6, hidden=8, layers=1, lookahead=1))
+    model.output.weight.data *= 20
+    made.label(model, normaliser, k=3, offset=1)
+    return made
+
+
+def test_reads_what_the_stores_hold(planted):
+    shards, store, targets = (
+        TeacherShards(planted.folder),
+        planted.store,
+        TargetStore(planted.folder),
+    )
+    assert (shards.num_senones, shards.offset, shards.dimension) == (6, 1, 5)
+    assert shards.frames_per_hour == 360_000
+    for number, names in enumerate(store.shards):
+        assert shards.utterances[number] == len(names)
+        assert shards.frames[number] == sum(map(store.num_frames, names))
+        examples = list(shards.read(number))
+        assert [example.name for example in examples] == names
+        for example in examples:
+            assert torch.equal(example.features, store.load(example.name))
+            state = store.state(example.name)
+            assert example.state.frames == state.frames
+            assert torch.equal(example.state.sum, state.sum)
+            best = targets.load(example.name)
+            assert example.targets.pack().tobytes() == best.pack().tobytes()
+            assert len(best) == low_rate_length(len(example.features), 1)
+
+
+def test_ranks_share_a_shard(planted):
+    shards = TeacherShards(planted.folder)
+    parts = [[e.name for e in shards.read(0, rank, 3)] for rank in range(3)]
+    assert sorted(name for part in parts for name in part) == sorted(planted.store.shards[0])
+    assert {len(part) for part in parts} <= {2, 3}
+
+
+def test_faults_name_the_shard_and_the_utterance(planted, tmp_path, truncate):
+    with pytest.raises(TargetError, match="not a folder of targets"):
+        TeacherShards(tmp_path)
+    copy = shutil.copytree(planted.folder, tmp_path / "copy")
+    truncate(copy / "shards/targets.000001.tar")
+    with pytest.raises(TargetError, match=r"shard 1 of .*copy cannot be read"):
+        list(TeacherShards(copy).read(1))
+    assert list(TeacherShards(copy).read(0))
+    manifest = json.loads((copy / "targets.json").read_text())
+    (copy / "targets.json").write_text(json.dumps(manifest | {"offset": 2, "senones": 6}))
+    with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames for \d+ raw frames"):
+        list(TeacherShards(copy).read(0))
+    (copy / "targets.json").write_text(json.dumps(manifest | {"senones": 2}))
+    with pytest.raises(TargetError, match=r"u000: senone \d of 2"):
+        list(TeacherShards(copy).read(0))
+    (copy / "features.json").unlink()
+    with pytest.raises(TargetError, match="features with targets"):
+        TeacherShards(copy)
+
+
+def test_the_confidence_is_the_mean_of_the_best_posteriors(planted):
+    example = next(TeacherShards(planted.folder).read(0))
+    logits = example.targets.logits.astype(np.float64)
+    assert example.confidence == pytest.approx(np.exp(logits).max(axis=1).mean())
+    assert 1 / 6 < example.confidence < 1
+
+
+@pytest.mark.parametrize("by", ["uniform", "confidence"])
+def test_selection_takes_the_highest_scores_until_the_share_is_reached(planted, tmp_path, by):
+    shards, config = TeacherShards(planted.folder), SelectionConfig(by, share=0.4)
+    chosen = select(shards, config)
+    rows = [(number, e) for number in range(3) for e in shards.read(number)]
+    rows.sort(key=lambda row: -config.score(row[1]))
+    wanted, taken = 0.4 * shards.frames.sum(), []
+    while sum(len(e.features) for _, e in taken) < wanted:
+        taken.append(rows[len(taken)])
+    assert {e.name for _, e in rows if chosen.takes(e)} == {e.name for _, e in taken}
+    for number in range(3):
+        own = [len(e.features) for shard, e in taken if shard == number]
+        assert (chosen.frames[number], chosen.utterances[number]) == (sum(own), len(own))
+    if by == "confidence":
+        others = [e.confidence for _, e in rows[len(taken) :]]
+        assert min(e.confidence for _, e in taken) > max(others)
+    chosen.save(tmp_path / "selection.json")
+    again = Selection.load(tmp_path / "selection.json")
+    assert (again.config, again.threshold) == (config, chosen.threshold)
+    assert np.array_equal(again.frames, chosen.frames)
+
+
+def test_everything_is_taken_without_reading(planted):
+    shards = TeacherShards(planted.folder)
+    shards.read = None
+    chosen = select(shards, SelectionConfig())
+    assert np.array_equal(chosen.frames, shards.frames)
+
+
+def test_lowest_taken():
+    assert lowest_taken([0.1, 0.9, 0.5], [10, 10, 10], 10) == 0.9
+    assert lowest_taken([0.1, 0.9, 0.5], [10, 10, 10], 11) == 0.5
+    assert lowest_taken([0.1, 0.9, 0.5], [10, 10, 10], 99) == 0.1
+
+
+@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 1.1}, {"by": "hand"}])
+def test_impossible_selections(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SelectionConfig(**wrong)

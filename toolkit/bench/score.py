@@ -1,0 +1,165 @@
+"""Scoring many utterances: this toolkit beside jiwer and, where it is installed, sclite."""
+
+import json
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from toolkit.bench.harness import BenchmarkError, Case, Table, compare
+from toolkit.score.align import Weights
+from toolkit.score.nist import write_trn
+from toolkit.score.wer import Score, score
+
+WORDS, SPEAKERS = 5000, 40
+_SHARES = {"deleted": 0.03, "substituted": 0.06, "inserted": 0.02}
+_BASELINE = "jiwer, words"
+
+Texts = dict[str, str]
+
+
+def made_up(utterances: int, seed: int = 0) -> tuple[Texts, Texts]:
+    """Make references of 5 to 35 words, and hypotheses with 11 % of words wrong.
+
+    The same texts for the same numbers, on any machine.
+    """
+    rng = random.Random(seed)
+    vocabulary = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(WORDS)]
+    refs, hyps = {}, {}
+    for number in range(utterances):
+        said = rng.choices(vocabulary, k=rng.randint(5, 35))
+        found = []
+        for word in said:
+            chance = rng.random()
+            if chance < _SHARES["inserted"]:
+                found.append(rng.choice(vocabulary))
+            chance = rng.random()
+            if chance >= _SHARES["deleted"]:
+                wrong = chance < _SHARES["deleted"] + _SHARES["substituted"]
+                found.append(rng.choice(vocabulary) if wrong else word)
+        id = f"s{number % SPEAKERS:02d}-{number:07d}"
+        refs[id], hyps[id] = " ".join(said), " ".join(found)
+    return refs, hyps
+
+
+def sclite() -> list[str] | None:
+    """The command that runs sclite (Debian's sctk starts it through `sctk`); None without one."""
+    if shutil.which("sclite"):
+        return ["sclite"]
+    return ["sctk", "sclite"] if shutil.which("sctk") else None
+
+
+def sclite_counts(refs: Texts, hyps: Texts) -> tuple[int, int, int]:
+    """Insertions, deletions and substitutions by sclite's `rsum` table; see `sclite`.
+
+    Args:
+      refs: by ids of the form `speaker-number`.
+      hyps: of the same ids.
+
+    Raises:
+      BenchmarkError: sclite fails.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_trn(refs, folder / "ref.trn")
+        write_trn(hyps, folder / "hyp.trn")
+        files = ["-r", "ref.trn", "trn", "-h", "hyp.trn", "trn", "-i", "spu_id"]
+        command = [*sclite(), *files, "-s", "-o", "rsum", "-f", "0"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+        table = folder / "hyp.trn.raw"
+        if done.returncode or not table.is_file():
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise BenchmarkError(f"sclite failed: {' '.join(said)}")
+        rows = (row.strip() for row in table.read_text().splitlines())
+        (line,) = [row for row in rows if row.startswith("| Sum")]
+    _, substitutions, deletions, insertions, _, _ = map(int, line.split("|")[3].split())
+    return insertions, deletions, substitutions
+
+
+def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
+    """Measure all sides on the same texts; their counts must be equal.
+
+    The toolkit's rows make a whole `Score`, with alignments; jiwer's `wer` and `cer` count only.
+
+    Raises:
+      BenchmarkError: two sides count differently.
+    """
+    import jiwer
+
+    refs, hyps = made_up(utterances)
+    said, found = list(refs.values()), list(hyps.values())
+    ours: dict[str, Score] = {}
+
+    def run(name: str, unit: str, weights: Weights) -> float:
+        ours[name] = score(refs, hyps, unit, weights=weights)
+        return float(utterances)
+
+    rates: dict[str, float] = {}
+
+    def theirs(name: str) -> float:
+        rates[name] = getattr(jiwer, name)(said, found)
+        return float(utterances)
+
+    counts: list[tuple[int, int, int]] = []
+
+    def sctk() -> float:
+        counts.append(sclite_counts(refs, hyps))
+        return float(utterances)
+
+    cases = [
+        Case(_BASELINE, lambda: theirs("wer")),
+        Case("toolkit, words", lambda: run("kaldi", "word", "kaldi")),
+        Case("toolkit, words, sclite's weights", lambda: run("sclite", "word", "sclite")),
+        Case("jiwer, characters", lambda: theirs("cer")),
+        Case("toolkit, characters", lambda: run("char", "char", "kaldi")),
+    ]
+    if sclite():
+        cases.append(Case("sclite, words", sctk))
+    table = compare(cases, "utterances", _BASELINE, repeats, "Error rates of texts in memory")
+    _check_equal(ours, rates, counts)
+    words = ours["kaldi"].ref_units
+    return table.with_notes(
+        f"{utterances:,} utterances, {words:,} words; all sides count the same errors"
+        + ("" if counts else "; sclite is not installed (Debian: sctk)"),
+        "sclite reads and writes files; a row of the toolkit keeps every alignment",
+    )
+
+
+def _check_equal(
+    ours: dict[str, Score], rates: dict[str, float], counts: Sequence[tuple[int, int, int]]
+) -> None:
+    for mine, name in (("kaldi", "wer"), ("char", "cer")):
+        if abs(ours[mine].percent - 100 * rates[name]) > 1e-9:
+            raise BenchmarkError(
+                f"jiwer's {name} is {100 * rates[name]} %, the toolkit's {ours[mine].percent} %"
+            )
+    own = ours["sclite"]
+    for found in counts:
+        if found != (own.insertions, own.deletions, own.substitutions):
+            raise BenchmarkError(
+                f"sclite counts {found} insertions, deletions and substitutions, the toolkit "
+                f"{(own.insertions, own.deletions, own.substitutions)}"
+            )
+
+
+@click.command("score")
+@click.option("--utterances", default=100_000, show_default=True, help="To score.")
+@click.option("--repeats", default=3, show_default=True, help="Timed rounds.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
+def command(utterances: int, repeats: int, json_file: Path | None) -> None:
+    """Score made-up utterances beside jiwer and sclite.
+
+    \b
+    Example:
+      toolkit bench score --utterances 20000
+    """
+    from toolkit.stages.files import write_atomically
+
+    table = benchmark(utterances, repeats)
+    table.print()
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(table.to_json(), indent=1) + "\n")

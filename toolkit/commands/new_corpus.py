@@ -1,0 +1,81 @@
+"""`toolkit new-corpus`."""
+
+import os
+from pathlib import Path
+
+import click
+
+EXISTING = click.Path(exists=True, path_type=Path)
+
+
+@click.command("new-corpus")
+@click.argument("name")
+@click.option(
+    "--from-csv",
+    type=EXISTING,
+    metavar="FILE",
+    help="A table with the columns audio, text and speaker, parted by commas or tabs.",
+)
+@click.option(
+    "--from-kaldi",
+    type=EXISTING,
+    metavar="DIR",
+    help="A Kaldi data directory, or a folder of such: train, dev, test.",
+)
+@click.option(
+    "--lexicon",
+    metavar="SOURCE",
+    help="cmudict (English), graphemes (a word's letters are its sounds), or a lexicon's file. "
+    "Default: cmudict where the transcripts look English, graphemes elsewhere.",
+)
+@click.option(
+    "--lm-text",
+    type=EXISTING,
+    help="Text for the language model: a file, or a folder of .txt. Default: the transcripts.",
+)
+def new_corpus(
+    name: str,
+    from_csv: Path | None,
+    from_kaldi: Path | None,
+    lexicon: str | None,
+    lm_text: Path | None,
+) -> None:
+    """Make a recipe for a corpus of your own.
+
+    Writes recipes/NAME: run.py, config.py and README.md. With --from-csv or --from-kaldi it runs
+    at once; without, local/NAME.py is written too, with one function to fill in. Nothing that is
+    there is overwritten. docs/new-corpus.md leads through it.
+
+    \b
+    Example:
+      toolkit new-corpus interviews --from-csv speech/table.csv
+      recipes/interviews/run.py
+    """
+    from toolkit.new_corpus.checkout import check_name, find_checkout
+    from toolkit.new_corpus.make import make_empty, make_from_data
+
+    if from_csv is not None and from_kaldi is not None:
+        raise click.UsageError("give --from-csv or --from-kaldi, not both")
+    if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).is_file():
+        raise click.BadParameter(
+            f"{lexicon!r} is neither cmudict nor graphemes nor a file", param_hint="--lexicon"
+        )
+    root = find_checkout(Path.cwd())
+    check_name(name, root)
+    if from_csv is not None:
+        made = make_from_data(root, name, from_csv, "table", lexicon, lm_text)
+    elif from_kaldi is not None:
+        made = make_from_data(root, name, from_kaldi, "kaldi", lexicon, lm_text)
+    else:
+        made = make_empty(root, name, lexicon, lm_text)
+    for line in made.remarks:
+        click.echo(line)
+    *reader, config, run, readme = map(os.path.relpath, made.written)
+    for path in (*reader, config, run, readme):
+        click.echo(f"wrote {path}")
+    click.echo("\nNext:")
+    if reader:
+        click.echo(f"  say in {reader[0]} how the corpus is laid out,")
+        click.echo(f"  and in {config} where it lies (root); then")
+    click.echo(f"  {run} --stop-stage 3     # what is wrong with the data")
+    click.echo(f"  {run}                    # all, up to word error rates")

@@ -1,0 +1,29 @@
+"""The folders that hold a corpus's audio, so that a changed recording is noticed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.manifest import audio_of
+
+MOST_FOLDERS = 16
+
+
+def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS) -> list[Path]:
+    """Return folders outside `root` with all audio of `cuts` in or below them.
+
+    Folders side by side are told apart up to `most`; of more the one above stands for them. What
+    lies below no common folder but the top one is left out.
+    """
+    folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
+    folders = {folder for folder in folders if folder.is_absolute() and folder.is_dir()}
+    folders = _topmost({folder for folder in folders if not folder.is_relative_to(root)})
+    while len(folders) > most:
+        depth = max(len(folder.parts) for folder in folders)
+        folders = _topmost({f.parent if len(f.parts) == depth else f for f in folders})
+    return sorted(folder for folder in folders if folder != folder.parent)
+
+
+def _topmost(folders: set[Path]) -> set[Path]:
+    return {folder for folder in folders if not folders & set(folder.parents)}

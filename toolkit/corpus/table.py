@@ -1,0 +1,229 @@
+"""A corpus as a table: a CSV file with a line per utterance."""
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.pairing import Audio, pair
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "audio": (
+        *("audio", "audio_path", "audio_file", "audio_filepath", "path", "file", "file_path"),
+        *("filepath", "file_name", "filename", "wav", "wav_path", "recording"),
+    ),
+    "text": ("text", "transcript", "transcription", "sentence", "words", "utterance_text"),
+    "speaker": ("speaker", "speaker_id", "speaker_name", "spk", "spk_id", "client_id"),
+    "id": ("id", "utt", "utt_id", "uttid", "utterance", "utterance_id"),
+    "start": ("start", "start_time", "begin"),
+    "end": ("end", "end_time", "stop"),
+    "split": ("split", "part", "set", "subset", "partition"),
+}
+"""What a column may be called, in any case, with spaces or hyphens for the underscores."""
+
+PARTS = {
+    **dict.fromkeys(("dev", "valid", "validation", "validate", "val", "development"), "dev"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+    **dict.fromkeys(("train", "training"), "train"),
+}
+"""Parts by what the split column may say; any other word is the name of a part."""
+
+DELIMITERS = "\t,;"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    line: int
+    """Line number in the file, from 1."""
+    values: Mapping[str, str]
+    """By the names of `COLUMNS`; columns that the table lacks are not in it."""
+
+    def __getitem__(self, name: str) -> str:
+        return self.values.get(name, "")
+
+
+def read_table(path: Path) -> dict[str, list[MonoCut]]:
+    """Read a table into cuts by part; "train" is the part of a table without a split column.
+
+    - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds) and `split`
+      are not; see `COLUMNS` for other spellings. Further columns are ignored.
+    - Paths that are not absolute start from the table's folder.
+    - Without `speaker` all utterances are one speaker's, named after the file.
+    - Without `id` an utterance is named after its audio file, with its times behind it where the
+      table has them.
+    - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
+
+    Returns:
+      Cuts; what is wrong with one is in it for the check to report.
+
+    Raises:
+      ManifestError: no table of these columns, in no UTF-8, or a line that is none of its.
+    """
+    rows = list(read_rows(path))
+    ids = _ids(rows, path)
+    by_part: dict[str, list[tuple[str, Row]]] = {}
+    for id, row in zip(ids, rows, strict=True):
+        by_part.setdefault(_part(row, path), []).append((id, row))
+    return {part: _cuts(found, path) for part, found in by_part.items()}
+
+
+def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
+    speakers = {id: row["speaker"] or path.stem for id, row in reversed(rows)}
+    return pair(
+        [(id, row["text"]) for id, row in rows],
+        [(id, _audio(row, path)) for id, row in rows],
+        lambda id, _: speakers[id],
+        str(path),
+    )
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the lines of a table but its first and empty ones.
+
+    Raises:
+      ManifestError: as `read_table`.
+    """
+    text = _decode(path)
+    first = io.StringIO(text, newline="").readline()
+    if not first.strip():
+        raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
+    delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
+    # Tables with tabs hold quotation marks of the text as they are, CSV files double them.
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    file = io.StringIO(text, newline="")
+    reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] = []
+    try:
+        for number, fields in enumerate(reader):
+            cells = [_plain(field) if delimiter == "\t" else field.strip() for field in fields]
+            if number == 0:
+                header = _roles(cells, path)
+            elif any(cells):
+                if len(cells) != len(header):
+                    raise ManifestError(
+                        f"{path}:{reader.line_num}: {len(cells)} fields, the first line names "
+                        f"{len(header)} columns; put a text with {_NAMES[delimiter]} in "
+                        "quotation marks"
+                    )
+                values = {role: cell for role, cell in zip(header, cells, strict=True) if role}
+                yield Row(reader.line_num, values)
+    except csv.Error as error:
+        raise ManifestError(
+            f"{path}:{reader.line_num}: {error}; is a quotation mark open or not doubled?"
+        ) from error
+
+
+_EXAMPLE = "audio,text,speaker"
+_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
+
+
+def _decode(path: Path) -> str:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:1000]:
+        raise ManifestError(f"{path} is UTF-16 or no text: save it as CSV in UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ManifestError(
+            f"{path}:{line} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
+            f"`iconv -f latin1 -t utf-8 {path}`"
+        ) from error
+
+
+def _plain(field: str) -> str:
+    """A field of a table with tabs, out of the quotation marks that spreadsheets put around it."""
+    field = field.strip()
+    quoted = re.fullmatch(r'"((?:[^"]|"")*)"', field)
+    return quoted[1].replace('""', '"').strip() if quoted else field
+
+
+def _roles(names: list[str], path: Path) -> list[str]:
+    """Give each column the name in `COLUMNS` that it stands for, or none."""
+    spelled = {name: role for role, names in COLUMNS.items() for name in names}
+    roles = [spelled.get(re.sub(r"[\s-]+", "_", name.lower()), "") for name in names]
+    for role, count in Counter(filter(None, roles)).items():
+        if count > 1:
+            twice = [name for name, found in zip(names, roles, strict=True) if found == role]
+            raise ManifestError(
+                f"{path}: the columns {' and '.join(map(repr, twice))} both stand for {role!r}: "
+                "rename one of them"
+            )
+    for role in ("audio", "text"):
+        if role not in roles:
+            raise ManifestError(
+                f"{path}: no column {role!r} in the first line ({', '.join(map(repr, names))}); "
+                f"name the columns there, such as {_EXAMPLE}. Also known as {role!r}: "
+                + ", ".join(COLUMNS[role][1:])
+            )
+    return roles
+
+
+def _ids(rows: list[Row], path: Path) -> list[str]:
+    """Name the utterances: as the table does, or after the audio and, where given, the times."""
+    stems = {row["audio"]: Path(row["audio"]).stem for row in rows}
+    if len(set(stems.values())) < len(stems):  # the folders tell the files apart
+        stems = {audio: _below(audio, path) for audio in stems}
+    ids = []
+    for row in rows:
+        times = [row[name] for name in ("start", "end") if row[name]]
+        id = row["id"] or "-".join([stems[row["audio"]], *times])
+        ids.append(re.sub(r"\s+", "_", id) or f"line-{row.line}")
+    return ids
+
+
+def _below(audio: str, path: Path) -> str:
+    """The path of an audio file below the table's folder, as one word."""
+    whole = Path(_without_suffix(audio))
+    folder = path.absolute().parent
+    inside = whole.relative_to(folder) if whole.is_relative_to(folder) else whole
+    return "-".join(piece for piece in inside.parts if piece not in ("/", ".", ".."))
+
+
+def _part(row: Row, path: Path) -> str:
+    name = row["split"].lower()
+    if "split" in row.values and not name:
+        raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
+    return PARTS.get(name, name) or "train"
+
+
+def _audio(row: Row, path: Path) -> Audio:
+    if not row["audio"]:
+        return Audio("", fault=("missing-audio", f"{path}:{row.line} names no audio file"))
+    file = str(path.absolute().parent / row["audio"])
+    try:
+        start, end = _seconds(row["start"]) or 0.0, _seconds(row["end"])
+    except ValueError:
+        detail = f"{path}:{row.line}: not seconds: {row['start']!r} to {row['end']!r}"
+        return Audio(file, recording_id=_recording(row), fault=("bad-segment", detail))
+    return Audio(file, start, end, _recording(row))
+
+
+def _seconds(text: str) -> float | None:
+    if not text:
+        return None
+    seconds = float(text)
+    if not math.isfinite(seconds):
+        raise ValueError
+    return seconds
+
+
+def _recording(row: Row) -> str:
+    return re.sub(r"\s+", "_", _without_suffix(row["audio"]))
+
+
+def _without_suffix(audio: str) -> str:
+    path = Path(audio)
+    return path.with_suffix("").as_posix() if path.name else path.as_posix()

@@ -1,0 +1,92 @@
+"""What is known of recognised words beyond themselves: when they were said, and how surely."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.decode.confidence import Calibration, word_confidences
+from toolkit.decode.transcript import Word
+from toolkit.fsa.alignment import AlignConfig, Aligned, force_align
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.nbest import sampled_words
+from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+
+SAMPLES = 200
+"""Paths drawn for confidences, as in the recipes."""
+
+
+class WordDetails:
+    """Finds times and confidences of words.
+
+    Args:
+      lang: the folder of the lexicon.
+      senones: of the acoustic model.
+      calibration: of the confidences; None leaves the lattices' posteriors as they are.
+      frame_shift: seconds between the scores' rows.
+      beam: search beam of the alignment.
+    """
+
+    def __init__(
+        self,
+        lang: Path,
+        senones: Senones,
+        calibration: Path | None,
+        frame_shift: float,
+        beam: float,
+    ) -> None:
+        self._compiler = TranscriptCompiler(Lang.load(lang), senones)
+        self._calibration = Calibration.load(calibration) if calibration else Calibration()
+        self._shift, self._beam = frame_shift, beam
+
+    def __call__(
+        self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
+    ) -> list[Word]:
+        """Find the words of the best path with their times and confidences.
+
+        Args:
+          lattice: of one utterance.
+          weights: those of the best path.
+          scores: [T, P] log-likelihoods times `scale`.
+          scale: the acoustic scale of the search.
+        """
+        best = lattice.best_path(weights)
+        names = [self._compiler.lang.words.symbol(word) for word in best.words]
+        samples = sampled_words(lattice, weights, SAMPLES)
+        sure = self._calibration(word_confidences(best.words, samples)) if names else []
+        starts = best.word_frames
+        spans = self._spans(names, scores, scale) or list(
+            zip(starts, [*starts[1:], len(scores)], strict=True)
+        )
+        return [
+            Word(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
+            for name, (start, end), confidence in zip(names, spans, sure, strict=True)
+        ]
+
+    def _spans(
+        self, words: Sequence[str], scores: Tensor, scale: float
+    ) -> list[tuple[int, int]] | None:
+        """First frame of each word and the frame behind it, by forced alignment.
+
+        A decoding graph writes a word where it can no longer be another one, often late. None
+        where the beam of the alignment loses the path.
+        """
+        if not words:
+            return []
+        graph = self._compiler.compile(words)
+        columns = scores[:, graph.pdfs] / scale
+        config = AlignConfig(scale, beam=self._beam)
+        aligned = force_align(columns, graph, self._compiler.senones, config)
+        return aligned and self._ends(aligned)
+
+    def _ends(self, aligned: Aligned) -> list[tuple[int, int]]:
+        """Words end where the next one, or the silence between the two, begins."""
+        starts, silence = aligned.phone_frames, self._compiler.senones.topology.silence
+        ends = [*starts[1:], len(aligned.pdfs)]
+        following = [*aligned.word_phones[1:], len(starts)]
+        last = [phone - 1 - (aligned.phones[phone - 1] == silence) for phone in following]
+        return [
+            (starts[first], ends[end]) for first, end in zip(aligned.word_phones, last, strict=True)
+        ]

@@ -1,0 +1,26 @@
+"""How likely the acoustic model holds a frame to be silence."""
+
+import torch
+from torch import Tensor
+
+from toolkit.hmm.senones import Senones
+
+
+class SilencePosteriors:
+    """The posterior of silence and noise, summed over their senones.
+
+    Args:
+      senones: of the acoustic model.
+      log_priors: [P] those with which its posteriors become likelihoods.
+    """
+
+    def __init__(self, senones: Senones, log_priors: Tensor) -> None:
+        topology = senones.topology
+        silent = [topology.is_silence(int(phone)) for phone in senones.phone_of_pdf]
+        self._silent = torch.tensor(silent)
+        self._log_priors = log_priors
+
+    def __call__(self, log_likelihoods: Tensor) -> Tensor:
+        """[T, P] log p(x | s) up to a constant per frame -> [T] p(silence | x)."""
+        posteriors = (log_likelihoods + self._log_priors).softmax(dim=1)
+        return posteriors[:, self._silent].sum(dim=1)

@@ -1,0 +1,193 @@
+"""What there is to transcribe: files, folders, Kaldi's wav.scp, cuts, and standard input."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePath
+from typing import BinaryIO
+
+from torch import Tensor
+
+from toolkit.align.inputs import AUDIO
+from toolkit.errors import ToolkitError
+from toolkit.features.audio import AudioError
+from toolkit.features.blocks import audio_blocks, pcm_blocks
+
+Blocks = Callable[[int, float], Iterator[Tensor]]
+"""(sampling rate in Hz, seconds) -> samples [S] in pieces of so many seconds at most."""
+
+MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
+"""What audio files begin with."""
+
+
+class SourceError(ToolkitError):
+    """An input in which there is nothing to transcribe."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recording to transcribe."""
+
+    name: str
+    """In results: the path as it was given, or the id in a wav.scp or of a cut."""
+    key: str
+    """Name of its file of results, without suffix: a path below a folder of them."""
+    blocks: Blocks
+    """Reads it; raises AudioError when it is broken."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How inputs are read."""
+
+    channel: int | None = None
+    """The channel to keep, from 0; None takes the mean of all."""
+    allow_pipes: bool = False
+    """Run the shell commands in a wav.scp."""
+    raw_rate: int | None = None
+    """Standard input is samples of 16 bits at this rate in Hz; None: a file, or a list of paths."""
+
+    def sources(self, arguments: Sequence[str], stdin: BinaryIO, work: Path) -> list[Source]:
+        """List the recordings that arguments name, in their order.
+
+        Args:
+          arguments: files; folders, searched at any depth for names that audio has; wav.scp files
+            (*.scp); lhotse's cuts (*.jsonl, *.jsonl.gz); `-` for standard input.
+          stdin: standard input.
+          work: a folder for what commands and standard input give, to be kept until the end.
+
+        Raises:
+          SourceError: an input without recordings.
+        """
+        return [source for name in arguments for source in self._sources(name, stdin, work)]
+
+    def _sources(self, name: str, stdin: BinaryIO, work: Path) -> list[Source]:
+        path = Path(name)
+        if name == "-":
+            return self._stdin(stdin, work)
+        if path.is_dir():
+            return self._folder(path)
+        if path.suffix == ".scp":
+            return self._scp(path, work)
+        if path.name.endswith((".jsonl", ".jsonl.gz")):
+            return self._cuts(path)
+        return [self._file(path, path.stem)]
+
+    def _file(self, path: Path, key: str, name: str | None = None) -> Source:
+        blocks = partial(audio_blocks, path, channel=self.channel)
+        return Source(name or str(path), _safe(key), blocks)
+
+    def _folder(self, folder: Path) -> list[Source]:
+        paths = []
+        for parent, folders, names in os.walk(folder, followlinks=True):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            paths += [
+                Path(parent, name)
+                for name in names
+                if not name.startswith(".") and Path(name).suffix.lower() in AUDIO
+            ]
+        if not paths:
+            raise SourceError(f"{folder}: no audio file in this folder or below it")
+        return [
+            self._file(path, str(path.relative_to(folder).with_suffix("")))
+            for path in sorted(paths)
+        ]
+
+    def _scp(self, path: Path, work: Path) -> list[Source]:
+        from toolkit.corpus.kaldi_dir import read_scp
+        from toolkit.corpus.pipes import PipeRunner
+
+        sources = []
+        for id, audio in read_scp(path, PipeRunner(work) if self.allow_pipes else None):
+            if audio.fault is None:
+                sources.append(self._file(Path(audio.path), id, id))
+                continue
+            kind, detail = audio.fault
+            if kind == "refused-pipe":
+                detail += " (a shell command is run with --allow-pipes only)"
+            sources.append(Source(id, _safe(id), partial(_broken, f"{id}: {detail}")))
+        if not sources:
+            raise SourceError(f"{path}: names no recording")
+        return sources
+
+    def _cuts(self, path: Path) -> list[Source]:
+        from lhotse.serialization import deserialize_item
+
+        from toolkit.lang.text import read_lines
+        from toolkit.stages.reading import reading
+
+        sources = []
+        for number, line in read_lines(path):
+            with reading(f"{path}:{number}", SourceError, "write the cuts again", "no cut"):
+                cut = deserialize_item(json.loads(line))
+                sources.append(Source(cut.id, _safe(cut.id), partial(_cut_blocks, cut, self)))
+        if not sources:
+            raise SourceError(f"{path}: holds no cut")
+        return sources
+
+    def _stdin(self, stdin: BinaryIO, work: Path) -> list[Source]:
+        if self.raw_rate is not None:
+            return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
+        head = stdin.read(4)
+        if head.startswith(MAGIC):
+            with tempfile.NamedTemporaryFile(dir=work, delete=False) as file:
+                file.write(head)
+                shutil.copyfileobj(stdin, file)
+            return [self._file(Path(file.name), "stdin", "-")]
+        try:
+            lines = (head + stdin.read()).decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                "standard input is neither a list of paths nor an audio file; for raw samples say"
+                " their rate with --raw-rate"
+            ) from error
+        paths = [Path(line.strip()) for line in lines if line.strip()]
+        return [self._file(path, path.stem) for path in paths]
+
+
+def check_keys(sources: Sequence[Source]) -> None:
+    """See to it that no two recordings have results of the same name.
+
+    Raises:
+      SourceError: two have.
+    """
+    names: dict[str, str] = {}
+    for source in sources:
+        if source.key in names:
+            raise SourceError(
+                f"the results of {names[source.key]} and {source.name} would both be called"
+                f" {source.key}: transcribe one of them apart"
+            )
+        names[source.key] = source.name
+
+
+def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:  # noqa: ANN001
+    """The samples of a cut: of a plain file block by block, of anything else in one."""
+    from toolkit.features.audio import load_cut_audio
+
+    sources = getattr(getattr(cut, "recording", None), "sources", [])
+    plain = len(sources) == 1 and sources[0].type == "file" and not cut.recording.transforms
+    if plain and cut.recording.sampling_rate == cut.sampling_rate:
+        mixed = not isinstance(cut.channel, int) or (cut.custom or {}).get("mix_channels")
+        channel = inputs.channel
+        if channel is None and not mixed:
+            channel = cut.channel
+        span = cut.start, cut.duration
+        yield from audio_blocks(Path(sources[0].source), rate, seconds, *span, channel)
+    else:
+        yield load_cut_audio(cut, rate)
+
+
+def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:
+    raise AudioError(fault)
+    yield  # a generator, which fails when it is read
+
+
+def _safe(name: str) -> str:
+    """A path below a folder, whatever the name: no root, no way up, no empty part."""
+    parts = [part for part in PurePath(name).parts if part not in ("/", "..", ".")]
+    return "/".join(parts) or "_"

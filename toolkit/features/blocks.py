@@ -1,0 +1,115 @@
+"""Audio read block by block: files of any length, and raw samples from a pipe."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import soundfile
+import torch
+from torch import Tensor
+
+from toolkit.features.audio import AudioError
+from toolkit.features.resample import Resampler
+
+
+def audio_blocks(
+    path: Path,
+    sampling_rate: int,
+    seconds: float,
+    offset: float = 0.0,
+    duration: float | None = None,
+    channel: int | None = None,
+) -> Iterator[Tensor]:
+    """Yield the samples that `load_audio` gives, in pieces.
+
+    Args:
+      path, sampling_rate, offset, duration, channel: see `load_audio`.
+      seconds: of audio in a piece, at most.
+
+    Yields:
+      [S] float32 within [-1, 1].
+
+    Raises:
+      AudioError: see `load_audio`; of a file that ends too early, only at the end.
+    """
+    if not path.is_file():
+        raise AudioError(f"{path}: no such audio file")
+    with _reading(path), soundfile.SoundFile(path) as file:
+        rate = file.samplerate
+        start = round(offset * rate)
+        wanted = file.frames - start
+        if duration is not None:
+            wanted = min(wanted, round(duration * rate))
+            if offset + duration > (file.frames + 1) / rate:
+                raise AudioError(
+                    f"{path}: {offset + duration:.3f} s asked for, but the file ends at "
+                    f"{file.frames / rate:.3f} s"
+                )
+        if wanted <= 0:
+            raise AudioError(f"{path}: no samples")
+        if channel is not None and channel >= file.channels:
+            raise AudioError(f"{path}: has {file.channels} channels, no channel {channel}")
+        file.seek(start)
+        blocks = _file_blocks(file, path, wanted, seconds, channel)
+        yield from _resampled(blocks, rate, sampling_rate)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    # Raw samples, which have no header, are a TypeError to soundfile.
+    except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "error_string", error)
+        raise AudioError(
+            f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"
+        ) from error
+
+
+def _file_blocks(
+    file: soundfile.SoundFile, path: Path, wanted: int, seconds: float, channel: int | None
+) -> Iterator[np.ndarray]:
+    size, done = max(1, round(seconds * file.samplerate)), 0
+    while done < wanted:
+        samples = file.read(min(size, wanted - done), dtype="float32", always_2d=True)
+        if not len(samples):
+            raise AudioError(
+                f"{path}: truncated, {done} of {wanted} samples could be decoded; "
+                "fetch the file again"
+            )
+        done += len(samples)
+        mixed = channel is None and samples.shape[1] > 1
+        mono = samples.mean(axis=1) if mixed else samples[:, channel or 0]
+        if not np.isfinite(mono).all():
+            raise AudioError(f"{path}: holds values that are not numbers")
+        yield mono
+
+
+def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) -> Iterator[Tensor]:
+    """Yield the samples of a pipe as they come: 16 bits, signed, little-endian, one channel.
+
+    Args:
+      file: the pipe.
+      rate: its rate in Hz.
+      sampling_rate: the wanted one.
+      seconds: of audio in a piece.
+    """
+    return _resampled(_pcm(file, 2 * max(1, round(seconds * rate))), rate, sampling_rate)
+
+
+def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
+    while content := file.read(size):
+        whole = content[: len(content) // 2 * 2]  # half a sample may stand at the end
+        yield np.frombuffer(whole, "<i2").astype(np.float32) / np.float32(32768)
+
+
+def _resampled(blocks: Iterator[np.ndarray], rate: int, wanted: int) -> Iterator[Tensor]:
+    if rate == wanted:
+        yield from (torch.from_numpy(np.ascontiguousarray(block)) for block in blocks)
+        return
+    resampler = Resampler(rate, wanted)
+    for block in blocks:
+        yield torch.from_numpy(resampler.push(block))
+    yield torch.from_numpy(resampler.finish())

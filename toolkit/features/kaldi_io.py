@@ -1,0 +1,293 @@
+"""Kaldi's tables of matrices and integer vectors: where entries lie, and reading them safely.
+
+Matrices are read by kaldi_native_io, but only from places that were looked at first: a command
+(`cmd |`) is not run unless allowed, and nothing is made as large as a damaged header says.
+"""
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import IO
+
+import numpy as np
+
+from toolkit.errors import ToolkitError
+from toolkit.stages.reading import reason, shown
+
+_PLACE = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
+_VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
+INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
+"""Of a vector: each follows a byte that says it has four."""
+INTEGERS_START = 2 + INTEGER.itemsize
+"""Bytes before the first: a mark, and their number, stored alike."""
+_LONGEST_KEY = 4096
+_ADVICE = "write the table again, or leave the entry out of the scp file"
+
+
+class KaldiIoError(ToolkitError):
+    """A Kaldi table that cannot be read, or must not be."""
+
+
+def native() -> ModuleType:
+    """Import kaldi_native_io."""
+    try:
+        import kaldi_native_io
+    except ImportError as error:
+        raise KaldiIoError(
+            f"kaldi_native_io cannot be imported ({error}): pip install 'asr-recipe-toolkit[kaldi]'"
+        ) from error
+    return kaldi_native_io
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one object of a table lies."""
+
+    key: str
+    path: Path | None
+    """The file; None where a command makes it."""
+    offset: int = 0
+    """Of the object in the file, in bytes."""
+    range: str = ""
+    """Rows and columns taken, such as `[0:9]`."""
+    command: str = ""
+    """`cmd |`."""
+
+
+def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
+    """Find the objects of a table.
+
+    Args:
+      table: a `.scp` file, or a binary archive. A path in an scp file that is not absolute is
+        looked for from the working directory, then from the file's folder and those above it.
+      allow_pipes: run the commands of an scp file when its entries are read. They are the user's
+        own and can do anything.
+
+    Raises:
+      KaldiIoError: names the file and line; a key that occurs twice; a command that is not allowed.
+    """
+    table = Path(table)
+    found: dict[str, Entry] = {}
+    each = _scp(table, allow_pipes) if table.suffix == ".scp" else _ark(table)
+    for entry in each:
+        if entry.key in found:
+            raise KaldiIoError(f"{table}: the key {shown(entry.key)} occurs twice: remove one")
+        found[entry.key] = entry
+    if not found:
+        raise KaldiIoError(f"{table}: holds nothing")
+    return found
+
+
+def _scp(table: Path, allow_pipes: bool) -> Iterator[Entry]:
+    with opened(table) as file:
+        lines = file.read().split(b"\n")
+    for number, raw in enumerate(lines, 1):
+        try:
+            line = raw.decode().strip()
+        except UnicodeDecodeError as error:
+            raise KaldiIoError(f"{table}:{number}: byte {error.start + 1} is not UTF-8") from error
+        if line:
+            yield _scp_entry(table, number, line, allow_pipes)
+
+
+def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool) -> Entry:
+    key, *rest = line.split(maxsplit=1)
+    if not rest:
+        raise KaldiIoError(f"{table}:{number}: expected `key file:offset`, found {shown(line)}")
+    source = rest[0]
+    if source.endswith("|"):
+        if not allow_pipes:
+            raise KaldiIoError(
+                f"{table}:{number}: {key} is made by a command ({shown(source)}), which is not run "
+                "without --allow-pipes: copy the table with copy-feats or the like"
+            )
+        return Entry(key, None, command=source)
+    match = _PLACE.fullmatch(source)
+    path = _locate(table.parent, match["path"]) if match else Path(source)
+    if match is None or not path.is_file():
+        raise KaldiIoError(f"{table}:{number}: {key}: there is no file {shown(str(path))}")
+    return Entry(key, path, int(match["offset"] or 0), match["range"] or "")
+
+
+def _locate(folder: Path, name: str) -> Path:
+    """Find a path seen from the working directory, from `folder` or one of those above it."""
+    folder = folder.absolute()
+    places = [Path(name).absolute(), *(place / name for place in (folder, *folder.parents))]
+    return next((path for path in places if path.is_file()), places[0])
+
+
+def _ark(table: Path) -> Iterator[Entry]:
+    with opened(table) as file:
+        while True:
+            key = _key(table, file)
+            if not key:
+                return
+            offset = file.tell()
+            header = _header(table, file)
+            yield Entry(key, table.absolute(), offset)
+            file.seek(offset + header.size)
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a file of bytes, or say which could not be."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise KaldiIoError(f"{path}: cannot read it: {error.strerror}") from error
+
+
+def _key(table: Path, file: IO[bytes]) -> str:
+    """Read up to the next space; empty at the end of the file."""
+    found, letter = bytearray(), b""
+    while len(found) <= _LONGEST_KEY:
+        letter = file.read(1)
+        if letter in (b"", b" "):
+            break
+        found += letter
+    if not found and not letter:
+        return ""
+    try:
+        key = found.decode()
+    except UnicodeDecodeError:
+        key = ""
+    if letter != b" " or not key:
+        raise KaldiIoError(
+            f"{table}: no binary archive (no key before byte {file.tell()}); {_ADVICE}"
+        )
+    return key
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an object says of itself."""
+
+    kind: str
+    """FM, DM (float and double matrices), CM, CM2, CM3 (compressed), or int32 (vector)."""
+    shape: tuple[int, ...]
+    size: int
+    """Bytes of the object."""
+
+
+def header_of(entry: Entry) -> Header:
+    """Read what an entry of a file says of itself.
+
+    Raises:
+      KaldiIoError: it is of another kind, or the file is shorter than it says.
+    """
+    with opened(entry.path) as file:
+        file.seek(entry.offset)
+        try:
+            return _header(entry.path, file)
+        except KaldiIoError as error:
+            raise KaldiIoError(f"{entry.key}: {error}") from error
+
+
+def _header(path: Path, file: IO[bytes]) -> Header:
+    """Read the header at the file's position and compare it with the bytes that there are."""
+    start = file.tell()
+    try:
+        header = _parsed(file.read(32))
+    except (ValueError, struct.error) as error:
+        raise KaldiIoError(
+            f"{path}: at byte {start} is no binary matrix or integer vector ({error}); {_ADVICE}"
+        ) from error
+    if start + header.size > os.fstat(file.fileno()).st_size:
+        raise KaldiIoError(
+            f"{path}: the {header.kind} of {' x '.join(map(str, header.shape))} at byte {start} "
+            f"goes on behind the end of the file; {_ADVICE}"
+        )
+    return header
+
+
+def _parsed(begin: bytes) -> Header:
+    if begin[:2] != b"\0B":
+        raise ValueError("text tables are not read: copy them to binary ones")
+    if begin[2:3] == b"\4":
+        (length,) = struct.unpack("<i", begin[3:7])
+        _check_sizes(length)
+        return Header("int32", (length,), INTEGERS_START + INTEGER.itemsize * length)
+    kind = begin[2:].split(b" ")[0] + b" "
+    if kind not in _VALUE_BYTES:
+        raise ValueError(f"unknown kind {begin[2:8]!r}")
+    body = begin[2 + len(kind) :]
+    name = kind.decode().strip()
+    if kind[:1] == b"C":  # minimum, range, rows, columns
+        _, _, rows, columns = struct.unpack("<ffii", body[:16])
+        _check_sizes(rows, columns)
+        per_column = 8 * columns if kind == b"CM " else 0
+        data = 16 + per_column + rows * columns * _VALUE_BYTES[kind]
+        return Header(name, (rows, columns), 2 + len(kind) + data)
+    four, rows, other, columns = struct.unpack("<bibi", body[:10])
+    if (four, other) != (4, 4):
+        raise ValueError("sizes are not of four bytes")
+    _check_sizes(rows, columns)
+    return Header(name, (rows, columns), 2 + len(kind) + 10 + rows * columns * _VALUE_BYTES[kind])
+
+
+def _check_sizes(*sizes: int) -> None:
+    if min(sizes) < 0:
+        raise ValueError(f"a negative size {min(sizes)}")
+
+
+def read_matrix(entry: Entry) -> np.ndarray:
+    """Read a matrix, compressed or not, as float32 [rows, columns].
+
+    Raises:
+      KaldiIoError: names the key and the file.
+    """
+    if entry.path is None:
+        source = entry.command
+    else:
+        header = header_of(entry)
+        if header.kind == "int32":
+            raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+        source = f"{entry.path}:{entry.offset}{entry.range}"
+    try:
+        return native().FloatMatrix.read(source).numpy().copy()
+    except RuntimeError as error:
+        raise KaldiIoError(f"{entry.key}: {source} cannot be read ({reason(error)})") from error
+
+
+def read_vector(entry: Entry) -> np.ndarray:
+    """Read a vector of integers of a file, int32 [T].
+
+    Raises:
+      KaldiIoError: names the key and the file.
+    """
+    header = header_of(entry)
+    if header.kind != "int32":
+        raise KaldiIoError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
+    with opened(entry.path) as file:
+        file.seek(entry.offset + INTEGERS_START)
+        try:
+            return integers_in(file.read(header.size - INTEGERS_START))
+        except ValueError as error:
+            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+
+
+def integers_in(content: bytes) -> np.ndarray:
+    """Take the integers of a vector from its bytes, int32 [T]; ValueError for other sizes."""
+    found = np.frombuffer(content, INTEGER)
+    if (found["size"] != 4).any():
+        raise ValueError("an integer is not of four bytes")
+    return found["value"].astype(np.int32)
+
+
+def writer_path(path: Path) -> Path:
+    """Make a file's folder, and see that its name can stand in a table specifier of Kaldi.
+
+    Raises:
+      KaldiIoError: it has a comma, white space, or a bar at an end.
+    """
+    path = Path(path).absolute()
+    if set(str(path)) & set(", \t\n|"):
+        raise KaldiIoError(
+            f"{path}: Kaldi's tables cannot be written to a path with a comma, white space or a "
+            "bar: choose another folder"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

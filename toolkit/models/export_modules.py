@@ -1,0 +1,134 @@
+"""Acoustic models as modules of plain tensors, states among inputs and outputs."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.models.blstm import BlstmModel
+from toolkit.models.ctc import CtcModel
+from toolkit.models.lstm import LstmModel
+
+
+class ExportedLstm(nn.Module):
+    """`LstmModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T, C], hidden, cell).
+
+    Hidden and cell are [layers, N, H], zeros at the beginning. Nothing is skipped: the first
+    `lookahead` outputs belong to no frame.
+    """
+
+    def __init__(self, model: LstmModel) -> None:
+        super().__init__()
+        self.lstm, self.output = model.lstm, model.output
+
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+        """Run over more frames."""
+        outputs, (hidden, cell) = self.lstm(inputs, (hidden, cell))
+        return self.output(outputs).log_softmax(dim=-1), hidden, cell
+
+
+class ExportedBlstm(nn.Module):
+    """`BlstmModel`: inputs [N, T, D], without padding -> log-posteriors [N, T, C]."""
+
+    def __init__(self, model: BlstmModel) -> None:
+        super().__init__()
+        self.lstm, self.output = model.lstm, model.output
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Run over whole utterances."""
+        return self.output(self.lstm(inputs)[0]).log_softmax(dim=-1)
+
+
+class ExportedCtc(nn.Module):
+    """`CtcModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T', C], hidden, cell).
+
+    Hidden and cell are [layers, N, H], zeros at the beginning; a model of two directions has
+    neither. The convolutions keep nothing: each piece begins with the last `overlap` inputs of the
+    one before. Rows have no padding.
+    """
+
+    def __init__(self, model: CtcModel) -> None:
+        super().__init__()
+        self.convolutions, self.lstms = model.convolutions, model.lstms
+        self.norms, self.output = model.norms, model.output
+        self.rectified = model.config.activation == "relu"
+        self.bidirectional = model.config.bidirectional
+
+    def forward(
+        self, inputs: Tensor, hidden: Tensor | None = None, cell: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """Run over more frames."""
+        x, norms = inputs, iter(self.norms)
+        for convolution in self.convolutions:
+            x = convolution(x.transpose(1, 2)).transpose(1, 2)
+            x = next(norms)(x.relu() if self.rectified else x, None)
+        hiddens, cells = [], []
+        for layer, lstm in enumerate(self.lstms):
+            if hidden is None or cell is None:
+                x, _ = lstm(x)
+            else:
+                before = hidden[layer : layer + 1], cell[layer : layer + 1]
+                x, (after, last) = lstm(x, before)
+                hiddens.append(after)
+                cells.append(last)
+            x = next(norms)(x, None)
+        posteriors = self.output(x).log_softmax(dim=-1)
+        return (posteriors, torch.cat(hiddens), torch.cat(cells)) if hiddens else posteriors
+
+
+@dataclass(frozen=True)
+class Interface:
+    """How an exported model is called."""
+
+    kind: str
+    """`lstm`, `blstm` or `ctc`."""
+    input_dim: int
+    """D."""
+    output_dim: int
+    """C."""
+    state: tuple[int, int] | None
+    """Layers and cells of hidden and cell; None: the model sees whole utterances."""
+    lookahead: int
+    """Outputs at the beginning that belong to no frame, and inputs beyond the last frame to be
+    given for its output: its copies at the end of an utterance."""
+    overlap: int
+    """Inputs with which a piece repeats the one before."""
+    stacked: int
+    """Raw frames in an input."""
+    stride: int
+    """Inputs per output."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Of the exported model."""
+        return ("inputs",) if self.state is None else ("inputs", "hidden", "cell")
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the exported model."""
+        first = "log_posteriors"
+        return (first,) if self.state is None else (first, "hidden_out", "cell_out")
+
+    def beginning(self, rows: int) -> tuple[Tensor, ...]:
+        """The states before the first frame of `rows` utterances."""
+        if self.state is None:
+            return ()
+        layers, cells = self.state
+        return torch.zeros(layers, rows, cells), torch.zeros(layers, rows, cells)
+
+
+def exported(model: nn.Module) -> tuple[nn.Module, Interface]:
+    """A model in the form that is exported, sharing its weights, and how it is called."""
+    config = model.config
+    if isinstance(model, LstmModel):
+        state, lookahead = (config.layers, config.hidden), config.lookahead
+        sizes = config.input_dim, config.output_dim
+        return ExportedLstm(model).eval(), Interface("lstm", *sizes, state, lookahead, 0, 3, 1)
+    if isinstance(model, BlstmModel):
+        sizes = config.input_dim, config.output_dim
+        return ExportedBlstm(model).eval(), Interface("blstm", *sizes, None, 0, 0, 3, 1)
+    state = None if config.bidirectional else (config.lstm_layers, config.hidden)
+    overlap = 0 if state is None else config.frames_needed - config.subsampling
+    sizes = config.input_dim, config.output_dim
+    interface = Interface("ctc", *sizes, state, 0, overlap, 1, config.subsampling)
+    return ExportedCtc(model).eval(), interface

@@ -1,0 +1,46 @@
+"""What a survey found, in words."""
+
+from toolkit.new_corpus.survey import LONG_SECONDS, Survey
+
+
+def describe(found: Survey) -> list[str]:
+    """Return lines on size, splits and what is held out."""
+    splits = ", ".join(
+        f"{split} {hours:.2f} h ({_count(found.speakers[split], 'speaker')})"
+        for split, hours in found.hours.items()
+    )
+    lines = [f"{found.utterances} utterances in {found.corpus.root}", f"splits: {splits}"]
+    if found.held_out:
+        names = " and ".join(found.held_out)
+        if found.corpus.hold_out == "speakers":
+            lines.append(f"held out of train: {names}, by speaker")
+        else:
+            lines.append(
+                f"held out of train: {names}, by utterance, as there are too few speakers or one "
+                "speaks most: expect more errors on speakers that are not in the corpus"
+            )
+    if found.left_out:
+        lines.append(f"not used: {', '.join(found.left_out)}")
+    return lines
+
+
+def cautions(found: Survey) -> list[str]:
+    """Return lines on what may go wrong, with the way out."""
+    lines = [f"caution: {fault}" for fault in found.faults.values()]
+    if found.faults:
+        lines.append("caution: utterances with such faults are left out; stage 3 lists them all")
+    if found.long:
+        lines.append(
+            f"caution: {_count(found.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut long "
+            "recordings at pauses (start and end columns, or segments), or training may not align"
+        )
+    if found.hours["train"] < 0.1:
+        lines.append(
+            f"caution: {60 * found.hours['train']:.1f} minutes to train on are enough to try the "
+            "recipe, not for a recogniser; have half an hour at least"
+        )
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,118 @@
+"""A recipe for a corpus that was never seen before."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.corpus.table import read_table
+from toolkit.lang.language import show_letters, survey_language
+from toolkit.lang.lexicon import Lexicon
+from toolkit.new_corpus.describe import cautions, describe
+from toolkit.new_corpus.scaffold import write_reader, write_recipe
+from toolkit.new_corpus.survey import choose_parts, survey
+from toolkit.new_corpus.templates import Settings
+
+
+@dataclass(frozen=True)
+class Made:
+    """A new corpus."""
+
+    written: tuple[Path, ...]
+    """The files, in the order in which to read them."""
+    remarks: tuple[str, ...] = ()
+    """What was found and chosen, a line each."""
+
+
+def make_empty(
+    root: Path, name: str, lexicon: str | None = None, lm_text: Path | None = None
+) -> Made:
+    """Write a reader to fill in, and its recipe, into the project's folder `root`.
+
+    Args:
+      name: of the corpus; see `check_name`.
+      lexicon: "cmudict" (the default), "graphemes" or a file.
+      lm_text: more text for the language model.
+    """
+    settings = Settings(lexicon=lexicon or "cmudict", lm_text=lm_text)
+    reader = write_reader(root, name)
+    return Made((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
+
+
+def make_from_data(
+    root: Path,
+    name: str,
+    data: Path,
+    reader: str,
+    lexicon: str | None = None,
+    lm_text: Path | None = None,
+) -> Made:
+    """Write the recipe of a corpus that needs no reader of its own into the project's folder.
+
+    Args:
+      root: the project's folder.
+      name: of the corpus; see `check_name`.
+      data: the table, or the Kaldi data directory or folder of such.
+      reader: "table" or "kaldi".
+      lexicon: as in `make_empty`; by default what suits the transcripts.
+      lm_text: more text for the language model.
+
+    Raises:
+      ManifestError, LanguageError: the corpus cannot be used as it is.
+      LexiconError: the lexicon's file is none.
+    """
+    data = data.absolute()
+    parts, left_out = (_tables if reader == "table" else _kaldi_parts)(data)
+    texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
+    found = survey(parts, CorpusConfig(reader, data), left_out)
+    chosen = _choose_lexicon(texts, lexicon)
+    hours = round(found.hours["train"], 2) or 0.01
+    settings = Settings(found.corpus, hours, chosen.lexicon, chosen.alphabet, lm_text)
+    about = [*describe(found), chosen.remark]
+    written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
+    return Made(tuple(written), (*about, *cautions(found)))
+
+
+def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+    return read_table(path), []
+
+
+def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+    """Read the data directories that a recipe needs; name the others."""
+    if (folder / "wav.scp").is_file():
+        return {"train": read_kaldi_dir(folder)}, []
+    names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
+    if not names:
+        raise ManifestError(
+            f"{folder} is no Kaldi data directory (wav.scp, text, utt2spk) and no folder of such"
+        )
+    used = {name for chosen in choose_parts(names).values() for name in chosen}
+    left_out = [name for name in names if name not in used]
+    return {name: read_kaldi_dir(folder / name) for name in sorted(used)}, left_out
+
+
+@dataclass(frozen=True)
+class _Lexicon:
+    lexicon: str
+    alphabet: str
+    remark: str
+
+
+def _choose_lexicon(texts: list[str], lexicon: str | None) -> _Lexicon:
+    own = lexicon not in (None, "cmudict", "graphemes")
+    language = survey_language(texts, Lexicon.read(Path(lexicon)) if own else None)
+    share = f"{language.known_share:.0%} of {language.words} words"
+    if own:
+        remark = f"{share} are in it, the others are guessed"
+    elif lexicon is not None:
+        remark = f"{share} are in the English one"
+    else:
+        lexicon = "cmudict" if language.english else "graphemes"
+        verdict = "taken for English" if language.english else "not taken for English"
+        remark = f"{share} are in the English one: {verdict} (--lexicon decides otherwise)"
+    if lexicon != "cmudict":
+        remark += f"; letters: {show_letters(language.letters)}"
+    return _Lexicon(lexicon, language.alphabet, f"lexicon: {lexicon}; {remark}")

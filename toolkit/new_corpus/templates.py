@@ -1,0 +1,214 @@
+"""The files of a new corpus, as text."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.corpus.config import CheckConfig, CorpusConfig
+
+RUN = '''#!/usr/bin/env python3
+"""The hybrid recogniser on the corpus {name}: the stages of recipes/librispeech/run.py."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from toolkit.stages.bootstrap import use_project_environment
+
+use_project_environment(ROOT)
+
+{imports}
+
+if __name__ == "__main__":
+    recipe.for_corpus(Path(__file__), PROFILES, title=__doc__).main()
+'''
+
+CONFIG = '''"""The settings of the corpus {name}."""
+
+{imports}
+
+HOURS = {hours}
+"""{about_hours}"""
+
+
+def base() -> Config:
+    """Everything that is there."""
+    return sized(
+        HOURS,
+{sections}    )
+
+
+PROFILES = {{"base": base}}
+'''
+
+README = """# {name}
+
+{about}
+
+```sh
+recipes/{name}/run.py --stop-stage 3     # what is wrong with the data: exp/base/check/report.txt
+recipes/{name}/run.py                    # everything; the same command continues
+recipes/{name}/run.py --list             # stages, their state, times and results
+```
+
+`config.py` holds the settings; `--set section.key=value` changes one for a run. Trees, mixtures and
+networks are sized by `HOURS` there (recipes/sizes.py). The stages are those of
+[recipes/librispeech](../librispeech/README.md).
+
+## Results
+
+Copy `exp/base/results.md` here.
+"""
+
+READER = '''"""The corpus {name}: how its folder is laid out."""
+
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.split import assemble
+
+
+def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
+    """Read the corpus in the folder `root`: utterances by split.
+
+    Change the lines up to `pair` to your layout; as they stand they read
+    `<root>/<speaker>/<utterance>.wav` with the words in `<utterance>.txt` beside it. They fill
+
+    - `texts`: (utterance id, transcript), as written: later stages treat case and punctuation.
+    - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
+      file; WAV, FLAC, MP3, OGG, SPHERE, of any rate and number of channels.
+    - `speakers`: utterance id to speaker.
+
+    Ids may be anything without white space, in any order. Leave out nothing: what lacks its text
+    or audio, is broken, too short or there twice is found and listed by stage 3.
+
+    `assemble` holds out "dev" and "test". With parts of your own make a list of cuts of each:
+    assemble({{"train": ..., "dev": ..., "test": ...}}, corpus).
+    """
+    texts, audio, speakers = [], [], {{}}
+    for path in sorted(root.glob("*/*.wav")):
+        id = f"{{path.parent.name}}-{{path.stem}}"
+        speakers[id] = path.parent.name
+        audio.append((id, Audio(str(path.absolute()))))
+        words = path.with_suffix(".txt")
+        if words.is_file():
+            texts.append((id, words.read_text(encoding="utf-8")))
+    if not audio:
+        raise ManifestError(f"no */*.wav under {{root}}: say in local/{name}.py how it is laid out")
+    cuts = pair(texts, audio, lambda id, path: speakers[id], str(root))
+    return assemble({{"train": cuts}}, corpus, hold_out_test=True)
+'''
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the configuration of a new corpus says."""
+
+    corpus: CorpusConfig | None = None
+    """The reader and its settings; None: a reader that is still to be filled in."""
+    hours: float = 1.0
+    """Hours of training speech."""
+    lexicon: str = "cmudict"
+    """"cmudict", with English rules for words; "graphemes" or a file, with rules for letters."""
+    alphabet: str = CheckConfig().alphabet
+    """The letters that words have, unless the lexicon is cmudict."""
+    lm_text: Path | None = None
+    """Text for the language model; None: the training transcripts."""
+
+
+def run_py(name: str) -> str:
+    """Write the text of run.py."""
+    imports = (
+        f"from recipes.{name}.config import PROFILES",
+        "from recipes.librispeech.run import recipe",
+    )
+    return RUN.format(name=name, imports="\n".join(sorted(imports, key=str.lower)))
+
+
+def config_py(name: str, settings: Settings) -> str:
+    """Write the text of config.py."""
+    own_reader = f"CorpusConfig({_quoted(name)}, root=None, dev_speakers=1, test_speakers=1)"
+    sections = {"corpus": own_reader if settings.corpus is None else _corpus(settings.corpus)}
+    modules = {
+        "recipes.librispeech.config": {"Config"},
+        "recipes.sizes": {"sized"},
+        "toolkit.corpus.config": {"CorpusConfig"},
+    }
+    if settings.lexicon != "cmudict":
+        graphemes = settings.lexicon == "graphemes"
+        lexicon = _quoted("graphemes") if graphemes else _path(Path(settings.lexicon))
+        rules = _quoted("letters-upper-1")
+        sections["lang"] = _call("LangConfig", {"lexicon": lexicon, "normaliser": rules})
+        sections["check"] = _call("CheckConfig", {"alphabet": _string(settings.alphabet)})
+        modules["toolkit.corpus.config"].add("CheckConfig")
+        modules.setdefault("toolkit.lang.config", set()).add("LangConfig")
+    if settings.lm_text is not None:
+        sections["lm"] = _call("NgramConfig", {"text": _path(settings.lm_text)})
+        modules.setdefault("toolkit.lang.config", set()).add("NgramConfig")
+    body = "".join(f"{key}={value},\n" for key, value in sections.items())
+    body = "".join(f"        {line}\n" for line in body.splitlines())
+    imports = [
+        f"from {module} import {', '.join(sorted(names))}"
+        for module, names in sorted(modules.items())
+    ]
+    if "Path(" in body:
+        imports = ["from pathlib import Path", "", *imports]
+    about = "Hours of training speech, by which the systems are sized (recipes/sizes.py).\n" + (
+        "Put here what stage 3 tells: hours_train."
+        if settings.corpus is None
+        else "Measured when this file was made; stage 3 tells those of a corpus that has grown."
+    )
+    return CONFIG.format(
+        name=name,
+        imports="\n".join(imports),
+        hours=f"{settings.hours:g}",
+        about_hours=about,
+        sections=body,
+    )
+
+
+def _corpus(corpus: CorpusConfig) -> str:
+    default = CorpusConfig(corpus.name)
+    changed = {
+        field: value for field, value in vars(corpus).items() if value != getattr(default, field)
+    }
+    words = {"": _quoted(corpus.name)}
+    for field, value in changed.items():
+        words[field] = _path(value) if isinstance(value, Path) else _literal(value)
+    return _call("CorpusConfig", words)
+
+
+def _call(name: str, arguments: dict[str, str]) -> str:
+    """Write a call as the formatter does: on one line if it fits, else an argument per line."""
+    words = [f"{key}={value}" if key else value for key, value in arguments.items()]
+    line = f"{name}({', '.join(words)})"
+    if len(line) <= 80 and "\n" not in line:
+        return line
+    inner = "".join(f"{word},\n" for word in words)
+    return f"{name}(\n" + "".join(f"    {line}\n" for line in inner.splitlines()) + ")"
+
+
+def _string(text: str) -> str:
+    """Write a string, on several lines where it is long."""
+    if len(text) <= 70:
+        return _quoted(text)
+    pieces = [text[i : i + 70] for i in range(0, len(text), 70)]
+    return "(\n" + "".join(f"    {_quoted(piece)}\n" for piece in pieces) + ")"
+
+
+def _literal(value: object) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _path(path: Path) -> str:
+    return f"Path({_quoted(str(path.absolute()))})"
+
+
+def _quoted(text: str) -> str:
+    """Write a string between double quotation marks."""
+    return json.dumps(text, ensure_ascii=False)

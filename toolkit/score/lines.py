@@ -1,0 +1,48 @@
+"""The lines of a transcript file, with errors that name file and line."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+
+
+class TranscriptError(ToolkitError):
+    """A transcript file that cannot be read."""
+
+
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """Read a file in UTF-8, gzipped where its name ends in .gz; numbers count from 1.
+
+    Lines end in a newline alone, as for Kaldi: other characters that Unicode calls line ends are
+    part of a line.
+
+    Raises:
+      TranscriptError: unreadable file, bytes that are not UTF-8, a zero byte.
+    """
+    raw = content(path)
+    numbered = []
+    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else [], start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise TranscriptError(
+                f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8: "
+                "convert the file, for instance with iconv"
+            ) from error
+        if "\0" in text:
+            raise TranscriptError(f"{path}:{number}: a zero byte: this is not a transcript file")
+        numbered.append((number, text.removesuffix("\r")))
+    return numbered
+
+
+def content(path: Path) -> bytes:
+    """Read a file's bytes, gzipped where its name ends in .gz."""
+    try:
+        raw = Path(path).read_bytes()
+        return gzip.decompress(raw) if Path(path).suffix == ".gz" else raw
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise TranscriptError(f"{path}: cannot read it: {why}") from error
+    except (EOFError, zlib.error) as error:
+        raise TranscriptError(f"{path}: damaged gzip file: {error}") from error

@@ -1,0 +1,140 @@
+"""NIST's files in one place: trn, STM and CTM, written and read.
+
+trn is read by `toolkit.score.read.read_transcripts`, CTM is `toolkit.align.ctm`'s.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
+from toolkit.errors import ToolkitError
+from toolkit.score.lines import TranscriptError, numbered_lines
+from toolkit.stages.files import write_atomically
+
+__all__ = [
+    "CtmEntry", "CtmError", "StmError", "StmSegment", "read_ctm", "read_stm", "write_ctm",
+    "write_stm", "write_trn",
+]  # fmt: skip
+
+IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
+"""A segment with this for its text is not scored, nor what is recognised in it."""
+
+
+class StmError(ToolkitError):
+    """An STM file that cannot be read, or a segment that cannot be written."""
+
+
+@dataclass(frozen=True)
+class StmSegment:
+    """One line of an STM file: what was said in a stretch of a recording."""
+
+    recording: str
+    """Name of the recording."""
+    channel: str
+    """1, 2, ... or A, B, ..."""
+    speaker: str
+    """Who spoke."""
+    start: float
+    """Seconds from the beginning of the recording."""
+    end: float
+    """Likewise."""
+    text: str
+    """Words parted by single spaces; may be empty."""
+    label: str = ""
+    """Of a condition, such as `<o,f0,male>`; empty for none."""
+
+
+def read_stm(path: Path) -> list[StmSegment]:
+    """Read an STM file in UTF-8 in its order; blank lines and `;;` comments are skipped.
+
+    A line is `recording channel speaker start end [<label>] [text]`; as sclite does, a sixth field
+    that begins with `<` is taken for a label.
+
+    Raises:
+      StmError: names the file and line, also of alternatives (`{ A / B }`), which are not
+        supported.
+    """
+    try:
+        lines = numbered_lines(path)
+    except TranscriptError as error:
+        raise StmError(str(error)) from error
+    return [
+        _segment(f"{path}:{number}", line)
+        for number, line in lines
+        if line.strip() and not line.startswith(";;")
+    ]
+
+
+def _segment(place: str, line: str) -> StmSegment:
+    fields = line.split()
+    if len(fields) < 5:
+        raise StmError(
+            f"{place}: {len(fields)} fields; an STM line is: recording channel speaker start end "
+            "[<label>] text"
+        )
+    start, end = (_seconds(place, text) for text in fields[3:5])
+    if end < start:
+        raise StmError(f"{place}: the segment ends at {fields[4]}, before it starts at {fields[3]}")
+    words = fields[5:]
+    label = words.pop(0) if words and words[0].startswith("<") else ""
+    if "{" in words or "}" in words:
+        raise StmError(
+            f"{place}: alternatives in braces are not supported: keep one, or score with sclite"
+        )
+    return StmSegment(fields[0], fields[1], fields[2], start, end, " ".join(words), label)
+
+
+def _seconds(place: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise StmError(f"{place}: {text!r} is not a number of seconds")
+    return seconds
+
+
+def write_stm(segments: Iterable[StmSegment], path: Path) -> None:
+    """Write segments atomically, sorted by recording, channel and start; times in milliseconds.
+
+    Raises:
+      StmError: a field that is empty or has white space, a time that is negative or not finite.
+    """
+    ordered = sorted(segments, key=lambda s: (s.recording, s.channel, s.start))
+    write_atomically(Path(path), "".join(_stm_line(segment) for segment in ordered))
+
+
+def _stm_line(segment: StmSegment) -> str:
+    names = (segment.recording, segment.channel, segment.speaker)
+    if any(len(name.split()) != 1 or name != name.strip() for name in names):
+        raise StmError(f"{segment}: a name is empty or has white space")
+    if segment.recording.startswith(";;"):
+        raise StmError(f"{segment}: the line would be a comment: rename the recording")
+    if not 0 <= segment.start <= segment.end < math.inf:
+        raise StmError(f"{segment}: times must be finite, not negative and in order")
+    if segment.label and (segment.label[0] != "<" or len(segment.label.split()) != 1):
+        raise StmError(f"{segment}: a label is one word in angle brackets")
+    label = segment.label or ("<o>" if segment.text.startswith("<") else "")
+    fields = [*names, f"{segment.start:.3f}", f"{segment.end:.3f}", label, *segment.text.split()]
+    return " ".join(field for field in fields if field) + "\n"
+
+
+def write_trn(texts: Mapping[str, str], path: Path) -> None:
+    """Write `word word ... (utterance-id)` lines atomically, in the mapping's order.
+
+    Raises:
+      TranscriptError: an id that is empty or has white space or parentheses, or a text that would
+        be a comment (`;;`).
+    """
+    for utterance, text in texts.items():
+        if text.lstrip().startswith(";;"):
+            raise TranscriptError(f"{utterance!r}: a trn line cannot begin with ;;")
+        if len(utterance.split()) != 1 or set(utterance) & set("() \t"):
+            raise TranscriptError(
+                f"{utterance!r} cannot be the id of a trn line: rename the utterance without "
+                "white space and parentheses"
+            )
+    lines = (f"{' '.join([*text.split(), f'({id})'])}\n" for id, text in texts.items())
+    write_atomically(Path(path), "".join(lines))

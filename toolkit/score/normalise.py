@@ -1,0 +1,199 @@
+"""What is done to the texts of both sides before they are compared, under a name to print."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.text import QUOTES, Normaliser, TextError, read_lines
+from toolkit.stages.reading import shown
+
+Rules = Literal["none", "case", "basic", "english"]
+RULES: tuple[Rules, ...] = get_args(Rules)
+
+_INNER_APOSTROPHE = re.compile(r"(?<=[^\W_])'(?=[^\W_])")
+_APOSTROPHE = "\0"
+_MAPPING = re.compile(r"(.+?)\s*=>\s*(.*)")
+_CONTEXT = re.compile(r"\s*/\s*\[\s*\]\s*__\s*\[\s*\]\s*$")
+
+
+class NormaliseError(ToolkitError):
+    """A file of words to map that cannot be read."""
+
+
+class TextNormaliser:
+    """Normalises a text: drops words, applies rules, then maps words.
+
+    The rules are
+
+    - none: words are compared as they are, as Kaldi's compute-wer does;
+    - case: in lower case, as sclite does without `-s`;
+    - basic: in lower case, without punctuation and symbols except apostrophes inside words, in
+      Unicode's compatibility form; for any language;
+    - english: those of the toolkit's own lexicon and language models (see
+      `toolkit.lang.text.Normaliser`): A to Z and the apostrophe, hyphens part words; what is none
+      of these, digits among them, is removed and counted.
+
+    Args:
+      rules: one of `RULES`.
+      drop: words to take out before anything else, in whatever case, such as `<UNK>` and
+        `[noise]`; Kaldi's recipes do this with a `wer_output_filter`.
+      mapping: a file of words to write as others, see `WordMap`.
+    """
+
+    def __init__(
+        self, rules: Rules = "none", drop: Sequence[str] = (), mapping: Path | None = None
+    ) -> None:
+        if rules not in RULES:
+            raise ValueError(f"rules must be one of {', '.join(RULES)}, not {rules!r}")
+        self._rules = rules
+        self._english = Normaliser()
+        self._drop = frozenset(word.casefold() for word in drop)
+        self._map = WordMap.read(mapping, self._apply) if mapping is not None else None
+        self.name = self._named(drop)
+        """Says all that is done, to stand beside the error rate."""
+
+    def _named(self, drop: Sequence[str]) -> str:
+        versions = {"none": "none", "case": "case-1", "basic": "basic-1"}
+        name = versions.get(self._rules, self._english.id)
+        if drop:
+            name += f" without {' '.join(sorted(set(drop)))}"
+        return f"{name} mapped by {self._map.name}" if self._map else name
+
+    def __call__(self, text: str) -> str:
+        """Return `text` normalised, its words parted by single spaces."""
+        words = text.split()
+        if self._drop:
+            words = [word for word in words if word.casefold() not in self._drop]
+        text = self._apply(" ".join(words))
+        return self._map(text) if self._map else text
+
+    def _apply(self, text: str) -> str:
+        if self._rules == "none":
+            return text
+        if self._rules == "case":
+            return text.lower()
+        return self._english(text) if self._rules == "english" else basic(text)
+
+    def remarks(self) -> list[str]:
+        """Return what a reader should know of what was removed."""
+        removed = self._english.removed
+        if not removed:
+            return []
+        most = ", ".join(repr(c) for c, _ in removed.most_common(5))
+        return [
+            f"the rules {self._english.id} removed {sum(removed.values())} characters that are "
+            f"neither letters of English nor punctuation, such as {most}: words in digits, for "
+            "instance, are not compared"
+        ]
+
+
+def basic(text: str) -> str:
+    """Apply the rules `basic` of `TextNormaliser`."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text.translate(QUOTES))
+        text = unicodedata.normalize("NFKC", text.lower())
+    text = _INNER_APOSTROPHE.sub(_APOSTROPHE, text.lower().replace(_APOSTROPHE, " "))
+    text = "".join(c if _kept(c) else " " for c in text).replace(_APOSTROPHE, "'")
+    return " ".join(text.split())
+
+
+def _kept(character: str) -> bool:
+    """Letters, marks and numbers; all else parts words."""
+    return character.isalnum() or character == _APOSTROPHE or _is_mark(character)
+
+
+def _is_mark(character: str) -> bool:
+    return not character.isascii() and unicodedata.category(character)[0] == "M"
+
+
+class WordMap:
+    """Words to write as others, where they stand as whole words.
+
+    At each place the longest entry that fits is taken, once: what it gives is not looked up again.
+    (NIST's rfilter1 applies the rules of its GLM file one after the other.)
+    """
+
+    def __init__(self, entries: dict[tuple[str, ...], tuple[str, ...]], name: str) -> None:
+        self.name = name
+        self._entries = entries
+        self._lengths: dict[str, list[int]] = {}
+        """By first word, longest first."""
+        for words in sorted(entries, key=lambda words: (-len(words), words)):
+            lengths = self._lengths.setdefault(words[0], [])
+            if len(words) not in lengths:
+                lengths.append(len(words))
+
+    @classmethod
+    def read(cls, path: Path, apply: Callable[[str], str] = str) -> "WordMap":
+        """Read lines of `FROM WORDS => TO WORDS`; nothing on the right removes the words.
+
+        NIST's GLM lines `[FROM] => [TO] / [ ] __ [ ]` are understood, `;;` begins a comment and
+        lines beginning with `*` are passed over. Alternatives (`{ A / B }`) and other contexts are
+        not.
+
+        Args:
+          path: the file.
+          apply: the rules that both sides of an entry are put through.
+
+        Raises:
+          NormaliseError: names the file and line.
+        """
+        entries: dict[tuple[str, ...], tuple[str, ...]] = {}
+        digest = hashlib.sha256()
+        try:
+            for number, line in read_lines(path):
+                digest.update(line.encode() + b"\n")
+                line = line.split(";;")[0].strip()
+                if line and not line.startswith("*"):
+                    _add(entries, line, apply, f"{path}:{number}")
+        except TextError as error:
+            raise NormaliseError(str(error)) from error
+        return cls(entries, f"{Path(path).name} (sha256 {digest.hexdigest()[:8]})")
+
+    def __call__(self, text: str) -> str:
+        """Return `text` with its words mapped."""
+        words = text.split()
+        if not any(word in self._lengths for word in words):
+            return text
+        found: list[str] = []
+        at = 0
+        while at < len(words):
+            for length in self._lengths.get(words[at], ()):
+                taken = tuple(words[at : at + length])
+                if taken in self._entries:
+                    found += self._entries[taken]
+                    at += length
+                    break
+            else:
+                found.append(words[at])
+                at += 1
+        return " ".join(found)
+
+
+def _add(
+    entries: dict[tuple[str, ...], tuple[str, ...]],
+    line: str,
+    apply: Callable[[str], str],
+    place: str,
+) -> None:
+    """Add the entry of a line."""
+    match = _MAPPING.fullmatch(_CONTEXT.sub("", line))
+    if match is None:
+        raise NormaliseError(f"{place}: expected `FROM WORDS => TO WORDS`, found {shown(line)}")
+    sides = [side.strip() for side in match.groups()]
+    sides = [s[1:-1] if s.startswith("[") and s.endswith("]") else s for s in sides]
+    if set("".join(sides)) & set("{}[]/"):
+        raise NormaliseError(
+            f"{place}: {shown(line)}: alternatives and contexts are not supported; give one line "
+            "of plain words for each"
+        )
+    left, right = (tuple(apply(side).split()) for side in sides)
+    if not left:
+        raise NormaliseError(f"{place}: the rules leave nothing of the left side of {shown(line)}")
+    if entries.get(left, right) != right:
+        raise NormaliseError(f"{place}: {' '.join(left)!r} is mapped to something else above")
+    entries[left] = right

@@ -1,0 +1,89 @@
+"""Transcripts in JSON: manifests of cuts, and records with an id and a text."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from toolkit.score.lines import TranscriptError, content, numbered_lines
+
+_IDS = ("id", "utterance", "audio", "path", "file")
+"""Where a record has its id; of the last three, the file's name without folder and ending."""
+_FILES = _IDS[2:]
+
+
+def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Read transcripts, and speakers where they are named.
+
+    - `.jsonl`: a record per line: a cut of lhotse (the texts of its supervisions, one after the
+      other), or a mapping with `id` (or `utterance`, or the path of a file under `audio`, `path`
+      or `file`), `text`, and perhaps `speaker`.
+    - any other: a list of such records, or a mapping from ids to texts or records.
+
+    Args:
+      path: gzipped where its name ends in .gz.
+
+    Returns:
+      Text by id, and speaker by id.
+
+    Raises:
+      TranscriptError: names the file and the line or record.
+    """
+    texts: dict[str, str] = {}
+    speakers: dict[str, str] = {}
+    for place, id, text, speaker in _records(path):
+        if id in texts:
+            raise TranscriptError(f"{place}: the id {id!r} occurs a second time")
+        texts[id] = " ".join(text.split())
+        if speaker is not None:
+            speakers[id] = speaker
+    return texts, speakers
+
+
+def _records(path: Path) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield (place in the file, id, text, speaker) of each record."""
+    if Path(path).name.removesuffix(".gz").endswith(".jsonl"):
+        for number, line in numbered_lines(path):
+            if line.strip():
+                place = f"{path}:{number}"
+                yield place, *_record(place, _parsed(place, line))
+        return
+    parsed = _parsed(str(path), content(path))
+    if isinstance(parsed, dict):
+        for id, value in parsed.items():
+            place = f"{path}: {id!r}"
+            record = {"id": id, "text": value} if isinstance(value, str) else value
+            record = {"id": id, **record} if isinstance(record, dict) else record
+            yield place, *_record(place, record)
+    elif isinstance(parsed, list):
+        for number, value in enumerate(parsed, 1):
+            place = f"{path}: record {number}"
+            yield place, *_record(place, value)
+    else:
+        raise TranscriptError(f"{path}: neither a list of records nor a mapping of ids to texts")
+
+
+def _parsed(place: str, text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TranscriptError(f"{place}: not JSON: {error}") from error
+
+
+def _record(place: str, record: Any) -> tuple[str, str, str | None]:
+    """Take id, text and speaker from a record."""
+    if not isinstance(record, dict):
+        raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
+    key = next((key for key in _IDS if isinstance(record.get(key), str)), None)
+    if key is None:
+        raise TranscriptError(f"{place}: the record has no `id`")
+    id = Path(record[key]).stem if key in _FILES else record[key]
+    parts = record.get("supervisions", [record])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise TranscriptError(f"{place}: {id!r}: its supervisions are no list of records")
+    texts = [part.get("text") for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise TranscriptError(f"{place}: {id!r} has no `text`")
+    names = {part.get("speaker") for part in parts} - {None}
+    speaker = names.pop() if len(names) == 1 else None
+    return id, " ".join(texts), speaker if isinstance(speaker, str) else None

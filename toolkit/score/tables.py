@@ -1,0 +1,170 @@
+"""Tables by speaker and by utterance, and the folder of all that is known of a score."""
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit import __version__
+from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
+from toolkit.score.nist import write_trn
+from toolkit.score.report import write_report
+from toolkit.score.utterance import UtteranceScore
+from toolkit.score.wer import Score
+from toolkit.stages.files import open_atomically, write_atomically
+
+_PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
+_LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
+
+
+def speaker_lines(score: Score) -> Iterator[str]:
+    """Yield sclite's table by speaker (`-o sum`), without its frame: counts, then percentages.
+
+    Rates are in percent of the reference words, `s.err` of the sentences. Below are the sums, and,
+    as in sclite, mean, standard deviation and median of the speakers' rates, each speaker weighing
+    the same.
+    """
+    speakers = score.by_speaker()
+    width = max([7, *map(len, speakers)])
+    unit = "words" if score.unit == "word" else "chars"
+    counts = "".join(f"{name:>7}" for name in ("#corr", "#sub", "#del", "#ins", "#err"))
+    rates = "".join(f"{'%' + name:>7}" for name in _PERCENT)
+    yield f"{'speaker':<{width}}  sentences  {unit:>6}{counts}{rates}"
+    rows = []
+    for name, part in [*speakers.items(), ("Sum/Avg", score)]:
+        errors = (part.correct, part.substitutions, part.deletions, part.insertions, part.errors)
+        rows.append(_rates(part))
+        yield (
+            f"{name:<{width}}  {len(part.utterances):9d}  {part.ref_units:6d}"
+            + "".join(f"{count:7d}" for count in errors)
+            + "".join(f"{rate:7.1f}" for rate in rows[-1])
+        )
+    rows.pop()
+    for name, average in (
+        ("Mean", statistics.mean),
+        ("S.D.", _deviation),
+        ("Median", statistics.median),
+    ):
+        if rows:
+            columns = "".join(f"{average(column):7.1f}" for column in zip(*rows, strict=True))
+            yield f"{name:<{width}}  {'':9}  {'':6}{'':35}{columns}"
+
+
+def _rates(score: Score) -> tuple[float, ...]:
+    """%corr, sub, del, ins, err of a speaker's words and s.err; those of no word are 0."""
+    words = score.ref_units
+    errors = (score.correct, score.substitutions, score.deletions, score.insertions, score.errors)
+    rates = [100.0 * count / words if words else 0.0 for count in errors]
+    return (*rates, 100.0 * score.wrong_utterances / len(score.utterances))
+
+
+def _deviation(values: tuple[float, ...]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def kaldi_speaker_lines(score: Score) -> Iterator[str]:
+    """Yield Kaldi's table by speaker (`wer_details/per_spk`): counts (raw), and percent (sys)."""
+    speakers = score.by_speaker()
+    width = max([15, *map(len, speakers)])
+    names = ("#SENT", "#WORD", "Corr", "Sub", "Ins", "Del", "Err", "S.Err")
+    yield f"{'SPEAKER':<{width}} id  " + "".join(f" {name:>10}" for name in names)
+    for name, part in [*speakers.items(), ("SUM", score)]:
+        sizes = (len(part.utterances), part.ref_units)
+        errors = (part.correct, part.substitutions, part.insertions, part.deletions, part.errors)
+        raw = (*sizes, *errors, part.wrong_utterances)
+        yield f"{name:<{width}} raw" + "".join(f" {count:10d}" for count in raw)
+        if part.ref_units:
+            rates = [100 * count / part.ref_units for count in errors]
+            rates.append(100 * part.wrong_utterances / sizes[0])
+            counts = "".join(f" {count:10d}" for count in sizes)
+            yield f"{name:<{width}} sys{counts}" + "".join(f" {rate:10.2f}" for rate in rates)
+
+
+def utterance_lines(score: Score) -> Iterator[str]:
+    """Yield tab-separated values by utterance, under a line of names; `-` for unknown speakers."""
+    unit = "words" if score.unit == "word" else "chars"
+    yield "\t".join(
+        ("utterance", "speaker", unit, "correct", "sub", "del", "ins", "errors", "percent", "note")
+    )
+    for u in score.utterances:
+        percent = f"{100 * u.errors / u.ref_units:.2f}" if u.ref_units else "-"
+        counts = (u.ref_units, u.correct, u.substitutions, u.deletions, u.insertions, u.errors)
+        note = "no hypothesis" if u.missing else ""
+        yield "\t".join((u.id, u.speaker or "-", *map(str, counts), percent, note))
+
+
+def kaldi_lines(utterance: UtteranceScore) -> Iterator[str]:
+    """Yield the four lines of an utterance in Kaldi's `wer_details/per_utt`.
+
+    `ref` and `hyp` with `***` where one has nothing, `op` with C, S, D and I, and `#csid` with
+    their numbers.
+    """
+    columns = [
+        (ref or "***", hyp or "***", _LETTER[step])
+        for (ref, hyp), step in zip(utterance.pairs, utterance.steps, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    for row, name in enumerate(("ref", "hyp", "op")):
+        cells = [_centred(c[row], width) for c, width in zip(columns, widths, strict=True)]
+        yield f"{utterance.id} {name:<3}  {'  '.join(cells)}"
+    u = utterance
+    yield f"{u.id} #csid {u.correct} {u.substitutions} {u.insertions} {u.deletions}"
+
+
+def _centred(text: str, width: int) -> str:
+    right = (width - len(text)) // 2
+    return f"{text + ' ' * right:>{width}}"
+
+
+def method_line(score: Score) -> str:
+    """Say how texts were normalised and aligned."""
+    return f"Normaliser: {score.normaliser}; alignment weights: {score.weights}"
+
+
+def write_folder(score: Score, folder: Path) -> None:
+    """Write everything about a score.
+
+    `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv`, `report.txt`
+    (confusions and alignments), `ref.trn` and `hyp.trn`, the texts as they were compared, for
+    sclite; if speakers are known `per_speaker.txt`; of words also Kaldi's `per_utt` and `per_spk`.
+    """
+    folder = Path(folder)
+    summary = f"{score.summary(interval=True)}\n{method_line(score)}\n"
+    write_atomically(folder / "wer.txt", summary)
+    write_atomically(folder / "score.json", json.dumps(numbers(score), indent=1) + "\n")
+    tables = {"per_utterance.tsv": utterance_lines(score)}
+    if score.unit == "word":
+        tables["per_utt"] = (line for u in score.utterances for line in kaldi_lines(u))
+    if score.by_speaker():
+        tables["per_speaker.txt"] = speaker_lines(score)
+        tables["per_spk"] = kaldi_speaker_lines(score)
+    for name, lines in tables.items():
+        with open_atomically(folder / name) as file:
+            file.writelines(f"{line}\n" for line in lines)
+    write_report(score, folder / "report.txt")
+    write_trn({u.id: u.ref_text for u in score.utterances}, folder / "ref.trn")
+    write_trn({u.id: u.hyp_text for u in score.utterances}, folder / "hyp.trn")
+
+
+def numbers(score: Score) -> dict[str, object]:
+    """Give the numbers of a score as plain data for `json.dumps`."""
+    interval = score.interval
+    return {
+        "unit": score.unit,
+        "percent": score.percent,
+        "interval": [interval.low, interval.high] if interval else None,
+        "resampled": score.resampled,
+        "errors": score.errors,
+        "insertions": score.insertions,
+        "deletions": score.deletions,
+        "substitutions": score.substitutions,
+        "correct": score.correct,
+        "reference_units": score.ref_units,
+        "utterances": len(score.utterances),
+        "wrong_utterances": score.wrong_utterances,
+        "missing": list(score.missing),
+        "extra": list(score.extra),
+        "normaliser": score.normaliser,
+        "weights": score.weights,
+        "toolkit": __version__,
+    }

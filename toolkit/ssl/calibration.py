@@ -1,0 +1,170 @@
+"""Whether a teacher's posteriors are what they say: the confidence of its targets (C10).
+
+The student learns from posteriors instead of transcripts with confidences, which is sound as far
+as the posteriors are calibrated: of the frames whose best senone has probability p, a share p must
+be right.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from toolkit.features.lfr import centre
+from toolkit.features.store import FeatureStore
+from toolkit.ssl.figures import reliability_figure
+from toolkit.ssl.judged import Judge, logits_of, sampled
+from toolkit.ssl.targets import TargetError
+from toolkit.stages.files import write_atomically
+from toolkit.train.corpus import Alignments
+
+BINS = 15
+"""Of equal width (Guo et al. 2017: 15)."""
+TEMPERATURES = tuple(2 ** (step / 12) for step in range(-24, 25))
+"""Tried on the logits: 1/4 to 4, 6 % apart, 1 among them."""
+
+
+@dataclass(frozen=True)
+class CalibrationConfig:
+    """On how much calibration is measured."""
+
+    utterances: int = 500
+    """At most so many, drawn by a checksum of their ids."""
+
+    def __post_init__(self) -> None:
+        if self.utterances < 1:
+            raise ValueError("utterances must be 1 or more")
+
+
+class Reliability:
+    """Frames by the probability of their best senone."""
+
+    def __init__(self) -> None:
+        self.frames = np.zeros(BINS, dtype=np.int64)
+        """[BINS]."""
+        self.confidence = np.zeros(BINS)
+        """[BINS]: sum of the probabilities."""
+        self.right = np.zeros(BINS)
+        """[BINS]: how many of the best senones are right."""
+
+    def add(self, confidence: np.ndarray, right: np.ndarray) -> None:
+        """Count frames: [T] probability of the best senone, [T] whether it is the right one."""
+        place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+        self.frames += np.bincount(place, minlength=BINS)
+        self.confidence += np.bincount(place, confidence, minlength=BINS)
+        self.right += np.bincount(place, right, minlength=BINS)
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error (ECE), 0 to 1."""
+        return float(np.abs(self.confidence - self.right).sum() / self.frames.sum())
+
+    def rows(self) -> list[tuple[int, float, float]]:
+        """Give (frames, mean confidence, share right) of every bin."""
+        number = np.maximum(self.frames, 1)
+        columns = self.frames, self.confidence / number, self.right / number
+        return [(int(n), float(c), float(r)) for n, c, r in zip(*columns, strict=True)]
+
+
+class TemperatureSums:
+    """The negative log-likelihood and the reliability of logits at each of the temperatures."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.right = 0
+        self.loss = np.zeros(len(TEMPERATURES))
+        """Sums over the frames."""
+        self.reliability = [Reliability() for _ in TEMPERATURES]
+
+    def add(self, logits: Tensor, targets: Tensor) -> None:
+        """Take frames in: logits [T, C] and the right senones [T]."""
+        logits = logits.double()
+        highest, best = logits.max(dim=-1)
+        right = (best == targets).cpu().numpy()
+        wanted = logits.gather(1, targets[:, None])[:, 0]
+        self.frames += len(targets)
+        self.right += int(right.sum())
+        for number, temperature in enumerate(TEMPERATURES):
+            log_sum = (logits / temperature).logsumexp(dim=-1)
+            self.loss[number] += float((log_sum - wanted / temperature).sum())
+            confidence = (highest / temperature - log_sum).exp().cpu().numpy()
+            self.reliability[number].add(confidence, right)
+
+    def summary(self) -> dict[str, float]:
+        """Give the figures at temperature 1 and at the one with the highest likelihood."""
+        one, best = TEMPERATURES.index(1.0), int(self.loss.argmin())
+        return {
+            "frames": self.frames,
+            "frame_accuracy": self.right / self.frames,
+            "ece": self.reliability[one].error,
+            "nll": float(self.loss[one]) / self.frames,
+            "temperature": TEMPERATURES[best],
+            "ece_at_temperature": self.reliability[best].error,
+            "nll_at_temperature": float(self.loss[best]) / self.frames,
+        }
+
+
+def measure_calibration(
+    teacher: Judge,
+    features: Path,
+    alignments: Alignments,
+    config: CalibrationConfig,
+    out: Path,
+) -> dict[str, float]:
+    """Compare a teacher's posteriors with the alignment of data that it was not trained on.
+
+    Args:
+      teacher: the model.
+      features: a feature store of held-out data.
+      alignments: right senones of their raw frames; utterances without any are left out.
+      config: on how much.
+      out: gets `calibration.json` (the summary, and the bins at temperature 1) and
+        `reliability.png`.
+
+    Returns:
+      `frames`, `frame_accuracy`, `ece` (expected calibration error) and `nll` (per frame, natural
+      logarithm); `temperature`, by which the logits have to be divided for the least `nll`, to 6 %,
+      and both figures with it.
+
+    Raises:
+      TargetError: nothing is aligned, or targets are not the teacher's.
+    """
+    store, aligned = FeatureStore(features), set(alignments.ids)
+    usable = [name for name in store.ids if name in aligned and store.num_frames(name)]
+    names = sampled(usable, config.utterances)
+    sums = TemperatureSums()
+    judged = logits_of([teacher.load()], store, names)
+    for name, (logits,) in tqdm(judged, "posteriors", len(names), disable=None):
+        sums.add(logits, _targets(name, alignments, store.num_frames(name), logits.shape[1]))
+    if not sums.frames:
+        raise TargetError(
+            f"no utterance of {features} is aligned: there is nothing to compare with"
+        )
+    summary = sums.summary()
+    one = sums.reliability[TEMPERATURES.index(1.0)]
+    best = sums.reliability[TEMPERATURES.index(summary["temperature"])]
+    shown = {"As it is": one, f"Temperature {summary['temperature']:.2f}": best}
+    plain = {**summary, "bins": one.rows()}
+    write_atomically(out / "calibration.json", json.dumps(plain, indent=1) + "\n")
+    figure = reliability_figure(
+        {title: found.rows() for title, found in shown.items()},
+        {title: found.error for title, found in shown.items()},
+    )
+    write_atomically(out / "reliability.png", figure)
+    return summary
+
+
+def _targets(name: str, alignments: Alignments, frames: int, senones: int) -> Tensor:
+    """The right senones of the low-rate frames at offset 0."""
+    targets = torch.as_tensor(alignments.load(name)).long()
+    if len(targets) != frames:
+        raise TargetError(f"{name}: alignment of {len(targets)} frames, features of {frames}")
+    if int(targets.max()) >= senones:
+        raise TargetError(
+            f"{name}: its alignment has senone {int(targets.max())} of a teacher with {senones}"
+        )
+    return targets[centre(frames)]

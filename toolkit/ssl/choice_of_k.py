@@ -1,0 +1,243 @@
+"""How many of a teacher's logits to store: what is lost and what it costs, against k (C11)."""
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from lhotse.array import Array
+from torch import Tensor, nn
+from torch.nn import functional
+from tqdm import tqdm
+
+from toolkit.features.store import FeatureStore
+from toolkit.features.tars import TarWriter
+from toolkit.ssl.figures import choice_of_k_figure
+from toolkit.ssl.judged import Judge, logits_of, sampled
+from toolkit.ssl.targets import KBest, TargetError, k_best
+from toolkit.stages.files import write_atomically
+from toolkit.train.distillation import distillation_losses
+from toolkit.train.schedule import exponential_rate
+
+TOLERANCE = 0.01
+"""Relative change of the student's loss that is too small to matter."""
+MEASURED = 3
+"""Every third utterance is not learnt from: the student's loss is measured on it."""
+STEPS, FRAMES_PER_STEP = 300, 1024
+RATES = 2e-2, 2e-4
+"""Of Adam, first and last. A layer of 256 x 242 takes two seconds; with twice the steps its loss
+was 0.6 % lower, and that with k = 20 was higher than with all by 1.1 % instead of 1.0 %."""
+STEPS_BETWEEN_MEASUREMENTS = 20
+
+
+@dataclass(frozen=True)
+class ChoiceConfig:
+    """What is tried, and on how much."""
+
+    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50)
+    """Numbers of logits; that of all senones is tried too."""
+    utterances: int = 100
+    """So many are used, drawn by a checksum of their ids. Their logits are kept in memory, and
+    targets of all senones on disk for a while: 1.5 GB each per hour of 3,183 senones."""
+
+    def __post_init__(self) -> None:
+        if not self.ks or min(self.ks) < 1:
+            raise ValueError("ks must be numbers of 1 or more")
+        if self.utterances < 2:
+            raise ValueError("utterances must be 2 or more")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a k means; errors and losses are means over the frames."""
+
+    k: int
+    bytes_per_hour: float
+    """Of audio: size of the file that holds the targets."""
+    tail_mass: float
+    """Probability of the senones that are not stored."""
+    reconstruction_error: float
+    """Total variation between the rebuilt posteriors and the teacher's, 0 to 1: half of the sum of
+    the absolute differences."""
+    student_loss: float
+    """Cross entropy between the teacher's full posteriors and those of a student that has learnt
+    from the k logits, on other utterances, at the step where it is least. The student's output
+    layer is what learns; its other layers are given. (The cross entropy with the rebuilt posteriors
+    themselves, which training reports, does not compare between different k: they are sharper the
+    smaller k is.)"""
+    loss_change: float
+    """Of that, relative to learning from full posteriors."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What the models say of one utterance."""
+
+    name: str
+    logits: Tensor
+    """[T, C], the teacher's."""
+    hidden: Tensor
+    """[T, H]: what the student's output layer is given."""
+
+
+def choose_k(
+    teacher: Judge, student: Judge, features: Path, config: ChoiceConfig, out: Path
+) -> list[Row]:
+    """Measure what storing the k best logits means, for several k.
+
+    Args:
+      teacher: whose targets are to be stored.
+      student: any model of the kind that is to learn from them, such as the labelled data's.
+      features: a feature store of audio that neither was trained on, best unlabelled.
+      config: what is tried.
+      out: gets `choice_of_k.json`, `choice_of_k.tsv` and `choice_of_k.png`.
+
+    Returns:
+      A row for each k, from the smallest to that of all senones.
+
+    Raises:
+      TargetError: there are too few utterances.
+    """
+    store = FeatureStore(features)
+    names = sampled([name for name in store.ids if store.num_frames(name)], config.utterances)
+    if len(names) < 2:
+        raise TargetError(f"{features} has {len(names)} utterances with frames, needs to have 2")
+    hours = sum(store.cut(name).duration for name in names) / 3600
+    found = _hear(teacher, student, store, names)
+    measured = set(names[::MEASURED])
+    learnt = [one for one in found if one.name not in measured]
+    held = [one for one in found if one.name in measured]
+    senones = found[0].logits.shape[1]
+    ks = sorted({min(k, senones) for k in (*config.ks, senones)})
+    every = torch.arange(senones)
+    full = [(every.expand_as(one.logits), one.logits) for one in learnt]
+    reference = _student_loss(learnt, full, held)
+    rows = []
+    for k in tqdm(ks, "k", disable=None):
+        stored, size = _store(found, k)
+        tail, error = _lost(found, stored)
+        kept = [_tensors(stored[one.name]) for one in learnt]
+        loss = _student_loss(learnt, kept, held)
+        rows.append(Row(k, size / hours, tail, error, loss, loss / reference - 1))
+    _write(rows, out)
+    return rows
+
+
+def smallest_sufficient(rows: Sequence[Row]) -> int:
+    """Give the smallest k from which on the student's loss changes by less than a hundredth."""
+    kept = [row.k for row in rows]
+    while len(kept) > 1 and abs(rows[len(kept) - 2].loss_change) < TOLERANCE:
+        kept.pop()
+    return kept[-1]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Lay the rows out for reading."""
+    lines = [f"{'k':>6} {'MB/hour':>9} {'tail mass':>11} {'error':>9} {'loss':>9} {'change':>9}"]
+    lines += [
+        f"{row.k:>6} {row.bytes_per_hour / 1e6:>9.2f} {row.tail_mass:>11.2e} "
+        f"{row.reconstruction_error:>9.2e} {row.student_loss:>9.4f} {row.loss_change:>+9.2%}"
+        for row in rows
+    ]
+    return lines
+
+
+def learn_output_layer(
+    hidden: Tensor, senones: Tensor, logits: Tensor, held_hidden: Tensor, held_logits: Tensor
+) -> float:
+    """Learn a layer from a teacher's targets, from zeros, by the same steps in every call.
+
+    Args:
+      hidden: [T, H], its inputs.
+      senones: [T, k] int64.
+      logits: [T, k], the teacher's logits of these.
+      held_hidden: [U, H], inputs of held-out frames.
+      held_logits: [U, C], the teacher's.
+
+    Returns:
+      The least cross entropy with the full posteriors on the held-out frames, mean per frame.
+    """
+    layer = nn.Linear(hidden.shape[1], held_logits.shape[1])
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.Adam(layer.parameters())
+    chance = torch.Generator().manual_seed(0)
+    posteriors, least = held_logits.softmax(dim=-1), math.inf
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = exponential_rate(step, STEPS, *RATES)
+        rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=chance)
+        optimizer.zero_grad()
+        losses, _ = distillation_losses(layer(hidden[rows]), senones[rows], logits[rows])
+        losses.mean().backward()
+        optimizer.step()
+        if (step + 1) % STEPS_BETWEEN_MEASUREMENTS == 0:
+            with torch.no_grad():
+                loss = functional.cross_entropy(layer(held_hidden), posteriors)
+            least = min(least, float(loss))
+    return least
+
+
+def _hear(
+    teacher: Judge, student: Judge, store: FeatureStore, names: Sequence[str]
+) -> list[Utterance]:
+    model, normaliser = student.load()
+    model.output = nn.Identity()
+    heard = logits_of([teacher.load(), (model, normaliser)], store, names)
+    # copies: tensors of inference mode cannot be learnt from
+    return [
+        Utterance(name, logits.clone(), hidden.clone())
+        for name, (logits, hidden) in tqdm(heard, "posteriors", len(names), disable=None)
+    ]
+
+
+def _store(found: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
+    """Store targets as the pipeline does; give what is read back, and the bytes."""
+    stored = {}
+    with tempfile.TemporaryFile() as file:
+        tar = TarWriter(file)
+        for one in found:
+            packed = k_best(one.logits, k).pack()
+            tar.add_array(one.name, packed, Array("shar", "", "", list(packed.shape)).to_dict())
+            stored[one.name] = KBest.unpack(packed)
+        tar.close()
+        return stored, file.tell()
+
+
+def _lost(found: Sequence[Utterance], stored: dict[str, KBest]) -> tuple[float, float]:
+    """Tail mass and total variation, means over the frames."""
+    frames, tail, error = 0, 0.0, 0.0
+    for one in found:
+        best, full = stored[one.name], one.logits.double().softmax(dim=-1)
+        rebuilt = best.rebuild(full.shape[1]).double().softmax(dim=-1)
+        frames += len(full)
+        tail += float(best.tail.sum(dtype="float64"))
+        error += float((rebuilt - full).abs().sum()) / 2
+    return tail / frames, error / frames
+
+
+def _student_loss(
+    learnt: Sequence[Utterance], targets: Sequence[tuple[Tensor, Tensor]], held: Sequence[Utterance]
+) -> float:
+    """See `Row.student_loss`: targets are senones and logits, both [T, k], of each utterance."""
+    return learn_output_layer(
+        torch.cat([one.hidden for one in learnt]),
+        *(torch.cat(parts) for parts in zip(*targets, strict=True)),
+        torch.cat([one.hidden for one in held]),
+        torch.cat([one.logits for one in held]),
+    )
+
+
+def _tensors(best: KBest) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(best.ids.astype("int64")), torch.from_numpy(best.logits).float()
+
+
+def _write(rows: Sequence[Row], out: Path) -> None:
+    plain = [asdict(row) for row in rows]
+    write_atomically(out / "choice_of_k.json", json.dumps(plain, indent=1) + "\n")
+    names = [field.name for field in fields(Row)]
+    lines = ["\t".join(names), *("\t".join(f"{row[name]:g}" for name in names) for row in plain)]
+    write_atomically(out / "choice_of_k.tsv", "".join(f"{line}\n" for line in lines))
+    write_atomically(out / "choice_of_k.png", choice_of_k_figure(plain))

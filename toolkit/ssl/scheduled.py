@@ -1,0 +1,270 @@
+"""Scheduled learning: a student of a teacher's targets, with labelled data in between (C12)."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median_high
+
+import torch
+from torch import nn
+
+from toolkit.models.blstm import BlstmConfig
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.priors import save_priors
+from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
+from toolkit.parallel.config import make_strategy
+from toolkit.ssl.alternating import Alternating, AlternatingRate
+from toolkit.ssl.batches import InChunks, InUtterances, TeacherBatches
+from toolkit.ssl.selection import Selection, SelectionConfig, select
+from toolkit.ssl.shards import TeacherShards
+from toolkit.ssl.sub_epochs import Source, SubEpochs
+from toolkit.stages.ranks import once
+from toolkit.stages.threads import torch_threads
+from toolkit.train.batch import DataSource
+from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.corpus import (
+    Alignments,
+    Corpus,
+    Features,
+    Normalises,
+    listed,
+    without_copies,
+    write_excluded,
+)
+from toolkit.train.distillation import HardOrSoft
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.headline import finished, settings_of, write_headline
+from toolkit.train.monitor import Progress
+from toolkit.train.phases import Phase, Phases
+from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
+from toolkit.train.utterances import WholeUtterances
+from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
+from toolkit.train.windows import OFFSETS
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ScheduledConfig(CorpusTrainerConfig):
+    """Sub-epochs on chunks, then some on whole utterances; each ends with the labelled data."""
+
+    epochs: int = 15
+    """Sub-epochs on chunks; 15 (C12)."""
+    whole: WholeUtteranceConfig = WholeUtteranceConfig(epochs=3)
+    """Fine-tuning sub-epochs on whole utterances; 3 (C12)."""
+    hours: float | None = 55_000.0
+    """Hours of unlabelled audio in a sub-epoch, counted before selection; 55,000 (C12), so that 18
+    make 990,000. Data that are less are gone through again, in another order. None: all
+    sub-epochs together are one pass over the data."""
+    labelled_factor: float = 1.2
+    """Learning rate on labelled data, relative to that on unlabelled data at the time: "slightly
+    higher" (C12, which gives no value)."""
+    model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
+    """The student; its input and output sizes are taken from the data."""
+    chunks: ChunkConfig = field(default_factory=ChunkConfig)
+    """How both kinds of data are cut and shuffled. Of unlabelled data a batch has about so many
+    chunks."""
+    select: SelectionConfig = SelectionConfig()
+    """Which unlabelled utterances are learnt from; all by default."""
+    specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
+    """Masks on the student's inputs of both kinds, which the teacher did not have; none by default,
+    nor in the paper."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("hours", "labelled_factor"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+
+
+def train_student(
+    unlabelled: Path | Sequence[Path],
+    features: Features | Sequence[Features],
+    alignments: Alignments | Sequence[Alignments],
+    normaliser: Normalises,
+    config: ScheduledConfig,
+    num_targets: int,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    valid: tuple[Features, Alignments] | None = None,
+    start: Path | None = None,
+) -> dict[str, float]:
+    """Train a student by scheduled learning (C10-C12), or continue what a killed run left in `out`.
+
+    The unlabelled data are read shard by shard. Every sub-epoch learns from the teacher's targets
+    of its shards, at the offset they were computed at; then from the labelled data, at an offset
+    that rotates from sub-epoch to sub-epoch. What is left in `out` is what `train_cross_entropy`
+    leaves: a model with priors (of the labelled data), which decoding and training on lattices
+    take; `history.json` has a record per pass, unlabelled and labelled in turn: `agreement` and
+    `divergence` from the teacher, or frame `accuracy`; and the held-out data after each. The kept
+    weights are those of the pass after which held-out accuracy was highest.
+
+    Args:
+      unlabelled: a folder of features with targets as the data pipeline's repartition writes it;
+        or several of the same utterances with targets at other offsets, which the passes over the
+        data take in turn.
+      features: labelled data, as in `train_cross_entropy`.
+      alignments: as many, with targets of the raw frames.
+      normaliser: of the student's raw features, labelled or not.
+      config: sizes, schedule, seed.
+      num_targets: C, number of senones; the teacher must have as many.
+      out: folder of this training alone.
+      device: where to train.
+      progress: told from time to time (steps done, steps in all).
+      valid: held-out labelled stores; without them `config.valid_utterances` of the labelled
+        training data are held out.
+      start: folder of a model of `config.model`'s sizes to begin with; None: new weights.
+
+    Returns:
+      `frame_accuracy` (0 to 1) on held-out data; of the last pass over unlabelled data `loss`,
+      `divergence` (both per frame) and `agreement`; `frames_per_second` (low-rate, unlabelled,
+      median); `hours` of unlabelled audio gone through, `utterances` labelled.
+
+    Raises:
+      TrainingDataError: stores do not belong together, or too little is left of them.
+      TargetError: `unlabelled` holds no targets, or damaged ones.
+      TrainingError: the loss is not finite, or `out` holds a training with other settings.
+    """
+    out = Path(out)
+    weights = None if start is None else hashlib.sha256((start / WEIGHTS).read_bytes()).hexdigest()
+    settings = settings_of(config, num_targets=num_targets, start=weights)
+    earlier = finished(out, settings)
+    if earlier is not None:
+        return earlier
+    corpus, held = _labelled(features, alignments, normaliser, config, num_targets, valid)
+    write_excluded(out / "excluded.tsv", {**corpus.excluded, **held.excluded})
+    corpus.require(config.max_excluded)
+    strategy = make_strategy(config.parallel, device)
+    data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
+    model = _student(config, OFFSETS * data.dimension, num_targets, start)
+    logger.info(
+        "%d labelled utterances, %d held out; %.4g unlabelled hours in %d sub-epochs",
+        *(len(corpus.utterances), len(held.utterances)),
+        *(data.hours, data.count),
+    )
+    phases = Phases(
+        model,
+        HardOrSoft(),
+        _phases(data, corpus, config, out),
+        WholeUtterances(held, config.model.lookahead) if held.utterances else None,
+        device,
+        progress,
+        strategy,
+    )
+    with torch_threads(config.threads):
+        records = phases.run()
+    save_model(out, model)
+    save_priors(out, corpus.counts)
+    taught = phases.history[::2]
+    headline = {
+        **({"frame_accuracy": max(r["score"] for r in records)} if held.utterances else {}),
+        **{name: taught[-1][name] for name in ("loss", "divergence", "agreement")},
+        "frames_per_second": median_high(record["frames_per_second"] for record in taught),
+        "hours": data.hours,
+        "utterances": len(corpus.utterances),
+    }
+    write_headline(out, settings, headline)
+    phases.clean()
+    return headline
+
+
+def _labelled(
+    features: Features | Sequence[Features],
+    alignments: Alignments | Sequence[Alignments],
+    normaliser: Normalises,
+    config: ScheduledConfig,
+    num_targets: int,
+    valid: tuple[Features, Alignments] | None,
+) -> tuple[Corpus, Corpus]:
+    """Open the labelled data, and those held out."""
+    sources = list(zip(listed(features), listed(alignments), strict=True))
+    names = [name for store, _ in sources for shard in store.shards for name in shard]
+    used, aside = set(names), set()
+    if not valid:
+        used, aside = without_copies(names, config.valid_utterances)
+    held = [valid] if valid else sources
+    return (
+        Corpus(sources, normaliser, num_targets, used),
+        Corpus(held, normaliser, num_targets, None if valid else aside),
+    )
+
+
+def _unlabelled(
+    folders: Path | Sequence[Path],
+    normaliser: Normalises,
+    config: ScheduledConfig,
+    num_targets: int,
+    out: Path,
+) -> SubEpochs:
+    """Open the unlabelled data and select from them."""
+    sources = []
+    for number, folder in enumerate(listed(folders)):
+        shards = TeacherShards(folder)
+        if shards.num_senones != num_targets:
+            raise TrainingDataError(
+                f"the targets in {folder} are of {shards.num_senones} senones, the alignments of "
+                f"{num_targets}: the teacher was trained with another tree"
+            )
+        path = out / f"selection.{number}.json"
+        if config.select.share < 1:
+            once(lambda shards=shards, path=path: _save_selection(shards, config.select, path))
+            sources.append(Source(shards, Selection.load(path)))
+        else:
+            sources.append(Source(shards, select(shards, config.select)))
+    count = config.epochs + config.whole.epochs
+    room = config.chunks.window
+    return SubEpochs(sources, normaliser, config.hours, count, room, config.seed)
+
+
+def _save_selection(shards: TeacherShards, config: SelectionConfig, path: Path) -> None:
+    if not (path.exists() and Selection.load(path).config == config):
+        select(shards, config).save(path)
+
+
+def _student(
+    config: ScheduledConfig, input_dim: int, num_targets: int, start: Path | None
+) -> nn.Module:
+    """Make the student, or take the model to begin with."""
+    wanted = replace(config.model, input_dim=input_dim, output_dim=num_targets)
+    if start is not None:
+        model = load_model(start)
+        if replace(model.config, dropout=wanted.dropout) != wanted:
+            raise ModelError(f"{start} holds {model.config}, the student is to be {wanted}")
+    torch.manual_seed(config.seed)
+    student = make_model(wanted)
+    if start is not None:
+        student.load_state_dict(model.state_dict())
+    return student
+
+
+def _phases(data: SubEpochs, corpus: Corpus, config: ScheduledConfig, out: Path) -> list[Phase]:
+    """Sub-epochs on chunks, and on whole utterances where there are some (C12)."""
+    lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
+    chunks = Chunks(corpus, config.chunks, lookahead, seed)
+    taught = TeacherBatches(data, InChunks(config.chunks, lookahead), seed)
+    phases = [_phase(taught, chunks, config, out)]
+    if whole.epochs:
+        cutting = InUtterances(whole, lookahead)
+        taught = TeacherBatches(data, cutting, seed, config.epochs)
+        utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
+        phases.append(_phase(taught, utterances, whole.trainer(config), out / "whole"))
+    if not config.specaugment.active:
+        return phases
+    return [
+        replace(phase, data=SpecAugmented(phase.data, config.specaugment, seed + number))
+        for number, phase in enumerate(phases)
+    ]
+
+
+def _phase(
+    taught: DataSource, labelled: DataSource, config: CorpusTrainerConfig, out: Path
+) -> Phase:
+    """A sub-epoch is two passes to the training loop; averages begin with a labelled one."""
+    rates = config.initial_rate, config.final_rate, config.warmup_steps, config.labelled_factor
+    changes = {"epochs": 2 * config.epochs, "average_epochs": 2 * config.average_epochs - 1}
+    passes = replace(config, **changes)
+    return Phase(Alternating(taught, labelled), passes, out, AlternatingRate(*rates))

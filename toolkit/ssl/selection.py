@@ -1,0 +1,102 @@
+"""Which of the unlabelled utterances are learnt from: all, a random part, or the surest (C13)."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from toolkit.ssl.shards import Example, TeacherShards
+from toolkit.stages.files import write_atomically
+
+
+@dataclass(frozen=True)
+class SelectionConfig:
+    """Which utterances are taken; all by default."""
+
+    by: Literal["uniform", "confidence"] = "uniform"
+    """`uniform`: drawn by a checksum of their ids, as the paper samples (C16); `confidence`: those
+    with the highest mean over the frames of the teacher's best posterior."""
+    share: float = 1.0
+    """Part of the frames that is taken, above 0; 1 takes all, and reads nothing beforehand."""
+
+    def __post_init__(self) -> None:
+        if self.by not in ("uniform", "confidence"):
+            raise ValueError(f"by is {self.by!r}, needs to be uniform or confidence")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
+
+    def score(self, example: Example) -> float:
+        """Give what utterances are ranked by; the highest are taken."""
+        if self.by == "confidence":
+            return example.confidence
+        return zlib.crc32(example.name.encode()) / 2**32
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is taken of each shard: the utterances whose score reaches the threshold."""
+
+    config: SelectionConfig
+    threshold: float
+    """Lowest score that is taken."""
+    frames: np.ndarray
+    """[S] raw frames taken of every shard."""
+    utterances: np.ndarray
+    """[S]."""
+
+    def takes(self, example: Example) -> bool:
+        """Whether an utterance is learnt from."""
+        return self.config.share == 1 or self.config.score(example) >= self.threshold
+
+    def save(self, path: Path) -> None:
+        """Write JSON."""
+        plain = {"config": asdict(self.config), "threshold": self.threshold}
+        counts = {"frames": self.frames.tolist(), "utterances": self.utterances.tolist()}
+        write_atomically(path, json.dumps(plain | counts) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Selection":
+        """Read what `save` wrote."""
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        counts = (np.array(plain[name], dtype=np.int64) for name in ("frames", "utterances"))
+        return cls(SelectionConfig(**plain["config"]), plain["threshold"], *counts)
+
+
+def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
+    """Rank all utterances and find the threshold, in one pass over the shards.
+
+    Utterances are taken from the highest score on until they make up the share of the frames.
+    """
+    if config.share == 1:
+        return Selection(config, -np.inf, shards.frames, shards.utterances)
+    rows = [
+        (shard, config.score(example), len(example.features))
+        for shard in range(len(shards.frames))
+        for example in shards.read(shard)
+    ]
+    shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
+    threshold = lowest_taken(scores, frames, config.share * frames.sum())
+    taken = scores >= threshold
+    counts = (
+        np.bincount(shard[taken], weights, len(shards.frames)).astype(np.int64)
+        for weights in (frames[taken], None)
+    )
+    return Selection(config, threshold, *counts)
+
+
+def lowest_taken(scores: Sequence[float], frames: Sequence[int], wanted: float) -> float:
+    """Find the score down to which utterances are taken to make up `wanted` frames.
+
+    Args:
+      scores: [U], those of U utterances.
+      frames: [U] their frames.
+      wanted: frames; where there are fewer, all are taken.
+    """
+    scores, frames = np.asarray(scores), np.asarray(frames)
+    order = np.argsort(-scores, kind="stable")
+    place = int(np.searchsorted(np.cumsum(frames[order]), wanted))
+    return float(scores[order[min(place, len(order) - 1)]])

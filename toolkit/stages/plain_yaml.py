@@ -1,0 +1,43 @@
+"""YAML as plain data: no objects, no references, no key twice."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses anchors, with which a line can stand for gigabytes, and repeated keys."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if isinstance(event, yaml.events.AliasEvent):
+            raise yaml.composer.ComposerError(
+                None, None, f"`*{event.anchor}`: write the value out, it cannot be referred to",
+                event.start_mark,
+            )  # fmt: skip
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key.value, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"`{key.value[:80]}` is given twice", key.start_mark
+                )
+            seen.add(key.value if isinstance(key.value, str) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a file of YAML (or JSON) in UTF-8.
+
+    Raises:
+      ValueError: it is not plain data; says where.
+      OSError: it cannot be read.
+    """
+    try:
+        return yaml.load(Path(path).read_text(encoding="utf-8-sig"), _PlainLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, ArithmeticError) as error:
+        what = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"not plain YAML: {what}") from error
