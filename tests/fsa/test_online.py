@@ -38,28 +38,34 @@ def advanced(graph, beam, scores, piece):
     return search
 
 
-# Narrow ones, and ones that meet the bounds on the number of states.
-BEAMS = [
-    Beam(12.0, 5.0),
-    Beam(6.0, 8.0),
-    Beam(15.0, 6.0, min_active=30, max_active=60),
-    Beam(2.0, 2.0, min_active=200, max_active=4000),
-]
+# Ones that meet the bound on the fewest states too, and a lattice wider than the search.
+BEAMS = [Beam(12.0, 5.0), Beam(6.0, 8.0), Beam(2.0, 2.0, min_active=200, max_active=4000)]
+
+
+def both(language, graph, beam, seconds, piece):
+    scores = language.sentence(int(10 * seconds), seconds).scores * SCALE
+    return search_lattice(scores, graph, beam), advanced(graph, beam, scores, piece).finish()
 
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 @pytest.mark.parametrize(("seconds", "piece"), [(0.2, 1), (1.0, 7), (4.0, 1), (9.0, 33)])
 def test_the_lattice_is_that_of_all_scores_at_once(language, graph, beam, seconds, piece):
-    scores = language.sentence(int(10 * seconds), seconds).scores * SCALE
-    expected = search_lattice(scores, graph, beam)
-    found = advanced(graph, beam, scores, piece).finish()
+    expected, found = both(language, graph, beam, seconds, piece)
     assert arcs(found).keys() == arcs(expected).keys()
     assert arcs(found) == pytest.approx(arcs(expected), abs=1e-4)
-    best, wanted = best_path(found), best_path(expected)
-    assert best.words == wanted.words
-    assert best.pdfs.tolist() == wanted.pdfs.tolist()
-    for name in ("lm_scores", "aux_labels"):
-        assert hasattr(found, name)
+    assert best_path(found).pdfs.tolist() == best_path(expected).pdfs.tolist()
+    assert best_path(found).words == best_path(expected).words
+    assert found.lm_scores.sum() == pytest.approx(float(expected.lm_scores.sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("most", [60, 200])
+def test_a_beam_that_meets_the_most_states_gives_no_less(language, graph, most):
+    beam = Beam(15.0, 6.0, min_active=30, max_active=most)
+    for seconds in (0.2, 0.6, 1.0, 4.0):
+        expected, found = both(language, graph, beam, seconds, 5)
+        assert arcs(found).keys() >= arcs(expected).keys()
+        assert len(arcs(found)) < 1.1 * len(arcs(expected))
+        assert best_path(found).words == best_path(expected).words
 
 
 def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):

@@ -137,4 +137,4 @@ def test_a_recording_that_was_mended_is_noticed(outputs, project):
     (project / "speech" / "wav" / "ann" / "0000.wav").touch()
     actions = dry_run(project)
     assert actions[0] == "skip: done"
-    assert re.match(r"run: the files in `.*/speech/wav/ann` changed", actions[1])
+    assert re.match(r"run: input the files in `.*/speech/wav/ann` changed", actions[1])

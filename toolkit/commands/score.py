@@ -143,13 +143,13 @@ def score(
             "--ref, or use `toolkit score compare` for several systems"
         )
     from toolkit.score.report import write_report
-    from toolkit.score.tables import method_line, speaker_lines, utterance_lines, write_folder
+    from toolkit.score.tables import speaker_lines, utterance_lines, write_folder
 
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method))
     with_interval = interval or method["speakers"] is not None
     click.echo(result.summary(interval=with_interval))
     if (result.normaliser, result.weights) != ("none", "kaldi"):
-        click.echo(method_line(result))
+        click.echo(result.method)
     for remark in result.remarks() + (result.interval_remarks() if with_interval else []):
         click.echo(f"Note: {remark}.", err=True)
     if per_speaker and not result.by_speaker():
@@ -187,7 +187,6 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
       toolkit score compare --ref text --hyp ce/text --hyp smbr/text --speakers utt2spk
     """
     from toolkit.score.compare import compare, comparison_lines
-    from toolkit.score.tables import method_line
 
     if not 2 <= len(hyps) <= len(ascii_uppercase):
         raise click.UsageError(f"give --hyp two to {len(ascii_uppercase)} times")
@@ -199,7 +198,7 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
             click.echo(f"Note: {name}: {remark}.", err=True)
     (first, baseline), *others = systems
     if (baseline.normaliser, baseline.weights) != ("none", "kaldi"):
-        click.echo(method_line(baseline))
+        click.echo(baseline.method)
     for remark in baseline.interval_remarks():
         click.echo(f"Note: {remark}.", err=True)
     for name, result in others:

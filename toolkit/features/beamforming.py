@@ -150,6 +150,7 @@ def delay_and_sum_weights(spectra: Tensor, mask: Tensor) -> Tensor:
     longest = finer * 16
     lags = torch.cat([torch.arange(longest + 1), torch.arange(-longest, 0)])
     near = torch.cat([correlation[:, : longest + 1], correlation[:, -longest:]], dim=1)
-    delays = -lags[near.argmax(dim=1)] / finer
-    angles = 2 * np.pi * torch.arange(bins)[:, None] * delays / (2 * (bins - 1))
-    return torch.polar(torch.full_like(angles, 1 / len(spectra)), -angles).to(spectra.dtype)
+    delays = lags[near.argmax(dim=1)] / finer  # samples
+    turns = torch.arange(bins)[:, None] / (2 * (bins - 1)) * delays
+    phase = -2 * np.pi * turns
+    return torch.polar(torch.full_like(phase, 1 / len(spectra)), phase).to(spectra.dtype)

@@ -73,8 +73,9 @@ def advance(
             end[count] = forward[i] + value
             best = max(best, end[count])
             count += 1
-    beam = _adapted(beam, len(states), left, limits)
-    cutoff = best - beam
+    beam = _adapted(beam, len(states), limits)
+    # Wider in the last frames: the best states need not be such that an utterance may end in.
+    cutoff = best - beam * np.float32(1.25 ** max(0, WIDER - left))
     target, reached = np.empty(count, np.int32), np.empty(count, np.int32)
     after, entry = np.empty(count, np.float32), np.empty(count, np.int32)
     kept, size = 0, 0
@@ -108,17 +109,12 @@ def advance(
 
 
 @njit(nogil=True, cache=True)
-def _adapted(
-    beam: np.float32, active: int, left: int, limits: tuple[float, int, int]
-) -> np.float32:
-    """The beam of a frame: narrower where too many states live, wider where too few.
-
-    And wider in the last frames, since the best states need not be such that may be the last.
-    """
+def _adapted(beam: np.float32, active: int, limits: tuple[float, int, int]) -> np.float32:
+    """The beam of a frame: narrower where too many states live, wider where too few."""
     wanted, fewest, most = np.float32(limits[0]), limits[1], limits[2]
-    if active > most and left >= WIDER:
+    if active > most:
         return np.float32(0.8) * min(beam, wanted)
-    if active < fewest or left < WIDER:
+    if active < fewest:
         return np.float32(1.25) * max(beam, wanted)
     return np.float32(0.8) * beam + np.float32(0.2) * wanted
 

@@ -55,7 +55,7 @@ def percent_of_longer(score: Score) -> float:
     more, as it does in the word error rate; of a single utterance it is the paper's equation.
     """
     longer = sum(
-        max(utterance.ref_units, len(utterance.pairs) - utterance.deletions)
+        max(utterance.ref_units, len(utterance.steps) - utterance.deletions)
         for utterance in score.utterances
     )
     return 100.0 * score.errors / max(1, longer)

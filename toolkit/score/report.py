@@ -28,6 +28,7 @@ def write_report(score: Score, path: Path) -> None:
 def report_lines(score: Score) -> Iterator[str]:
     """Yield the report's lines without line ends."""
     yield from score.summary(interval=True).splitlines()
+    yield score.method
     yield from (f"Note: {remark}" for remark in score.remarks() + score.interval_remarks())
     yield from _speakers(score)
     pairs = [pair for utterance in score.utterances for pair in utterance.pairs]

@@ -116,11 +116,6 @@ def _centred(text: str, width: int) -> str:
     return f"{text + ' ' * right:>{width}}"
 
 
-def method_line(score: Score) -> str:
-    """Say how texts were normalised and aligned."""
-    return f"Normaliser: {score.normaliser}; alignment weights: {score.weights}"
-
-
 def write_folder(score: Score, folder: Path) -> None:
     """Write everything about a score.
 
@@ -129,7 +124,7 @@ def write_folder(score: Score, folder: Path) -> None:
     sclite; if speakers are known `per_speaker.txt`; of words also Kaldi's `per_utt` and `per_spk`.
     """
     folder = Path(folder)
-    summary = f"{score.summary(interval=True)}\n{method_line(score)}\n"
+    summary = f"{score.summary(interval=True)}\n{score.method}\n"
     write_atomically(folder / "wer.txt", summary)
     write_atomically(folder / "score.json", json.dumps(numbers(score), indent=1) + "\n")
     tables = {"per_utterance.tsv": utterance_lines(score)}

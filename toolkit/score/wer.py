@@ -175,6 +175,11 @@ class Score:
             f"Scored {number} sentences, {len(self.missing)} not present in hyp."
         )
 
+    @property
+    def method(self) -> str:
+        """How texts were normalised and aligned, in a line to stand below the summary."""
+        return f"Normaliser: {self.normaliser}; alignment weights: {self.weights}"
+
     def remarks(self) -> list[str]:
         """Return what a reader should know before trusting the rate; empty when all is well."""
         found = []

@@ -1,0 +1,103 @@
+"""`toolkit kaldi`, each command once, and back."""
+
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from toolkit import cli
+from toolkit.align.store import AlignmentStore, Outcome, write_shard
+from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
+from toolkit.features.kaldi_features import KaldiFormat, cuts_without_audio
+from toolkit.features.shards import write_manifest
+from toolkit.features.shards import write_shard as write_features
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import Lexicon
+
+
+def run(*arguments, status=0):
+    result = CliRunner().invoke(cli.main, ["kaldi", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_data_out_and_in(audio, tmp_path):
+    cuts = []
+    for id in ("a-1", "a-2"):
+        header, _ = recording_or_fault(audio(tmp_path / f"{id}.wav"), id)
+        cuts.append(make_cut(id, header, "" if id == "a-2" else "X Y", "a"))
+    write_cuts(cuts, tmp_path / "train.jsonl")
+    result = run("export-data", "--cuts", tmp_path / "train.jsonl", "--out", tmp_path / "data")
+    assert result.stdout == f"{tmp_path / 'data'}: 1 utterances of 1 speakers\n"
+    assert "Left out: a-2: no word in its transcript" in result.stderr
+    assert "nothing that Kaldi would refuse" in run("show", tmp_path / "data").stdout
+    run("import-data", tmp_path / "data", "--out", tmp_path / "back.jsonl")
+    assert read_cuts(tmp_path / "back.jsonl") == cuts[:1]
+    (tmp_path / "data/spk2utt").write_text("b a-1\n")
+    assert "does not have" in run("show", tmp_path / "data", status=1).stdout
+
+
+def test_lang_out_and_in(tmp_path):
+    lang = Lang.of(Lexicon({"A": [("AH",)], "CAT": [("K", "AE", "T")]}).in_position())
+    lang.save(tmp_path / "lang")
+    run("export-lang", "--lang", tmp_path / "lang", "--out", tmp_path / "local")
+    dictionary = tmp_path / "local/dict"
+    run("import-lang", dictionary, "--position-dependent", "--out", tmp_path / "one")
+    result = run("import-lang", tmp_path / "local/lang", "--out", tmp_path / "two")
+    assert "left out, as the toolkit adds its own: <UNK>" in result.stderr
+    for name in ("one", "two"):
+        for path in (tmp_path / "lang").iterdir():
+            assert (tmp_path / name / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.fixture
+def features(tmp_path):
+    """A store of three utterances of 9 frames."""
+    cuts = cuts_without_audio({f"a-{n}": 9 for n in range(3)}, dict.fromkeys("a", "a"), {})
+    form = KaldiFormat(2)
+    rows = [(cut, cut["supervisions"][0]["speaker"], torch.rand(9, 2)) for cut in cuts]
+    utterances, frames = write_features(tmp_path / "fbank/shards", 0, rows, form)
+    write_manifest(tmp_path / "fbank", form, [{"utterances": utterances, "frames": frames}])
+    return tmp_path / "fbank"
+
+
+def test_features_out_and_in(features, tmp_path):
+    pytest.importorskip("kaldi_native_io")
+    run("export-features", "--features", features, "--out", tmp_path / "data")
+    assert "a-0  FM 9 x 2" in run("show", tmp_path / "data/feats.scp").stdout
+    data = ["--data", tmp_path / "data", "--out", tmp_path / "back"]
+    result = run("import-features", tmp_path / "data/feats.scp", *data)
+    assert "3 utterances, 27 frames; largest change of a value by rounding: 0\n" in result.stdout
+    name = "shards/features.000000.tar"
+    assert (tmp_path / "back" / name).read_bytes() == (features / name).read_bytes()
+    run("import-features", tmp_path / "data/feats.scp", "--out", tmp_path / "x", status=2)
+
+
+def test_alignments_out_and_in(features, tmp_path):
+    pytest.importorskip("kaldi_native_io")
+    topology = Topology(("SIL", "SPN", "A"))
+    topology.save(tmp_path / "system/topology.json")
+    states = {f"a-{n}": torch.tensor([10, 10, 10, 11, 11, 11, 12, 12, 12]) for n in range(3)}
+    outcomes = [Outcome(u, "ok", -1.0, 10.0, "") for u in states]
+    write_shard(tmp_path / "ali/ali.000000.safetensors", states, outcomes)
+    system = ["--system", tmp_path / "system"]
+    run("export-alignments", "--ali", tmp_path / "ali", *system, "--out", tmp_path / "out")
+    run("import-alignments", tmp_path / "out/ali.scp", *system, "--out", tmp_path / "one")
+    times = tmp_path / "out/phones.ctm"
+    run("import-alignments", times, *system, "--features", features, "--out", tmp_path / "two")
+    for name in ("one", "two"):
+        store = AlignmentStore(tmp_path / name)
+        assert {u: store.load(u).tolist() for u in store.ids} == {
+            u: s.tolist() for u, s in states.items()
+        }
+    run("import-alignments", times, *system, "--out", tmp_path / "x", status=2)
+
+
+def test_without_kaldi_native_io_the_command_to_install_it_is_named(
+    features, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "kaldi_native_io", None)
+    result = run("export-features", "--features", features, "--out", tmp_path / "o", status=1)
+    assert "pip install 'asr-recipe-toolkit[kaldi]'" in result.stderr
