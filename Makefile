@@ -13,10 +13,11 @@ setup_files := pyproject.toml requirements.lock $(wildcard setup/* setup/kaldife
 
 setup: .venv/ready
 
-# pip stays below 24, because k2's wheel has a tag that later pips refuse.
+# pip stays below 24, because k2's wheel has a tag that later pips refuse; setup/k2.txt has another of its peculiarities.
 .venv/ready: $(setup_files)
 	found=$$(setup/find-python 3.10) && "$$found" -m venv .venv
 	$(python) -m pip install --quiet "pip<24"
+	$(python) -m pip install --quiet --no-deps --require-hashes --requirement setup/k2.txt
 	$(python) -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
 	setup/kaldifeat/install.sh $(python)
 	touch $@

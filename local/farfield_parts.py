@@ -14,6 +14,8 @@ from toolkit.corpus.split import cap_hours, hold_out, matches
 FIRST_DAY = 1_767_225_600
 """2026-01-01 in seconds since 1970: no utterance is said to be older."""
 DAY = 86_400
+UNLABELLED = "unlabelled"
+"""The set without transcripts."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ def divide(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig) -> Divisi
     labelled, unlabelled = _label(sources["train"], config)
     chosen = {
         "train": cap_hours(labelled, config.labelled_hours),
-        "unlabelled": cap_hours(unlabelled, config.unlabelled_hours),
+        UNLABELLED: cap_hours(unlabelled, config.unlabelled_hours),
         "val": cap_hours(sources["val"], config.val_hours),
     }
     if config.shared_speakers:
         kept = {cut.id for cut in chosen["train"]}
         others = [cut for cut in sources["train"] if cut.id not in kept]
-        chosen["unlabelled"] = cap_hours(others, config.unlabelled_hours)
-    times = times_of(chosen["unlabelled"], config.days, config.seed)
+        chosen[UNLABELLED] = cap_hours(others, config.unlabelled_hours)
+    times = times_of(chosen[UNLABELLED], config.days, config.seed)
     wanted = [
         Wanted(split, "val" if split == "val" else "train", cut.id, cut, time=times.get(cut.id))
         for split, cuts in chosen.items()

@@ -3,7 +3,17 @@ import sys
 import pytest
 
 from toolkit import doctor, selftests
-from toolkit.doctor import ENGINES, Answer, Engine, Finding, ask, examine, find, remedy
+from toolkit.doctor import (
+    ENGINES,
+    K2_WHEEL,
+    Answer,
+    Engine,
+    Finding,
+    ask,
+    examine,
+    find,
+    remedy,
+)
 from toolkit.environment import project_root
 
 GOOD = Engine("pytest", "jiwer", ("pytest",))
@@ -96,6 +106,9 @@ def test_remedies_of_the_native_engines():
     engines = {engine.name: engine for engine in ENGINES}
     k2 = remedy(Finding(engines["k2"], "MISSING", "", ""))
     assert "'pip<24' && " in k2
+    pinned = (project_root() / "setup" / "k2.txt").read_text()
+    assert f"\n{K2_WHEEL}\n" in pinned
+    assert K2_WHEEL in k2
     kaldifeat = remedy(Finding(engines["kaldifeat"], "BROKEN", "1.24", ""))
     script = project_root() / "setup" / "kaldifeat" / "install.sh"
     assert script.exists()

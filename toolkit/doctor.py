@@ -85,6 +85,12 @@ class Finding:
         return self.status in ("BROKEN", "MISSING")
 
 
+K2_WHEEL = (
+    "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
+)
+"""Which of k2's wheels is for Python 3.10: all call themselves py3, and pip 24 refuses their tag."""
+
+
 def ask(command: Sequence[str], timeout: float, **variables: str) -> Answer:
     """Run a command in the project's root and report a failure, a crash or a hang as an answer.
 
@@ -146,8 +152,10 @@ def remedy(finding: Finding) -> str:
     wanted = " ".join(f"'{requirement}'" for requirement in finding.engine.requirements)
     options = "--force-reinstall --no-deps " if finding.status == "BROKEN" else ""
     command = f"{sys.executable} -m pip install {options}{wanted}"
-    if finding.engine.name == "k2":  # pip 24 refuses the tag in the wheel's file name
-        return f"{sys.executable} -m pip install 'pip<24' && {command}"
+    if finding.engine.name == "k2":
+        pip = f"{sys.executable} -m pip install"
+        hashed = "--require-hashes --no-deps " + ("--force-reinstall " if options else "")
+        return f"{pip} 'pip<24' && echo '{K2_WHEEL}' > k2.txt && {pip} {hashed}-r k2.txt"
     return command
 
 

@@ -25,6 +25,11 @@ def graph(language, tmp_path_factory):
     return number_arcs(load_graph(language.graph(tmp_path_factory.mktemp("graph"), sentences=200)))
 
 
+def ragged(splits, values):
+    shape = k2.ragged.create_ragged_shape2(torch.tensor(splits, dtype=torch.int32))
+    return k2.RaggedTensor(shape, torch.tensor(values, dtype=torch.int32))
+
+
 def arcs(lattice):
     """(frame, arc of the graph) -> score."""
     places = zip(lattice.frame.tolist(), lattice.graph_arc.tolist(), strict=True)
@@ -79,19 +84,19 @@ def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
     )
     order = table[:, 0].argsort(stable=True)
     words, _ = graph.aux_labels.index(torch.nonzero(inner)[:, 0].int(), axis=0)
-    none = k2.RaggedTensor([[] for _ in ends]).to(torch.int32)
+    none = ragged([0] * (last + 1), [])
     open_ended = k2.Fsa(table[order].contiguous())
     open_ended.aux_labels = k2.ragged.cat([words, none], axis=0).index(order.int(), axis=0)[0]
     beam = Beam(20.0, 3.0)
-    scores = language.sentence(3, 3.0).scores * SCALE
+    scores = language.sentence(3, 1.5).scores * SCALE
     search, checked = OnlineSearch(graph, beam), 0
     for end in range(1, len(scores) + 1):
         search.advance(scores[end - 1 : end])
-        if end % 9 == 0:
+        if end % 12 == 0:
             path = best_path(search_lattice(scores[:end], k2.create_fsa_vec([open_ended]), beam))
             assert search.best_words() == path.words
             checked += len(path.words)
-    assert checked > 20
+    assert checked > 8
 
 
 def test_nothing_comes_of_nothing(graph):
@@ -103,7 +108,7 @@ def test_nothing_comes_of_nothing(graph):
 def test_no_path_to_the_end_is_none_as_for_all_at_once():
     """One word of three frames: two do not suffice."""
     chain = fsa_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
-    chain.aux_labels = k2.RaggedTensor([[7], [], [], []]).to(torch.int32)
+    chain.aux_labels = ragged([0, 1, 1, 1, 1], [7])
     graph = k2.create_fsa_vec([chain])
     for frames in (1, 2, 4):
         scores = torch.zeros(frames, 2)

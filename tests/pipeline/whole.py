@@ -59,10 +59,10 @@ def run_all(lake, executor, store, base, hours=0.01, hours_per_file=0.003, k=3):
     )
 
 
-def make_teacher(store, normaliser, url):
+def make_teacher(store, normaliser, url, frontend=FRONTEND):
     """An untrained model, the same every time, put where workers find it."""
     torch.manual_seed(0)
-    model = LstmModel(LstmConfig(3 * FRONTEND.dimension, SENONES, hidden=8, layers=1))
+    model = LstmModel(LstmConfig(3 * frontend.dimension, SENONES, hidden=8, layers=1))
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder), model)
         normaliser.save(Path(folder) / "normaliser.json")

@@ -64,7 +64,7 @@ class Decoded:
     """A whole audio file."""
 
     samples: Tensor
-    """[S] float32 within [-1, 1] at the wanted rate."""
+    """[S] float32 within [-1, 1] at the wanted rate, or int16, see `decode_audio`."""
     sampling_rate: int
     """Of the file, in Hz."""
     num_samples: int
@@ -73,16 +73,23 @@ class Decoded:
     """Of the file."""
 
 
-def decode_audio(content: bytes, name: str, sampling_rate: int = 16000) -> Decoded:
+def decode_audio(
+    content: bytes, name: str, sampling_rate: int = 16000, int16: bool = False
+) -> Decoded:
     """Read a whole audio file that is in memory; otherwise as `load_audio`.
 
     Args:
       content: of the file.
       name: for messages.
       sampling_rate: wanted rate in Hz.
+      int16: leave samples of 16 bits as they are where nothing has to be mixed or resampled; a
+        `Frontend` takes them too, and is spared two passes over them.
     """
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     _check_rate(rate, name)
+    if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
+        own = samples if samples.flags.writeable else samples.copy()  # torch writes where it likes
+        return Decoded(torch.from_numpy(own[:, 0]), rate, *samples.shape)
     mono = torch.from_numpy(_resample(_one_channel(samples, name), rate, sampling_rate))
     return Decoded(mono, rate, *samples.shape)
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 
+LEAST_SPEECH = 0.01
+"""Share of speech in any bin, so that no frequency is without a direction."""
 METHODS = ("mvdr", "delay-and-sum", "none")
 
 
@@ -25,12 +27,11 @@ class BeamformingConfig:
     """Samples per frame of the spectra (512: 32 ms at 16 kHz)."""
     shift: int = 128
     """Samples from frame to frame."""
-    quiet_share: float = 0.25
-    """Share of the frames, at each frequency the quietest, that are taken for noise alone: every
-    utterance has pauses, before and after it at least."""
-    oversubtraction: float = 2.0
-    """Factor on that noise before it is compared with a frame: higher asks for more before a frame
-    counts as speech."""
+    quiet_share: float = 0.15
+    """Share of the frames, the quietest, that are taken for noise alone: every utterance has
+    pauses, before and after it at least."""
+    oversubtraction: float = 8.0
+    """Factor on that noise before it is taken off a frame's power: what is left is speech."""
     loading: float = 1e-3
     """Added to the diagonal of the noise's covariance, relative to its mean: for a white noise gain
     that microphones stand."""
@@ -64,10 +65,10 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
         weights = torch.zeros(spectra.shape[1], len(microphones), dtype=spectra.dtype)
         weights[:, 0] = 1.0
         return weights
-    mask = speech_mask(spectra, config)
+    speech, noise = masks(spectra, config)
     if config.method == "delay-and-sum":
-        return delay_and_sum_weights(spectra, mask)
-    return mvdr_weights(spectra, mask, config.loading)
+        return delay_and_sum_weights(spectra, speech)
+    return mvdr_weights(spectra, speech, noise, config.loading)
 
 
 def _loudness(microphones: Tensor) -> Tensor:
@@ -94,25 +95,39 @@ def spectra_of(microphones: Tensor, config: BeamformingConfig) -> Tensor:
     )
 
 
-def speech_mask(spectra: Tensor, config: BeamformingConfig) -> Tensor:
-    """Guess the share of speech in each bin, from 0 to 1: [F, T] for spectra [M, F, T].
+def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
+    """Guess which bins hold speech and which frames hold noise alone.
 
-    The noise at a frequency is the mean power of its quietest frames; what a bin, smoothed over
-    three frames, has beyond it counts as speech.
-    """
-    power = spectra.abs().square().mean(dim=0)
-    smooth = torch.nn.functional.avg_pool1d(power, 3, stride=1, padding=1, count_include_pad=False)
-    quiet = max(1, int(config.quiet_share * power.shape[1]))
-    noise = smooth.sort(dim=1).values[:, :quiet].mean(dim=1, keepdim=True)
-    return (1 - config.oversubtraction * noise / smooth.clamp_min(1e-20)).clamp(0.0, 1.0)
-
-
-def mvdr_weights(spectra: Tensor, mask: Tensor, loading: float) -> Tensor:
-    """Minimise the noise and leave the first microphone's speech as it is (Souden et al., 2010).
+    The quietest frames, by the mean of their log power from a sixteenth to half of the band, are
+    noise. What a bin has beyond the mean power of those frames at its frequency is speech.
 
     Args:
       spectra: [M, F, T] complex.
-      mask: [F, T], share of speech; the rest is noise.
+
+    Returns:
+      Share of speech in each bin, [F, T] from `LEAST_SPEECH` to 1, and 1 for frames of noise and 0
+      for others, [F, T].
+    """
+    power = spectra.abs().square().mean(dim=0)
+    bins, frames = power.shape
+    loudness = power[bins // 16 : bins // 2].clamp_min(1e-12).log().mean(dim=0)
+    quiet = loudness.argsort()[: max(1, int(config.quiet_share * frames))]
+    floor = config.oversubtraction * power[:, quiet].mean(dim=1, keepdim=True)
+    speech = (1 - floor / power.clamp_min(1e-20)).clamp(LEAST_SPEECH, 1.0)
+    noise = torch.zeros_like(power)
+    noise[:, quiet] = 1.0
+    return speech, noise
+
+
+def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float) -> Tensor:
+    """Minimise the noise and leave the first microphone's speech as it is.
+
+    The speech's transfer to the microphones, relative to the first, is the principal eigenvector
+    of its covariance: of rank one, else frequencies would be turned down that have many paths.
+
+    Args:
+      spectra: [M, F, T] complex.
+      speech, noise: [F, T], see `masks`.
       loading: see `BeamformingConfig`.
 
     Returns:
@@ -124,12 +139,12 @@ def mvdr_weights(spectra: Tensor, mask: Tensor, loading: float) -> Tensor:
         raise BeamformingError(
             "MVDR needs torchaudio: pip install torchaudio, or choose delay-and-sum"
         ) from error
-    speech = functional.psd(spectra, mask)
-    noise = functional.psd(spectra, 1 - mask)
-    return functional.mvdr_weights_souden(speech, noise, 0, diag_eps=loading)
+    transfer = functional.rtf_evd(functional.psd(spectra, speech))
+    covariance = functional.psd(spectra, noise)
+    return functional.mvdr_weights_rtf(transfer, covariance, 0, diag_eps=loading)
 
 
-def delay_and_sum_weights(spectra: Tensor, mask: Tensor) -> Tensor:
+def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:
     """Undo the delays of the speech to the first microphone, and average.
 
     A delay is where the cross correlation of the whitened speech (GCC-PHAT) is highest, to an
@@ -137,13 +152,13 @@ def delay_and_sum_weights(spectra: Tensor, mask: Tensor) -> Tensor:
 
     Args:
       spectra: [M, F, T] complex.
-      mask: [F, T], share of speech.
+      speech: [F, T], share of speech.
 
     Returns:
       [F, M] complex.
     """
     finer = 8
-    cross = (mask * spectra * spectra[:1].conj()).sum(dim=2)  # [M, F]
+    cross = (speech * spectra * spectra[:1].conj()).sum(dim=2)  # [M, F]
     bins = cross.shape[1]
     length = finer * 2 * (bins - 1)
     correlation = torch.fft.irfft(cross / cross.abs().clamp_min(1e-20), length)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 import soundfile
@@ -25,6 +26,8 @@ from toolkit.stages.workers import map_in_processes
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut, MultiCut
 
+SNR_WINDOW = 512
+"""Samples per frame when ratios of speech to the rest are measured."""
 LOUDEST = 0.99
 """Highest sample written; a louder utterance is turned down as a whole."""
 
@@ -53,10 +56,9 @@ class Enhanced:
     """float32[S]."""
     erle_db: float | None
     """Echo before over echo after cancellation, all microphones; None: no echo, or not known."""
-    snr_before_db: float | None
-    """Speech over noise and echo at the first microphone; None: not known."""
-    snr_after_db: float | None
-    """Speech over noise and echo that is left, after the beam."""
+    snr_gain_db: float | None
+    """By how much speech is further above noise and echo than at the first microphone: the mean
+    over frequencies, so that turning some of them down gains nothing; None: not known."""
 
 
 def enhance(
@@ -104,11 +106,7 @@ def enhance(
         own = [task for task in tasks if task.set == name]
         reports = [json.loads(task.report(out).read_text(encoding="utf-8")) for task in own]
         erle = [r["erle_db"] for r in reports if r["erle_db"] is not None]
-        gain = [
-            r["snr_after_db"] - r["snr_before_db"]
-            for r in reports
-            if r["snr_before_db"] is not None
-        ]
+        gain = [r["snr_gain_db"] for r in reports if r["snr_gain_db"] is not None]
         headline |= {f"{name} ERLE dB": float(np.mean(erle))} if erle else {}
         headline |= {f"{name} SNR gain dB": float(np.mean(gain))} if gain else {}
     return headline
@@ -117,7 +115,7 @@ def enhance(
 def enhanced_cuts(
     sets: "Mapping[str, Sequence[MultiCut]]", out: Path
 ) -> "dict[str, list[MonoCut]]":
-    """Give the one-channel cuts of what `enhance` wrote in `out`: ids, texts, speakers as before."""
+    """Give the one-channel cuts of what `enhance` wrote in `out`; the rest is as before."""
     out = Path(out).absolute()
     return {name: [_cut(_Task(name, cut), out) for cut in cuts] for name, cuts in sets.items()}
 
@@ -150,12 +148,13 @@ def enhance_utterance(
 
     samples = beam(microphones - estimate)
     if components is None:
-        return Enhanced(samples, None, None, None)
+        return Enhanced(samples, None, None)
     speech, echo = components.speech, components.echo
     left = microphones - speech - estimate  # noise, and echo that was not found
     erle = _ratio_db(echo, echo - estimate) if np.any(echo) else None
-    before = _ratio_db(speech[0], microphones[0] - speech[0])
-    return Enhanced(samples, erle, before, _ratio_db(beam(speech), beam(left)))
+    after = _snr_db(beam(speech), beam(left))
+    before = _snr_db(speech[0], microphones[0] - speech[0])
+    return Enhanced(samples, erle, after - before)
 
 
 @dataclass(frozen=True)
@@ -165,11 +164,11 @@ class _Task:
 
     def audio(self, out: Path) -> Path:
         """Name the file to write."""
-        return out / self.set / f"{self.cut.id}.flac"
+        return out / self.set / f"{quote(self.cut.id, safe='')}.flac"
 
     def report(self, out: Path) -> Path:
         """Name the file of its measures, written after it."""
-        return out / self.set / f"{self.cut.id}.json"
+        return self.audio(out).with_suffix(".json")
 
 
 def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
@@ -206,3 +205,21 @@ def _ratio_db(one: np.ndarray, other: np.ndarray) -> float:
     """Give the ratio of two signals' energies in dB."""
     energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (one, other)]
     return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
+
+
+def _snr_db(speech: np.ndarray, rest: np.ndarray) -> float:
+    """Give the ratio of two signals' energies in dB, the mean over frequencies.
+
+    Frequencies from 1/80 to 7/8 of the band: below and above there is little speech.
+    """
+    spectra = torch.stft(
+        torch.from_numpy(np.stack([speech, rest])).double(),
+        SNR_WINDOW,
+        SNR_WINDOW // 4,
+        window=torch.hann_window(SNR_WINDOW, dtype=torch.float64),
+        return_complex=True,
+    )
+    energy = spectra.abs().square().sum(dim=2)
+    bins = energy.shape[1]
+    kept = energy[:, max(1, bins // 80) : bins * 7 // 8].clamp_min(1e-12)
+    return float((10 * (kept[0] / kept[1]).log10()).mean())

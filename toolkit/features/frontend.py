@@ -158,7 +158,8 @@ class Frontend:
         """Compute the features of one utterance.
 
         Args:
-          samples: [S] float32 within [-1, 1] at the config's rate; scaled by 32768 as Kaldi's are.
+          samples: [S] float32 within [-1, 1] at the config's rate, scaled by 32768 as Kaldi's are;
+            or int16, which are so already and give the same bits.
 
         Returns:
           [T, F] float32, T = round(S / step).
@@ -169,7 +170,7 @@ class Frontend:
         window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
         if samples.numel() < window:
             raise FrontendError(f"{samples.numel()} samples, fewer than one window of {window}")
-        scaled = samples * 32768
+        scaled = samples.float() if samples.dtype == torch.int16 else samples * 32768
         features = self._compute(scaled)
         if not math.isfinite(features.sum().item()):
             bad = ~torch.isfinite(features).all(dim=1)
@@ -180,7 +181,9 @@ class Frontend:
         return features
 
     def _compute(self, scaled: Tensor) -> Tensor:
-        features = self._kaldifeat(scaled)
+        # As `self._kaldifeat(scaled)`, which copies the overlapping frames once more.
+        frames = self._kaldifeat.convert_samples_to_frames(scaled)
+        features = self._kaldifeat.compute(frames)
         if self.config.kind != "fbank_mfcc":
             return features
         return torch.cat([features, features @ self._to_cepstra], dim=1)

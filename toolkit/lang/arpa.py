@@ -19,8 +19,8 @@ class ArpaError(ToolkitError):
     """An ARPA file with a fault; the message names file and line."""
 
 
-_COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
-_SECTION = re.compile(r"\\(\d+)-grams:")
+_COUNT = re.compile(r"ngram\s+(\d{1,3})\s*=\s*(\d{1,18})")
+_SECTION = re.compile(r"\\(\d{1,3})-grams:")
 
 
 def write_arpa(model: BackoffModel, path: Path) -> None:
@@ -110,9 +110,7 @@ class _Reader:
                 raise self._fault(f"expected `\\{n}-grams:`, found {shown(section or 'the end')}")
             section = self._section(n, count)
         if section != "\\end\\":
-            raise self._fault(
-                f"expected `\\end\\`, found {shown(section or 'the end')}"
-            )
+            raise self._fault(f"expected `\\end\\`, found {shown(section or 'the end')}")
         return BackoffModel(self.vocabulary, self.levels)
 
     def _section(self, n: int, count: int) -> str:

@@ -1,5 +1,6 @@
 """Symbol tables: phones and words as integers, in OpenFst's and k2's text format."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ SPOKEN_NOISE = "SPN"
 UNKNOWN = "<UNK>"
 START = "<s>"
 END = "</s>"
+_ID = re.compile(r"[0-9]{1,9}")
 
 
 class TableError(ToolkitError):
@@ -52,7 +54,7 @@ class SymbolTable:
             fields = line.split()
             if not fields:
                 continue
-            if len(fields) != 2 or not fields[1].isdecimal():
+            if len(fields) != 2 or not _ID.fullmatch(fields[1]):
                 raise TableError(f"{path}:{number}: expected `symbol id`, found {shown(line)}")
             symbol, index = fields[0], int(fields[1])
             if symbol in ids or index in seen:

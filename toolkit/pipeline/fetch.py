@@ -27,6 +27,7 @@ SPAN_BYTES = 32 << 20
 """Most bytes of one call."""
 SPAN_THREADS, FILE_THREADS = 3, 16
 
+Content = bytes | bytearray
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -69,7 +70,7 @@ def plan_spans(records: Sequence[Record]) -> list[Span]:
 
 def fetch(
     records: Sequence[Record], store: ObjectStore, lake: str, scratch: Path
-) -> Iterator[tuple[Record, bytes | FetchError]]:
+) -> Iterator[tuple[Record, Content | FetchError]]:
     """Fetch the audio of every record, in order.
 
     Memory does not depend on their number: spans lie in `scratch`, files ahead are few.
@@ -87,7 +88,7 @@ def fetch(
     with _Workers(store) as workers, ExitStack() as stack:
         spans = _Spans(records, workers, lake, scratch, stack)
 
-        def read(own: ObjectStore, record: Record) -> bytes | FetchError:
+        def read(own: ObjectStore, record: Record) -> Content | FetchError:
             if record.offset is not None:
                 return spans.read(own, record)
             path = resolve(record.audio, lake)
@@ -134,7 +135,7 @@ class _Spans:
         for span, place in zip(spans, found, strict=True):
             self._copies.setdefault(span.path, []).append((span.start, place))
 
-    def read(self, store: ObjectStore, record: Record) -> bytes | FetchError:
+    def read(self, store: ObjectStore, record: Record) -> bytearray | FetchError:
         if record.audio in self._copies:
             copies = self._copies[record.audio]
             start, place = copies[bisect_right(copies, record.offset, key=itemgetter(0)) - 1]
@@ -146,7 +147,7 @@ class _Spans:
         if file is None:
             return FetchError(f"{record.audio}: no such object")
         content = _part(file, record, record.offset)
-        if isinstance(content, bytes):
+        if not isinstance(content, FetchError):
             store.counts.bytes_read += len(content)
         return content
 
@@ -160,11 +161,13 @@ class _Spans:
         return self._open[audio]
 
 
-def _part(file: BinaryIO, record: Record, start: int) -> bytes | FetchError:
+def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
     """Read a record's audio, which may be said to be larger than all there is."""
     if start + record.size > os.fstat(file.fileno()).st_size:
         return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
-    return os.pread(file.fileno(), record.size, start)
+    content = bytearray(record.size)  # numpy and torch may then use it as it lies
+    read = os.preadv(file.fileno(), [content], start)
+    return content if read == record.size else FetchError(f"{record.audio}: {read} bytes read")
 
 
 def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:

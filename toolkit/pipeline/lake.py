@@ -66,13 +66,13 @@ class Record:
           LakeError: no JSON object, or fields that are missing or make no sense.
         """
         try:
-            plain = checked(json.loads(line), {str: Any}, "the line")
+            plain = json.loads(line)
             record = cls(
                 id=_text(plain["id"]),
                 speaker=_text(plain["speaker"]),
                 duration=float(plain["duration"]),
                 time=float(plain["time"]),
-                locale=checked(plain.get("locale", ""), str, "`locale`"),
+                locale=_text(plain.get("locale", ""), empty=True),
                 audio=_text(plain["audio"]),
                 offset=plain.get("offset"),
                 size=plain.get("size"),
@@ -172,7 +172,8 @@ def _natural(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
+def _text(value: object, empty: bool = False) -> str:
+    if not isinstance(value, str) or not (value or empty):
         raise ValueError(f"{reprlib.repr(value)} where a name should stand")
+    value.encode()  # half of a surrogate pair could not be written
     return value

@@ -84,7 +84,8 @@ def checked(value: Any, form: Any, place: str = "the content") -> Any:
 
     Args:
       value: of JSON, YAML or the like.
-      form: a type; `float` takes whole numbers too but none that is not finite, `int` no booleans;
+      form: a type; `float` takes whole numbers too but none that is not finite, `int` no booleans,
+        `str` no text that cannot be written as UTF-8;
         `NATURAL`; `[form]`, a list of such; `{"key": form}`, a mapping that has at least these
         keys; `{str: form}`, a mapping with any; `Any`.
       place: what the message calls the value.
@@ -118,7 +119,14 @@ def _fits(value: Any, form: Any) -> bool:
         return number and abs(value) <= sys.float_info.max  # which no NaN is
     if form is NATURAL:
         return number and isinstance(value, int) and 0 <= value < 1 << 63
+    if form is str:
+        return isinstance(value, str) and (value.isascii() or _can_be_written(value))
     return isinstance(value, form) and (number or form is not int)
+
+
+def _can_be_written(text: str) -> bool:
+    """Whether text has no half of a surrogate pair, which JSON can name but UTF-8 cannot hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _kind(value: Any) -> str:

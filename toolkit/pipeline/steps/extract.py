@@ -9,7 +9,7 @@ from torch import Tensor
 from toolkit.features.audio import AudioError, Decoded, decode_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.shards import cuts_path, features_path, write_shard
-from toolkit.pipeline.fetch import FetchError, fetch
+from toolkit.pipeline.fetch import Content, FetchError, fetch
 from toolkit.pipeline.lake import LakeError, Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard, workplace
@@ -112,7 +112,7 @@ def check_order(records: Sequence[Record]) -> None:
 
 
 def _features(
-    fetched: Iterator[tuple[Record, bytes | FetchError]],
+    fetched: Iterator[tuple[Record, Content | FetchError]],
     config: FrontendConfig,
     failures: list[tuple[str, str]],
     seconds: list[float],
@@ -122,7 +122,7 @@ def _features(
         try:
             if isinstance(content, FetchError):
                 raise content
-            audio = decode_audio(content, record.audio, config.sampling_rate)
+            audio = decode_audio(content, record.audio, config.sampling_rate, int16=True)
             cut = make_cut(record, audio)
             features = compute(audio.samples)
         except (FetchError, AudioError, FrontendError) as error:

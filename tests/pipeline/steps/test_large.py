@@ -1,0 +1,103 @@
+"""A lake of many hours through the whole pipeline: the same bytes, in the memory of one hour.
+
+By hand: `PIPELINE_PROOFS=1 LAKE_HOURS=20 pytest -s tests/pipeline/steps/test_large.py`.
+"""
+
+import json
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+import soundfile
+
+pytest.importorskip("kaldifeat")
+
+from whole import make_teacher, outputs_digest
+
+from toolkit.corpus.manifest import make_cut, recording_or_fault
+from toolkit.features.frontend import FrontendConfig
+from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
+from toolkit.pipeline.prepare import (
+    PrepareConfig,
+    prepare_features,
+    prepare_targets,
+    repartition,
+)
+from toolkit.pipeline.steps.repartition import RepartitionConfig
+from toolkit.pipeline.steps.sample import SelectConfig
+from toolkit.pipeline.steps.targets import TargetsConfig
+
+HOURS = float(os.environ.get("LAKE_HOURS", "20"))
+SPEAKERS, FILES, RATE = 40, 120, 16000
+LIMIT = 1e9  # bytes per worker
+FRONTEND = FrontendConfig()
+
+
+@pytest.fixture
+def noises(tmp_path):
+    """Six minutes of noise, to be repeated."""
+    (tmp_path / "audio").mkdir()
+    made = []
+    for number in range(FILES):
+        name = f"u{number:03d}"
+        path = tmp_path / "audio" / f"{name}.wav"
+        size = RATE * (2 + number % 4)
+        samples = np.random.default_rng(number).standard_normal(size) * 3000
+        soundfile.write(path, samples.astype(np.int16), RATE)
+        recording, _ = recording_or_fault(path, name)
+        made.append(make_cut(name, recording, "", f"s{number % SPEAKERS}"))
+    return made
+
+
+class Told:
+    """An executor that says how each step went, perhaps with its partitions backwards."""
+
+    def __init__(self, executor, store, backwards):
+        self.executor, self.store, self.step = executor, store, -1 if backwards else 1
+        self.digests, self.peaks = {}, {}
+
+    def run(self, step, partitions, out):
+        start = time.monotonic()
+        results = self.executor.run(step, partitions[:: self.step], out)[:: self.step]
+        summary = json.loads(self.store.get(f"{out}/_summary.json"))
+        self.digests[step.name] = outputs_digest(out, results)
+        self.peaks[step.name] = summary["peak_bytes"]
+        print(
+            f"{step.name}: {len(partitions)} partitions, {summary['about'].get('hours', 0):.2f} h, "
+            f"wall {time.monotonic() - start:.0f} s, worker {summary['worker_seconds']:.0f} s, "
+            f"peak {summary['peak_bytes'] / 1e6:.0f} MB"
+        )
+        return results
+
+
+def through(lake, hours, store, base, workers, backwards=False):
+    """Every step; digests and memory by step."""
+    print(f"\n{hours:g} h, {workers} workers{', backwards' if backwards else ''}")
+    per_file = 2.5
+    with LocalExecutor(slots=cpu_slots(workers)) as executor:
+        told = Told(executor, store, backwards)
+        config = PrepareConfig(SelectConfig(0.98 * hours, per_file), FRONTEND)
+        features, normaliser = prepare_features(lake, config, told, store, base)
+        teacher = make_teacher(store, normaliser, f"{base}/teacher", FRONTEND)
+        targets = prepare_targets(features, TargetsConfig(teacher), told, store, base)
+        parts = RepartitionConfig(per_file / 2)
+        repartition(targets.shards, parts, FRONTEND, told, store, base, targets.url)
+    shutil.rmtree(base)
+    return told.digests, told.peaks
+
+
+@pytest.mark.skipif("PIPELINE_PROOFS" not in os.environ, reason="takes minutes")
+def test_many_hours_like_one(noises, store, tmp_path):
+    lakes = {}
+    for hours in (1.0, HOURS):
+        config = MadeUpLake(hours=hours, layout="in-place", buckets=2)
+        lakes[hours] = make_lake(noises, store, str(tmp_path / f"lake-{hours:g}"), config)
+    base = str(tmp_path / "out")
+    _, small = through(lakes[1.0], 1.0, store, base, workers=1)
+    one, peaks = through(lakes[HOURS], HOURS, store, base, workers=1)
+    two, more = through(lakes[HOURS], HOURS, store, base, workers=2, backwards=True)
+    assert one == two
+    assert max(*small.values(), *peaks.values(), *more.values()) < LIMIT
