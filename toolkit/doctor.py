@@ -88,7 +88,7 @@ class Finding:
 K2_WHEEL = (
     "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
 )
-"""Which of k2's wheels is for Python 3.10: all call themselves py3, and pip 24 refuses their tag."""
+"""The wheel for Python 3.10: all of k2's call themselves py3, a tag that pip 24 refuses."""
 
 
 def ask(command: Sequence[str], timeout: float, **variables: str) -> Answer:
