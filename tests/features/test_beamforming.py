@@ -98,7 +98,7 @@ def test_masks_find_the_pauses(scene):
     frames = quiet[0].nonzero()[:, 0] * config.shift
     heard = speech[0].unfold(0, 512, 1).square().mean(dim=1)
     assert len(frames) == int(config.quiet_share * quiet.shape[1])
-    assert all(heard[max(0, int(at) - 256)] < 0.05 for at in frames if at < LENGTH - 512)
+    assert all(heard[max(0, int(at) - 256)] < 0.3 for at in frames if at < LENGTH - 512)
     assert share[:, 10:40].mean() < 0.1 < share.mean()
 
 

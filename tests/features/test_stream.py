@@ -51,19 +51,19 @@ CONFIGS = [
 def test_pieces_give_the_features_of_the_whole(config, piece):
     frontend = Frontend(config)
     generator = torch.Generator().manual_seed(piece)
-    lengths = (16000,) if piece == 1 else (400, 512, 5 * 160 + 79, 5 * 160 + 81, 16001)
-    for length in lengths:
+    for length in (400, 512, 5 * 160 + 79, 5 * 160 + 81, *([16001] if piece > 1 else [])):
         if length < config.frame_length_ms * config.sampling_rate / 1000:
             continue
         samples = torch.randn(length, generator=generator) / 10
-        stream, found = StreamingFrontend(frontend), []
+        stream, found, given = StreamingFrontend(frontend), [], 0
         for begin in range(0, length, piece):
             found.append(stream.push(samples[begin : begin + piece]))
+            given += len(found[-1])
             assert stream.seconds == min(begin + piece, length) / config.sampling_rate
             # A frame comes as soon as its window is there.
             window, step = (config.sampling_rate * x // 1000 for x in _milliseconds(config))
             complete = (min(begin + piece, length) - step // 2 - window // 2) // step + 1
-            assert sum(map(len, found)) == max(0, complete) or begin + piece < window
+            assert given == max(0, complete) or begin + piece < window
         found.append(stream.finish())
         whole = frontend(samples)
         assert torch.cat(found).shape == whole.shape
