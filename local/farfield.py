@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lhotse import MonoCut, MultiCut
 
@@ -71,7 +72,8 @@ def make_farfield(
     groups = _groups(division.wanted, config, out)
     missing = [group for group in groups if not group.done.exists()]
     rooms, total = out / ".pools", len(division.wanted)
-    pools = make_pools(config, division.talk, rooms, jobs) if missing else {}
+    needed = sorted({group.wanted[0].pool for group in missing})
+    pools = make_pools(needed, config, division.talk, rooms, jobs)
     missing = [replace(group, pool=pools[group.wanted[0].pool]) for group in missing]
     done = total - sum(len(group.wanted) for group in missing)
     with tqdm(total=total, initial=done, unit="utt", desc="far field", disable=None) as bar:
@@ -101,7 +103,7 @@ def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
 
 def _claim(out: Path, config: FarfieldConfig, wanted: list[Wanted]) -> None:
     """Note what `out` is made of, or see that what is there is made of the same."""
-    sources = [[w.split, w.id, w.array, w.source.to_dict()] for w in wanted]
+    sources = [[w.split, w.id, w.array, _source_of(w)] for w in wanted]
     plain = {
         "config": to_plain(config),
         "utterances": digest_bytes(json.dumps(sources, sort_keys=True).encode()),
@@ -114,6 +116,12 @@ def _claim(out: Path, config: FarfieldConfig, wanted: list[Wanted]) -> None:
             " choose another folder"
         )
     write_atomically(path, content)
+
+
+def _source_of(wanted: Wanted) -> dict[str, Any]:
+    """Describe a source; an unlabelled one without its transcript, which nothing reads."""
+    described = wanted.source.to_dict()
+    return {**described, "supervisions": []} if wanted.split == UNLABELLED else described
 
 
 def _groups(wanted: list[Wanted], config: FarfieldConfig, out: Path) -> list[Group]:

@@ -83,11 +83,11 @@ class FarfieldConfig:
     )
     """On a table, away from the middle."""
     dp3: Placement = Placement(
-        "wall", (0.35, 0.5), (1.5, 2.5), (1.0, 2.5), (7.0, 16.0), 0.4, (3.0, 12.0)
+        "wall", (0.35, 0.5), (1.5, 2.5), (1.0, 2.5), (6.0, 14.0), 0.4, (2.0, 10.0)
     )
     """Against a wall."""
     dp4: Placement = Placement(
-        "shelf", (0.4, 0.6), (2.0, 3.5), (0.8, 2.0), (4.0, 12.0), 0.5, (0.0, 10.0)
+        "shelf", (0.4, 0.55), (1.8, 3.0), (0.8, 2.0), (4.0, 12.0), 0.5, (0.0, 8.0)
     )
     """High on a shelf, with noise nearby."""
     dp5: Placement = Placement(

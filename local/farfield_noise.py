@@ -78,31 +78,30 @@ def talk(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
 def music(rng: Rng, length: int) -> np.ndarray:
     """Chords of plucked notes, a bass and a beat, in some key and tempo."""
     beat = int(SAMPLING_RATE * 60 / rng.uniform(85.0, 150.0))
-    key = 110.0 * 2 ** (rng.integers(0, 12) / 12)
-    minor = int(rng.random() < 0.5)
+    key, minor = 110.0 * 2 ** (rng.integers(0, 12) / 12), int(rng.random() < 0.5)
     track = np.zeros(length + 4 * beat)
+    notes: dict[int, np.ndarray] = {}
+    fading = np.exp(-np.arange(beat // 4) / (0.02 * SAMPLING_RATE))
     chords = [(0, 4 - minor, 7), (5, 9 - minor, 12), (7, 11, 14), (-3 - minor, 0, 4 - minor)]
     for number, start in enumerate(range(0, length, beat)):
-        chord = chords[number // 4 % 4] if number % 16 else chords[0]
-        for step in chord if number % 2 == 0 else (chord[int(rng.integers(3))] + 12,):
-            track[start : start + 4 * beat] += _pluck(rng, key * 2 ** (step / 12), 4 * beat)
-        track[start : start + 4 * beat] += 1.5 * _pluck(
-            rng, key / 2 * 2 ** (chord[0] / 12), 4 * beat
-        )
-        hit = rng.standard_normal(beat // 4) * np.exp(
-            -np.arange(beat // 4) / (0.02 * SAMPLING_RATE)
-        )
-        track[start : start + len(hit)] += (0.8 if number % 2 else 0.3) * hit
+        chord = chords[number // 4 % 4]
+        tune = chord if number % 2 == 0 else (chord[int(rng.integers(3))] + 12,)
+        for step, loud in [(step, 1.0) for step in tune] + [(chord[0] - 12, 1.5)]:
+            if step not in notes:
+                notes[step] = _pluck(rng, key * 2 ** (step / 12), 4 * beat)
+            track[start : start + 4 * beat] += loud * notes[step]
+        hit = (0.8 if number % 2 else 0.3) * rng.standard_normal(beat // 4) * fading
+        track[start : start + len(hit)] += hit
     return unit_power(track[:length])
 
 
 def _pluck(rng: Rng, pitch: float, length: int) -> np.ndarray:
+    """A note of `pitch` Hz: harmonics that fade the sooner the higher they are."""
     time = np.arange(length) / SAMPLING_RATE
-    harmonics = range(1, min(12, int(7000 / pitch)) + 1)
     decay = rng.uniform(0.2, 0.5)
     return sum(
         np.sin(2 * np.pi * (pitch * k * time + rng.random())) * np.exp(-time * k**0.5 / decay) / k
-        for k in harmonics
+        for k in range(1, min(12, int(7000 / pitch)) + 1)
     )
 
 

@@ -1,7 +1,7 @@
 """The rooms, noises and sounds to play that utterances draw from: computed once, kept as files."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,6 @@ from toolkit.features.audio import AudioError, load_audio, load_cut_audio
 from toolkit.stages.files import open_atomically
 from toolkit.stages.workers import map_in_processes
 
-POOLS = ("train", "val", "test")
 SECONDS = 20
 """Length of a noise; longer utterances hear it from its start again."""
 VARIANTS = 3
@@ -33,7 +32,7 @@ class Pool:
     folder: Path
     """All pools' folder."""
     name: str
-    """One of `POOLS`."""
+    """As in `Wanted`."""
     rooms: int
     """Per placement."""
 
@@ -74,55 +73,58 @@ class _Task:
     path: Path
     placement: str = ""
     number: int = 0
-    file: Path | None = None
     files: tuple[Path, ...] = ()
     talk: tuple[MonoCut, ...] = ()
 
 
 def make_pools(
+    names: Sequence[str],
     config: FarfieldConfig,
     talk: dict[str, list[MonoCut]],
     folder: Path,
     jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Pool]:
     """Compute what is missing in `folder`; the same bytes whatever the number of `jobs`.
 
     Args:
+      names: of the pools that are needed.
+      config: rooms and sources of noise.
       talk: clean speech by pool, for babble and playback.
 
     Returns:
       The pools by name.
     """
+    _room.cache_clear()
+    _sounds.cache_clear()
     files = None if config.responses is None else dealt_responses(config)
     recordings = None if config.noise is None else dealt_noises(config.noise)
+    tasks: list[_Task] = []
     rooms = {}
-    tasks = []
-    for pool in POOLS:
-        wanted = config.train_rooms if pool == "train" else config.test_rooms
-        own = {p: files[pool, p][:wanted] for p in config.placements} if files else None
-        rooms[pool] = min(map(len, own.values())) if own else wanted
-        for placement in config.placements:
-            tasks += [
-                _Task(
-                    config,
-                    pool,
-                    room_path(folder, pool, placement, number),
-                    placement,
-                    number,
-                    own[placement][number] if own else None,
-                )
-                for number in range(rooms[pool])
-            ]
-        speech = tuple(_draw(talk[pool], _rng(config, pool)))
-        noise = tuple(recordings[pool]) if recordings else ()
-        tasks.append(_Task(config, pool, folder / f"{pool}-noise.npy", files=noise, talk=speech))
-        tasks.append(_Task(config, pool, folder / f"{pool}-playback.npy", talk=speech))
+    for name in names:
+        own = {p: tuple(files[name, p]) for p in config.placements} if files else {}
+        rooms[name] = config.train_rooms if name == "train" else config.test_rooms
+        rooms[name] = min([rooms[name], *map(len, own.values())])
+        tasks += _room_tasks(name, config, folder, rooms[name], own)
+        speech = tuple(_draw(talk[name], _rng(config, name)))
+        noise = tuple(recordings[name]) if recordings else ()
+        tasks.append(_Task(config, name, folder / f"{name}-noise.npy", files=noise, talk=speech))
+        tasks.append(_Task(config, name, folder / f"{name}-playback.npy", talk=speech))
     missing = [task for task in tasks if not task.path.exists()]
-    for count, _ in enumerate(map_in_processes(_make, missing, jobs), 1):
-        if progress is not None:
-            progress(len(tasks) - len(missing) + count, len(tasks))
-    return {pool: Pool(folder, pool, rooms[pool]) for pool in POOLS}
+    for _ in map_in_processes(_make, missing, jobs):
+        pass
+    return {name: Pool(folder, name, rooms[name]) for name in names}
+
+
+def _room_tasks(
+    pool: str, config: FarfieldConfig, folder: Path, rooms: int, files: dict[str, tuple[Path, ...]]
+) -> list[_Task]:
+    tasks = []
+    for placement in config.placements:
+        for number in range(rooms):
+            path = room_path(folder, pool, placement, number)
+            own = (files[placement][number],) if files else ()
+            tasks.append(_Task(config, pool, path, placement, number, own))
+    return tasks
 
 
 def _rng(config: FarfieldConfig, name: str) -> np.random.Generator:
@@ -138,8 +140,8 @@ def _draw(cuts: Sequence[MonoCut], rng: np.random.Generator) -> list[MonoCut]:
 def _make(task: _Task) -> None:
     """Compute a room or a table of sounds."""
     rng = _rng(task.config, task.path.stem)
-    if task.file is not None:
-        room_of_file(task.file).save(task.path)
+    if task.placement and task.files:
+        room_of_file(task.files[0]).save(task.path)
     elif task.placement:
         arrays = task.config.arrays
         # Nobody listens to training speech with more than one microphone.

@@ -1,7 +1,7 @@
 import json
+import re
 import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import click
 import pytest
@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from toolkit import __version__, cli
 from toolkit.bench.harness import Case, compare
 from toolkit.commands import bench
-from toolkit.errors import ToolkitError
 
 
 def run(*arguments):
@@ -28,7 +27,7 @@ def files(tmp_path):
 def test_every_command_has_help_with_an_example(command):
     result = run(command, "--help")
     assert result.exit_code == 0
-    assert f"Example:\n    toolkit {command}" in result.stdout
+    assert re.search(rf"Examples?:\n    toolkit {command}", result.stdout)
 
 
 def test_commands_are_those_listed():
@@ -181,35 +180,8 @@ def test_bench_with_options_of_its_own(monkeypatch):
     assert run("bench", "two-words", "--size", "7").stdout == "7\n"
 
 
-@pytest.fixture
-def transcriber(monkeypatch):
-    module = ModuleType("toolkit.decode.transcribe")
-
-    def transcribe(model, audio):
-        if not model.name.startswith("final"):
-            raise ToolkitError(f"{model} is not a bundle")
-        for path in audio:
-            broken = "broken" in path.name
-            text, fault = (None, f"{path}: not audio") if broken else (f"WORDS OF {path.stem}", "")
-            yield SimpleNamespace(path=path, text=text, fault=fault)
-
-    module.transcribe = transcribe
-    monkeypatch.setitem(sys.modules, "toolkit.decode.transcribe", module)
-
-
-def test_transcribe_prints_a_line_per_file(transcriber):
-    result = run("transcribe", "--model", "final", "a.wav", "b.flac")
-    assert result.exit_code == 0
-    assert result.stdout == "a.wav WORDS OF a\nb.flac WORDS OF b\n"
-
-
-def test_transcribe_names_broken_files_and_goes_on(transcriber):
-    result = run("transcribe", "--model", "final", "a.wav", "broken.wav", "c.wav")
+def test_transcribe_without_a_bundle_fails(tmp_path, audio):
+    recording = audio(tmp_path / "a.wav")
+    result = run("transcribe", "--model", tmp_path / "other", recording)
     assert result.exit_code == 1
-    assert result.stdout == "a.wav WORDS OF a\nc.wav WORDS OF c\n"
-    assert result.stderr == "Error: broken.wav: not audio\n"
-
-
-def test_transcribe_without_a_bundle_fails(transcriber):
-    result = run("transcribe", "--model", Path("other"), "a.wav")
-    assert (result.exit_code, result.stderr) == (1, "Error: other is not a bundle\n")
+    assert str(tmp_path / "other") in result.stderr

@@ -90,3 +90,78 @@ def recogniser(tmp_path):
     for engine in ("k2", "kaldilm"):
         pytest.importorskip(engine)
     return Recogniser(tmp_path)
+
+
+def make_bundle(recogniser, out, kind="lstm", extras=True):
+    """A bundle of the two words: an untrained network that is sure of what it says."""
+    from toolkit.decode.first_pass import DecodeConfig
+    from toolkit.decode.recogniser import write_bundle
+    from toolkit.features.frontend import FrontendConfig
+    from toolkit.features.normalise import GlobalStats, Normaliser
+    from toolkit.fsa.search import Beam
+    from toolkit.models.blstm import BlstmConfig
+    from toolkit.models.lstm import LstmConfig
+    from toolkit.models.priors import save_priors
+    from toolkit.models.store import make_model, save_model
+
+    torch.manual_seed(3)
+    frontend = FrontendConfig(num_mel_bins=8)
+    sizes = {"input_dim": 24, "output_dim": recogniser.senones.num_pdfs, "hidden": 12, "layers": 2}
+    config = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
+    model = make_model(config)
+    with torch.no_grad():
+        model.output.weight *= 40
+        for name, weights in model.lstm.named_parameters():
+            if "weight_ih" in name:
+                weights *= 4 if "l0" in name else 2
+    folder = recogniser.folder / kind
+    save_model(folder, model)
+    save_priors(folder, torch.ones(recogniser.senones.num_pdfs))
+    spread = GlobalStats.of(torch.randn(500, 8) * 2)
+    Normaliser(torch.full((8,), 17.0, dtype=torch.float64), spread).save(folder / "normaliser.json")
+    (folder / "tuned.json").write_text('{"acoustic_scale": 0.45, "word_penalty": 0.1}')
+    (folder / "calibration.json").write_text('{"offset": -1.0, "slope": 1.0}')
+    recogniser.senones.save(folder / "senones")
+    write_bundle(
+        folder,
+        folder / "normaliser.json",
+        recogniser.graph,
+        recogniser.folder / "lang",
+        frontend,
+        DecodeConfig(0.5, beam=Beam(12.0, 6.0)),
+        folder / "tuned.json",
+        out,
+        senones=folder / "senones" if extras else None,
+        calibration=folder / "calibration.json" if extras else None,
+    )
+    return out
+
+
+@pytest.fixture
+def bundle(recogniser, tmp_path):
+    """A bundle with all that it can hold; `bundle(kind=..., extras=...)` makes others."""
+    pytest.importorskip("kaldifeat")
+    made = []
+
+    def make(**options):
+        made.append(options)
+        return make_bundle(recogniser, tmp_path / f"bundle{len(made)}", **options)
+
+    return make
+
+
+@pytest.fixture
+def babble():
+    """Noise whose colour and loudness change every tenth of a second: samples [S] of a seed."""
+
+    def make(seed, seconds=1.0):
+        generator = torch.Generator().manual_seed(seed)
+        parts = []
+        for _ in range(round(10 * seconds)):
+            noise = torch.randn(1600, generator=generator)
+            width, level = torch.randint(1, 30, (2,), generator=generator).tolist()
+            smooth = torch.nn.functional.avg_pool1d(noise[None], width, 1, width // 2)[0, :1600]
+            parts.append(torch.nn.functional.pad(smooth, (0, 1600 - len(smooth))) * level / 60)
+        return torch.cat(parts)
+
+    return make

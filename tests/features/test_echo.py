@@ -88,5 +88,5 @@ def test_scale_does_not_matter():
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r" be | is "):
         EchoConfig(**wrong)

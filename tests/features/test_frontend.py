@@ -207,3 +207,25 @@ def test_says_how_to_get_kaldifeat(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "kaldifeat", None)
     with pytest.raises(FrontendError, match="make setup"):
         Frontend(FrontendConfig())
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
+def test_samples_of_16_bits_give_the_same_bits_as_kaldifeat_at_once(kind):
+    pytest.importorskip("kaldifeat")
+    length = 32.0 if kind == "fbank_mfcc" else 25.0
+    compute = Frontend(FrontendConfig(kind, frame_length_ms=length))
+    samples = torch.randint(-9000, 9000, (12345,), generator=torch.Generator().manual_seed(0))
+    as_stored = samples.to(torch.int16)
+    features = compute(as_stored)
+    assert torch.equal(features, compute(as_stored.float() / 32768))
+    at_once = compute._kaldifeat(as_stored.float())
+    assert torch.equal(features[:, : at_once.shape[1]], at_once)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sampling_rate": 10**12}, {"sampling_rate": 0}, {"frame_length_ms": math.inf}],
+)
+def test_refuses_windows_that_would_take_all_memory(wrong):
+    with pytest.raises(ValueError, match=r"sampling_rate|frame_length_ms|low_freq"):
+        FrontendConfig(**wrong)

@@ -7,12 +7,20 @@ from tests.fuzz.trial import Reader
 from toolkit.align.ctm import read_ctm
 from toolkit.corpus.exclusions import read_exclusions
 from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.corpus.table import read_table
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
+from toolkit.score.nist import read_stm
 from toolkit.score.read import read_speakers, read_transcripts
+from toolkit.score.results import Result, read_results, record_results, results_table
 
+CSV = """audio,text,speaker,start,end,split
+a.wav,GOOD MORNING,anna,0,1.5,train
+b.wav,"A, B",,1,-1,dev
+"""
+RESULT = Result("mono", "dev", "small", 12.5, 4.25, 1, 2, 3, 48, 0.03, "run.py", 10.0, 15.0)
 ARPA = """\\data\\
 ngram 1=4
 ngram 2=3
@@ -78,6 +86,27 @@ READERS = {
         text("hyp.trn", "GOOD MORNING (u-1)\n(u-2)\n"),
         lambda folder: read_transcripts(folder / "hyp.trn"),
     ),
+    "json-transcripts": Reader(
+        text("hyp.json", '{"u-1": "GOOD", "u-2": {"text": "A B", "speaker": "anna"}}'),
+        lambda folder: read_transcripts(folder / "hyp.json"),
+    ),
+    "json-lines": Reader(
+        text("hyp.jsonl", '{"audio": "x/u-1.wav", "text": "GOOD"}\n{"id": "u-2", "text": ""}\n'),
+        lambda folder: read_transcripts(folder / "hyp.jsonl"),
+    ),
+    "ctm-as-transcripts": Reader(
+        text("hyp.ctm", "u1 1 0.00 0.25 GOOD 0.99\nu1 1 0.25 0.5 MORNING\n"),
+        lambda folder: read_transcripts(folder / "hyp.ctm"),
+    ),
+    "results": Reader(
+        lambda folder: record_results(folder / "results.json", [RESULT]),
+        lambda folder: results_table(read_results(folder / "results.json")),
+    ),
+    "stm": Reader(
+        text("ref.stm", ";; note\nr1 1 anna 0.00 1.50 <o,f0> GOOD\nr1 1 bert 1.5 2 MORNING\n"),
+        lambda folder: read_stm(folder / "ref.stm"),
+    ),
+    "table-of-a-corpus": Reader(text("c.csv", CSV), lambda folder: read_table(folder / "c.csv")),
     "speakers": Reader(
         text("utt2spk", "u-1 anna\nu-2 bert\n"), lambda folder: read_speakers(folder / "utt2spk")
     ),

@@ -2,11 +2,11 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from sample_steps import misbehave
+from sample_steps import executor_pid, misbehave
 
 from toolkit.pipeline.step import Step
 
@@ -86,3 +86,29 @@ class Killer:
         return {
             name: attempts(self.ledger, name) - count for name, (_, count, _) in self.made.items()
         }
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A step that computes on the CPU, and notes which device it was given, where and when."""
+
+    step: Step
+    ledger: str
+    seconds: float
+    """That every partition takes at least."""
+
+    @property
+    def name(self):
+        return self.step.name
+
+    @property
+    def config(self):
+        return self.step.config
+
+    def run(self, partition, store, out, resources):
+        start = time.time_ns()
+        result = self.step.run(partition, store, out, replace(resources, device="cpu"))
+        time.sleep(self.seconds)
+        device = f"{executor_pid()}-{resources.device.replace(':', '_')}"
+        Path(self.ledger, f"{partition.id} {device} {start} {time.time_ns()}").touch()
+        return result

@@ -49,7 +49,8 @@ def test_names_are_those_of_the_code(page):
     for dotted in re.findall(r"`(toolkit(?:\.\w+)+)`", text):
         assert exists(dotted), dotted
     for path in re.findall(r"`((?:toolkit|recipes|docs|tests)/[\w/]+\.\w+)`", text):
-        assert "NAME" in path or (ROOT / path).exists(), path
+        made_by_the_guide = path.startswith(("recipes/interviews/", "recipes/lectures/"))
+        assert "NAME" in path or made_by_the_guide or (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

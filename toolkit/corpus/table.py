@@ -13,6 +13,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import Audio, pair
+from toolkit.stages.reading import shown
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (
@@ -123,6 +124,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 _EXAMPLE = "audio,text,speaker"
+_PART = re.compile(r"\w[\w.-]*")
 _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 
@@ -157,14 +159,15 @@ def _roles(names: list[str], path: Path) -> list[str]:
     for role, count in Counter(filter(None, roles)).items():
         if count > 1:
             twice = [name for name, found in zip(names, roles, strict=True) if found == role]
+            both = " and ".join(map(shown, twice[:2]))
             raise ManifestError(
-                f"{path}: the columns {' and '.join(map(repr, twice))} both stand for {role!r}: "
-                "rename one of them"
+                f"{path}: the columns {both} both stand for {role!r}: rename one of them"
             )
     for role in ("audio", "text"):
         if role not in roles:
+            found = ", ".join(map(shown, names[:20]))
             raise ManifestError(
-                f"{path}: no column {role!r} in the first line ({', '.join(map(repr, names))}); "
+                f"{path}: no column {role!r} in the first line ({found}); "
                 f"name the columns there, such as {_EXAMPLE}. Also known as {role!r}: "
                 + ", ".join(COLUMNS[role][1:])
             )
@@ -196,6 +199,10 @@ def _part(row: Row, path: Path) -> str:
     name = row["split"].lower()
     if "split" in row.values and not name:
         raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
+    if name and not _PART.fullmatch(name):  # it becomes a file's name
+        raise ManifestError(
+            f"{path}:{row.line}: the split {shown(name)} is no name of letters, digits, - and _"
+        )
     return PARTS.get(name, name) or "train"
 
 
@@ -206,7 +213,7 @@ def _audio(row: Row, path: Path) -> Audio:
     try:
         start, end = _seconds(row["start"]) or 0.0, _seconds(row["end"])
     except ValueError:
-        detail = f"{path}:{row.line}: not seconds: {row['start']!r} to {row['end']!r}"
+        detail = f"{path}:{row.line}: not seconds: {shown(row['start'])} to {shown(row['end'])}"
         return Audio(file, recording_id=_recording(row), fault=("bad-segment", detail))
     return Audio(file, start, end, _recording(row))
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST, LEAST = 7.0, 2.0
-"""Between quiet and loud frames lie so many nats (9 to 30 dB) of log energy, or count as so many:
-below there is silence of one kind or another, and noise alone is not stretched into speech."""
+MOST, LEAST = 7.0, 1.5
+"""Nats of log energy (30 and 6.5 dB): what is further below the loud frames is all equally quiet;
+where loud and quiet frames are closer together energy does not tell speech from noise."""
 SMOOTHED = 0.15
 """Seconds to either side over which a frame's speech score is averaged."""
 
@@ -49,10 +49,11 @@ class Segmenter:
     """Takes a recording's features piece by piece and gives its segments.
 
     A frame's speech score is the mean of two: how far its energy lies between those of the quiet
-    and the loud frames around, and what the acoustic model gives to speech; where no model is asked
-    it is the energy's. Stretches of low scores are pauses. A segment ends in the longest pause
-    between `shortest` and `longest`, the last one among equals, or where there is none at the
-    lowest score of the second half. What is held in memory is `longest` seconds and a piece.
+    and the loud frames around, and what the acoustic model gives to speech; where only one of the
+    two is known, that one, and where none is, all is speech. Stretches of low scores are pauses. A
+    segment ends in the longest pause between `shortest` and `longest`, the last one among equals,
+    or where there is none at the lowest score of the second half. What is held in memory is
+    `longest` seconds and a piece.
 
     Args:
       config: where to cut.
@@ -140,10 +141,12 @@ class Segmenter:
         """[T] the speech score of every frame in memory."""
         energy = self._features.logsumexp(dim=1).numpy()
         low, high = np.percentile(energy, (5, 95))
-        low = max(low, high - MOST)
-        score = np.clip((energy - low) / max(high - low, LEAST), 0, 1)
-        posterior = 1 - self._silence.numpy()
-        score = np.where(np.isnan(posterior), score, (score + posterior) / 2)
+        low, posterior = max(low, high - MOST), 1 - self._silence.numpy()
+        if high - low < LEAST:
+            score = np.where(np.isnan(posterior), 1.0, posterior)
+        else:
+            score = np.clip((energy - low) / (high - low), 0, 1)
+            score = np.where(np.isnan(posterior), score, (score + posterior) / 2)
         width = 2 * self._smooth + 1
         padded = np.pad(score, self._smooth, mode="edge")
         return np.convolve(padded, np.full(width, 1 / width), "valid")

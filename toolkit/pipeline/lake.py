@@ -128,6 +128,9 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
         plain = checked(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
         refs = [ObjectRef.from_dict(entry) for entry in plain["objects"]]
+        for ref in refs:
+            for name in ("hours", "utterances"):
+                checked(ref.about.get(name, 0), float, f"{name!r} of {ref.path[:80]!r}")
         if plain["buckets"] is not None and plain["buckets"] < 1:
             raise ValueError(f"{plain['buckets']} buckets")
     objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
@@ -158,8 +161,7 @@ def resolve(audio: str, url: str) -> str:
 
 def totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | None:
     """Sum hours and utterances of metadata objects; None where one does not say."""
-    kinds = (int, float)
-    if not all(type(ref.about.get(k)) in kinds for ref in objects for k in ("hours", "utterances")):
+    if not all("hours" in ref.about and "utterances" in ref.about for ref in objects):
         return None
     return {key: sum(ref.about[key] for ref in objects) for key in ("hours", "utterances")}
 

@@ -9,12 +9,13 @@ from typing import Literal
 from toolkit.align.ctm import CtmError, read_ctm
 from toolkit.score.lines import TranscriptError, numbered_lines
 from toolkit.score.read_json import read_json_texts
+from toolkit.stages.reading import shown
 
 Form = Literal["text", "trn", "plain", "json", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
 """Those that can be asked for; a CTM is known by its name."""
 
-_TRN = re.compile(r"^(.*?)\s*\(([^()\s]+)\)\s*$")
+_TRN = re.compile(r"^(.*)\(([^()\s]+)\)\s*$")  # each part of which gives way in one place only
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
 _BY_NAME = {"trn": "trn", "json": "json", "jsonl": "json", "ctm": "ctm", "stm": "stm"}
 
@@ -82,7 +83,7 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
         utterance, words = (_text_line if form == "text" else _trn_line)(path, number, line)
         if utterance in seen:
             raise TranscriptError(
-                f"{path}:{number}: utterance id {utterance!r} was on line {seen[utterance]} "
+                f"{path}:{number}: utterance id {shown(utterance)} was on line {seen[utterance]} "
                 "already: remove one of the two lines"
             )
         seen[utterance] = number
@@ -100,7 +101,8 @@ def read_speakers(path: Path) -> dict[str, str]:
     for utterance, speaker in speakers.items():
         if not speaker or " " in speaker:
             raise TranscriptError(
-                f"{path}: {utterance!r} must be followed by one speaker, not by {speaker!r}"
+                f"{path}: {shown(utterance)} must be followed by one speaker, not by "
+                f"{shown(speaker)}"
             )
     return speakers
 

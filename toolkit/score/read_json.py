@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.score.lines import TranscriptError, content, numbered_lines
+from toolkit.stages.reading import shown
 
 _IDS = ("id", "utterance", "audio", "path", "file")
 """Where a record has its id; of the last three, the file's name without folder and ending."""
@@ -33,7 +34,7 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     speakers: dict[str, str] = {}
     for place, id, text, speaker in _records(path):
         if id in texts:
-            raise TranscriptError(f"{place}: the id {id!r} occurs a second time")
+            raise TranscriptError(f"{place}: the id {shown(id)} occurs a second time")
         texts[id] = " ".join(text.split())
         if speaker is not None:
             speakers[id] = speaker
@@ -51,7 +52,7 @@ def _records(path: Path) -> Iterator[tuple[str, str, str, str | None]]:
     parsed = _parsed(str(path), content(path))
     if isinstance(parsed, dict):
         for id, value in parsed.items():
-            place = f"{path}: {id!r}"
+            place = f"{path}: {shown(id)}"
             record = {"id": id, "text": value} if isinstance(value, str) else value
             record = {"id": id, **record} if isinstance(record, dict) else record
             yield place, *_record(place, record)
@@ -80,10 +81,10 @@ def _record(place: str, record: Any) -> tuple[str, str, str | None]:
     id = Path(record[key]).stem if key in _FILES else record[key]
     parts = record.get("supervisions", [record])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise TranscriptError(f"{place}: {id!r}: its supervisions are no list of records")
+        raise TranscriptError(f"{place}: {shown(id)}: its supervisions are no list of records")
     texts = [part.get("text") for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise TranscriptError(f"{place}: {id!r} has no `text`")
+        raise TranscriptError(f"{place}: {shown(id)} has no `text`")
     names = {part.get("speaker") for part in parts} - {None}
     speaker = names.pop() if len(names) == 1 else None
     return id, " ".join(texts), speaker if isinstance(speaker, str) else None

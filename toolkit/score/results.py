@@ -1,6 +1,7 @@
 """results.json: one row per system, split and language model, and its table."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import ToolkitError
 from toolkit.score.wer import Score
+from toolkit.stages.convert import from_plain
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -106,16 +109,11 @@ def read_results(path: Path) -> list[Result]:
     Raises:
       ResultsError: not a list of rows with the fields of `Result`.
     """
-    try:
-        rows = json.loads(Path(path).read_text(encoding="utf-8"))
-        return [Result(**{_FIELDS[name]: value for name, value in row.items()}) for row in rows]
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return []
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ResultsError(
-            f"{path} is not a results file ({type(error).__name__}: {error}): "
-            "move it away and score again"
-        ) from error
+    with reading(f"{path} is not a results file", ResultsError, "move it away and score again"):
+        rows = read_json(path, [{str: Any}])
+        return [from_plain(Result, {_FIELDS[name]: row[name] for name in row}) for row in rows]
 
 
 def record_results(path: Path, results: Iterable[Result]) -> list[Result]:

@@ -1,0 +1,151 @@
+"""`toolkit transcribe` as it is typed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli import main
+from toolkit.decode.transcript import Recognised, Transcript, Utterance, Word
+
+
+def run(*arguments, stdin=None):
+    return CliRunner().invoke(main, ["transcribe", *map(str, arguments)], input=stdin)
+
+
+@pytest.fixture
+def transcriber(monkeypatch):
+    """A recogniser that hears the names of files; those called broken are."""
+    module = SimpleNamespace(asked=[])
+
+    def transcribe(model, sources, details):
+        module.asked.append((model.name, details))
+        for source in sources:
+            fault = f"{source.name}: not audio" if "broken" in source.name else ""
+            word = Word(source.key.upper(), 0.5, 1.0, 0.9)
+            said = Utterance(0.0, 2.0, word.word, (word,))
+            yield Transcript(source.name, source.key, () if fault else (said,), fault)
+
+    import sys
+
+    module.transcribe = transcribe
+    monkeypatch.setitem(sys.modules, "toolkit.decode.transcribe", module)
+    return module
+
+
+def test_prints_a_line_per_recording_and_names_the_broken_at_the_end(transcriber):
+    result = run("--model", "final", "a.wav", "broken.wav", "c.wav")
+    assert result.exit_code == 1
+    assert result.stdout == "a.wav A\nc.wav C\n"
+    assert result.stderr == "Error: broken.wav: not audio\n"
+    assert transcriber.asked == [("final", False)]
+    assert run("--model", "final", "a.wav").exit_code == 0
+
+
+def test_json_has_a_line_for_every_recording(transcriber):
+    result = run("--model", "final", "--format", "json", "a.wav", "broken.wav")
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["name"] for one in found] == ["a.wav", "broken.wav"]
+    assert found[0]["segments"][0]["words"][0]["confidence"] == 0.9
+    assert found[1]["error"] == "broken.wav: not audio"
+    assert transcriber.asked == [("final", True)]
+
+
+def test_writes_a_file_per_recording(transcriber, tmp_path):
+    out = tmp_path / "out"
+    for form, ending in (("text", "txt"), ("srt", "srt"), ("ctm", "ctm")):
+        arguments = ("--format", form, "--out", out, "x/a.wav", "broken.wav")
+        result = run("--model", "final", *arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert (out / f"a.{ending}").is_file()
+        assert not (out / f"broken.{ending}").exists()
+    assert (out / "a.txt").read_text() == "A\n"
+    assert (out / "a.ctm").read_text() == "a 1 0.500 0.500 A 0.9000\n"
+    result = run("--model", "final", "--out", out, "x/a.wav", "y/a.wav")
+    assert result.exit_code == 1
+    assert "x/a.wav and y/a.wav" in result.stderr
+
+
+def test_paths_come_from_standard_input(transcriber):
+    assert run("--model", "final", "-", stdin="a.wav\nb.wav\n").stdout == "a.wav A\nb.wav B\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--format", "srt", "a.wav", "b.wav"], "--out"),
+        (["--stream", "--format", "ctm", "a.wav"], "text or json"),
+        (["--stream", "--out", "x", "a.wav"], "no files"),
+        (["--endpoint", "1", "a.wav"], "belong to --stream"),
+        (["--raw-rate", "8000", "a.wav"], "given as -"),
+        (["--channel", "0", "a.wav"], "--channel"),
+        ([], "AUDIO"),
+    ],
+)
+def test_contradictions_are_refused(arguments, told):
+    result = run("--model", "final", *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+@pytest.fixture
+def stream(monkeypatch, audio, tmp_path):
+    """A recogniser of streams that says how many pieces it has heard."""
+    pytest.importorskip("k2")
+    pytest.importorskip("kaldifeat")
+    from toolkit.decode import recogniser, streaming
+
+    class Recogniser:
+        silence = object()
+        frontend_config = SimpleNamespace(sampling_rate=16000)
+
+        def __init__(self, model):
+            pass
+
+    class Stream:
+        def __init__(self, recogniser, endpoint, details):
+            self.heard, self.ends, self.details = 0, endpoint, details
+
+        @staticmethod
+        def warm_up(recogniser):
+            pass
+
+        def push(self, samples):
+            self.heard += 1
+            return streaming.Heard(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
+
+        def finish(self):
+            said = f"{self.heard} PIECES"
+            words = (Word(said, 0.0, 0.1, 0.5),) if self.details else None
+            return streaming.Heard(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
+
+    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
+    monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
+    return audio(tmp_path / "a.wav", 0.35)
+
+
+def test_streams_print_what_is_final_or_every_change_as_json(stream):
+    result = run("--model", "final", "--stream", stream)
+    assert result.stdout == f"{stream} 4 PIECES\n"
+    assert result.stderr.startswith(f"{stream}: 0.4 s of audio, real-time factor ")
+    assert "after speech began" in result.stderr
+    result = run("--model", "final", "--stream", "--format", "json", "--piece", "0.2", stream)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["text"] for one in found] == ["PIECE 1", "PIECE 2", "2 PIECES"]
+    assert [one["final"] for one in found] == [False, False, True]
+    assert found[2]["words"][0]["confidence"] == 0.5
+
+
+def test_raw_samples_stream_from_standard_input(stream):
+    arguments = ("--stream", "--raw-rate", "16000", "--piece", "0.1", "-")
+    result = run("--model", "final", *arguments, stdin=bytes(2 * 16000))
+    assert result.stdout == "- 10 PIECES\n"
+
+
+def test_broken_streams_are_named_at_the_end(stream, tmp_path):
+    (tmp_path / "no.wav").write_text("text")
+    result = run("--model", "final", "--stream", tmp_path / "no.wav", stream)
+    assert result.exit_code == 1
+    assert result.stdout == f"{stream} 4 PIECES\n"
+    assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path}/no.wav: ")

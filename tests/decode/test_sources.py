@@ -1,0 +1,129 @@
+"""What arguments name, and what comes of it when it is read."""
+
+import gzip
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.decode.sources import Inputs, SourceError, check_keys
+from toolkit.features.audio import AudioError, load_audio
+
+
+@pytest.fixture
+def read(tmp_path):
+    """(arguments) -> {name: samples, or the fault}."""
+
+    def run(*arguments, stdin=b"", **options):
+        (tmp_path / "work").mkdir(exist_ok=True)
+        names = list(map(str, arguments))
+        sources = Inputs(**options).sources(names, io.BytesIO(stdin), tmp_path / "work")
+        found = {}
+        for source in sources:
+            try:
+                found[source.name] = torch.cat(list(source.blocks(16000, 0.3)))
+            except AudioError as error:
+                found[source.name] = str(error)
+        run.keys = [source.key for source in sources]
+        return found
+
+    return run
+
+
+def test_files_and_folders_in_order(audio, read, tmp_path):
+    folder = tmp_path / "talks"
+    for name in ("b.WAV", "a.wav", "deep/er/c.flac", ".hidden/d.wav"):
+        path = audio(folder / name.replace(".WAV", ".wav").replace(".flac", ".wav"))
+        path.rename(folder / name)
+    (folder / "notes.txt").write_text("no audio")
+    single = audio(tmp_path / "x.wav")
+    found = read(single, folder)
+    expected = [single, folder / "a.wav", folder / "b.WAV", folder / "deep/er/c.flac"]
+    assert list(found) == [str(path) for path in expected]
+    assert read.keys == ["x", "a", "b", "deep/er/c"]
+    for path in expected:
+        assert torch.equal(found[str(path)], load_audio(path))
+
+
+def test_channels(audio, read, tmp_path):
+    path = audio(tmp_path / "x.wav", channels=2)
+    assert torch.equal(read(path)[str(path)], load_audio(path))
+    assert torch.equal(read(path, channel=1)[str(path)], load_audio(path, channel=1))
+    assert "no channel 2" in read(path, channel=2)[str(path)]
+
+
+def test_kaldi_lists_and_their_pipes(audio, read, tmp_path):
+    audio(tmp_path / "data/a.wav")
+    flac = audio(tmp_path / "b.flac")
+    mark = tmp_path / "ran"
+    scp = tmp_path / "data/wav.scp"
+    scp.write_text(
+        f"one a.wav\ntwo flac -c -d -s {flac} |\nthree touch {mark}; cat {flac} |\nfour no.wav\n"
+    )
+    found = read(scp)
+    assert torch.equal(found["one"], load_audio(tmp_path / "data/a.wav"))
+    assert torch.equal(found["two"], load_audio(flac))
+    assert found["three"].startswith("three: ")
+    assert "--allow-pipes" in found["three"]
+    assert "no such audio file" in found["four"]
+    assert not mark.exists()
+    found = read(scp, allow_pipes=True)
+    assert torch.equal(found["three"], load_audio(flac))
+    assert mark.exists()
+    scp.write_text("one exit 3 |\n")
+    assert "ended with status 3" in read(scp, allow_pipes=True)["one"]
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_cuts(audio, read, tmp_path, zipped):
+    from lhotse import Recording
+    from lhotse.cut import MonoCut
+
+    path = audio(tmp_path / "x.wav", 2.0, channels=2)
+    recording = Recording.from_file(path)
+    whole = MonoCut("u1", 0.0, 2.0, 0, recording=recording)
+    part = MonoCut("../u2", 0.5, 1.0, 1, recording=recording)
+    faster = MonoCut("u3", 0.0, 1.0, 0, recording=recording).perturb_speed(1.1, affix_id=False)
+    lines = "".join(json.dumps(cut.to_dict()) + "\n" for cut in (whole, part, faster))
+    file = tmp_path / ("cuts.jsonl.gz" if zipped else "cuts.jsonl")
+    (gzip.open if zipped else open)(file, "wb").write(lines.encode())
+    found = read(file)
+    assert torch.equal(found["u1"], load_audio(path, channel=0))
+    assert torch.equal(found["../u2"], load_audio(path, 16000, 0.5, 1.0, 1))
+    assert len(found["u3"]) == round(16000 / 1.1)
+    assert read.keys == ["u1", "u2", "u3"]
+    assert torch.equal(read(file, channel=1)["u1"], load_audio(path, channel=1))
+    (tmp_path / "bad.jsonl").write_text('{"type": "x"}\n')
+    with pytest.raises(SourceError, match=r"bad.jsonl:1"):
+        read(tmp_path / "bad.jsonl")
+
+
+def test_standard_input(audio, read, tmp_path):
+    path = audio(tmp_path / "x.wav", 0.5)
+    other = audio(tmp_path / "y.wav", 0.2)
+    assert list(read("-", stdin=f"{path}\n\n{other}\n".encode())) == [str(path), str(other)]
+    assert torch.equal(read("-", stdin=path.read_bytes())["-"], load_audio(path))
+    samples = np.arange(-500, 500, dtype="<i2")
+    found = read("-", stdin=samples.tobytes(), raw_rate=16000)["-"]
+    assert torch.equal(found, torch.from_numpy(samples / np.float32(32768)))
+    with pytest.raises(SourceError, match="--raw-rate"):
+        read("-", stdin=b"\xff\xfe\x00\x80")
+
+
+def test_inputs_without_recordings_are_refused(read, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.scp").write_text("\n")
+    (tmp_path / "empty.jsonl").write_text("")
+    for name in ("empty", "empty.scp", "empty.jsonl"):
+        with pytest.raises(SourceError, match=name):
+            read(tmp_path / name)
+    assert "no such audio file" in read(tmp_path / "none.wav")[str(tmp_path / "none.wav")]
+
+
+def test_results_of_one_name_are_refused(tmp_path):
+    sources = Inputs().sources(["a/x.wav", "b/x.wav"], io.BytesIO(), tmp_path)
+    with pytest.raises(SourceError, match=r"a/x.wav and b/x.wav"):
+        check_keys(sources)
+    check_keys(sources[:1])

@@ -1,0 +1,164 @@
+"""Recognition piece by piece against recognition of the whole."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+
+from toolkit.decode.following import Latency, follow
+from toolkit.decode.recogniser import BundleError, Recogniser
+from toolkit.decode.streaming import (
+    EndpointConfig,
+    Heard,
+    StreamingRecogniser,
+    StreamingScorer,
+)
+from toolkit.decode.transcript import Recognised
+from toolkit.features.frontend import FrontendError
+from toolkit.features.normalise import MeanState
+
+
+def pieces(x, size):
+    return [x[begin : begin + size] for begin in range(0, len(x), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
+def test_scores_and_states_are_those_of_the_whole(bundle, size):
+    model = Recogniser(bundle()).model
+    generator = torch.Generator().manual_seed(size)
+    scorer, mean = StreamingScorer(model), None
+    for frames in (1, 2, 5, 9, 100, 101):
+        features = 17 + 3 * torch.randn(frames, 8, generator=generator)
+        whole = model.log_likelihoods(features, mean)
+        scores = [scorer.push(piece) for piece in pieces(features, size)]
+        scores.append(scorer.end_utterance())
+        assert torch.cat(scores).shape == whole.shape
+        assert torch.allclose(torch.cat(scores), whole, atol=1e-5)
+        # The normaliser's state goes on to the next utterance, the LSTM's does not.
+        mean = (mean or MeanState.empty(8)).after(features)
+        assert scorer.mean.frames == mean.frames
+        assert torch.allclose(scorer.mean.sum, mean.sum, rtol=1e-12)
+        assert scorer.state is None
+
+
+def test_the_lstm_s_state_is_that_after_the_frames_read(bundle):
+    model = Recogniser(bundle()).model
+    features = 17 + 3 * torch.randn(31, 8, generator=torch.Generator().manual_seed(0))
+    scorer = StreamingScorer(model)
+    for piece in pieces(features, 4):
+        scorer.push(piece)
+    inputs = model.normaliser.apply(features)[:30].reshape(1, 10, 24)
+    with torch.inference_mode():
+        _, expected = model.model(inputs)
+    for found, wanted in zip(scorer.state, expected, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def heard(recogniser, samples, size, **options):
+    stream = StreamingRecogniser(recogniser, **options)
+    said = [stream.push(piece) for piece in pieces(samples, size)]
+    return [*said, stream.finish()]
+
+
+@pytest.mark.parametrize("size", [160, 2560, 16000])
+def test_the_final_text_is_that_of_all_samples(bundle, babble, size):
+    recogniser = Recogniser(bundle())
+    texts = set()
+    for seed in range(7):
+        samples = babble(seed, 0.5 + seed / 4)[: -100 - seed]
+        said = heard(recogniser, samples, size)
+        assert all(one.final is None for one in said[:-1])
+        assert said[-1].final == Recognised(said[-1].text)
+        assert said[-1].text == recogniser.recognise(samples)
+        assert said[-1].end == pytest.approx(len(samples) / 16000, abs=0.01)
+        texts.add(said[-1].text)
+        assert size == 16000 or any(one.text for one in said[:-1])
+    assert len(texts) >= 3
+
+
+def test_details_are_those_of_all_samples(bundle, babble):
+    recogniser = Recogniser(bundle())
+    samples = babble(1, 3.0)
+    found = heard(recogniser, samples, 1600, details=True)[-1].final
+    features = recogniser.frontend(samples)
+    assert found == recogniser.recognise_features(features, details=True)
+    assert len(found.words) == len(found.text.split()) >= 2
+    for word in found.words:
+        assert 0 <= word.start < word.end <= 3.0
+        assert 0 < word.confidence < 1
+
+
+class Schedule:
+    """Calls silent what a list says, row by row."""
+
+    def __init__(self, rows):
+        self.rows = list(rows)
+
+    def __call__(self, log_likelihoods):
+        taken = [self.rows.pop(0) for _ in log_likelihoods]
+        return torch.tensor(taken, dtype=torch.float32)
+
+
+def test_an_utterance_ends_with_a_pause_behind_speech(bundle, babble):
+    recogniser = Recogniser(bundle())
+    # Silence alone ends nothing; 20 rows of it behind speech do.
+    recogniser.silence = Schedule([1] * 30 + [0] * 20 + [1] * 40 + [0] * 200)
+    said = heard(recogniser, babble(2, 4.0), 480, endpoint=EndpointConfig(0.6))
+    finals = [one for one in said if one.final is not None]
+    assert len(finals) == 2
+    assert finals[0].onset == pytest.approx(0.9)
+    assert finals[0].start == 0
+    # 70 rows, two of which are the look-ahead's, and half a window that is waited for.
+    assert 2.1 <= finals[0].end <= 2.25
+    assert finals[1].start == finals[0].end
+    assert finals[1].end == pytest.approx(4.0, abs=0.011)
+    assert finals[1].onset > finals[1].start
+
+
+def test_no_utterance_is_longer_than_allowed(bundle, babble):
+    recogniser = Recogniser(bundle())
+    said = heard(recogniser, babble(3, 5.0), 1600, endpoint=EndpointConfig(0.6, longest=1.5))
+    spans = [one.end - one.start for one in said if one.final is not None]
+    assert len(spans) >= 4
+    assert max(spans) < 1.8
+    assert sum(spans) == pytest.approx(5.0, abs=0.011)
+
+
+def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
+    with pytest.raises(BundleError, match="unidirectional"):
+        StreamingRecogniser(Recogniser(bundle(kind="blstm")))
+    old = Recogniser(bundle(extras=False))
+    assert StreamingRecogniser(old).push(torch.zeros(8000)).onset is None
+    with pytest.raises(BundleError, match="earlier version"):
+        StreamingRecogniser(old, EndpointConfig())
+    with pytest.raises(BundleError, match="earlier version"):
+        StreamingRecogniser(old, details=True)
+    with pytest.raises(FrontendError, match="fewer than one window"):
+        heard(old, torch.zeros(100), 50)
+
+
+def test_latency_is_counted_as_if_the_pieces_came_while_spoken():
+    texts = ["", "", "YES", "YES", "YES NO"]
+    ends = [0.5, 1.0, 1.5, 2.0, 2.5]
+    said = [
+        Heard(t, None, 0.0, e, 0.8 if e > 1 else None) for t, e in zip(texts, ends, strict=True)
+    ]
+    last = Heard("YES NO", Recognised("YES NO"), 0.0, 2.5, 0.8)
+    stream = SimpleNamespace(push=lambda block: said.pop(0), finish=lambda: last)
+    # The third piece takes two seconds, all others a tenth.
+    times = iter([0.0, 0.1, 1.0, 1.1, 2.0, 4.0, 4.0, 4.1, 5.0, 5.1, 6.0, 6.1])
+    latency = Latency()
+    told = list(follow([None] * 5, stream, lambda: next(times), latency))
+    assert [(one.text, one.final is not None) for one in told] == [
+        ("YES", False),
+        ("YES NO", False),
+        ("YES NO", True),
+    ]
+    # 1.5 s have been spoken when the third begins, which ends at 3.5; three more take 0.3.
+    assert latency.first == pytest.approx(3.5 - 0.8)
+    assert latency.final == pytest.approx(3.8 - 2.5)
+    assert latency.real_time_factor == pytest.approx(2.5 / 2.5)
+    assert "real-time factor 1.000, first words 2.70 s" in latency.summary()

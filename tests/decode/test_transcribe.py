@@ -1,0 +1,107 @@
+"""Recordings to transcripts with a bundle of two words."""
+
+import shutil
+
+import pytest
+import soundfile
+import torch
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+
+from toolkit.decode.recogniser import BundleError, Recogniser
+from toolkit.decode.segmenter import SegmentConfig
+from toolkit.decode.sources import Inputs
+from toolkit.decode.transcribe import transcribe
+
+SHORT = SegmentConfig(longest=4.0, shortest=1.0)
+
+
+def sources(paths, tmp_path):
+    return Inputs().sources(list(map(str, paths)), None, tmp_path)
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(name, samples, rate=16000):
+        soundfile.write(tmp_path / name, samples.numpy(), rate, subtype="PCM_16")
+        return tmp_path / name
+
+    return write
+
+
+def test_recordings_short_and_broken(bundle, babble, save, tmp_path):
+    recogniser = Recogniser(folder := bundle())
+    good = [save(f"{seed}.wav", babble(seed, 1.5).clamp(-0.9, 0.9)) for seed in range(3)]
+    click, missing = save("click.wav", torch.zeros(30)), tmp_path / "missing.wav"
+    paths = [good[0], click, good[1], missing, good[2]]
+    found = list(transcribe(folder, sources(paths, tmp_path)))
+    assert [one.name for one in found] == list(map(str, paths))
+    for one, path in zip(found, paths, strict=True):
+        if path in good:
+            samples = torch.from_numpy(soundfile.read(path, dtype="float32")[0])
+            assert one.text == recogniser.recognise(samples)
+            (utterance,) = one.utterances
+            assert (utterance.start, utterance.end, utterance.words) == (0.0, 1.5, None)
+        else:
+            assert one.fault.startswith(f"{path}: ")
+            assert one.utterances == ()
+
+
+def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp_path):
+    folder = bundle()
+    pause = torch.randn(16000, generator=torch.Generator().manual_seed(0)) / 1e4
+    parts = [part for seed in range(8) for part in (babble(seed, 2.0).clamp(-0.9, 0.9), pause)]
+    path = save("long.wav", torch.cat(parts))
+    (found,) = transcribe(folder, sources([path], tmp_path), details=True, config=SHORT)
+    assert not found.fault
+    assert len(found.utterances) >= 6
+    at = 0.0
+    for one in found.utterances:
+        assert at <= one.start < one.end <= 24.0
+        assert one.end - one.start <= 4.7
+        assert one.text == " ".join(word.word for word in one.words)
+        for word in one.words:
+            assert one.start <= word.start < word.end <= one.end + 0.03
+        at = one.end
+    assert found.text.split()
+
+
+def test_a_long_recording_that_breaks_off_is_a_fault(bundle, babble, save, truncate, tmp_path):
+    path = tmp_path / "cut.flac"
+    soundfile.write(path, torch.cat([babble(s, 10.0) for s in range(6)]).clamp(-0.9, 0.9), 16000)
+    truncate(path)
+    (found,) = transcribe(bundle(), sources([path], tmp_path), config=SHORT)
+    assert "truncated" in found.fault
+
+
+def test_a_bundle_moves_and_names_no_place(bundle, babble, recogniser, tmp_path):
+    made = bundle()
+    samples = babble(4, 2.0)
+    expected = Recogniser(made).recognise_features(Recogniser(made).frontend(samples), None, True)
+    for path in made.rglob("*"):
+        if path.is_file():
+            assert str(tmp_path).encode() not in path.read_bytes(), path
+    elsewhere = shutil.move(made, tmp_path / "elsewhere")
+    for folder in ("lang", "lstm"):  # of the run
+        shutil.rmtree(recogniser.folder / folder)
+    recogniser.graph.unlink()
+    moved = Recogniser(elsewhere)
+    assert moved.recognise_features(moved.frontend(samples), None, True) == expected
+
+
+def test_older_bundles_recognise_but_give_no_times(bundle, babble, save, tmp_path):
+    old, path = bundle(extras=False), save("a.wav", babble(0, 6.0).clamp(-0.9, 0.9))
+    (found,) = transcribe(old, sources([path], tmp_path), config=SHORT)
+    assert not found.fault
+    with pytest.raises(BundleError, match="run the recipe's last stage again"):
+        next(transcribe(old, sources([path], tmp_path), details=True))
+
+
+def test_what_is_no_bundle_is_said(bundle, tmp_path):
+    with pytest.raises(BundleError, match="is not a bundle"):
+        Recogniser(tmp_path)
+    broken = bundle()
+    (broken / "recogniser.json").write_text('{"frontend": 3}')
+    with pytest.raises(BundleError, match=r"recogniser.json"):
+        Recogniser(broken)

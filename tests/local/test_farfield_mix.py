@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+
+from local.farfield_mix import DISTORTION, HIGHEST, PLAYED_PEAK, SELF_NOISE_DB, hear
+from local.farfield_noise import KINDS, babble, music, talk
+from local.farfield_rooms import LEAD
+
+LENGTH, MICROPHONES, TAPS = 8000, 2, 200
+
+
+@pytest.fixture
+def scene():
+    rng = np.random.default_rng(1)
+
+    def response(delay):
+        tail = rng.standard_normal((MICROPHONES, TAPS)) * np.exp(-np.arange(TAPS) / 30) * 0.2
+        tail[:, : LEAD + delay] = 0.0
+        tail[:, LEAD + delay] = 1.0
+        return tail.astype(np.float32)
+
+    return {
+        "dry": rng.standard_normal(LENGTH).astype(np.float32),
+        "talker": response(0),
+        "noise": rng.standard_normal(LENGTH + TAPS).astype(np.float32),
+        "noise_response": response(40),
+        "playback": rng.standard_normal(LENGTH).astype(np.float32),
+        "echo_response": response(4),
+    }
+
+
+def mixed(scene, **levels):
+    levels = {"snr_db": 7.0, "echo_db": 3.0, "level_db": -30.0} | levels
+    return hear(**scene, **levels, rng=np.random.default_rng(2))
+
+
+def db(one, other=1.0):
+    return 10 * np.log10(np.mean(np.square(one, dtype=float)) / np.mean(np.square(other)))
+
+
+def test_levels_are_as_asked(scene):
+    heard = mixed(scene)
+    assert db(heard.microphones[0]) == pytest.approx(-30.0, abs=0.01)
+    assert db(heard.speech[0], heard.echo[0]) == pytest.approx(3.0, abs=0.01)
+    rest = heard.microphones - heard.speech - heard.echo
+    both = 10 ** (-7.0 / 10) + 10 ** (SELF_NOISE_DB / 10)
+    assert db(heard.speech[0], rest[0]) == pytest.approx(-10 * np.log10(both), abs=0.1)
+    assert np.abs(heard.playback).max() == pytest.approx(PLAYED_PEAK)
+
+
+def test_speech_keeps_its_time(scene):
+    heard = mixed(scene, snr_db=60.0, echo_db=60.0)
+    lags = np.correlate(heard.microphones[0], scene["dry"], "full")
+    assert np.abs(lags).argmax() == LENGTH - 1
+    expected = np.convolve(scene["dry"], scene["talker"][1])[LEAD : LEAD + LENGTH]
+    ratio = heard.speech[1] @ expected / (expected @ expected)
+    np.testing.assert_allclose(heard.speech[1], ratio * expected, atol=1e-5)
+
+
+def test_echo_is_the_distorted_playback_through_its_response(scene):
+    heard = mixed(scene)
+    played = heard.playback / PLAYED_PEAK
+    expected = np.convolve(played - DISTORTION * played**3, scene["echo_response"][0])
+    expected = expected[LEAD : LEAD + LENGTH]
+    ratio = heard.echo[0] @ expected / (expected @ expected)
+    np.testing.assert_allclose(heard.echo[0], ratio * expected, atol=1e-4)
+
+
+def test_noise_is_there_from_the_first_sample_on(scene):
+    scene["dry"][:4000] = 0.0
+    heard = mixed(scene, snr_db=0.0, echo_db=60.0)
+    rest = heard.microphones[0] - heard.speech[0] - heard.echo[0]
+    assert abs(db(rest[:400], rest)) < 1.5
+
+
+def test_nothing_played(scene):
+    heard = mixed(scene | {"playback": None})
+    assert heard.echo is None
+    assert not heard.playback.any()
+
+
+def test_loud_mixtures_do_not_clip(scene):
+    assert np.abs(mixed(scene, level_db=0.0).microphones).max() <= HIGHEST + 1e-6
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "babble", "talk", "music"])
+def test_noises_are_steady_draws_of_unit_power(kind):
+    speech = [np.random.default_rng(n).standard_normal(5000) for n in range(5)]
+    make = {"music": music} | {
+        name: lambda rng, length, make=make: make(rng, length, speech)
+        for name, make in {"babble": babble, "talk": talk}.items()
+    } | KINDS  # fmt: skip
+    one, again, other = (make[kind](np.random.default_rng(n), 48000) for n in (1, 1, 2))
+    assert one.shape == (48000,)
+    assert np.mean(one**2) == pytest.approx(1.0)
+    np.testing.assert_array_equal(one, again)
+    assert np.abs(np.corrcoef(one, other)[0, 1]) < 0.9
+    assert np.mean(one[24000:] ** 2) > 0.1

@@ -1,0 +1,81 @@
+"""The steps on an S3 server that is slow and full of faults."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+from toolkit.pipeline.fetch import fetch, plan_spans
+from toolkit.pipeline.lake import Record, resolve
+from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
+from toolkit.pipeline.objects import ObjectStore, StoreConfig
+
+LATENCY = 0.2  # seconds per call
+FAULTS = {"error": 0.05, "reset": 0.03, "lost": 0.03, "truncate": 0.05}
+UTTERANCES, SIZE = 160, 115_200  # of 3.6 s in 256 kbit/s
+
+
+def test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk(s3, cuts, here, tmp_path):
+    pytest.importorskip("kaldifeat")
+    from mortal import Killer
+    from whole import STEPS, digests, run_all
+
+    hours = 3 * sum(cut.duration for cut in cuts) / 3600 - 1e-6
+    config = MadeUpLake(hours=hours, days=60, buckets=2)
+    store, made = ObjectStore(), {}
+    (tmp_path / "ledger").mkdir()
+    for place, own in ((str(tmp_path / "local"), store), (s3.base, s3.store)):
+        lake = make_lake(cuts, own, f"{place}/lake", config)
+        here.store = own
+        noted = Killer(here, tmp_path / "ledger", "")
+        if own is s3.store:
+            for name, value in FAULTS.items():
+                setattr(s3.faults, name, value)
+        run_all(lake.url, noted, own, f"{place}/out")
+        made[place] = digests(noted.made)
+    local, remote = made.values()
+    assert tuple(local) == STEPS
+    assert local == remote
+    assert s3.store.counts.repeated > 0
+    print(f"{s3.store.counts.calls} calls, {s3.store.counts.repeated} of them repeated")
+
+
+@pytest.mark.skipif("PIPELINE_PROOFS" not in os.environ, reason="takes a minute")
+def test_aggregated_objects_are_read_fifty_times_as_fast(s3, tmp_path):
+    content = np.random.default_rng(0).bytes(UTTERANCES * SIZE)
+    s3.store.put(f"{s3.base}/all.tar", content)
+    together, apart = [], []
+    for number in range(UTTERANCES):
+        start = number * SIZE
+        s3.store.put(f"{s3.base}/{number:04d}", content[start : start + SIZE])
+        about = (f"u{number:04d}", "s", 3.6, float(number), "")
+        together.append(Record(*about, "all.tar", start, SIZE))
+        apart.append(Record(*about, f"{number:04d}"))
+    s3.faults.latency = LATENCY
+
+    def one_by_one(store):
+        return [store.get(resolve(record.audio, s3.base)) for record in apart]
+
+    def by_spans(store):
+        spans = plan_spans(together)
+        return [store.get_range(resolve(s.path, s3.base), s.start, s.end - s.start) for s in spans]
+
+    def fetched(records):
+        return lambda store: [
+            bytes(audio) for _, audio in fetch(records, store, s3.base, tmp_path / "scratch")
+        ]
+
+    seconds = {}
+    ways = {"apart": one_by_one, "together": by_spans}
+    ways |= {"fetch apart": fetched(apart), "fetch together": fetched(together)}
+    for name, way in ways.items():
+        store = ObjectStore(StoreConfig({"endpoint_url": s3.url}))
+        began = time.monotonic()
+        assert b"".join(way(store)) == content
+        seconds[name] = time.monotonic() - began
+        print(f"{name}: {store.counts.get} GET, {seconds[name]:.2f} s")
+    assert seconds["apart"] > 50 * seconds["together"]
