@@ -178,10 +178,3 @@ def test_bench_with_options_of_its_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "toolkit.bench.two_words", module)
     monkeypatch.setattr(bench, "available_benchmarks", lambda: ["two_words"])
     assert run("bench", "two-words", "--size", "7").stdout == "7\n"
-
-
-def test_transcribe_without_a_bundle_fails(tmp_path, audio):
-    recording = audio(tmp_path / "a.wav")
-    result = run("transcribe", "--model", tmp_path / "other", recording)
-    assert result.exit_code == 1
-    assert str(tmp_path / "other") in result.stderr
