@@ -7,7 +7,7 @@ import pytest
 import soundfile
 import torch
 
-from toolkit.features.audio import AudioError, load_audio
+from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.blocks import audio_blocks, pcm_blocks
 
 
@@ -39,11 +39,20 @@ def test_raw_samples(rate):
     found = torch.cat(list(pcm_blocks(io.BytesIO(content), rate, 16000, 0.03)))
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, rate, format="WAV")
-    from toolkit.features.audio import decode_audio
-
     whole = decode_audio(buffer.getvalue(), "x").samples
     assert found.shape == whole.shape
     assert torch.allclose(found, whole, atol=1e-6)
+
+
+def test_an_interrupt_ends_a_pipe():
+    class Pipe(io.BytesIO):
+        def read(self, size):
+            if self.tell():
+                raise KeyboardInterrupt
+            return super().read(size)
+
+    (found,) = pcm_blocks(Pipe(bytes(1000)), 16000, 16000, 0.01)
+    assert len(found) == 160
 
 
 def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):

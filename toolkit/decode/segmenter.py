@@ -24,7 +24,8 @@ class SegmentConfig:
     pause: float = 0.3
     """Shortest stretch without speech to cut in."""
     margin: float = 0.3
-    """Silence that is kept around speech; the rest of a longer pause is left out."""
+    """Silence that is kept around speech; the rest of a longer pause is left out, where the
+    acoustic model is asked what is silence."""
     threshold: float = 0.35
     """Speech score, 0 to 1, below which a frame belongs to a pause."""
 
@@ -99,6 +100,12 @@ class Segmenter:
     def _take(self, margin: int) -> list[Segment]:
         """Cut off what comes first: a segment, or a stretch without speech but for its margin."""
         speech = self._speech()
+        if bool(self._silence[0].isnan()):
+            # Energy is not sure enough to leave anything out.
+            if len(speech) <= self._longest:
+                return self._cut(len(speech), slice(0, len(speech)))
+            end, resume = self._best_cut(speech, 0, len(speech))
+            return self._cut(resume, slice(0, end))
         loud = np.flatnonzero(speech >= self._config.threshold)
         if not len(loud):
             return self._cut(len(speech) - margin, None)
@@ -108,10 +115,10 @@ class Segmenter:
         if len(speech) - begin <= self._longest:
             end = min(len(speech), int(loud[-1]) + 1 + self._margin)
             return self._cut(len(speech), slice(begin, end))
-        end, resume = self._best_cut(speech, begin)
+        end, resume = self._best_cut(speech, begin, self._margin)
         return self._cut(resume, slice(begin, end))
 
-    def _best_cut(self, speech: np.ndarray, begin: int) -> tuple[int, int]:
+    def _best_cut(self, speech: np.ndarray, begin: int, margin: int) -> tuple[int, int]:
         """Where a segment that begins at `begin` ends, and from where on the rest is looked at."""
         first, last = begin + self._shortest, begin + self._longest
         quiet = np.concatenate([[0], speech[: last + 1] < self._config.threshold, [0]])
@@ -123,8 +130,9 @@ class Segmenter:
         ]
         if pauses:
             _, start, stop = max(pauses)
-            half = min(self._margin, (stop - start) // 2)
-            return min(start + half, last), max(stop - half, start + 1)
+            if stop - start > 2 * margin:
+                return start + margin, stop - margin
+            return (start + stop) // 2, (start + stop) // 2
         middle = begin + self._longest // 2
         lowest = middle + int(speech[middle:last].argmin())
         return lowest, lowest

@@ -139,8 +139,9 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
         raise BeamformingError(
             "MVDR needs torchaudio: pip install torchaudio, or choose delay-and-sum"
         ) from error
-    transfer = functional.rtf_evd(functional.psd(spectra, speech))
-    covariance = functional.psd(spectra, noise)
+    single = spectra.to(torch.complex64)  # their products fill memory
+    transfer = functional.rtf_evd(functional.psd(single, speech.float()).to(spectra.dtype))
+    covariance = functional.psd(single, noise.float()).to(spectra.dtype)
     return functional.mvdr_weights_rtf(transfer, covariance, 0, diag_eps=loading)
 
 

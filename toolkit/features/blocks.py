@@ -90,6 +90,8 @@ def _file_blocks(
 def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) -> Iterator[Tensor]:
     """Yield the samples of a pipe as they come: 16 bits, signed, little-endian, one channel.
 
+    Ctrl-C while the next are waited for is their end.
+
     Args:
       file: the pipe.
       rate: its rate in Hz.
@@ -100,7 +102,13 @@ def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) ->
 
 
 def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
-    while content := file.read(size):
+    while True:
+        try:
+            content = file.read(size)
+        except KeyboardInterrupt:
+            return
+        if not content:
+            return
         whole = content[: len(content) // 2 * 2]  # half a sample may stand at the end
         yield np.frombuffer(whole, "<i2").astype(np.float32) / np.float32(32768)
 

@@ -48,9 +48,10 @@ def estimate_echo(
 
     A partitioned-block frequency-domain Kalman filter (Kuech, Mabande and Enzner, 2014): a filter
     that follows the least mean squares of each frequency with a step size that falls where
-    something else than echo is heard, so that it needs no detector of double talk. A
-    sample-by-sample NLMS in Python, such as pyroomacoustics has, finds the same filter in several
-    hundred times the time. All channels are adapted at once.
+    something else than echo is heard, so that it needs no detector of double talk. An NLMS in
+    Python, sample by sample, such as pyroomacoustics has, finds the same filter in white noise; it
+    takes some twenty times as long for a microphone and fifty for seven, which are adapted at once
+    here, and loses the filter while somebody talks.
 
     Args:
       microphones: [M, S].

@@ -1,0 +1,94 @@
+"""Recognising whole recordings beside streams of them: real-time factors and latency."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from time import process_time
+
+import click
+
+from toolkit.bench.harness import Case, Table, compare
+from toolkit.commands import FILE
+
+PIECES = (0.01, 0.1, 0.16, 1.0)
+"""Seconds in a piece."""
+
+
+@click.command("transcribe")
+@click.option("--model", type=FILE, required=True, help="A bundle with a unidirectional LSTM.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.argument("audio", nargs=-1, required=True, type=FILE)
+def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
+    """Measure real-time factors and latency on one core.
+
+    Recordings are recognised whole and as streams in pieces of several sizes, in turns. The texts
+    must be the same. Latencies are what a microphone would see, see `toolkit transcribe --help`.
+
+    \b
+    Example:
+      toolkit bench transcribe --model exp/demo/final a.wav b.wav
+    """
+    benchmark(model, audio, repeats).print()
+
+
+def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
+    """Compare whole recordings with streams: seconds of audio per second of processor time."""
+    from toolkit.decode.recogniser import Recogniser
+    from toolkit.decode.streaming import StreamingRecogniser
+    from toolkit.features.audio import load_audio
+    from toolkit.stages.threads import one_thread
+
+    with one_thread():
+        recogniser = Recogniser(model)
+        StreamingRecogniser.warm_up(recogniser)
+        rate = recogniser.frontend_config.sampling_rate
+        samples = [load_audio(path, rate) for path in audio]
+        seconds = sum(map(len, samples)) / rate
+        texts: dict[str, list[str]] = {}
+        notes: dict[float, str] = {}
+
+        def whole() -> float:
+            texts["whole"] = [recogniser.recognise(x) for x in samples]
+            return seconds
+
+        def stream(piece: float) -> float:
+            name = f"stream, pieces of {piece:g} s"
+            texts[name], notes[piece] = _streamed(recogniser, samples, round(piece * rate))
+            return seconds
+
+        cases = [Case("whole", whole)]
+        for piece in PIECES:
+            cases.append(Case(f"stream, pieces of {piece:g} s", lambda piece=piece: stream(piece)))
+        title = f"{len(audio)} recordings, {seconds:.0f} s"
+        table = compare(cases, "s of audio", "whole", repeats, title, clock=process_time)
+    different = [
+        f"{sum(a != b for a, b in zip(found, texts['whole'], strict=True))} of {len(audio)}"
+        for name, found in texts.items()
+        if name != "whole"
+    ]
+    factors = "; ".join(f"{row.name} {1 / row.rate:.4f}" for row in table.rows)
+    return table.with_notes(
+        f"Real-time factors: {factors}.",
+        *(f"Pieces of {piece:g} s: {told}" for piece, told in notes.items()),
+        f"Final texts that differ from those of whole recordings: {', '.join(different)}.",
+    )
+
+
+def _streamed(recogniser, samples, size: int) -> tuple[list[str], str]:  # noqa: ANN001
+    """The final text of each recording, and what latency was seen."""
+    from toolkit.decode.following import Latency, follow
+    from toolkit.decode.streaming import StreamingRecogniser
+
+    texts, firsts, finals = [], [], []
+    for x in samples:
+        latency = Latency()
+        pieces = (x[begin : begin + size] for begin in range(0, len(x), size))
+        *_, heard = follow(pieces, StreamingRecogniser(recogniser), process_time, latency)
+        texts.append(heard.text)
+        finals.append(latency.final)
+        firsts += [] if latency.first is None else [latency.first]
+    told = f"the last word {statistics.median(finals):.3f} s after the end (median)"
+    if firsts:
+        first, worst = statistics.median(firsts), max(firsts)
+        told = f"first words {first:.2f} s after speech began (median; at most {worst:.2f}), {told}"
+    return texts, told + "."
