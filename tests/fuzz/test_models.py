@@ -6,6 +6,7 @@ import torch
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.features.cepstra import GmmFrontend
+from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -20,6 +21,7 @@ from toolkit.lang.units import Characters, load_units
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.priors import load_log_priors, save_priors
+from toolkit.models.scorer import NeuralModel
 from toolkit.models.store import load_model, save_model
 from toolkit.train.checkpoint import read_state, write_state
 from toolkit.train.runlog import Created, Evaluated, RunLogWriter, Sentences, Step, read_run_log
@@ -33,6 +35,13 @@ TOPOLOGY = Topology(("SIL", "SPN", "A", "B"), silence_states=3)
 def ctc_model(folder):
     config = CtcConfig(input_dim=4, channels=(3,), kernels=(3,), lstm_layers=2, hidden=3)
     save_model(folder, CtcModel(config))
+
+
+def neural_model(folder):
+    save_model(folder, LstmModel(LstmConfig(6, 3, hidden=2, layers=1)))
+    save_priors(folder, torch.tensor([3, 0, 5]))
+    stats = GlobalStats.of(torch.randn(9, 2))
+    Normaliser(torch.zeros(2, dtype=torch.float64), stats).save(folder / "normaliser.json")
 
 
 def gaussians(folder):
@@ -89,6 +98,10 @@ READERS = {
     "lstm-model": Reader(
         lambda folder: save_model(folder, LstmModel(LstmConfig(4, 3, hidden=2, layers=2))),
         load_model,
+    ),
+    "neural-model": Reader(
+        neural_model,
+        lambda f: NeuralModel(f, f / "normaliser.json").log_likelihoods(torch.zeros(7, 2)),
     ),
     "ctc-model": Reader(ctc_model, load_model),
     "priors": Reader(lambda f: save_priors(f, torch.tensor([3, 0, 5])), load_log_priors),

@@ -6,7 +6,7 @@ before the one beam of the utterance is made, so that the beam need not point aw
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,7 +185,7 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
     samples = np.rint(found.samples * scale * 32767).astype(np.int16)
     with open_atomically(task.audio(out), "wb") as file:
         soundfile.write(file, samples, audio.sampling_rate, format="FLAC", subtype="PCM_16")
-    measures = {k: v for k, v in asdict(replace(found, samples=None)).items() if k != "samples"}
+    measures = {"erle_db": found.erle_db, "snr_gain_db": found.snr_gain_db}
     write_atomically(task.report(out), json.dumps(measures) + "\n")
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from toolkit.features.lfr import stack
+from toolkit.features.lfr import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import MeanState, Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import log_posteriors
 from toolkit.models.priors import load_log_priors
-from toolkit.models.store import load_model
+from toolkit.models.store import ModelError, load_model
 
 
 class NeuralModel:
@@ -20,12 +20,22 @@ class NeuralModel:
     Args:
       folder: the trained model, with `priors.json`.
       normaliser: the file of the features' normaliser.
+
+    Raises:
+      ModelError, NormaliserError: they cannot be read, or do not belong together.
     """
 
     def __init__(self, folder: Path, normaliser: Path) -> None:
         self.model: nn.Module = load_model(folder)
         self.normaliser = Normaliser.load(normaliser)
         self.log_priors = load_log_priors(folder)
+        sizes = self.model.config.input_dim, self.model.config.output_dim
+        found = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
+        if found != sizes:
+            raise ModelError(
+                f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, {normaliser} and"
+                f" the priors are for {found[0]} and {found[1]}: they come from different trainings"
+            )
 
     def log_likelihoods(
         self, features: Tensor, state: MeanState | None = None, offset: int = 0
