@@ -27,10 +27,15 @@ def get_corpus(run: Run) -> dict[str, float] | None:
     return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
 
 
+def corpus_root(run: Run) -> Path:
+    """Where the audio is: the user's folder, or what the first stage made."""
+    given = run.config.corpus.root
+    return run.need_outside(given) if given else run.need("corpus")
+
+
 def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
     """Write a manifest per split, its words by `rules` if given, and what each split is for."""
-    corpus = run.config.corpus
-    root = run.need_outside(corpus.root) if corpus.root else run.need("corpus")
+    corpus, root = run.config.corpus, corpus_root(run)
     parts = manifests(corpus, root)
     for folder in audio_folders(chain.from_iterable(parts.values()), root):
         run.need_outside(folder)

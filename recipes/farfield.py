@@ -5,14 +5,13 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from local import farfield, manifests
-from recipes.data import cuts, need_user_files
-from recipes.hybrid import align, decode_network, extract_splits, targets
+from recipes.data import corpus_root, cuts, need_user_files
+from recipes.hybrid import align_system, decode_network, extract_fbank, targets
 from recipes.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, write_cuts
 from toolkit.corpus.splits import Splits
 from toolkit.features.extract import extract
-from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
 
@@ -26,8 +25,7 @@ def make_rooms(run: Run) -> dict[str, float]:
 
 def _source(run: Run) -> dict[str, list[MonoCut]]:
     """The cuts of the clean corpus by part."""
-    corpus = run.config.corpus
-    return manifests(corpus, run.need_outside(corpus.root) if corpus.root else run.need("corpus"))
+    return manifests(run.config.corpus, corpus_root(run))
 
 
 def write_manifests(run: Run) -> dict[str, float]:
@@ -49,16 +47,13 @@ def extract_features(run: Run) -> dict[str, float]:
         kept = {cut.id for cut in cuts(run, split)}
         found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
         extract(found, run.config.cepstra, plp / twins, run.jobs)
-    hours = extract_splits(run, run.config.fbank, fbank, also_copies=True)
-    normaliser = estimate_normaliser(FeatureStore(fbank / "train"), run.config.prior_frames)
-    normaliser.save(fbank / "normaliser.json")
-    return {f"hours {split}": found for split, found in hours.items()}
+    return extract_fbank(run, fbank)
 
 
 def align_twins(run: Run, system: str) -> dict[str, float]:
     """Align the clean twins of train and val; the far-field copies have the same frames."""
-    align(run, system, "val-clean", "ali_val")
-    return align(run, system, "clean")
+    align_system(run, system, "val-clean", "ali_val")
+    return align_system(run, system, "clean")
 
 
 def validation(run: Run, system: str) -> tuple[FeatureStore, LowRateAlignments]:

@@ -48,6 +48,14 @@ def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool
     return hours
 
 
+def extract_fbank(run: Run, out: Path) -> dict[str, float]:
+    """Extract the networks' features of all splits and copies, and estimate their normaliser."""
+    hours = extract_splits(run, run.config.fbank, out, also_copies=True)
+    normaliser = estimate_normaliser(FeatureStore(out / "train"), run.config.prior_frames)
+    normaliser.save(out / "normaliser.json")
+    return {f"hours {split}": found for split, found in hours.items()}
+
+
 def train_gmm(
     run: Run, train: Callable[..., dict[str, float]], system: str, spoken: str = "train"
 ) -> dict[str, float]:
@@ -148,7 +156,9 @@ def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
     )
 
 
-def align(run: Run, system: str, spoken: str = "train", name: str = "ali") -> dict[str, float]:
+def align_system(
+    run: Run, system: str, spoken: str = "train", name: str = "ali"
+) -> dict[str, float]:
     """Align the training data, or what else cepstra were extracted of, with a GMM system."""
     model = run.need(system)
     transforms = model / "fmllr.safetensors"

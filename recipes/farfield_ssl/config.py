@@ -5,20 +5,16 @@ from typing import Any
 
 from local.farfield_config import FarfieldConfig
 from local.synthetic import SyntheticConfig
+from recipes.settings import SHORT_MONO, SMALL_SEQUENCE, HybridConfig, small_network
 from recipes.unlabelled import ExecutorSection, TargetsSection
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.lda_mllt import LdaMlltConfig
-from toolkit.align.monophone import MonophoneConfig
 from toolkit.align.training import EmConfig
 from toolkit.align.triphone import TriphoneConfig
-from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.denominators import LatticeConfig
-from toolkit.decode.first_pass import DecodeConfig
-from toolkit.features.augment import AugmentConfig
+from toolkit.corpus.config import CorpusConfig
 from toolkit.features.enhance import EnhanceConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
-from toolkit.fsa.search import Beam
 from toolkit.hmm.tree_build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
@@ -32,8 +28,6 @@ from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.sequence import SequenceConfig
-from toolkit.train.sequence_data import SequenceDataConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"
@@ -53,72 +47,18 @@ PARTS = {
 """Stages by the part of the processing that they belong to (C34)."""
 
 
-SHORT_MONO = MonophoneConfig(
-    EmConfig(
-        iterations=24,
-        realign=(*range(1, 7), 8, 10, 12, 15, 18, 21),
-        gaussians=1000,
-        grow_until=18,
-        min_occupancy=3.0,
-    ),
-    max_utterances=400,
-)
-"""Half of Kaldi's realignments, in less than half the time."""
-
-
 @dataclass(frozen=True)
-class Config:
+class Config(HybridConfig):
     """All settings of a run; a stage is stale when a section that it reads has changed."""
 
-    corpus: CorpusConfig = CorpusConfig()
-    """The clean corpus that is put into rooms."""
     rooms: FarfieldConfig = FarfieldConfig()
     """Amounts of labelled and unlabelled speech, placements, rooms and noise (C1, C32)."""
-    check: CheckConfig = CheckConfig()
-    """What counts as a fault of the data."""
-    lang: LangConfig = LangConfig()
-    """Lexicon and vocabulary."""
-    lm: NgramConfig = NgramConfig()
-    """The n-gram language model of the decoding graph."""
-    rescoring: NgramConfig = NgramConfig(order=4)
-    """The larger one that rescores lattices (C2: 4-gram); its text is by default `lm.text`."""
-    cepstra: ExtractConfig = ExtractConfig(FrontendConfig("plp"))
-    """Features of the GMMs: 13 PLP cepstra (C4)."""
-    fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
-    """Features of the networks: 64 log-mel energies (C5)."""
-    prior_frames: int = 200
-    """Frames that the global mean weighs in the causal mean of a speaker (Kaldi: 200)."""
-    augment: AugmentConfig = AugmentConfig()
-    """Copies of the labelled utterances, for baseline and teacher; none in the paper."""
-    mono: MonophoneConfig = MonophoneConfig()
-    """The monophone GMMs."""
-    tri: TriphoneConfig = TriphoneConfig()
-    """Triphone GMMs on deltas."""
-    lda_mllt: LdaMlltConfig = LdaMlltConfig()
-    """Triphone GMMs on LDA + MLLT features (C4)."""
-    align: CorpusAlignConfig = CorpusAlignConfig()
-    """Alignment of the labelled data."""
-    senones: TreeConfig = TreeConfig(max_leaves=3183)
-    """The tree of the low frame rate (C3)."""
     baseline: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM on labelled data (C6, C7); the student is one of the same size."""
     teacher: CrossEntropyConfig = field(
         default_factory=lambda: CrossEntropyConfig(model=BlstmConfig())
     )
     """The BLSTM on labelled data (C9)."""
-    lattice_lm: NgramConfig = NgramConfig(order=2)
-    """The weak language model of the denominator lattices, by default of the transcripts."""
-    lattices: LatticeConfig = LatticeConfig()
-    """The denominator lattices (C8)."""
-    sequence: SequenceConfig = SequenceConfig()
-    """Training on the lattices (C8)."""
-    decode: DecodeConfig = DecodeConfig(
-        acoustic_scale=0.4,
-        scales=(0.2, 0.25, 0.3, 0.4, 0.5),
-        penalties=(-2.0, -1.0, 0.0, 1.0),
-        beam=Beam(search=15.0, output=6.0, max_active=4000),
-    )
-    """Decoding with the networks, 33 frames per second."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """Who runs the data pipeline's steps: this machine's processes, or Spark."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
@@ -143,23 +83,6 @@ class Config:
     """The front end of the array version of the test sets (C1)."""
 
 
-def _network(
-    model: LstmConfig | BlstmConfig, epochs: int, chunks: ChunkConfig
-) -> CrossEntropyConfig:
-    """A network that one core can train in minutes."""
-    return CrossEntropyConfig(
-        epochs=epochs,
-        initial_rate=2e-3,
-        final_rate=1e-4,
-        amp="auto",
-        threads=1,
-        average_epochs=3,
-        model=model,
-        chunks=chunks,
-        whole=WholeUtteranceConfig(epochs=2),
-    )
-
-
 def _shards(kind: str) -> ExtractConfig:
     """Shards of three minutes, so that half an hour keeps several processes busy."""
     return ExtractConfig(FrontendConfig(kind), hours_per_shard=0.05)
@@ -175,19 +98,13 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
     return {
         "cepstra": _shards("plp"),
         "fbank": _shards("fbank"),
-        "mono": SHORT_MONO,
+        "mono": replace(SHORT_MONO, max_utterances=400),
         "tri": TriphoneConfig(tree, em),
         "lda_mllt": LdaMlltConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
-        "baseline": _network(lstm, 14, chunks),
-        "teacher": _network(blstm, 14, replace(chunks, left_context=8, right_context=8)),
-        "sequence": SequenceConfig(
-            epochs=2,
-            threads=1,
-            initial_rate=1e-4,
-            final_rate=4e-5,
-            data=SequenceDataConfig(batch=8),
-        ),
+        "baseline": small_network(lstm, 14, chunks),
+        "teacher": small_network(blstm, 14, replace(chunks, left_context=8, right_context=8)),
+        "sequence": replace(SMALL_SEQUENCE, epochs=2),
         "prepare": PrepareConfig(SelectConfig(hours_per_file=0.25)),
         "repartition": RepartitionConfig(hours=0.05),
         "student": ScheduledConfig(
@@ -202,7 +119,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
             model=lstm,
             chunks=chunks,
         ),
-        "self_trained": _network(lstm, 6, chunks),
+        "self_trained": small_network(lstm, 6, chunks),
     }
 
 

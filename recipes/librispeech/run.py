@@ -15,9 +15,11 @@ from functools import partial
 from recipes.data import get_corpus, list_results, write_corpus
 from recipes.hybrid import (
     adapt,
+    align_system,
     decode_gmm,
     decode_network,
     explore_network,
+    extract_fbank,
     extract_splits,
     make_denominators,
     tie_senones,
@@ -29,15 +31,10 @@ from recipes.hybrid import (
 )
 from recipes.language import check_splits, prepare_language, train_language_models
 from recipes.librispeech.config import PROFILES
-from toolkit.align.corpus import align_corpus
 from toolkit.align.lda_mllt import train_lda_mllt
 from toolkit.align.monophone import train_monophone
 from toolkit.align.sat import train_sat
-from toolkit.align.scorer import GmmScorer
 from toolkit.align.triphone import train_triphone
-from toolkit.features.normalise import estimate_normaliser
-from toolkit.features.store import FeatureStore
-from toolkit.hmm.senones import Senones
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
@@ -80,10 +77,7 @@ def extract_features(run: Run) -> dict[str, float]:
     plp, fbank = run.make("plp"), run.make("fbank")
     extract_splits(run, run.config.cepstra, plp, also_copies=run.config.adapted)
     run.progress(1, 2)
-    hours = extract_splits(run, run.config.fbank, fbank, also_copies=True)
-    normaliser = estimate_normaliser(FeatureStore(fbank / "train"), run.config.prior_frames)
-    normaliser.save(fbank / "normaliser.json")
-    return {f"hours {split}": found for split, found in hours.items()}
+    return extract_fbank(run, fbank)
 
 
 @recipe.stage(7, "Train monophone GMMs")
@@ -137,16 +131,7 @@ def decode_adapted(run: Run) -> dict[str, float]:
 @recipe.stage(15, "Align the training data")
 def align(run: Run) -> dict[str, float]:
     """An HMM state for every 10 ms frame, by the speaker-adapted GMMs."""
-    sat = run.need("sat")
-    return align_corpus(
-        GmmScorer(sat, run.need("plp/train"), sat / "fmllr.safetensors"),
-        Senones.load(sat),
-        run.need("lang"),
-        run.config.align,
-        run.make("ali"),
-        run.jobs,
-        run.progress,
-    )
+    return align_system(run, "sat")
 
 
 @recipe.stage(16, "Tie the senones of the low frame rate, make their decoding graph")
