@@ -337,6 +337,8 @@ def write_bundles(run: Run, system: str, features: Path, out: Path) -> None:
         config=run.config.decode,
         tuned=run.need(f"decode/{system}/first_pass/tuned.json"),
         out=out,
+        senones=run.need("senones"),
+        calibration=run.need(f"decode/{system}/calibration.json"),
     )
     lang = run.need("lang")
     write_aligner_bundle(

@@ -308,6 +308,31 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
         assert line.startswith(f"Error: {path}: ")
 
 
+def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished, commands):
+    audio = firsts(finished, "dev")[0]
+    whole = commands.toolkit(
+        "transcribe", "--model", finished.root / "final", "--format", "json", audio
+    )
+    assert whole.status == 0, whole.errors
+    (segment,) = json.loads(whole.output)["segments"]
+    words = segment["words"]
+    assert " ".join(word["word"] for word in words) == segment["text"]
+    assert segment["text"] == finished.words("lstm_smbr", "dev", "3gram")[audio.stem]
+    last = 0.0
+    for word in words:
+        assert last - 1e-6 <= word["start"] < word["end"] <= soundfile.info(audio).duration + 0.03
+        assert 0 <= word["confidence"] <= 1
+        last = word["end"]
+    settings = ("--stream", "--endpoint", "30", "--format", "json")
+    stream = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, audio)
+    assert stream.status == 0, stream.errors
+    *changes, final = [json.loads(line) for line in stream.output.splitlines()]
+    assert len(changes) > 1
+    assert not any(change["final"] for change in changes)
+    assert final["final"]
+    assert final["text"] == segment["text"]
+
+
 def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
     bundle = tmp_path / "elsewhere"
     shutil.copytree(finished.root / "final", bundle)
