@@ -168,8 +168,8 @@ def _pyroomacoustics():  # noqa: ANN202 - an optional module
         import pyroomacoustics as pra
     except ImportError as error:
         raise FarfieldError(
-            "computing rooms needs pyroomacoustics: pip install pyroomacoustics (or the extra"
-            " `farfield`), or give impulse responses as files"
+            "computing rooms needs pyroomacoustics: pip install pyroomacoustics, or give impulse"
+            " responses as files"
         ) from error
     pra.constants.set("num_threads", 1)  # their number decides the last bits of its sums
     return pra

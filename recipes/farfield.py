@@ -9,10 +9,11 @@ from recipes.data import corpus_root, cuts, need_user_files
 from recipes.hybrid import align_system, decode_network, extract_fbank, targets
 from recipes.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
-from toolkit.corpus.manifest import read_cuts, write_cuts
+from toolkit.corpus.manifest import read_cuts, rewrite_texts, write_cuts
 from toolkit.corpus.splits import Splits
 from toolkit.features.extract import extract
 from toolkit.features.store import FeatureStore
+from toolkit.lang.letters import normaliser
 from toolkit.stages.run import Run
 
 
@@ -30,11 +31,13 @@ def _source(run: Run) -> dict[str, list[MonoCut]]:
 
 def write_manifests(run: Run) -> dict[str, float]:
     """Write a manifest per set, of the clean twins of val too, and what each set is for."""
+    rewrite = normaliser(run.config.lang.normaliser).transcript
     sets, data = farfield.manifests(run.need("rooms")), run.make("data")
     held = {cut.id for cut in sets["val"]}
     clean = (cut for part in _source(run).values() for cut in part)
     sets["val-clean"] = [cut for cut in clean if cut.id in held]
     for name, found in sets.items():
+        rewrite_texts(found, rewrite)
         write_cuts(found, data / f"{name}.jsonl")
     Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")
     return {name: len(found) for name, found in sets.items()}

@@ -14,6 +14,7 @@ from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.loop import Trainer
+from toolkit.train.monitor import log_epoch
 from toolkit.train.objectives import CrossEntropy
 from toolkit.train.utterances import WholeUtterances
 
@@ -124,6 +125,15 @@ def test_a_loss_that_is_no_number_names_the_batch_and_saves_it(make_trainer, tmp
     trainer.run()
     assert objective.seen == sum(trainer._steps) - 4
     assert all(torch.isfinite(value).all() for value in weights(model).values())
+
+
+def test_too_little_memory_on_a_gpu_names_the_batch(make_trainer):
+    def fill(_):
+        raise torch.cuda.OutOfMemoryError("tried to allocate 9 GiB")
+
+    _, trainer = make_trainer("run", StopAt(2, fill))
+    with pytest.raises(TrainingError, match=r"batch of \d+ frames \(of utt00\d.*9 GiB"):
+        trainer.run()
 
 
 def test_other_settings_are_refused(make_trainer):
@@ -263,6 +273,12 @@ def test_reports(make_trainer, tmp_path, capfd, caplog):
     assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
     assert capfd.readouterr().err == ""  # no bar where there is no terminal
     assert [r.message for r in caplog.records if r.message.startswith("epoch 3/3")]
+
+
+@pytest.mark.parametrize("waited", [0.1, 0.6])
+def test_much_waiting_for_data_is_a_warning(caplog, waited):
+    log_epoch(3, {"epoch": 2, "loss": 1.0, "data_wait": waited})
+    assert ["60 % of epoch 2" in r.message for r in caplog.records] == [True] * (waited > 0.2)
 
 
 @pytest.mark.parametrize(

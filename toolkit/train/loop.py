@@ -183,8 +183,14 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
-        loss, stats = self._compute(batch)
-        self._strategy.backward(loss, stats["weight"])
+        try:
+            loss, stats = self._compute(batch)
+            self._strategy.backward(loss, stats["weight"])
+        except torch.cuda.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the GPU has too little memory for a batch of {batch.frames} frames (of"
+                f" {batch.ids[0]} and others): choose smaller batches; {error}"
+            ) from error
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
         self._optimizer.step()
         self._strategy.after_step()

@@ -16,6 +16,7 @@ Progress = Callable[[int, int], None]
 
 logger = logging.getLogger(__name__)
 SECONDS_BETWEEN_REPORTS = 1.0
+MUCH_WAITING = 0.2
 STEPS_BETWEEN_EVENTS = 50
 
 
@@ -130,3 +131,10 @@ def log_epoch(epochs: int, record: dict[str, float]) -> None:
     """Write an epoch's line to the log."""
     shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k != "epoch"]
     logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(shown))
+    if (waited := record["data_wait"]) > MUCH_WAITING:
+        logger.warning(
+            "%.0f %% of epoch %d went by waiting for data: more readers (for CTC, `toolkit bench"
+            " readers` finds how many) or a faster disk would make it shorter",
+            100 * waited,
+            record["epoch"],
+        )
