@@ -15,7 +15,7 @@ from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 
 SAMPLES = 200
-"""Paths drawn for confidences, as in the recipes."""
+"""Paths drawn for confidences."""
 
 
 class WordDetails:
@@ -27,6 +27,7 @@ class WordDetails:
       calibration: of the confidences; None leaves the lattices' posteriors as they are.
       frame_shift: seconds between the scores' rows.
       beam: search beam of the alignment.
+      samples: paths drawn for confidences.
     """
 
     def __init__(
@@ -36,10 +37,11 @@ class WordDetails:
         calibration: Path | None,
         frame_shift: float,
         beam: float,
+        samples: int = SAMPLES,
     ) -> None:
         self._compiler = TranscriptCompiler(Lang.load(lang), senones)
         self._calibration = Calibration.load(calibration) if calibration else Calibration()
-        self._shift, self._beam = frame_shift, beam
+        self._shift, self._beam, self._samples = frame_shift, beam, samples
 
     def __call__(
         self, lattice: ScoredLattice, weights: Weights, scores: Tensor, scale: float
@@ -54,16 +56,20 @@ class WordDetails:
         """
         best = lattice.best_path(weights)
         names = [self._compiler.lang.words.symbol(word) for word in best.words]
-        samples = sampled_words(lattice, weights, SAMPLES)
+        samples = sampled_words(lattice, weights, self._samples)
         sure = self._calibration(word_confidences(best.words, samples)) if names else []
-        starts = best.word_frames
-        spans = self._spans(names, scores, scale) or list(
-            zip(starts, [*starts[1:], len(scores)], strict=True)
-        )
+        spans = self._spans(names, scores, scale)
+        if spans is None:
+            starts = best.word_frames
+            spans = list(zip(starts, [*starts[1:], len(scores)], strict=True))
         return [
             Word(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
             for name, (start, end), confidence in zip(names, spans, sure, strict=True)
         ]
+
+    def text(self, words: Sequence[int]) -> str:
+        """Spell words of a lattice, parted by spaces."""
+        return " ".join(map(self._compiler.lang.words.symbol, words))
 
     def _spans(
         self, words: Sequence[str], scores: Tensor, scale: float

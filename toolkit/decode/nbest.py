@@ -7,20 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.align.graphs import TranscriptCompiler
 from toolkit.align.scorer import Scorer
-from toolkit.decode.confidence import word_confidences
+from toolkit.decode.details import SAMPLES, WordDetails
 from toolkit.decode.explored import Explored, read_explored, write_confidences
 from toolkit.decode.first_pass import Decoder, Searched, decoding_graph, search
 from toolkit.decode.system import Scorers, references_of
-from toolkit.fsa.alignment import AlignConfig, force_align
 from toolkit.fsa.arcs import Fsa
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_codec import LatticeArcs
 from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, write_shard
-from toolkit.fsa.nbest import n_best, sampled_words
+from toolkit.fsa.nbest import n_best
 from toolkit.hmm.senones import Senones
-from toolkit.lang.lang import Lang
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
 
@@ -31,7 +28,7 @@ class NbestConfig:
 
     count: int = 10
     """Word sequences per utterance."""
-    samples: int = 200
+    samples: int = SAMPLES
     """Paths drawn for confidences."""
     lattices: bool = False
     """Keep the first pass's lattices on disk, see `toolkit.fsa.lattice_store`."""
@@ -113,11 +110,18 @@ class _Explorer:
         path = self.out / f"explored.{number:06d}.jsonl"
         if path.exists():
             return path
-        compiler = TranscriptCompiler(Lang.load(self.lang), self.senones)
+        details = WordDetails(
+            self.lang,
+            self.senones,
+            calibration=None,
+            frame_shift=self.scorer.frame_shift,
+            beam=self.decoder.config.beam.search,
+            samples=self.config.samples,
+        )
         lines, lattices = [], {}
         for utterance in ids:
             found = search(utterance, self.scorer, self.decoder)
-            lines.append(json.dumps(self._explore(utterance, found, compiler)))
+            lines.append(json.dumps(self._explore(utterance, found, details)))
             if self.config.lattices and found.lattices:
                 lattices[utterance] = _graph_arcs(found.lattices[0], len(found.scores))
         if self.config.lattices:
@@ -131,59 +135,21 @@ class _Explorer:
         index = graph_index(decoding_graph(graph))
         write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
 
-    def _explore(self, utterance: str, found: Searched, compiler: TranscriptCompiler) -> dict:
+    def _explore(self, utterance: str, found: Searched, details: WordDetails) -> dict:
         if not found.lattices:
             return {"utterance": utterance, "nbest": [], "words": []}
         scale = self.decoder.config.acoustic_scale
         lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
-        table = compiler.lang.words
-        nbest = [
-            (h.score, h.acoustic, h.lm, " ".join(map(table.symbol, h.words)))
-            for h in n_best(lattice, self.weights, self.config.count)
-        ]
-        best = lattice.best_path(self.weights)
-        samples = sampled_words(lattice, self.weights, self.config.samples)
-        names = [table.symbol(word) for word in best.words]
-        spans = self._spans(names, found, compiler)
-        if spans is None:
-            starts = best.word_frames
-            spans = list(zip(starts, [*starts[1:], len(found.scores)], strict=True))
-        shift = self.scorer.frame_shift
-        sure = word_confidences(best.words, samples)
+        nbest = n_best(lattice, self.weights, self.config.count)
+        words = details(lattice, self.weights, found.scores, scale)
         return {
             "utterance": utterance,
-            "nbest": nbest,
+            "nbest": [(h.score, h.acoustic, h.lm, details.text(h.words)) for h in nbest],
             "words": [
-                (name, round(start * shift, 3), round((end - start) * shift, 3), posterior)
-                for name, (start, end), posterior in zip(names, spans, sure, strict=True)
+                (word.word, word.start, round(word.end - word.start, 3), word.confidence)
+                for word in words
             ],
         }
-
-    def _spans(
-        self, words: Sequence[str], found: Searched, compiler: TranscriptCompiler
-    ) -> list[tuple[int, int]] | None:
-        """First frame of each word and the frame behind it.
-
-        By forced alignment: a decoding graph writes a word where it can no longer be another one.
-        None where the beam of the alignment loses the path.
-        """
-        if not words:
-            return []
-        graph = compiler.compile(words)
-        config = self.decoder.config
-        scores = found.scores[:, graph.pdfs] / config.acoustic_scale
-        search = AlignConfig(config.acoustic_scale, beam=config.beam.search)
-        aligned = force_align(scores, graph, self.senones, search)
-        if aligned is None:
-            return None
-        starts = aligned.phone_frames
-        ends = [*starts[1:], len(found.scores)]
-        silence = self.senones.topology.silence
-        following = [*aligned.word_phones[1:], len(starts)]
-        last = [phone - 1 - (aligned.phones[phone - 1] == silence) for phone in following]
-        return [
-            (starts[first], ends[end]) for first, end in zip(aligned.word_phones, last, strict=True)
-        ]
 
 
 def _graph_arcs(lattice: Fsa, frames: int) -> LatticeArcs:
