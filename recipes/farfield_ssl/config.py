@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from local.farfield_config import FarfieldConfig
+from local.farfield_config import FarfieldConfig, Placement
 from local.synthetic import SyntheticConfig
 from recipes.settings import SHORT_MONO, SMALL_SEQUENCE, HybridConfig, small_network
 from recipes.unlabelled import ExecutorSection, TargetsSection
@@ -146,18 +146,37 @@ def demo() -> Config:
     )
 
 
+NEAR = {
+    "dp1": Placement(
+        "centre", (0.15, 0.2), (0.4, 0.8), (2.0, 4.0), (25.0, 35.0), 0.1, (20.0, 30.0)
+    ),
+    "dp2": Placement(
+        "table", (0.15, 0.25), (0.6, 1.2), (2.0, 4.0), (20.0, 30.0), 0.1, (15.0, 25.0)
+    ),
+    "dp3": Placement("wall", (0.2, 0.3), (0.8, 1.5), (1.5, 3.0), (16.0, 26.0), 0.2, (10.0, 20.0)),
+    "dp4": Placement("shelf", (0.25, 0.35), (1.0, 1.8), (1.0, 2.5), (12.0, 22.0), 0.2, (8.0, 18.0)),
+    "dp5": Placement("corner", (0.3, 0.4), (1.2, 2.2), (0.8, 2.0), (8.0, 18.0), 0.3, (5.0, 15.0)),
+}
+"""Milder placements: an hour of labelled books does not carry a recogniser through the usual ones,
+where the error rates of all systems are above 90 %."""
+
+
 def mini() -> Config:
     """A few hours of LibriSpeech: set corpus.root, or mini LibriSpeech is downloaded."""
     return Config(
         corpus=CorpusConfig("librispeech"),
         rooms=FarfieldConfig(
-            labelled_hours=0.4,
+            labelled_hours=0.5,
             unlabelled_hours=5.0,
+            val="val*",
+            test="dev*",
             val_hours=0.15,
-            test_hours=0.075,
-            array_hours=0.025,
-            labelled_speakers=0.4,
+            test_hours=0.2,
+            array_hours=0.05,
+            labelled_speakers=0.5,
             shared_speakers=True,
+            test_placements=5,
+            **NEAR,
         ),
         lm=NgramConfig(min_counts=(1, 2, 2)),
         rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),

@@ -35,6 +35,7 @@ from toolkit.align.lda_mllt import train_lda_mllt
 from toolkit.align.monophone import train_monophone
 from toolkit.align.sat import train_sat
 from toolkit.align.triphone import train_triphone
+from toolkit.stages import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
@@ -171,13 +172,13 @@ def decode_smbr(run: Run) -> dict[str, float]:
     return decode_network(run, system, features) | explore_network(run, system, features)
 
 
-@recipe.stage(22, "Train an LSTM on speaker-adapted features")
+@recipe.stage(22, "Train an LSTM on speaker-adapted features", parallel=True)
 def train_on_adapted(run: Run) -> dict[str, float] | None:
     """On what the adapted GMMs see, with `adapted`."""
     if not run.config.adapted:
         return None
     features = run.make("adapted")
-    write_adapted(run, "sat", "lda_mllt", features)
+    ranks.once(lambda: write_adapted(run, "sat", "lda_mllt", features))
     return train_network(run, "lstm_fmllr", features)
 
 
