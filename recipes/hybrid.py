@@ -233,7 +233,7 @@ def make_denominators(
     name: str = "denominators",
     normaliser: Path | None = None,
 ) -> dict[str, float]:
-    """Make lattices of the training data with a bigram of its transcripts, and references."""
+    """Make lattices of the training data and its copies with a bigram, and references."""
     out, lang = run.make(name), run.need("lang")
     senones = Senones.load(run.need("senones"))
     lm = run.config.lattice_lm
@@ -242,18 +242,27 @@ def make_denominators(
     prepare_lm(lm, texts(run), words.vocabulary, out, rules=words.normaliser)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser = normaliser or features / "normaliser.json"
-    scorer = NeuralScorer(run.need(system), normaliser, features / "train")
-    for folder in ("ali", "lattices"):
-        (out / folder).mkdir(exist_ok=True)
-    align_corpus(scorer, senones, lang, run.config.align, out / "ali", run.jobs)
-    return make_lattices(
-        scorer,
-        out / "graph.safetensors",
-        run.config.lattices,
-        out / "lattices",
-        run.jobs,
-        progress=run.progress,
-    )
+    made: dict[str, float] = {}
+    for part in _trained_on(run):
+        scorer = NeuralScorer(run.need(system), normaliser, features / part)
+        for folder in ("ali", "lattices"):
+            (out / part / folder).mkdir(parents=True, exist_ok=True)
+        align_corpus(scorer, senones, lang, run.config.align, out / part / "ali", run.jobs)
+        found = make_lattices(
+            scorer,
+            out / "graph.safetensors",
+            run.config.lattices,
+            out / part / "lattices",
+            run.jobs,
+            progress=run.progress,
+        )
+        made |= {name if part == "train" else f"{name} {part}": x for name, x in found.items()}
+    return made
+
+
+def _trained_on(run: Run) -> list[str]:
+    """The feature stores that networks learn from."""
+    return ["train", "copies"] if run.config.augment.speeds else ["train"]
 
 
 def train_on_lattices(
@@ -266,12 +275,15 @@ def train_on_lattices(
 ) -> dict[str, float]:
     """Train a network further, on the lattices that it made."""
     senones = Senones.load(run.need("senones"))
-    denominators = run.need(name)
+    denominators, parts = run.need(name), _trained_on(run)
+    graph = denominators / "graph.safetensors"
     return train_sequence(
         model=run.need(start),
-        features=FeatureStore(features / "train"),
-        lattices=LatticeStore(denominators / "lattices", denominators / "graph.safetensors"),
-        references=PdfAlignments(AlignmentStore(denominators / "ali"), senones),
+        features=[FeatureStore(features / part) for part in parts],
+        lattices=[LatticeStore(denominators / part / "lattices", graph) for part in parts],
+        references=[
+            PdfAlignments(AlignmentStore(denominators / part / "ali"), senones) for part in parts
+        ],
         classes=PdfClasses.of(senones),
         normaliser=Normaliser.load(normaliser or features / "normaliser.json"),
         config=run.config.sequence,

@@ -44,7 +44,7 @@ def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands
         checkpoint(13, "sat"),
         soon_after(14),
         written(root, ".partial/17/lstm_ce/checkpoints/epoch-*"),
-        written(root, ".partial/19/denominators/lattices/lattices.*"),
+        written(root, ".partial/19/denominators/train/lattices/lattices.*"),
         written(root, ".partial/20/lstm_smbr/checkpoints/epoch-*"),
     ]
     kills, done = 0, set()
