@@ -115,6 +115,15 @@ def test_remedies_of_the_native_engines():
     assert f"pip uninstall -y kaldifeat; bash {script} {sys.executable}" in kaldifeat
 
 
+def test_kaldifeat_is_built_from_a_checkout_where_the_package_alone_is_installed(
+    monkeypatch, tmp_path
+):
+    (engine,) = (engine for engine in ENGINES if engine.name == "kaldifeat")
+    monkeypatch.setattr(doctor, "project_root", lambda: tmp_path)
+    told = remedy(Finding(engine, "MISSING", "", ""))
+    assert told == f"in a checkout of the project: bash setup/kaldifeat/install.sh {sys.executable}"
+
+
 def test_blas_speed_is_compared_with_and_without_the_setting(monkeypatch):
     def measure(name, **variables):
         return Answer(True, "40.0" if variables == {"MKL_DEBUG_CPU_TYPE": ""} else "105.0")

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 
 from toolkit.environment import (
     BLAS_VARIABLE,
@@ -148,6 +149,9 @@ def remedy(finding: Finding) -> str:
         script = project_root() / "setup" / "kaldifeat" / "install.sh"
         remove = f"{sys.executable} -m pip uninstall -y kaldifeat; "
         again = remove if finding.status == "BROKEN" else ""
+        if not script.exists():  # the package alone is installed
+            script = Path("setup/kaldifeat/install.sh")
+            again = f"in a checkout of the project: {again}"
         return f"{again}bash {script} {sys.executable}"
     wanted = " ".join(f"'{requirement}'" for requirement in finding.engine.requirements)
     options = "--force-reinstall --no-deps " if finding.status == "BROKEN" else ""
