@@ -97,6 +97,12 @@ class MadeUpRun:
         self.write(f"decode/{system}/tuned.json", '{"acoustic_scale": 0.1, "word_penalty": 0.0}')
         return rows
 
+    def gains(self):
+        """Of one system on another, on a split and on one where the baseline makes no error."""
+        gain = {"split": "dev", "werr": 12.34, "low": -1.0, "high": 20.5}
+        nothing = {"split": "test", "werr": None, "low": None, "high": None}
+        self.write("werr.json", json.dumps({"lstm": [gain, nothing]}))
+
     def histories(self):
         """One of GMMs, one of a network, one with a run log."""
         gmm = [
@@ -166,5 +172,6 @@ def finished(made_up):
     made_up.histories()
     made_up.decode("mono")
     made_up.decode("lstm", lm="4gram")
+    made_up.gains()
     made_up.stages()
     return made_up

@@ -161,7 +161,40 @@ def test_what_an_unfinished_stage_has_made_is_shown(made_up, tmp_path):
     assert "lstm_ce (unfinished): loss" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_gains_on_a_baseline_are_shown(page):
+    found = "".join(Parsed(page).text)
+    assert "Relative reduction" in found
+    assert "12.3" in found
+    assert "-1.0 to 20.5" in found
+
+
+def test_the_page_leads_with_the_largest_splits_that_compare_systems(made_up, tmp_path):
+    rows = [
+        {
+            "system": system,
+            "split": split,
+            "lm": "3gram",
+            "wer": 10.0,
+            "cer": 5.0,
+            "ins": 0,
+            "del": 0,
+            "sub": words // 10,
+            "ref_words": words,
+            "rtf": 0.1,
+            "command": "run.py",
+        }
+        for split, words in {"a": 10, "b": 50, "c": 40, "d": 30, "e": 20, "alone": 900}.items()
+        for system in (["one", "two"] if split != "alone" else ["one"])
+    ]
+    made_up.write("results.json", json.dumps(rows))
+    write_report(made_up.root, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r"Lowest WER on (\w+)", page) == ["b", "c", "d", "e"]
+    assert re.findall(r"<h3>(\w+): WER in %", page) == ["a", "b", "c", "d", "e"]
+
+
 DAMAGED = (
+    "werr.json",
     "stages/02.json",
     "check/report.json",
     "check/excluded.tsv",

@@ -46,6 +46,12 @@ def best_of(rows: Sequence[Result]) -> dict[str, Result]:
     }
 
 
+def compared_splits(rows: Sequence[Result]) -> list[str]:
+    """Return the splits with several rows; all of them if there is none."""
+    every = splits_of(rows)
+    return [s for s in every if sum(row.split == s for row in rows) > 1] or every
+
+
 def error_table(rows: Sequence[Result]) -> Table:
     """Return WER with interval and CER: a row per system and language model."""
     splits, best = splits_of(rows), best_of(rows)
@@ -67,6 +73,27 @@ def error_table(rows: Sequence[Result]) -> Table:
         columns += [Column("WER %, 95 % interval", split), Column("CER %", split)]
     note = "In bold: the lowest of each split. What is tuned on a split is flattered there."
     return Table("Error rates", columns, table, note)
+
+
+def gains_table(run: RunFolder) -> str:
+    """Return what systems gain on the baseline, of recipes that compare with one (C33)."""
+    found = run.json("werr.json") or {}
+    splits = list(dict.fromkeys(gain["split"] for gains in found.values() for gain in gains))
+    rows = []
+    for system, gains in found.items():
+        by_split = {gain["split"]: gain for gain in gains}
+        cells = [_gain(by_split.get(split, {})) for split in splits]
+        rows.append(Row([Cell(system), *cells]))
+    columns = [Column("system"), *map(Column, splits)]
+    note = "In percent of the baseline's WER, with the 95 % interval of paired resamples."
+    return Table("Relative reduction", columns, rows, note).html() if rows else ""
+
+
+def _gain(gain: Mapping[str, float | None]) -> Cell:
+    if gain.get("werr") is None:
+        return Cell("-")
+    interval = "" if gain["low"] is None else f"{gain['low']:.1f} to {gain['high']:.1f}"
+    return Cell(f"{gain['werr']:.1f}", interval)
 
 
 def detail_table(rows: Sequence[Result]) -> str:
@@ -95,13 +122,17 @@ def detail_table(rows: Sequence[Result]) -> str:
 
 
 def interval_figures(rows: Sequence[Result]) -> str:
-    """Return, for each split, the systems' WERs as points with their confidence intervals."""
+    """Return, for each split, the systems' WERs as points with their confidence intervals.
+
+    Splits of a single row are left to the table, unless there are no others.
+    """
+    compared = compared_splits(rows)
     return side_by_side(
         f"<figure><h3>{escape(split)}: WER in % with 95 % interval</h3>"
         f'<div class="wide">{_intervals(chosen, HALF[0])}</div>'
         f'<div class="narrow">{_intervals(chosen, NARROW[0])}</div></figure>'
-        for split in splits_of(rows)
-        if (chosen := [row for row in rows if row.split == split])
+        for split in compared
+        for chosen in [[row for row in rows if row.split == split]]
     )
 
 

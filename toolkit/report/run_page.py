@@ -20,6 +20,8 @@ from toolkit.stages.files import write_atomically
 from toolkit.stages.journal import duration
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"run_page.{kind}") for kind in ("css", "js"))
+LEADING = 4
+"""The page begins with the error rates of so many splits, the largest."""
 MARGIN = 20_000
 """Bytes of the page's limit that are kept for headings and the footer."""
 DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -102,10 +104,14 @@ class _RunPage:
     def _lead(self) -> str:
         spent = sum(stage.seconds for stage in self._stages)
         said = [f"Stages: {counts(self._stages)}, {duration(spent)} in all." if spent else ""]
-        for split, row in results.best_of(self._rows).items():
+        best, compared = results.best_of(self._rows), results.compared_splits(self._rows)
+        largest = sorted(compared, key=lambda split: -best[split].ref_words)[:LEADING]
+        for split in filter(largest.__contains__, compared):
+            row = best[split]
             interval = f" ({row.wer_low:.2f} to {row.wer_high:.2f})" if row.interval else ""
-            best = f"{row.wer:.2f} %{interval} by {row.system}, {row.lm}"
-            said.append(f"Lowest WER on {split}: {best}.")
+            said.append(
+                f"Lowest WER on {split}: {row.wer:.2f} %{interval} by {row.system}, {row.lm}."
+            )
         return " ".join(filter(None, said)) or "Nothing has been finished yet."
 
     def _footer(self, budget: Budget) -> str:
@@ -123,6 +129,7 @@ class _RunPage:
             parts=self._parts(
                 lambda: results.interval_figures(rows) if rows else "",
                 lambda: results.error_table(rows).html() if rows else "",
+                lambda: results.gains_table(self._run),
                 lambda: results.confidence_table(self._run),
                 lambda: results.detail_table(rows) if rows else "",
             ),
