@@ -89,6 +89,7 @@ def through(lake, hours, store, base, workers, backwards=False):
     return told.digests, told.peaks
 
 
+@pytest.mark.timeout(0)
 @pytest.mark.skipif("PIPELINE_PROOFS" not in os.environ, reason="takes minutes")
 def test_many_hours_like_one(noises, store, tmp_path):
     lakes = {}
