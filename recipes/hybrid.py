@@ -243,7 +243,7 @@ def make_denominators(
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser = normaliser or features / "normaliser.json"
     made: dict[str, float] = {}
-    for part in _trained_on(run):
+    for part in _on_lattices(run):
         scorer = NeuralScorer(run.need(system), normaliser, features / part)
         for folder in ("ali", "lattices"):
             (out / part / folder).mkdir(parents=True, exist_ok=True)
@@ -260,9 +260,10 @@ def make_denominators(
     return made
 
 
-def _trained_on(run: Run) -> list[str]:
-    """The feature stores that networks learn from."""
-    return ["train", "copies"] if run.config.augment.speeds else ["train"]
+def _on_lattices(run: Run) -> list[str]:
+    """The feature stores of sequence training."""
+    copied = run.config.augment.speeds and run.config.sequence_copies
+    return ["train", "copies"] if copied else ["train"]
 
 
 def train_on_lattices(
@@ -275,7 +276,7 @@ def train_on_lattices(
 ) -> dict[str, float]:
     """Train a network further, on the lattices that it made."""
     senones = Senones.load(run.need("senones"))
-    denominators, parts = run.need(name), _trained_on(run)
+    denominators, parts = run.need(name), _on_lattices(run)
     graph = denominators / "graph.safetensors"
     return train_sequence(
         model=run.need(start),

@@ -63,6 +63,8 @@ class HybridConfig:
     """The denominator lattices (C8)."""
     sequence: SequenceConfig = SequenceConfig()
     """Training on the lattices (C8)."""
+    sequence_copies: bool = True
+    """Make lattices of the augmented copies too, and train on these as well."""
     decode: DecodeConfig = DecodeConfig(
         acoustic_scale=0.4,
         scales=(0.2, 0.25, 0.3, 0.4, 0.5),
