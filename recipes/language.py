@@ -23,7 +23,10 @@ def check_splits(run: Run) -> dict[str, float]:
         w for path in manifests.values() for cut in iter_cuts(path) for w in text_of(cut).split()
     }
     lexicon = source_lexicon(lang_config(run), words).shortest()
-    return check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
+    found = check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
+    if found["errors"] or found["warnings"]:
+        print("   what is odd and how to mend it: check/report.txt in the run directory")
+    return found
 
 
 def prepare_language(run: Run) -> dict[str, float]:

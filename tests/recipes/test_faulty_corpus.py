@@ -139,6 +139,7 @@ def test_a_corpus_with_every_fault_runs_to_a_word_error_rate(
     arguments = ("--profile", profile, *commands.small, *changed, "--jobs", 1)
     result = commands.run(*arguments, "--exp", exp)
     assert result.status == 0, result.output + result.errors
+    assert "check/report.txt" in result.output
     assert not (corpus / "the-command-ran").exists()
     realigned = exp / "lstm_ce" / "rounds" / "0" / "ali.2" / "table.tsv"
     assert realigned.exists() == (profile == "mini")
