@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.exchange import Exchange
 from toolkit.parallel.launch import Workers
 from toolkit.parallel.learner import Learner, delayed
@@ -95,7 +95,7 @@ class Neighbours:
                 count += 1
 
 
-class Adpsgd(Distributed):
+class Adpsgd(Asynchronous):
     """Asynchronous decentralised SGD (B1; Lian et al. 2018, three patterns of IBM's).
 
     A worker's own model takes the update of every step and is averaged with a neighbour's meanwhile
@@ -157,10 +157,6 @@ class Adpsgd(Distributed):
                 yield
         finally:
             self.flat.set_weights(own)
-
-    def agree(self, due: bool) -> bool:
-        """See `Strategy`: never, since no two workers need be at the same step."""
-        return False
 
     def own_state(self) -> dict[str, Any]:
         """See `Strategy`: the weights and the optimizer's state."""

@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.exchange import Exchange
 from toolkit.parallel.launch import Workers
 from toolkit.parallel.learner import Accumulator
@@ -15,7 +15,7 @@ from toolkit.parallel.shared import SharedBatches
 from toolkit.train.batch import DataSource
 
 
-class Asgd(Distributed):
+class Asgd(Asynchronous):
     """Asynchronous SGD through worker 0, which keeps the weights and the optimizer's state (A19).
 
     A worker sends its gradient, gets the weights as they are then, and goes on; nobody waits for
@@ -79,13 +79,8 @@ class Asgd(Distributed):
     def end_epoch(self) -> None:
         """See `Strategy`: use the gradients left over; all go on from the same weights."""
         super().end_epoch()
-        self.barrier()
         self._accumulator.flush()
         self._spread()
-
-    def agree(self, due: bool) -> bool:
-        """See `Strategy`: never, since no two workers need be at the same step."""
-        return False
 
     def own_state(self) -> dict[str, Any]:
         """See `Strategy`: at worker 0, the state of the optimizer that makes the updates."""

@@ -65,6 +65,9 @@ class Strategy(Protocol):
           due: whether it is time; rank 0's counts.
         """
 
+    def storable(self) -> bool:
+        """Say whether the training can be stored at its present place, the same on every rank."""
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold of the method, the same on every rank (all).
 
@@ -139,6 +142,10 @@ class SingleProcess:
     def agree(self, due: bool) -> bool:
         """Any step will do."""
         return due
+
+    def storable(self) -> bool:
+        """It is always."""
+        return True
 
     def state(self) -> dict[str, Any]:
         """There is nothing to keep."""

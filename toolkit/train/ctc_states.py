@@ -116,7 +116,7 @@ class CtcStates:
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
             self._log_step(trainer)
-        for state in self.machine.after_iteration(overdue):
+        for state in self.machine.after_iteration(overdue, trainer.storable()):
             if state is State.SAVING:
                 self._save(trainer)
             else:

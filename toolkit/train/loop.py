@@ -27,6 +27,7 @@ from toolkit.train.observer import Epochwise, Observer
 from toolkit.train.prefetch import prefetched
 from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
+from toolkit.train.sums import add, means
 
 logger = logging.getLogger(__name__)
 BATCHES_AHEAD = 4
@@ -197,7 +198,7 @@ class Trainer:
         self._check()
         self._unchecked = (loss.detach() + norm, batch)
         stats = {"loss": loss.detach(), **stats}
-        _add(self._sums, stats)
+        add(self._sums, stats)
         return stats
 
     def evaluate(self) -> dict[str, float]:
@@ -212,9 +213,9 @@ class Trainer:
             mine = islice(self._valid or (), self._rank, None, self._ranks)
             for batch in prefetched(mine, BATCHES_AHEAD):
                 loss, stats = self._compute(batch.to(self._device))
-                _add(sums, {"loss": loss, **stats})
+                add(sums, {"loss": loss, **stats})
         self._strategy.barrier()  # shares may take differently long
-        return _means(self._strategy.total(sums))
+        return means(self._strategy.total(sums))
 
     def _train_epoch(self) -> None:
         epoch, config = self._epoch, self._config
@@ -273,7 +274,7 @@ class Trainer:
         self._observer.after_epoch(self)
         record = {
             "epoch": self._epoch + 1,
-            **_means(self._strategy.total(self._sums)),
+            **means(self._strategy.total(self._sums)),
             "rate": self._rate(self._step - 1),
         }
         record |= {"seconds": watch.seconds(), **watch.rates(), **self._strategy.report()}
@@ -302,7 +303,7 @@ class Trainer:
         return [score_of(record, "valid_") for record in self.history]
 
     def _values(self) -> dict[str, float]:
-        return _means(self._sums)
+        return means(self._sums)
 
     def _rate(self, step: int) -> float:
         return self._schedule(self._epoch, step, self._steps)
@@ -317,8 +318,17 @@ class Trainer:
             config.warmup_steps,
         )
 
+    def storable(self) -> bool:
+        """Whether `checkpoint` can store the training as it is now."""
+        return self._strategy.storable()
+
     def checkpoint(self) -> None:
-        """Store everything that the remaining steps depend on (on every rank)."""
+        """Store everything that the remaining steps depend on (on every rank), if it is storable.
+
+        Between the ends of epochs an asynchronous training is not.
+        """
+        if not self.storable():
+            return
         self._check()
         self._saved = monotonic()
         state = {
@@ -377,14 +387,3 @@ class Trainer:
         described["amp"] = "bf16" if self._bf16 else "fp32"  # what `auto` means here
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._batches, "model": shapes}
-
-
-def _add(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-    for name, value in values.items():
-        value = value.detach().double()
-        sums[name] = sums[name] + value if name in sums else value
-
-
-def _means(sums: dict[str, Tensor]) -> dict[str, float]:
-    """Divide sums by the weight."""
-    return {k: (v / sums["weight"]).item() for k, v in sums.items() if k != "weight"}

@@ -41,7 +41,8 @@ class MachineConfig:
     """Iterations from one recognition of sentences of the training data to the next; 50 (A22)."""
     checkpoint_every: int = 250
     """Iterations from one checkpoint to the next; 250 (A22). There is one at the end of every
-    epoch too, which evaluation starts from, and after `checkpoint_seconds` if that is earlier."""
+    epoch too, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
+    Processes that train asynchronously (`asgd`, `adpsgd`, `hadpsgd`) make those of epochs alone."""
     evaluator: EvaluatorKind = "swap"
     """Who evaluates after an epoch (A22, A23). `swap`: this process, once the training model has
     made place on the device for the evaluation model. `in_place`: this process, with the training
@@ -92,16 +93,17 @@ class Machine:
         self.transitions: list[Transition] = []
         """All since this process started, in order."""
 
-    def after_iteration(self, overdue: bool = False) -> Iterator[State]:
+    def after_iteration(self, overdue: bool = False, storable: bool = True) -> Iterator[State]:
         """Count an iteration and go through what is due after it.
 
         Args:
           overdue: a checkpoint is wanted, whatever the count.
+          storable: a checkpoint can be made after this iteration; else none is.
         """
         self.step += 1
         if self.step % self._config.sentences_every == 0:
             yield from self._visit(State.SENTENCES)
-        if overdue or self.step % self._config.checkpoint_every == 0:
+        if storable and (overdue or self.step % self._config.checkpoint_every == 0):
             yield from self._visit(State.SAVING)
 
     def after_epoch(self) -> Iterator[State]:

@@ -22,7 +22,7 @@ class Observer(Protocol):
         """A step has been taken; the model is to be left in training mode.
 
         Args:
-          trainer: to ask for a checkpoint, among other things.
+          trainer: to ask for a checkpoint, among other things, where it is `storable`.
           batch: it was taken on, not moved to the device.
           stats: what the objective gave, with `loss`; scalars on the device.
           overdue: the last checkpoint is `checkpoint_seconds` old; the same on every rank.

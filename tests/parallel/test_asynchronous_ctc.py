@@ -1,0 +1,81 @@
+"""CTC training with asynchronous methods: what is stored, and when."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.parallel.tiny import Job, with_method
+from tests.train.conftest import CtcToy, Spelling
+from toolkit.train.loop import Trainer
+from toolkit.train.machine import MachineConfig
+
+STEPS = 6  # of a worker, per epoch
+TIMEOUT = 3.0
+SLOW = 0.8  # seconds that worker 1 takes for a batch of the first epoch
+
+
+class Slow(Spelling):
+    """Worker 1 is so slow that the other would wait too long at a checkpoint; later it dies."""
+
+    deadly = True
+
+    def batches(self, epoch, start=0, rank=0, ranks=1):
+        for step, batch in enumerate(super().batches(epoch, start, rank, ranks), start):
+            if rank == 1 and epoch == 0 and self.deadly:
+                time.sleep(SLOW)
+            if (rank, epoch, step) == (1, 1, 5) and self.deadly:
+                time.sleep(1.0)  # until it can be seen that this one is there
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+
+def spelled(out, method, deadly):
+    """Train; return where checkpoints were made."""
+    torch.set_num_threads(1)
+    made = []
+
+    class Watched(Trainer):
+        def checkpoint(self):
+            place = self.epoch - 1, self._step
+            strategy = self._strategy
+            if self.storable():
+                holder = strategy._accumulator if method == "asgd" else strategy._learner
+                if method == "adpsgd" or os.environ["RANK"] == "0":
+                    assert torch.equal(holder.weights(), strategy.flat.weights()), place
+                made.append(place)
+            super().checkpoint()
+            (out / f"made-{os.environ['RANK']}").write_text(repr(made))
+
+    toy = CtcToy()
+    toy.data = Slow(8 * STEPS)
+    toy.data.deadly = deadly
+    parallel = replace(with_method(method), timeout=TIMEOUT)
+    machine = MachineConfig(sentences_every=4, checkpoint_every=4)
+    config = replace(CtcToy.config, epochs=2, machine=machine, parallel=parallel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolkit.train.ctc.Trainer", Watched)
+        headline = toy.train(out, config)
+    return {"made": made, "cer": headline["cer"]}
+
+
+@pytest.mark.parametrize("method", ["asgd", "adpsgd"])
+def test_it_is_stored_at_the_ends_of_epochs_alone_and_goes_on_from_there(method, tmp_path):
+    job = Job(2, spelled, tmp_path, method, True)
+    first, second = job.wait()
+    assert second is None
+    assert f"worker 1 (process {job.processes[1].pid} on " in first
+    assert "was killed" in first
+    assert (tmp_path / "made-0").read_text() == repr([(0, STEPS), (1, 0)])
+    stored = sorted(path.name for path in tmp_path.glob("checkpoints/epoch-*[0-9].safetensors"))
+    assert [name for name in stored if "rank" not in name] == [
+        f"epoch-0000-step-{STEPS:08d}.safetensors",
+        "epoch-0001-step-00000000.safetensors",
+    ]
+    results = Job(2, spelled, tmp_path, method, False).wait()
+    for result in results:
+        assert result["made"] == [(1, STEPS), (2, 0)]
+        assert result["cer"] == results[0]["cer"]

@@ -1,0 +1,47 @@
+"""What the asynchronous methods have in common: workers are at one place between epochs alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from toolkit.parallel.distributed import Distributed
+
+
+class Asynchronous(Distributed):
+    """A strategy whose workers take their steps without waiting for each other.
+
+    Between the ends of epochs nothing can be stored: no two workers need be at the same step, and
+    weights are on their way from one to another. From the end of an epoch to the next step all
+    have the same weights.
+    """
+
+    def start(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """See `Strategy`."""
+        super().start(model, optimizer)
+        self._settled = True
+
+    def after_step(self) -> None:
+        """Count the step; from now on workers differ."""
+        super().after_step()
+        self._settled = False
+
+    def end_epoch(self) -> None:
+        """Wait for all workers, however slow; methods go on from here to the same weights."""
+        super().end_epoch()
+        self.barrier()
+        self._settled = True
+
+    def agree(self, due: bool) -> bool:
+        """See `Strategy`: never, since no two workers need be at the same step."""
+        return False
+
+    def storable(self) -> bool:
+        """See `Strategy`: from the end of an epoch to the next step."""
+        return self._settled
+
+    def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
+        """See `Strategy`."""
+        super().load_state(state, own)
+        self._settled = True
