@@ -9,6 +9,7 @@ import pytest
 
 from tests.parallel.tiny import Job, TinyData, train, with_method
 from toolkit.parallel.config import AdpsgdConfig
+from toolkit.parallel.strategy import SingleProcess
 
 PATIENCE = 140
 METHODS = {
@@ -37,7 +38,8 @@ def slow_second(rank, epoch, step):
 
 
 def die(rank, epoch, step):
-    if (os.environ["RANK"], epoch, step) == ("1", 1, 4):
+    last = str(int(os.environ["WORLD_SIZE"]) - 1)
+    if (os.environ["RANK"], epoch, step) == (last, 1, 4):
         time.sleep(1.0)  # until it can be seen that this one is there
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -77,3 +79,26 @@ def test_a_killed_worker_ends_the_run_which_continues_with_any_number(tmp_path, 
     assert all(isinstance(result, dict) for result in results), results
     assert [record["epoch"] for record in results[0]["history"]] == [1, 2]
     assert results[0]["score"] == results[-1]["score"] > 0.5
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_what_one_process_began_several_go_on_with(method, tmp_path):
+    Job(1, trained, tmp_path, METHODS[method], None, die).wait()
+    assert list(tmp_path.glob("checkpoints/epoch-0001-step-0000000[1-9]*"))
+    results = Job(2, trained, tmp_path, METHODS[method]).wait()
+    first, second = results
+    assert [record["epoch"] for record in first["history"]] == [1, 2]
+    assert "bytes_per_step" not in first["history"][0]
+    assert first["score"] == second["score"] > 0.5
+    assert first["history"][1]["loss"] < first["history"][0]["loss"]
+
+
+def test_going_on_in_one_process_says_what_is_dropped(caplog):
+    strategy = SingleProcess()
+    strategy.load_state({"steps": 3, "ranks": 2}, [{"running": []}])
+    assert not caplog.messages
+    strategy.load_state({"bmuf": {}}, [{"residual": 0}, {"residual": 1}])
+    assert [m.rpartition("without ")[2] for m in caplog.messages] == [
+        "the block momentum",
+        "the gradients that were not sent yet",
+    ]

@@ -91,7 +91,8 @@ class Asgd(Asynchronous):
         """See `Strategy`."""
         super().load_state(state, own)
         if self.workers.rank == 0:
-            self._accumulator.load_state(own[0]["accumulator"])
+            if state:
+                self._accumulator.load_state(own[0]["accumulator"])
             self._accumulator.set_weights(self.flat.weights().cpu())
         self._spread()
 

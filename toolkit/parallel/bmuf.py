@@ -88,6 +88,10 @@ class Bmuf(Distributed):
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with the model's weights."""
         self._state = BmufState(self.flat.weights(), self.workers.ranks, self.config.bmuf)
         self._in_block = 0  # steps
 
@@ -136,6 +140,9 @@ class Bmuf(Distributed):
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; another number of workers begins the block again."""
         super().load_state(state, own)
+        if not state:
+            self._begin()
+            return
         self._state.load_state(state["bmuf"])
         self._in_block = state["in_block"]
         if self.rescaled(state):

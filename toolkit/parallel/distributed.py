@@ -1,5 +1,6 @@
 """What the methods have in common."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from toolkit.parallel.flat import Flat
 from toolkit.parallel.launch import Workers
 from toolkit.parallel.strategy import SingleProcess
 
+logger = logging.getLogger(__name__)
 STEPS_BETWEEN_AGREEMENTS = 10
 
 
@@ -98,6 +100,9 @@ class Distributed(SingleProcess):
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
+        if not state:
+            logger.info("going on with %d workers from one process", self.workers.ranks)
+            return
         self.steps, self.workers.sent = state["steps"], state["sent"]
         for index, buffer in enumerate(self._running()):
             values = [held["running"][index] for held in own]

@@ -102,6 +102,8 @@ class Gtc(Distributed):
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; residuals of workers that are no more go to those that are."""
         super().load_state(state, own)
+        if not state:
+            return
         self._state.threshold = state["threshold"]
         self._weight, self._exchanges = state["weight"], state["exchanges"]
         self._density = state["density"]

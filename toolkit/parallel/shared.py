@@ -17,8 +17,8 @@ class SharedBatches:
     """A data source whose ranks take as many steps as they can; all make one epoch together.
 
     Each rank goes through its own part; then it takes batches from the end of the part of whoever
-    has most left. A batch is taken once, which counters in the store of the processes see to. Each
-    epoch is to begin at its first step.
+    has most left. A batch is taken once, which counters in the store of the processes see to. All
+    ranks begin an epoch at the same step.
 
     Args:
       data: the batches.

@@ -1,5 +1,6 @@
 """The seam between the training loop and data-parallel training."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,6 +10,14 @@ from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from toolkit.train.batch import DataSource
+
+logger = logging.getLogger(__name__)
+OF_SEVERAL = {
+    "bmuf": "the block momentum",
+    "residual": "the gradients that were not sent yet",
+    "accumulator": "the state of the optimizer at worker 0",
+}
+"""What methods keep in checkpoints under these names, that one process has no use for."""
 
 
 class Strategy(Protocol):
@@ -85,7 +94,8 @@ class Strategy(Protocol):
         """Go on from a checkpoint (all), after `start`; model and optimizer have taken theirs.
 
         Args:
-          state: what `state` returned.
+          state: what `state` returned; empty when one process made the checkpoint, which the
+            method goes on from as it begins a training.
           own: with as many ranks as the checkpoint's, what this rank's `own_state` returned. With
             another number, what those of its ranks i returned for which i % ranks == rank: one,
             several or none.
@@ -156,7 +166,10 @@ class SingleProcess:
         return {}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """There is nothing to restore."""
+        """There is nothing to restore; what several workers had beside the weights is dropped."""
+        held = state.keys() | {name for part in own for name in part}
+        for name in sorted(held & OF_SEVERAL.keys()):
+            logger.warning("going on in one process, without %s", OF_SEVERAL[name])
 
     def report(self) -> dict[str, float]:
         """There is nothing to tell."""
