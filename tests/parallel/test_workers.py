@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from tests.parallel.tiny import Job, TinyData, train, with_method
-from toolkit.parallel.config import BmufConfig, GtcConfig, ParallelError, make_strategy
+from toolkit.parallel.config import (
+    AdpsgdConfig,
+    BmufConfig,
+    GtcConfig,
+    ParallelError,
+    make_strategy,
+)
 from toolkit.stages import watch
 from toolkit.train.batch import Batch
 from toolkit.train.observer import Epochwise
@@ -178,6 +184,14 @@ def test_it_goes_on_with_another_number_of_workers(whole, name, before, number, 
     assert ends[0]["history"][1]["valid_accuracy"] >= 0.9
 
 
+ASYNCHRONOUS = {
+    "adpsgd": with_method("adpsgd"),
+    "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
+    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
+    "asgd": with_method("asgd"),
+}
+
+
 def stopped(out, parallel, how):
     log = os.open(out / f"log-{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 2)
@@ -194,14 +208,24 @@ def stopped(out, parallel, how):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
-    [("stops", "has given no sign of life for 8 s"), ("hangs", "hangs, or is slower than")],
+    ("name", "how", "told"),
+    [
+        ("ssgd", "stops", "has given no sign of life for 8 s"),
+        ("ssgd", "hangs", "hangs, or is slower than"),
+        ("adpsgd", "hangs", "has taken no step for 8 s"),
+        ("delayed", "hangs", "hangs, or is slower than"),
+        ("hadpsgd", "hangs", "has taken no step for 8 s"),
+        ("asgd", "hangs", "has taken no step for 8 s"),
+    ],
 )
-def test_a_worker_that_hangs_is_named(how, told, tmp_path):
-    job = Job(2, stopped, tmp_path, METHODS["ssgd"], how)
+def test_a_worker_that_hangs_is_named(name, how, told, tmp_path):
+    begun = time.monotonic()
+    job = Job(2, stopped, tmp_path, METHODS.get(name) or ASYNCHRONOUS[name], how)
     while job.processes[0].is_alive():
+        assert time.monotonic() - begun < 60
         time.sleep(0.05)
-    os.kill(job.processes[1].pid, signal.SIGKILL)
+    if job.processes[1].is_alive():
+        os.kill(job.processes[1].pid, signal.SIGKILL)
     job.wait()
     told_by_first = (tmp_path / "log-0").read_text()  # it may have been ended within an exchange
     assert f"worker 1 (process {job.processes[1].pid} on " in told_by_first

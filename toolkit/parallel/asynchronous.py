@@ -14,7 +14,7 @@ class Asynchronous(Distributed):
 
     Between the ends of epochs nothing can be stored: no two workers need be at the same step, and
     weights are on their way from one to another. From the end of an epoch to the next step all
-    have the same weights.
+    have the same weights. Since nobody waits for a worker that hangs, the steps are counted.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -22,15 +22,21 @@ class Asynchronous(Distributed):
         super().start(model, optimizer)
         self._settled = True
 
+    def stop(self) -> None:
+        """See `Strategy`."""
+        super().stop()
+        self.workers.leave_steps()
+
     def after_step(self) -> None:
         """Count the step; from now on workers differ."""
         super().after_step()
         self._settled = False
+        self.workers.step_taken()
 
     def end_epoch(self) -> None:
         """Wait for all workers, however slow; methods go on from here to the same weights."""
         super().end_epoch()
-        self.barrier()
+        self.workers.end_steps()
         self._settled = True
 
     def agree(self, due: bool) -> bool:

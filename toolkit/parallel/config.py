@@ -145,7 +145,9 @@ class ParallelConfig:
     """Of `asgd`."""
     timeout: float = 45.0
     """Seconds that a worker waits for the others in an exchange before it takes them for hung and
-    the training stops; more than the slowest worker is behind."""
+    the training stops; more than the slowest worker is behind. Where workers do not wait for each
+    other (`asgd`, `adpsgd`, `hadpsgd`) it is what a single step may take; a worker whose steps are
+    shorter may be behind as far as it likes."""
 
     def __post_init__(self) -> None:
         if self.method != "single" and self.method not in CLASSES:

@@ -107,6 +107,26 @@ class Workers:
             dist.all_gather_object(out, value, group=self._control)
         return out
 
+    def step_taken(self) -> None:
+        """Count a step of work whose ranks do not wait for each other.
+
+        A rank that takes none for `timeout` is taken for hung, until `end_steps`.
+
+        Raises:
+          WorkerLostError: one is lost.
+        """
+        self._connection.watch.paces.step(self.timeout.total_seconds())
+        self._connection.watch.check()
+
+    def end_steps(self) -> None:
+        """Wait until every rank has taken its last step, however long that takes (all)."""
+        with self._connection.watch.paces.waiting(self.timeout.total_seconds()):
+            self.barrier()
+
+    def leave_steps(self) -> None:
+        """Take no more steps, after an exception."""
+        self._connection.watch.paces.rest()
+
     def barrier(self) -> None:
         """Wait until every rank is here, however long that takes."""
         self._connection.meet()

@@ -1,7 +1,10 @@
-"""Notices within half a minute that a process of the run was killed or hangs, and stops the others.
+"""Notices within a minute that a process of the run was killed or hangs, and stops the others.
 
 Every rank writes a sign of life into the store each second. Rank 0 reads all of them, the others
 read rank 0's and the verdict: a sentence that says what went wrong, after which all ranks end.
+
+The signs come from a thread, which goes on when the main thread hangs. So they also say how many
+steps the main thread has taken (`Paces`), in work whose ranks do not wait for each other.
 """
 
 import atexit
@@ -13,6 +16,8 @@ import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from toolkit.stages.paces import Paces
 
 if TYPE_CHECKING:
     from toolkit.stages.board import Board
@@ -48,6 +53,8 @@ class Watch:
         self._stopped, self._hurry = threading.Event(), threading.Event()
         self._terminated: float | None = None
         self._own_fault = ""
+        self.paces = Paces(rank)
+        """Who takes steps."""
         self.exchanges = 0
         """How many exchanges with the others this process has begun."""
         self.verdict: str | None = None
@@ -65,10 +72,10 @@ class Watch:
 
     def check(self) -> None:
         """Raise `WorkerLostError` when the run cannot go on."""
-        from toolkit.stages.ranks import WorkerLostError
+        from toolkit.stages.ranks import CONTINUES, WorkerLostError
 
         if self.verdict is not None:
-            raise WorkerLostError(self.verdict)
+            raise WorkerLostError(f"{self.verdict}. {CONTINUES}")
 
     def fail(self, message: str) -> None:
         """Tell the other ranks why this one ends."""
@@ -141,14 +148,17 @@ class Watch:
 
     def _beat(self) -> None:
         self._beats += 1
-        sign = {
+        self._board.put(f"beat/{self._rank}", self._sign())
+
+    def _sign(self) -> dict:
+        return {
             "beat": self._beats,
             "host": self._host,
             "place": self._place,
             "pid": os.getpid(),
             "exchanges": self.exchanges,
+            "pace": self.paces.sign(),
         }
-        self._board.put(f"beat/{self._rank}", sign)
 
     def _look_at(self, rank: int) -> None:
         if self._board.has(f"left/{rank}"):
@@ -156,7 +166,10 @@ class Watch:
         elif self._board.has(f"beat/{rank}"):
             sign = self._board.get(f"beat/{rank}")
             before, since = self._seen.get(rank, (None, 0.0))
-            self._seen[rank] = (sign, since if sign == before else time.monotonic())
+            if sign != before:
+                since = time.monotonic()
+                self.paces.see(rank, sign["pace"])
+            self._seen[rank] = (sign, since)
 
     def _judge(self) -> None:
         """Give the verdict, and end the process when it does not end by itself."""
@@ -185,7 +198,23 @@ class Watch:
         if self._lost or (now - self._talked > SILENCE and 0 not in self._left):
             sign = self._seen.get(0, (None, 0.0))[0]
             return f"{_worker(0, sign)} or torchrun, one of which holds the store, is gone or hangs"
-        return None
+        return self._stuck()
+
+    def _stuck(self) -> str | None:
+        """Say which process takes no steps; of several, the one that has begun fewest exchanges.
+
+        Others may wait for that one.
+        """
+        stuck = [rank for rank in self.paces.stuck() if rank not in self._left]
+        if not stuck:
+            return None
+        signs = {rank: sign for rank, (sign, _) in self._seen.items()}
+        signs[self._rank] = self._sign()
+        rank = min(stuck, key=lambda r: (signs[r]["exchanges"], r))
+        return (
+            f"{_worker(rank, signs[rank])} has taken no step for {self.paces.limit:.0f} s: it "
+            "hangs, or is slower than parallel.timeout allows"
+        )
 
     def _hanging(self) -> str | None:
         """Say which process has begun fewer exchanges than this one."""
