@@ -102,3 +102,18 @@ def test_going_on_in_one_process_says_what_is_dropped(caplog):
         "the block momentum",
         "the gradients that were not sent yet",
     ]
+
+
+def fail(rank, epoch, step):
+    if (os.environ["RANK"], epoch, step) == ("0", 0, 20):
+        raise ValueError("the disk is full")
+
+
+@pytest.mark.parametrize("method", ["asgd", "adpsgd"])
+def test_an_error_is_told_at_once_whoever_is_served(method, tmp_path):
+    begun = time.monotonic()
+    first, *others = Job(4, trained, tmp_path, METHODS[method], None, fail, 200).wait()
+    assert time.monotonic() - begun < 15  # of which the start takes most
+    assert first == "ValueError: the disk is full"
+    for other in others:
+        assert "worker 0 failed: ValueError: the disk is full" in other

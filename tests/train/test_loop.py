@@ -155,8 +155,8 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
             super().start(model, optimizer)
             self.calls.append("start")
 
-        def stop(self):
-            self.calls.append("stop")
+        def stop(self, failed=False):
+            self.calls.append("failed" if failed else "stop")
 
         def backward(self, loss, weight):
             super().backward(loss, weight)
@@ -183,7 +183,7 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
     _, trainer = make_trainer("run", StopAt(8, interrupt), strategy=strategy)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
-    assert strategy.calls == ["start", *["backward", "step"] * 7, "stop"]
+    assert strategy.calls == ["start", *["backward", "step"] * 7, "failed"]
     strategy = Counting()
     _, trainer = make_trainer("run", strategy=strategy)
     trainer.run()

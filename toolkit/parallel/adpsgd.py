@@ -73,12 +73,13 @@ class Neighbours:
         with self._averaging:
             yield
 
-    def close(self) -> None:
-        """End the threads; all ranks must."""
-        with self._averaging:
+    def close(self, failed: bool = False) -> None:
+        """End the threads; all ranks must. After a failure nobody is waited for."""
+        with nullcontext() if failed else self._averaging:
             self._closing = True
         self._wanted.set()
-        self._exchange.close(self._servers)
+        if not failed:
+            self._exchange.close(self._servers)
 
     def _average(self) -> None:
         count = 0
@@ -125,12 +126,12 @@ class Adpsgd(Asynchronous):
         """See `Strategy`: fast workers take over batches of slow ones, unless all keep step."""
         return data if self._delayed else SharedBatches(data)
 
-    def stop(self) -> None:
+    def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
-        super().stop()
+        super().stop(failed)
         if self._neighbours is not None:
             neighbours, self._neighbours = self._neighbours, None
-            neighbours.close()
+            neighbours.close(failed)
 
     def after_step(self) -> None:
         """See `Strategy`: add the update to the learner, and take over what averaging has done."""

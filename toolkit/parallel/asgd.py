@@ -48,12 +48,13 @@ class Asgd(Asynchronous):
         """See `Strategy`: fast workers take over batches of slow ones."""
         return SharedBatches(data)
 
-    def stop(self) -> None:
+    def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
-        super().stop()
+        super().stop(failed)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
-            exchange.close([0] if self.workers.rank else [])
+            if not failed:
+                exchange.close([0] if self.workers.rank else [])
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """See `Strategy`: take the gradient aside; one that is not finite is left to the loop."""

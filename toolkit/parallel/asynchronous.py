@@ -22,9 +22,9 @@ class Asynchronous(Distributed):
         super().start(model, optimizer)
         self._settled = True
 
-    def stop(self) -> None:
+    def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
-        super().stop()
+        super().stop(failed)
         self.workers.leave_steps()
 
     def after_step(self) -> None:

@@ -1,6 +1,7 @@
 """Requests and replies of flat tensors between workers, beside what their main threads do."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from toolkit.parallel.launch import Workers
 
 PATIENCE = timedelta(days=30)  # who is lost, the watch finds out; who is slow may be so
 REQUEST, BYE = range(2)
-GOODBYE = 10.0  # seconds that a rank waits for the goodbyes of its clients
+GOODBYE = 10.0  # seconds that a rank waits for the goodbyes of all its clients
 TAGS = 2**30  # gloo's tags have 32 bits
 
 Answer = Callable[[Tensor, float], Tensor]
@@ -89,12 +90,16 @@ class Exchange:
             raise self._error
 
     def close(self, servers: Iterable[int]) -> None:
-        """Say goodbye to `servers`, and wait a little until this rank's clients have done so."""
+        """Say goodbye to `servers`, and wait a little until this rank's clients have done so.
+
+        After an exception there is nothing to close: the threads go with the process.
+        """
         for server in servers:
             with self._locks[server], self._workers.exchange():
                 self._send(_header(BYE), server, 0)
+        end = time.monotonic() + GOODBYE
         for thread in self._threads:
-            thread.join(GOODBYE)
+            thread.join(max(0.0, end - time.monotonic()))
         self._threads.clear()
 
     def _serve(self, client: int, answer: Answer) -> None:

@@ -44,11 +44,11 @@ class HierarchicalAdpsgd(Adpsgd):
         """See `Strategy`: the workers of a node keep step with each other."""
         return data
 
-    def stop(self) -> None:
+    def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
         if hasattr(self, "_buckets"):
             self._buckets.remove()
-        super().stop()
+        super().stop(failed)
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """See `Strategy`: as S-SGD does, inside the node."""

@@ -26,7 +26,7 @@ class Ssgd(Distributed):
         super().start(model, optimizer)
         self._buckets = Buckets(self.flat.parameters, self.workers)
 
-    def stop(self) -> None:
+    def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
         if hasattr(self, "_buckets"):
             self._buckets.remove()

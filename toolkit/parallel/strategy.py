@@ -40,8 +40,13 @@ class Strategy(Protocol):
         methods work on.
         """
 
-    def stop(self) -> None:
-        """End the training, also after an exception; what runs in the background ends."""
+    def stop(self, failed: bool = False) -> None:
+        """End the training; what runs in the background ends.
+
+        Args:
+          failed: after an exception. The others may have none, so nobody is waited for: they are
+            told when the exception has come to its end.
+        """
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """Leave in every parameter's `grad` the gradient that the optimizer shall use.
@@ -127,7 +132,7 @@ class SingleProcess:
         """Keep both at hand for derived methods."""
         self.model, self.optimizer = model, optimizer
 
-    def stop(self) -> None:
+    def stop(self, failed: bool = False) -> None:
         """Nothing runs."""
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:

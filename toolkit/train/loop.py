@@ -118,6 +118,7 @@ class Trainer:
         Raises:
           TrainingError: the loss or a gradient is not finite, or `out` holds another run.
         """
+        failed = True
         try:
             self._strategy.start(self._model, self._optimizer)
             self._resume()
@@ -134,10 +135,11 @@ class Trainer:
                 self._model, self._scores(), lambda: score_of(self._observer.measure(self))
             )
             self._strategy.barrier()  # until all have read them, before rank 0 removes them
+            failed = False
         finally:
             self._observer.stop()
             self._monitor.close()
-            self._strategy.stop()
+            self._strategy.stop(failed)
         self._monitor.share(sum(self._steps))
         logger.info("kept %s, score %.4f", chosen, score)
         return {**self.history[-1], "score": score}
