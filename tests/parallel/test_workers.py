@@ -126,13 +126,37 @@ def test_methods_that_are_the_same_at_their_limits(memory, tmp_path):
 
 def test_bytes_sent_are_counted(whole):
     size = sum(w.size for n, w in whole("ssgd")[0]["weights"].items() if "running" not in n)
-    steps, once = 24, 2 * 4 * 6  # running averages, for validation after each epoch
+    steps = 24
+    once = 4 * size / 2 + 2 * 4 * 6  # first weights; running averages, for validation after epochs
     assert whole("ssgd")[0]["sent"] == once + steps * 4 * (size + 1)
     blocks = 2 * 3  # 12 steps per epoch: 5, 5 and 2
     assert whole("bmuf")[0]["sent"] == once + blocks * 4 * size
     assert whole("bmuf averaging")[0]["sent"] == once + 2 * blocks * 4 * size  # and the momentum
     gtc = whole("gtc")[0]
     assert steps * 20 < gtc["sent"] - once <= steps * (20 + 4 * -(-size // 16))  # at most a bitmap
+
+
+def counted():
+    workers = make_strategy(METHODS["ssgd"]).workers
+    pair, sent = workers.new_group(range(2)), []
+    workers.add_up(torch.zeros(30)).wait()
+    sent.append(workers.sent)
+    workers.gather(torch.zeros(10 * (1 + workers.rank)))
+    sent.append(workers.sent)
+    workers.broadcast(torch.zeros(30))
+    sent.append(workers.sent)
+    if workers.rank < 2:
+        workers.broadcast(torch.zeros(30), 1, pair)
+        workers.add_up(torch.zeros(30), pair).wait()
+        sent.append(workers.sent)
+    return [after - before for before, after in zip([0, *sent], sent, strict=False)]
+
+
+def test_three_workers_send_what_a_ring_of_three_does():
+    """By hand, of 120 bytes: in a ring 4 chunks of 40; in a broadcast 240 for three to send."""
+    found = Job(3, counted).wait()
+    everybody = [4 * 40, 2 * (16 + 4 * 30), 240 / 3]
+    assert found == [[*everybody, 60 + 120]] * 2 + [everybody]
 
 
 @pytest.mark.parametrize("name", ["ssgd", "gtc", "bmuf"])

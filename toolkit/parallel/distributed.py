@@ -50,7 +50,7 @@ class Distributed(SingleProcess):
         """See `Strategy`."""
         super().start(model, optimizer)
         self.flat = Flat(model.parameters())
-        self.steps = self.workers.sent = 0
+        self.steps, self.workers.sent = 0, 0.0
         self.barrier()
         weights = self.flat.weights()
         self.workers.broadcast(weights)
@@ -114,7 +114,7 @@ class Distributed(SingleProcess):
         return state["ranks"] != self.workers.ranks
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`: bytes that a worker has sent per step so far."""
+        """See `Strategy`: bytes that a worker has sent per step so far, see `launch`."""
         return {"bytes_per_step": self.workers.sent / max(1, self.steps)}
 
     def barrier(self) -> None:

@@ -45,7 +45,7 @@ class Exchange:
         self._threads: list[threading.Thread] = []
         self._error: Exception | None = None
         self.sent = 0
-        """Bytes sent."""
+        """Bytes sent; from one rank to another, so each message once."""
 
     def serve(self, clients: Iterable[int], answer: Answer) -> None:
         """Answer the requests of `clients` in threads, until each has said goodbye."""

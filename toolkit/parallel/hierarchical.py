@@ -1,6 +1,5 @@
 """H-ADPSGD: gradients are averaged inside a node, models between nodes (B3)."""
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -83,8 +82,7 @@ class HierarchicalAdpsgd(Adpsgd):
         mixed = super()._mix(now)
         if self._neighbours is not None:
             mixed = mixed.to(self.flat.parameters[0].device)
-            with self.workers.exchange():
-                dist.broadcast(mixed, self._leader, group=self._node)
+            self.workers.broadcast(mixed, self._leader, self._node)
             if self._leader != self.workers.rank:  # at the first worker averaging goes on meanwhile
                 self._taken = mixed.cpu()
                 self._learner.set_weights(self._taken)

@@ -1,4 +1,9 @@
-"""The workers of a training: process groups over gloo or nccl, with the bytes counted."""
+"""The workers of a training: process groups over gloo or nccl, with the bytes counted.
+
+Counted is what a worker sends in a ring, as the simulator does: of S bytes to add up 2 (N - 1) / N,
+a message of its own to each of the N - 1 others, and in a broadcast, which gives every other worker
+S bytes once, the mean over the workers, (N - 1) / N. Barriers, votes and checksums are left out.
+"""
 
 import os
 from collections.abc import Iterator
@@ -53,8 +58,8 @@ class Workers:
             )
         self._control = self.new_group(range(self.ranks), "gloo")
         self._group = self.new_group(range(self.ranks)) if self.cuda else self._control
-        self.sent = 0
-        """Bytes that this rank has given to exchanges of weights and gradients."""
+        self.sent = 0.0
+        """Bytes that this rank has sent in exchanges of weights and gradients."""
 
     def new_group(self, members: Iterator[int] | range, backend: str | None = None):  # noqa: ANN201
         """Make a process group; every rank must call this, in the same order.
@@ -68,9 +73,10 @@ class Workers:
 
     def add_up(self, tensor: Tensor, group: object = None) -> "Pending":
         """Begin to replace a tensor by its sum over all ranks, which has the same bits on each."""
-        self.sent += tensor.numel() * tensor.element_size()
+        group = group or self._group
+        self.sent += 2 * self._others(group) * _bytes(tensor)
         with self.exchange():
-            work = dist.all_reduce(tensor, group=group or self._group, async_op=True)
+            work = dist.all_reduce(tensor, group=group, async_op=True)
         return Pending(self, work, tensor)
 
     def gather(self, tensor: Tensor, number: float = 0.0) -> tuple[list[Tensor], list[float]]:
@@ -88,17 +94,19 @@ class Workers:
             dist.all_gather(found, mine, group=self._control)
         lengths, numbers = torch.stack(found).T.tolist()
         longest = int(max(lengths))
-        self.sent += mine.numel() * mine.element_size() + longest * tensor.element_size()
+        self.sent += (self.ranks - 1) * (_bytes(mine) + longest * tensor.element_size())
         padded = torch.nn.functional.pad(tensor, (0, longest - len(tensor)))
         out = [torch.empty_like(padded) for _ in lengths]
         with self.exchange():
             dist.all_gather(out, padded, group=self._group)
         return [x[: int(length)] for x, length in zip(out, lengths, strict=True)], numbers
 
-    def broadcast(self, tensor: Tensor) -> None:
-        """Overwrite a tensor with rank 0's."""
+    def broadcast(self, tensor: Tensor, source: int = 0, group: object = None) -> None:
+        """Overwrite a tensor with that of rank `source`, on all ranks or those of a group."""
+        group = group or self._group
+        self.sent += self._others(group) * _bytes(tensor)
         with self.exchange():
-            dist.broadcast(tensor, 0, group=self._group)
+            dist.broadcast(tensor, source, group=group)
 
     def gather_plain(self, value: Any) -> list[Any]:
         """Collect numbers, strings, lists or dicts from all ranks, in their order."""
@@ -131,6 +139,11 @@ class Workers:
         """Wait until every rank is here, however long that takes."""
         self._connection.meet()
 
+    def _others(self, group: object) -> float:
+        """Share of a group's members that are not this one."""
+        size = dist.get_world_size(group)
+        return (size - 1) / size
+
     @contextmanager
     def exchange(self) -> Iterator[None]:
         """Around an exchange: find out who is to blame when it fails."""
@@ -140,6 +153,10 @@ class Workers:
             yield
         except RuntimeError as error:
             raise WorkerLostError(f"{watch.explain(error)}. {CONTINUES}") from error
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 class Pending:
