@@ -211,9 +211,16 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
         strategy.start(model, optimizer)
         strategy._learner.set_weights(torch.full((21,), float(rank)))
-        state, own = strategy.state(), strategy.own_state()
-        strategy._learner.set_weights(torch.zeros(21))
+        strategy.steps, strategy.workers.sent = 10, 1000.0
+        strategy._exchange.sent, strategy._learner.averagings = 84 * 6, 6
+        strategy._neighbours.asked = 6 * (rank == 0)
+        state, own, counted = strategy.state(), strategy.own_state(), strategy.report()
+        strategy.stop()
+        strategy.start(model, optimizer)
+        assert strategy.report() != counted
         strategy.load_state(state, [own])
+        assert strategy.report() == counted == {"bytes_per_step": 150.4, "averagings": 0.6}
+        assert strategy._neighbours.asked == 6 * (rank == 0)
         mine = strategy.flat.weights()
         strategy.load_state(state, [own, {**own, "weights": own["weights"] + 2}])
         mean = strategy.flat.weights()

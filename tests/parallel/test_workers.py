@@ -208,6 +208,19 @@ def test_it_goes_on_with_another_number_of_workers(whole, name, before, number, 
     assert ends[0]["history"][1]["valid_accuracy"] >= 0.9
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(rank, tmp_path):
+    Job(2, train, tmp_path, METHODS["gtc"], TinyData(hook=die)).wait()
+    newest = max(tmp_path.glob("checkpoints/epoch-*-step-*[0-9].rank-0000.safetensors"))
+    missing = newest.with_name(newest.name.replace("rank-0000", f"rank-000{rank}"))
+    missing.unlink()
+    ends = Job(2, train, tmp_path, METHODS["gtc"]).wait()
+    for end in ends:
+        assert f"{missing} is missing, which worker {rank} stored with the checkpoint" in end
+    newest.with_name(newest.name.replace(".rank-0000", "")).unlink()
+    assert all(isinstance(end, dict) for end in Job(2, train, tmp_path, METHODS["gtc"]).wait())
+
+
 ASYNCHRONOUS = {
     "adpsgd": with_method("adpsgd"),
     "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),

@@ -53,6 +53,8 @@ class Neighbours:
         self._closing = False
         self._averaging = threading.Lock()
         self._servers: list[int] = []
+        self.asked = 0
+        """How often this learner has asked for an averaging."""
         if learner is None:
             return
         around = [ranks[other] for other in partners(number, len(ranks), pattern)]
@@ -82,7 +84,6 @@ class Neighbours:
             self._exchange.close(self._servers)
 
     def _average(self) -> None:
-        count = 0
         while self._wanted.wait():
             with self._averaging:
                 self._wanted.clear()
@@ -90,10 +91,10 @@ class Neighbours:
                     return
                 if not self._servers:
                     continue
-                other = partner(self._number, len(self._ranks), self._pattern, count)
+                other = partner(self._number, len(self._ranks), self._pattern, self.asked)
                 half = self._exchange.request(self._ranks[other], self._learner.weights())
                 self._learner.finish(half)
-                count += 1
+                self.asked += 1
 
 
 class Adpsgd(Asynchronous):
@@ -160,9 +161,12 @@ class Adpsgd(Asynchronous):
             self.flat.set_weights(own)
 
     def own_state(self) -> dict[str, Any]:
-        """See `Strategy`: the weights and the optimizer's state."""
+        """See `Strategy`: the weights, the optimizer's state, how often averaged and asked."""
         optimizer = self.optimizer.state_dict()
-        return {**super().own_state(), "weights": self._learner.weights(), "optimizer": optimizer}
+        own = {**super().own_state(), "weights": self._learner.weights(), "optimizer": optimizer}
+        if self._neighbours is not None:
+            own["averagings"] = [self._learner.averagings, self._neighbours.asked]
+        return own
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`: of several workers' weights the mean, of their optimizers the first."""
@@ -170,6 +174,8 @@ class Adpsgd(Asynchronous):
         with self._quiet():
             if own:
                 self.optimizer.load_state_dict(own[0]["optimizer"])
+                if self._neighbours is not None:
+                    self._learner.averagings, self._neighbours.asked = own[0]["averagings"]
                 weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
             else:
                 weights = self.flat.weights().cpu()
@@ -179,9 +185,7 @@ class Adpsgd(Asynchronous):
         """See `Strategy`; `averagings`: with a neighbour, per step."""
         if self._neighbours is None:
             return super().report()
-        steps = max(1, self.steps)
-        sent = self.workers.sent + self._exchange.sent
-        return {"bytes_per_step": sent / steps, "averagings": self._learner.averagings / steps}
+        return {**super().report(), "averagings": self._learner.averagings / max(1, self.steps)}
 
     def _make_neighbours(self) -> Neighbours | None:
         """Begin to average in the background (all)."""

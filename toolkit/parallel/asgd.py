@@ -7,9 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.exchange import Exchange
-from toolkit.parallel.launch import Workers
 from toolkit.parallel.learner import Accumulator
 from toolkit.parallel.shared import SharedBatches
 from toolkit.train.batch import DataSource
@@ -21,12 +19,9 @@ class Asgd(Asynchronous):
     A worker sends its gradient, gets the weights as they are then, and goes on; nobody waits for
     another's gradient. The mean of every `parts` gradients makes an update. The optimizer of the
     training loop sees no gradients; one of its class and settings updates the weights at worker 0.
-    Checkpoints are made at the ends of epochs only, since workers are not at the same step.
+    Checkpoints are made at the ends of epochs only, since workers are not at the same step. The
+    bytes reported are those of worker 0, which sends weights to all.
     """
-
-    def __init__(self, config: ParallelConfig, workers: Workers) -> None:
-        super().__init__(config, workers)
-        self._exchange: Exchange | None = None
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
@@ -96,11 +91,6 @@ class Asgd(Asynchronous):
                 self._accumulator.load_state(own[0]["accumulator"])
             self._accumulator.set_weights(self.flat.weights().cpu())
         self._spread()
-
-    def report(self) -> dict[str, float]:
-        """See `Strategy`; worker 0's, which sends weights to all."""
-        sent = self.workers.sent + self._exchange.sent
-        return {"bytes_per_step": sent / max(1, self.steps)}
 
     def _spread(self) -> None:
         """Give worker 0's weights to all (all)."""

@@ -103,7 +103,7 @@ class Strategy(Protocol):
             method goes on from as it begins a training.
           own: with as many ranks as the checkpoint's, what this rank's `own_state` returned. With
             another number, what those of its ranks i returned for which i % ranks == rank: one,
-            several or none.
+            several or none. What was empty is left out.
         """
 
     def report(self) -> dict[str, float]:

@@ -63,10 +63,19 @@ class Checkpoints:
         """Write what is a rank's own; all ranks must have done so before `save`."""
         write_state(self._own_path(epoch, step, rank), state, own=True)
 
-    def own(self, epoch: int, step: int, rank: int) -> dict[str, Any] | None:
-        """Read what a rank wrote with `save_own`; None when it did not."""
+    def own(self, epoch: int, step: int, rank: int) -> dict[str, Any]:
+        """Read what a rank wrote with `save_own`.
+
+        Raises:
+          TrainingError: the file is damaged, or not there.
+        """
         path = self._own_path(epoch, step, rank)
-        return read_state(path) if path.exists() else None
+        if not path.exists():
+            raise TrainingError(
+                f"{path} is missing, which worker {rank} stored with the checkpoint: bring it "
+                f"back, or remove {_stem(epoch, step)}.safetensors to go on from the one before"
+            )
+        return read_state(path)
 
     def latest(self) -> dict[str, Any] | None:
         """Read the newest checkpoint; None when there is none."""

@@ -333,9 +333,12 @@ class Trainer:
             return
         self._check()
         self._saved = monotonic()
+        own = self._strategy.own_state()
+        wrote = self._strategy.total({str(self._rank): torch.ones(())} if own else {})
         state = {
             "run": self._identity(),
             "ranks": self._ranks,
+            "own": sorted(map(int, wrote)),
             "epoch": self._epoch,
             "step": self._step,
             "sums": self._strategy.total(self._sums),
@@ -346,8 +349,9 @@ class Trainer:
             "observer": self._observer.state(),
         }
         place = self._epoch, self._step
-        if own := self._strategy.own_state():
+        if own:
             self._checkpoints.save_own(*place, self._rank, own)
+        if wrote:
             self._strategy.barrier()
         if self._rank == 0:
             self._checkpoints.save(*place, state)
@@ -375,8 +379,9 @@ class Trainer:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         mine = [self._rank] if ranks == self._ranks else range(self._rank, ranks, self._ranks)
-        own = [self._checkpoints.own(*place, rank) for rank in mine]
-        self._strategy.load_state(state["strategy"], [held for held in own if held])
+        wrote = state.get("own", ())  # one process's of earlier versions does not say
+        own = [self._checkpoints.own(*place, rank) for rank in mine if rank in wrote]
+        self._strategy.load_state(state["strategy"], own)
         self._strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
         logger.info("continuing at epoch %d, step %d", self._epoch + 1, self._step)
         if ranks != self._ranks:
