@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -60,8 +61,9 @@ def stored_every_step(out, parallel, data):
     return train(out, parallel, data, trainer=trainer, momentum=0.9)
 
 
-def die(rank, epoch, step):
-    if (rank, epoch, step) == (int(os.environ["WORLD_SIZE"]) - 1, 1, 7):
+def die(rank, epoch, step, victim=None):
+    victim = int(os.environ["WORLD_SIZE"]) - 1 if victim is None else victim
+    if (rank, epoch, step) == (victim, 1, 7):
         time.sleep(1.0)  # until it can be seen that this one is there
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -159,19 +161,25 @@ def test_three_workers_send_what_a_ring_of_three_does():
     assert found == [[*everybody, 60 + 120]] * 2 + [everybody]
 
 
-@pytest.mark.parametrize("name", ["ssgd", "gtc", "bmuf"])
+@pytest.mark.parametrize(
+    ("name", "victim"),
+    [("ssgd", 0), ("ssgd", 1), ("scpsgd", 1), ("gtc", 0), ("gtc", 1), ("bmuf", 0), ("bmuf", 1)],
+)
 def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
-    whole, name, tmp_path
+    whole, name, victim, tmp_path
 ):
     started = time.monotonic()
-    job = Job(2, train, tmp_path, METHODS[name], TinyData(hook=die), momentum=0.9)
-    first, second = job.wait()
+    data = TinyData(hook=partial(die, victim=victim))
+    job = Job(2, train, tmp_path, METHODS[name], data, momentum=0.9)
+    ends = job.wait()
     assert time.monotonic() - started < 60
-    assert second is None
-    assert first.startswith(f"WorkerLostError: worker 1 (process {job.processes[1].pid} on ")
-    assert "was killed" in first
-    assert "The same command continues" in first
-    assert job.exit_codes() == [1, -signal.SIGKILL]
+    assert ends[victim] is None
+    told = ends[1 - victim]
+    assert told.startswith(f"WorkerLostError: worker {victim} (process {job.processes[victim].pid}")
+    assert "was killed" in told
+    assert "The same command continues" in told
+    assert job.exit_codes()[victim] == -signal.SIGKILL
+    assert job.exit_codes()[1 - victim] == 1
     assert list(tmp_path.glob("checkpoints/epoch-*"))
     resumed = Job(2, train, tmp_path, METHODS[name], momentum=0.9).wait()
     for ours, theirs in zip(resumed, whole(name), strict=True):
