@@ -10,7 +10,7 @@ START = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 DRIFT = torch.tensor([0.25, 1.0, -3.0], dtype=torch.float64)
 
 
-def test_no_momentum_and_rate_1_is_model_averaging():
+def test_no_momentum_and_rate_1_over_n_is_model_averaging():
     state = BmufState(START, 4, BmufConfig(momentum=0.0, rate=0.25))
     assert state.zeta(0) == 1
     for block in range(5):

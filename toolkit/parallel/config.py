@@ -64,7 +64,9 @@ class BmufConfig:
     momentum: float | None = None
     """Block momentum eta; None: 1 - 1/N for N workers."""
     rate: float = 1.0
-    """C of equation 6; the block learning rate is zeta = C * N * (1 - eta). At least 1 (C29)."""
+    """C of equation 6; the block learning rate is zeta = C * N * (1 - eta). The paper has at
+    least 1, with its momentum (C29). Without momentum it is 1/N for averaging; 1 would go N times
+    as far as the mean of the workers."""
     nbm: Literal["seed", "nesterov"] = "nesterov"
     """Nesterov's step: `seed`, as equation 5 has it, keeps the model that was moved ahead, and goes
     (1 + eta) * N * C times as far as a worker would alone; `nesterov` keeps the two apart and goes
@@ -96,9 +98,11 @@ class AdpsgdConfig:
     """Asynchronous decentralised SGD, between workers or between nodes (B1, B3)."""
 
     pattern: Literal["fixed", "random", "delayed"] = "fixed"
-    """Who averages with whom: `fixed`, neighbours on a ring in turn; `random`, on a ring drawn anew
-    each time; `delayed` (delay by one), all with all while they compute the next gradient, which
-    keeps equally fast workers in step with each other and is best for large batches."""
+    """Who averages with whom: `fixed`, neighbours on a ring in turn; `random`, a partner that every
+    other learner draws for itself each time, so that two may draw the same one, as neighbours on
+    one ring drawn anew for all would not; `delayed` (delay by one), all with all while they compute
+    the next gradient, which keeps equally fast workers in step with each other and is best for
+    large batches."""
     node: int = 0
     """Of `hadpsgd`: workers of a node, which average gradients; 0: those of a host. 8 (B4)."""
 

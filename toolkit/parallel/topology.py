@@ -1,52 +1,16 @@
-"""Who averages with whom, and what averaging does to the models of all learners (B1).
+"""Who averages with whom, and how far the models of all learners are apart (B1).
 
-Learner i of K has the weights x_i; averaging multiplies the K models by a doubly stochastic matrix.
-So the mean of the models stays, and their distance from it contracts by the matrix's second
-eigenvalue: 0 for the mean of all (SCPSGD), 1/2 for pairs of 2, close to 1 on a long ring.
+Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
+stochastic matrix. So the mean of the models stays, and their distance from it becomes no longer.
 """
 
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 Pattern = Literal["fixed", "random"]
-"""`fixed`: neighbours on a ring; `random`: on a ring that is drawn anew for every averaging."""
-
-
-def mean_matrix(learners: int) -> Tensor:
-    """Average over all learners: [K, K] float64, each entry 1 / K."""
-    return torch.full((learners, learners), 1 / learners, dtype=torch.float64)
-
-
-def ring_matrix(learners: int) -> Tensor:
-    """Average of each learner with both neighbours on a ring: [K, K] float64, 1/3 each."""
-    if learners < 3:
-        return mean_matrix(learners)
-    own = torch.eye(learners, dtype=torch.float64)
-    return (own + own.roll(1, 0) + own.roll(-1, 0)) / 3
-
-
-def pair_matrix(learners: int, pairs: Iterable[tuple[int, int]]) -> Tensor:
-    """Average within disjoint pairs, others stay: [K, K] float64."""
-    matrix = torch.eye(learners, dtype=torch.float64)
-    for a, b in pairs:
-        matrix[[a, a, b, b], [a, b, a, b]] = 0.5
-    return matrix
-
-
-def second_eigenvalue(matrix: Tensor) -> float:
-    """Second largest modulus of a symmetric matrix's eigenvalues.
-
-    Multiplying models by the matrix makes their consensus distance at least so much smaller; for
-    a pair drawn at random, pass the mean of the pairs' matrices: the expected square of the
-    distance contracts by its second eigenvalue.
-    """
-    if len(matrix) == 1:
-        return 0.0
-    return float(torch.linalg.eigvalsh(matrix).abs().sort().values[-2])
+"""`fixed`: neighbours on a ring in turn; `random`: whoever an active learner draws, on its own."""
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -79,15 +43,9 @@ def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
 def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
     """Choose whom an active learner asks for its averaging `number` (from 0).
 
-    On the fixed ring the neighbours take turns; on the random one anyone passive is as likely.
+    On the fixed ring the neighbours take turns; at random anyone passive is as likely.
     """
     choice = partners(rank, learners, pattern)
     if pattern == "fixed":
         return choice[number % len(choice)]
     return choice[np.random.default_rng([seed, rank, number]).integers(len(choice))]
-
-
-def edges(learners: int, pattern: Pattern) -> list[tuple[int, int]]:
-    """List all pairs (active, passive) that may average."""
-    active = filter(is_active, range(learners))
-    return [(rank, other) for rank in active for other in partners(rank, learners, pattern)]
