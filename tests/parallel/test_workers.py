@@ -233,18 +233,19 @@ ASYNCHRONOUS = {
     "adpsgd": with_method("adpsgd"),
     "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
     "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
+    "nodes": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=2)),
     "asgd": with_method("asgd"),
 }
 
 
-def stopped(out, parallel, how):
+def stopped(out, parallel, how, victim):
     log = os.open(out / f"log-{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 2)
     watch.SILENCE = 8.0 if how == "stops" else 30.0
     parallel = replace(parallel, timeout=25.0 if how == "stops" else 8.0)
 
     def hook(rank, epoch, step):
-        if (rank, epoch, step) == (1, 0, 6):
+        if (os.environ["RANK"], epoch, step) == (str(victim), 0, 3):
             if how == "stops":
                 os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(1000)
@@ -253,30 +254,36 @@ def stopped(out, parallel, how):
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "told"),
+    ("name", "victim", "how", "told"),
     [
-        ("ssgd", "stops", "has given no sign of life for 8 s"),
-        ("ssgd", "hangs", "hangs, or is slower than"),
-        ("adpsgd", "hangs", "has taken no step for 8 s"),
-        ("delayed", "hangs", "hangs, or is slower than"),
-        ("hadpsgd", "hangs", "has taken no step for 8 s"),
-        ("asgd", "hangs", "has taken no step for 8 s"),
+        ("ssgd", 1, "stops", "has given no sign of life for 8 s"),
+        ("ssgd", 1, "hangs", "hangs, or is slower than"),
+        ("adpsgd", 0, "hangs", "has taken no step for 8 s"),
+        ("adpsgd", 1, "hangs", "has taken no step for 8 s"),
+        ("delayed", 1, "hangs", "hangs, or is slower than"),
+        ("hadpsgd", 1, "hangs", "has taken no step for 8 s"),
+        ("nodes", 3, "hangs", "hangs, or is slower than"),
+        ("asgd", 0, "hangs", "has taken no step for 8 s"),
+        ("asgd", 1, "hangs", "has taken no step for 8 s"),
     ],
 )
-def test_a_worker_that_hangs_is_named(name, how, told, tmp_path):
+def test_a_worker_that_hangs_is_named(name, victim, how, told, tmp_path):
     begun = time.monotonic()
-    job = Job(2, stopped, tmp_path, METHODS.get(name) or ASYNCHRONOUS[name], how)
-    while job.processes[0].is_alive():
+    method = METHODS.get(name) or ASYNCHRONOUS[name]
+    job = Job(4 if name == "nodes" else 2, stopped, tmp_path, method, how, victim)
+    bad = job.processes[victim]
+    while any(process.is_alive() for process in job.processes if process is not bad):
         assert time.monotonic() - begun < 60
         time.sleep(0.05)
-    if job.processes[1].is_alive():
-        os.kill(job.processes[1].pid, signal.SIGKILL)
+    if bad.is_alive():
+        os.kill(bad.pid, signal.SIGKILL)
     job.wait()
-    told_by_first = (tmp_path / "log-0").read_text()  # it may have been ended within an exchange
-    assert f"worker 1 (process {job.processes[1].pid} on " in told_by_first
-    assert told in told_by_first
-    assert "The same command continues" in told_by_first
-    assert job.exit_codes()[0] == 1
+    log = tmp_path / ("log-0" if victim else "log-1")
+    told_by_other = log.read_text()  # it may have been ended within an exchange
+    assert f"worker {victim} (process {bad.pid} on " in told_by_other
+    assert told in told_by_other
+    assert "The same command continues" in told_by_other
+    assert all(job.exit_codes()[rank] == 1 for rank in range(len(job.processes)) if rank != victim)
 
 
 def broken(out, parallel):

@@ -203,8 +203,10 @@ class Watch:
     def _stuck(self) -> str | None:
         """Say which process takes no steps; of several, the one that has begun fewest exchanges.
 
-        Others may wait for that one.
+        Others may wait for that one. Rank 0 alone sees all, and judges itself too.
         """
+        if self._rank > 0:
+            return None
         stuck = [rank for rank in self.paces.stuck() if rank not in self._left]
         if not stuck:
             return None
