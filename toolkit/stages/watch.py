@@ -26,6 +26,7 @@ BEAT = 1.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one after which a process counts as lost
 GRACE = 8.0  # seconds that a process has to end by itself, once the run is lost
 VERDICT = "verdict"
+TIMEOUTS = ("imed out", "Application timeout")  # gloo's, of an exchange and of those after it
 
 
 class Watch:
@@ -89,7 +90,8 @@ class Watch:
         A killed process is found at once on the same host, elsewhere by its silence. When nobody
         is missing, the one that has begun the fewest exchanges hangs.
         """
-        patience = 3 * BEAT if "imed out" in str(error) else SILENCE + 5 * BEAT
+        waited = any(words in str(error) for words in TIMEOUTS)
+        patience = 3 * BEAT if waited else SILENCE + 5 * BEAT
         self._wait_for(lambda: self.verdict is not None, patience)
         if self.verdict is None:
             self.fail(self._hanging() or f"an exchange between the workers failed: {error}")
