@@ -379,7 +379,7 @@ class Trainer:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         mine = [self._rank] if ranks == self._ranks else range(self._rank, ranks, self._ranks)
-        wrote = state.get("own", ())  # one process's of earlier versions does not say
+        wrote = state.get("own", range(ranks if ranks > 1 else 0))  # version 0.1 does not say
         own = [self._checkpoints.own(*place, rank) for rank in mine if rank in wrote]
         self._strategy.load_state(state["strategy"], own)
         self._strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
