@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator import Scenario, StepTimes, simulate
 from toolkit.parallel.simulator_network import GIGABIT, Cards, Network
@@ -108,6 +109,31 @@ def test_blocks_without_momentum_are_model_averaging(task):
         weights = models.mean(dim=0)
     outcome = simulate("bmuf", 4, scenario, task)
     assert outcome.loss == pytest.approx(task.evaluate(weights)[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("minibatches", [7 * 4 + 2, 7 * 4, 5 * 4 + 3])
+def test_blocks_end_with_the_last_whole_step(task, minibatches):
+    """7 steps of 4 workers are a block of 5 and one of 2; what is left makes no block."""
+    scenario = replace(PLAIN, minibatches=minibatches)
+    state, steps, done = BmufState(task.initial(), 4, scenario.bmuf), minibatches // 4, 0
+    for _ in range(-(-steps // 5)):
+        models = state.start.repeat(4, 1)
+        for _ in range(min(5, steps - done)):
+            rate = scenario.rate_at(4 * done / minibatches)
+            models -= rate * task.gradients(models, range(4 * done, 4 * done + 4), 4)
+            done += 1
+        state.step(models.mean(dim=0))
+    outcome = simulate("bmuf", 4, scenario, task)
+    assert outcome.loss == pytest.approx(task.evaluate(state.model)[0], abs=1e-5)
+    assert outcome.minibatches == 4 * steps
+    assert outcome.spread > 0
+    exchanges = -(-steps // 5)
+    assert outcome.sent == pytest.approx(exchanges * 2 * 3 * scenario.model_bytes)
+
+
+def test_fewer_minibatches_than_workers_are_refused():
+    with pytest.raises(ValueError, match="3 minibatches are too few for 4"):
+        simulate("bmuf", 4, replace(PLAIN, minibatches=3), None)
 
 
 def test_a_slow_worker_stops_those_that_keep_step_and_no_others():

@@ -175,6 +175,11 @@ class Run:
         """Share of the data seen."""
         return self.outcome.minibatches / self.scenario.minibatches
 
+    @property
+    def left(self) -> int:
+        """Minibatches not taken yet."""
+        return self.scenario.minibatches - self.outcome.minibatches
+
     def draw(self, workers: Sequence[int]) -> np.ndarray:
         """Draw the seconds of a step of each of `workers`."""
         return self._means[workers] * self._rng.choice(self.scenario.times.shares, len(workers))
@@ -221,9 +226,14 @@ def simulate(
       scenario: see there.
       task: what is trained; None simulates time alone.
       points: how often the held-out loss is taken, evenly over the data.
+
+    Raises:
+      ValueError: there are fewer minibatches than workers.
     """
     from toolkit.parallel import simulator_async, simulator_sync
 
+    if scenario.minibatches < workers:
+        raise ValueError(f"{scenario.minibatches} minibatches are too few for {workers} workers")
     run = Run(method, workers, scenario, task, points)
     name, _, pattern = method.partition(" ")
     if name in ("adpsgd", "hadpsgd") and pattern != "delayed":

@@ -59,18 +59,19 @@ def gtc(run: Run) -> Outcome:
 
 
 def bmuf(run: Run) -> Outcome:
-    """Workers train alone for a block of minibatches; then the global model moves on (C29)."""
+    """Workers train alone for a block of minibatches; then the global model moves on (C29).
+
+    Minibatches that are too few for all workers are left, as the training loop leaves them.
+    """
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
     state = BmufState(task.initial(), workers, scenario.bmuf) if task else None
     everyone = range(workers)
-    while run.done < 1:
+    while steps := min(scenario.bmuf.block, run.left // workers):
         models = state.start.repeat(workers, 1) if state else None
         alone = torch.zeros(workers, dtype=torch.float64).numpy()
-        for _ in range(scenario.bmuf.block):
+        for _ in range(steps):
             rate = scenario.rate_at(run.done)
             minibatches = run.take(workers)
-            if len(minibatches) < workers:  # the block ends with the data
-                break
             alone += run.draw(everyone)
             if task:
                 models -= rate * task.gradients(models, minibatches, scenario.frames)
