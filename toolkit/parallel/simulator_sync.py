@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from toolkit.parallel.bmuf import BmufState
+from toolkit.parallel.compression import PER_WORD
 from toolkit.parallel.gtc import GtcState
 from toolkit.parallel.learner import delayed
-from toolkit.parallel.simulator import Outcome, Run
+from toolkit.parallel.simulator import Outcome, Run, Scenario
+
+WORD = 4  # bytes
 
 
 def ssgd(run: Run) -> Outcome:
@@ -29,7 +32,7 @@ def gtc(run: Run) -> Outcome:
     """Every worker sends the elements beyond the threshold to every other (C28)."""
     scenario, task, workers = run.scenario, run.task, run.workers
     states = [GtcState(task.size, scenario.gtc) for _ in range(workers)] if task else []
-    sizes = [scenario.density * scenario.model_bytes] * workers
+    sizes = [WORD + _share(scenario) * scenario.model_bytes] * workers
     densities: list[float] = []
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
@@ -39,7 +42,8 @@ def gtc(run: Run) -> Outcome:
             state.encode(scale * gradient)
             for state, gradient in zip(states, gradients, strict=False)
         ]
-        sizes[:] = [len(x) / task.size * scenario.model_bytes for x in messages]
+        # The header is as long for the real model as for the small one.
+        sizes[:] = [WORD + (len(x) - 1) / task.size * scenario.model_bytes for x in messages]
         total, density = states[0].decode(messages)
         for state in states[1:]:
             state.threshold = states[0].threshold
@@ -56,6 +60,12 @@ def gtc(run: Run) -> Outcome:
     outcome = _in_step(run, update, exchange)
     outcome.density = sum(densities) / len(densities) if densities else scenario.density
     return outcome
+
+
+def _share(scenario: Scenario) -> float:
+    """Words of a message for each element, by the shorter of its forms."""
+    bitmap = 1 / PER_WORD if scenario.gtc.dense_fallback else 1.0
+    return min(scenario.density, bitmap)
 
 
 def bmuf(run: Run) -> Outcome:
