@@ -10,6 +10,7 @@ from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator import Scenario, StepTimes, simulate
 from toolkit.parallel.simulator_network import GIGABIT, Cards, Network
 from toolkit.parallel.simulator_task import FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.ssgd import BUCKET_BYTES
 
 FREE = Network(per_host=4, between=1e9, inside=1e9, latency=0, latency_inside=0)
 PLAIN = Scenario(
@@ -149,6 +150,60 @@ def test_blocks_end_with_the_last_whole_step(task, minibatches):
     assert outcome.sent == pytest.approx(exchanges * 2 * 3 * scenario.model_bytes)
 
 
+SLOW_LINKS = replace(
+    PLAIN,
+    minibatches=80,
+    model_bytes=4 * BUCKET_BYTES,
+    network=Network(per_host=4, between=8, inside=80, latency=0, latency_inside=0),
+    times=StepTimes(0.3, backward=0.5),
+)
+INSIDE = 2 * 3 / 4 * 4 * BUCKET_BYTES / 1e10  # seconds of the ring of a host: 0.0157
+ACROSS = 2 * 1 / 2 * 4 * BUCKET_BYTES / 1e9  # of the ring of two hosts: 0.1049
+
+
+@pytest.mark.parametrize("between", [8, 1])
+def test_gradients_are_averaged_while_the_backward_pass_goes_on(between):
+    scenario = replace(SLOW_LINKS, network=replace(SLOW_LINKS.network, between=between))
+    reduction = INSIDE + ACROSS * 8 / between
+    at, ready = 0.0, 0.15  # buckets are full at 0.1875, ..., 0.3
+    for _ in range(4):
+        ready += 0.15 / 4
+        at = max(at, ready) + reduction / 4
+    assert simulate("ssgd", 8, scenario, None).seconds == pytest.approx(10 * at)
+    averaged = simulate("scpsgd", 8, scenario, None)  # models, after the step
+    assert averaged.seconds == pytest.approx(10 * (0.3 + reduction))
+    assert averaged.sent == pytest.approx(10 * 2 * 7 * scenario.model_bytes)
+
+
+def test_a_node_averages_gradients_in_the_backward_pass_and_passes_the_model_on():
+    passing_on = 4 * BUCKET_BYTES / 1e10
+    step = 0.3 + INSIDE / 4 + passing_on
+    last = INSIDE + ACROSS  # the mean of all models, at the end
+    outcome = simulate("hadpsgd", 8, SLOW_LINKS, None)
+    assert outcome.seconds == pytest.approx(10 * step + last)
+    inside = 2 * 10 * (2 + 1) * 3 * SLOW_LINKS.model_bytes
+    assert outcome.sent - outcome.between == pytest.approx(inside)
+    alone = simulate("hadpsgd", 4, SLOW_LINKS, None)  # one node is S-SGD
+    assert alone.seconds == pytest.approx(20 * (0.3 + INSIDE / 4) + INSIDE)
+
+
+def test_workers_of_asgd_go_on_from_the_weights_that_were_sent_to_them(task):
+    """Worker 1's messages take 1.2 s each way; worker 0 makes an update in the meantime."""
+    network = Network(per_host=1, between=1e9, latency=1.2)
+    scenario = replace(PLAIN, minibatches=6, final_rate=PLAIN.rate, network=network)
+
+    def moved(weights, *parts):
+        gradients = [task.gradients(w[None], [number], 4)[0] for w, number in parts]
+        return weights - 2 * PLAIN.rate * sum(gradients) / 2
+
+    first = task.initial()
+    second = moved(first, (first, 0), (first, 2))  # at 2 s, both of worker 0
+    third = moved(second, (first, 1), (second, 3))  # at 3 s; worker 1's reply left at 2.2 s
+    last = moved(third, (third, 4), (second, 5))
+    outcome = simulate("asgd", 2, scenario, task)
+    assert outcome.loss == pytest.approx(task.evaluate(last)[0], abs=1e-6)
+
+
 def test_fewer_minibatches_than_workers_are_refused():
     with pytest.raises(ValueError, match="3 minibatches are too few for 4"):
         simulate("bmuf", 4, replace(PLAIN, minibatches=3), None)
@@ -189,9 +244,12 @@ def test_all_with_all_loads_cards_by_hosts_and_a_core_by_their_square():
     assert core.all_to_all(sizes[:8]) == pytest.approx(8 * 4 * 1e6 / (10 * GIGABIT))
     unequal = [3e6, 0, 0, 0, 0, 0, 0, 0]  # one host sends to four workers elsewhere
     assert network.all_to_all(unequal) == pytest.approx(4 * 3e6 / (10 * GIGABIT))
-    handled = replace(network, message=1e-3)
-    more = handled.all_to_all(sizes) - network.all_to_all(sizes)
-    assert more == pytest.approx(2 * 4 * 15 * 1e-3)
+
+
+def test_a_host_passes_a_model_on_in_a_chain():
+    network = Network(per_host=4, inside=100, latency_inside=1e-4)
+    assert network.broadcast(4, 1e6) == pytest.approx(1e6 / (100 * GIGABIT) + 3e-4)
+    assert network.broadcast(1, 1e6) == 0
 
 
 def test_messages_queue_at_a_card_but_not_inside_a_host():
@@ -230,6 +288,11 @@ def test_networks_are_checked(values):
 def test_step_times_are_checked():
     with pytest.raises(ValueError, match="above 0"):
         StepTimes(0.0)
+
+
+def test_the_backward_pass_is_a_share():
+    with pytest.raises(ValueError, match="backward"):
+        StepTimes(backward=1.5)
 
 
 def test_learners_of_adpsgd_stay_together(task):

@@ -16,6 +16,7 @@ from torch import Tensor
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator_network import Network
 from toolkit.parallel.simulator_task import FrameTask
+from toolkit.parallel.ssgd import BUCKET_BYTES
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,15 @@ class StepTimes:
     machines that are not equally fast."""
     slow: dict[int, float] = field(default_factory=dict)
     """Workers that are slower still, and how many times."""
+    backward: float = 2 / 3
+    """Share of a step in which gradients come about, from the last layer to the first: the backward
+    pass computes twice as much as the forward one. Buckets of gradients are averaged meanwhile."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0 or not self.shares or min(self.shares) < 0:
             raise ValueError("step times need to be above 0")
+        if not 0 <= self.backward <= 1:
+            raise ValueError(f"backward is {self.backward}, needs to be in [0, 1]")
 
     def means(self, rng: np.random.Generator, workers: int) -> np.ndarray:
         """Give each worker's mean seconds: [N].
@@ -184,6 +190,20 @@ class Run:
         """Draw the seconds of a step of each of `workers`."""
         return self._means[workers] * self._rng.choice(self.scenario.times.shares, len(workers))
 
+    def exposed(self, reduction: float, step: float) -> float:
+        """Give the seconds by which an all-reduce outlasts the backward pass that it overlaps.
+
+        Buckets of gradients are as large as those of `toolkit.parallel.ssgd`; they become full
+        evenly over the backward pass, and are added up one after the other.
+
+        Args:
+          reduction: seconds of the all-reduce of the whole gradient.
+          step: seconds of the slowest worker's step.
+        """
+        buckets = math.ceil(self.scenario.model_bytes / BUCKET_BYTES)
+        backward = self.scenario.times.backward * step
+        return max(reduction / buckets, reduction - backward * (1 - 1 / buckets))
+
     def take(self, number: int) -> list[int]:
         """Take the next minibatches, at most what is left."""
         first = self.outcome.minibatches
@@ -241,7 +261,7 @@ def simulate(
         return simulator_async.Adpsgd(run, pattern or "fixed", group).simulate()
     methods = {
         "ssgd": simulator_sync.ssgd,
-        "scpsgd": simulator_sync.ssgd,
+        "scpsgd": simulator_sync.scpsgd,
         "gtc": simulator_sync.gtc,
         "bmuf": simulator_sync.bmuf,
         "adpsgd": simulator_sync.delay_by_one,

@@ -35,6 +35,10 @@ class Clock:
 class Adpsgd:
     """ADPSGD between groups of workers that average gradients at every step (B1, B3).
 
+    Gradients are averaged while the backward pass goes on. After every step the first worker of a
+    group passes the group's model on to the others, with what averaging with other groups has made
+    of it; the next step begins when all have it.
+
     Args:
       run: the training.
       pattern: who averages with whom.
@@ -56,7 +60,7 @@ class Adpsgd:
         """Train to the end; the mean of the models is what comes of it."""
         run, outcome = self._run, self._run.outcome
         for number in range(self._count):
-            self._begin(number)
+            self._begin(number, self._learners[number].weights())
         self._clock.run()
         models = torch.stack([learner.weights() for learner in self._learners])
         outcome.seconds = self._finished
@@ -68,8 +72,8 @@ class Adpsgd:
         outcome.spread = consensus_distance(models) / float(mean.norm())
         return run.finish(mean)
 
-    def _begin(self, number: int) -> None:
-        """Begin a step of a learner, if there are data left."""
+    def _begin(self, number: int, weights: torch.Tensor) -> None:
+        """Begin a step of a learner at weights [P], if there are data left."""
         run, scenario = self._run, self._run.scenario
         members = range(number * self._group, min((number + 1) * self._group, run.workers))
         rate = scenario.rate_at(run.done, run.workers)
@@ -77,26 +81,28 @@ class Adpsgd:
         if not minibatches:
             return
         times = run.draw(members[: len(minibatches)])
-        inside = run.network.all_reduce(len(members), scenario.model_bytes)
-        if len(members) > 1:
-            run.outcome.sent += 2 * (len(members) - 1) * scenario.model_bytes
+        size, others = scenario.model_bytes, len(members) - 1
+        inside = run.network.all_reduce(len(members), size)
+        passing_on = run.network.broadcast(len(members), size) if self._count > 1 else 0.0
+        run.outcome.sent += (2 + (self._count > 1)) * others * size
         run.outcome.computed += times.sum()
-        run.outcome.communicated += inside * len(members)
-        weights = self._learners[number].weights()
+        run.outcome.communicated += (inside + passing_on) * len(members)
 
         def end() -> None:
+            after = weights
             if run.task:
                 gradients = run.task.gradients(weights[None], minibatches, scenario.frames)
-                self._learners[number].add(-rate * gradients.mean(dim=0))
+                after = self._learners[number].add(-rate * gradients.mean(dim=0))
                 if run.due:
                     models = [learner.weights() for learner in self._learners]
                     run.watch(torch.stack(models).mean(dim=0))
-            self._finished = self._clock.now
-            self._begin(number)
+            self._finished = max(self._finished, self._clock.now + passing_on)
+            self._clock.at(self._clock.now + passing_on, lambda: self._begin(number, after))
             self._wanted[number] = True
             self._average(number)
 
-        self._clock.at(self._clock.now + times.max() + inside, end)
+        step = times.max() + run.exposed(inside, times.max())
+        self._clock.at(self._clock.now + step, end)
 
     def _average(self, number: int) -> None:
         """Begin an averaging, unless one is under way or nobody may be asked."""
@@ -135,12 +141,11 @@ def asgd(run: Run) -> Outcome:
     optimizer = torch.optim.SGD([nn.Parameter(initial.clone())], lr=1.0)
     accumulator = Accumulator(initial, optimizer, parts=run.workers)
 
-    def begin(worker: int) -> None:
+    def begin(worker: int, weights: torch.Tensor) -> None:
         rate = scenario.rate_at(run.done, run.workers)
         minibatches = run.take(1)
         if not minibatches:
             return
-        weights = accumulator.weights()
         seconds = float(run.draw([worker])[0])
         outcome.computed += seconds
 
@@ -148,17 +153,18 @@ def asgd(run: Run) -> Outcome:
             began = clock.now
 
             def arrive() -> None:
+                reply = weights
                 if task:
                     gradient = task.gradients(weights[None], minibatches, scenario.frames)[0]
-                    accumulator.add(gradient, rate)
-                    run.watch(accumulator.weights())
+                    reply = accumulator.add(gradient, rate)
+                    run.watch(reply)
                 back = clock.now
                 if worker:
                     back = cards.send(back, 0, worker, scenario.model_bytes)
                     outcome.sent += 2 * scenario.model_bytes
                     outcome.communicated += back - began
                 outcome.seconds = max(outcome.seconds, back)
-                clock.at(back, lambda: begin(worker))
+                clock.at(back, lambda: begin(worker, reply))
 
             there = cards.send(began, worker, 0, scenario.model_bytes) if worker else began
             clock.at(there, arrive)
@@ -166,7 +172,7 @@ def asgd(run: Run) -> Outcome:
         clock.at(clock.now + seconds, end)
 
     for worker in range(run.workers):
-        begin(worker)
+        begin(worker, accumulator.weights())
     clock.run()
     accumulator.flush()
     outcome.between = cards.carried

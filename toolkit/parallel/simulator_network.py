@@ -23,14 +23,12 @@ class Network:
     """Seconds from one host to another, whatever the size."""
     latency_inside: float = 10e-6
     """The same inside a host."""
-    message: float = 0.0
-    """Seconds of work of a worker's host for each message that it sends or receives."""
 
     def __post_init__(self) -> None:
         for name in ("per_host", "between", "inside"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
-        for name in ("core", "latency", "latency_inside", "message"):
+        for name in ("core", "latency", "latency_inside"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
 
@@ -52,6 +50,15 @@ class Network:
         across = self._ring(hosts, size, self.between, self.latency)
         return within + max(across, self._through_core(2 * (hosts - 1) * size))
 
+    def broadcast(self, workers: int, size: float) -> float:
+        """Seconds until `workers` of one host have what one of them sends along a chain, in pieces.
+
+        So does nccl; a tree, as of gloo, takes longer.
+        """
+        if workers == 1:
+            return 0.0
+        return size / (self.inside * GIGABIT) + (workers - 1) * self.latency_inside
+
     def all_to_all(self, sizes: Sequence[float]) -> float:
         """Seconds until each worker has every other's message, of `sizes` bytes by worker.
 
@@ -69,8 +76,7 @@ class Network:
             card = max(out, into) / (self.between * GIGABIT)
             link = (sum(here) - min(here)) / (self.inside * GIGABIT)
             delay = self.latency if workers > len(here) else self.latency_inside
-            handled = 2 * len(here) * (workers - 1) * self.message
-            seconds = max(seconds, max(card, link) + delay + handled)
+            seconds = max(seconds, max(card, link) + delay)
         return seconds
 
     def bytes_between(self, sizes: Sequence[float]) -> float:
@@ -84,7 +90,7 @@ class Network:
 
     def _ring(self, members: int, size: float, rate: float, latency: float) -> float:
         steps = 2 * (members - 1)
-        return steps * (size / members / (rate * GIGABIT) + latency + 2 * self.message)
+        return steps * (size / members / (rate * GIGABIT) + latency)
 
 
 class Cards:
@@ -100,17 +106,12 @@ class Cards:
         """Send `size` bytes from one worker to another at a time; return when they are there."""
         network = self._network
         if network.host(source) == network.host(target):
-            return (
-                now
-                + network.latency_inside
-                + 2 * network.message
-                + size / (network.inside * GIGABIT)
-            )
+            return now + network.latency_inside + size / (network.inside * GIGABIT)
         cards = (network.host(source), "out"), (network.host(target), "in")
         cards = (*cards, (0, "core")) if network.core else cards
         begin = max(now, *(self._free.get(card, 0.0) for card in cards))
         rate = min(network.between, network.core or network.between)
-        end = begin + size / (rate * GIGABIT) + 2 * network.message
+        end = begin + size / (rate * GIGABIT)
         for card in cards:
             self._free[card] = end
         self.carried += size

@@ -15,17 +15,24 @@ WORD = 4  # bytes
 
 
 def ssgd(run: Run) -> Outcome:
-    """Gradients of all workers are averaged at every step; also models (SCPSGD), it is the same."""
-    size = run.scenario.model_bytes
+    """Gradients of all workers are averaged at every step, while the backward pass goes on."""
+    return _averaging(run, run.exposed)
 
+
+def scpsgd(run: Run) -> Outcome:
+    """Models of all workers are averaged after every step (B1): as S-SGD, but nothing overlaps."""
+    return _averaging(run, lambda reduction, step: reduction)
+
+
+def _averaging(run: Run, outlasting: Callable[[float, float], float]) -> Outcome:
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
         return weights - rate * gradients.mean(dim=0)
 
     def exchange() -> tuple[float, float, float]:
-        return _all_reduced(run, size)
+        return _all_reduced(run, run.scenario.model_bytes)
 
-    return _in_step(run, update, exchange)
+    return _in_step(run, update, exchange, outlasting)
 
 
 def gtc(run: Run) -> Outcome:
@@ -127,8 +134,12 @@ def _in_step(
     run: Run,
     update: Callable[[Tensor, list[int], float], Tensor],
     exchange: Callable[[], tuple[float, float, float]],
+    outlasting: Callable[[float, float], float] = lambda seconds, step: seconds,
 ) -> Outcome:
-    """Let all workers compute a gradient at the same weights, and exchange, until the end."""
+    """Let all workers compute a gradient at the same weights, and exchange, until the end.
+
+    `outlasting` gives the seconds that an exchange of so many adds to a step of so many.
+    """
     scenario, task, outcome = run.scenario, run.task, run.outcome
     weights = task.initial() if task else None
     while run.done < 1:
@@ -138,7 +149,7 @@ def _in_step(
         if task:
             weights = update(weights, minibatches, rate)
         seconds, sent, between = exchange()
-        outcome.seconds += times.max() + seconds
+        outcome.seconds += times.max() + outlasting(seconds, times.max())
         outcome.computed += times.sum()
         _count(run, seconds, sent, between)
         if task:
