@@ -7,19 +7,21 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.bench.scaling import command
+from toolkit.bench.scaling_inputs import audio_hours, table1_inputs
 from toolkit.bench.scaling_page import Results
 from toolkit.bench.scaling_studies import (
     TABLE1,
     Frontier,
     Trained,
+    accuracy_variations,
     ibm,
+    speedup_variations,
     stragglers,
     table1,
     table1_scenario,
-    variations,
 )
 from toolkit.bench.scaling_task import measured_shares
-from toolkit.parallel.simulator import Outcome
+from toolkit.parallel.simulator import Outcome, simulate
 from toolkit.parallel.simulator_task import FrameTask, SyntheticConfig, synthetic_frames
 
 QUIET = (0.98, 1.0, 1.02)
@@ -31,7 +33,7 @@ def rows_of(path):
 
 def test_table_one_has_the_published_shape_and_only_with_a_shared_path_between_hosts():
     scenario = table1_scenario(2560, 2, 7.0, QUIET)
-    found = {v.name: v for v in variations(scenario, [0.008] * 4)}
+    found = {v.name: v for v in speedup_variations(scenario, [0.008] * 4)}
     table = found["as in the table"]
     assert table.peak == 32
     assert table.gtc[3] < table.gtc[2]
@@ -41,10 +43,27 @@ def test_table_one_has_the_published_shape_and_only_with_a_shared_path_between_h
     assert found["workers equally fast"].bmuf[-1] > 1.15 * table.bmuf[-1]
 
 
-def test_published_speedups_of_bmuf_are_met_within_a_tenth():
-    table = variations(table1_scenario(2560, 2, 7.0, QUIET), [0.008] * 4)[0]
+def test_the_fitted_spread_meets_the_published_speedups_of_bmuf():
+    """No result, since the spread was chosen for them: the fit is as good as the page says."""
+    table = speedup_variations(table1_scenario(2560, 2, 7.0, QUIET), [0.008] * 4)[0]
     for ours, theirs in zip(table.bmuf, (7.18, 13.34, 25.46, 50.91, 97.59), strict=True):
         assert ours == pytest.approx(theirs, rel=0.1)
+
+
+def test_minibatches_stand_for_hours_of_audio():
+    assert audio_hours(table1_scenario(360_000, 2, 7.0, QUIET)) == pytest.approx(307_200)
+    assert audio_hours(table1_scenario(11_720, 2, 7.0, QUIET)) == pytest.approx(10_000, rel=1e-3)
+
+
+def test_bmuf_keeps_its_accuracy_to_32_workers_loses_it_at_128_and_less_in_longer_training():
+    config = SyntheticConfig(frames=8192, valid_frames=4096, classes=8, dimension=8)
+    task = FrameTask(*synthetic_frames(config), hidden=(16,))
+    long, short = (table1_scenario(minibatches, 2, 7.0, QUIET) for minibatches in (25_600, 12_800))
+    few, some, many = (simulate("bmuf", n, long, task).accuracy for n in (8, 32, 128))
+    assert few > task.evaluate(task.initial())[1] + 0.2
+    assert some == pytest.approx(few, rel=0.03)
+    assert many < 0.9 * few
+    assert simulate("bmuf", 128, short, task).accuracy < 0.9 * many
 
 
 def test_a_slow_worker_costs_asynchronous_methods_little():
@@ -80,16 +99,31 @@ def test_step_times_are_measured():
 
 def test_page_and_files_hold_the_studies(tmp_path):
     task = FrameTask(*synthetic_frames(SyntheticConfig(frames=2048, valid_frames=200)), hidden=(8,))
-    results = Results(["Inputs."])
+    results = Results()
     scenario = table1_scenario(512, 2, 7.0, QUIET)
-    results.table1(table1(scenario, task, print), variations(scenario, [0.01] * 4))
+    trained = table1(scenario, task, print)
+    results.table1(
+        trained,
+        table1_inputs(scenario, task, made_up=True),
+        speedup_variations(scenario, [0.01] * 4),
+        accuracy_variations(scenario, task, trained, print),
+    )
     study = Frontier(largest=256, epochs=1)
     results.frontier(study, list(study.trained(task, print)))
     results.write(tmp_path)
     rows = rows_of(tmp_path / "table1.csv")
     wanted = [(m.upper(), str(n)) for m in TABLE1 for n in TABLE1[m]]
-    assert [(row["method"], row["workers"]) for row in rows] == wanted
-    assert [float(row["published_speedup"]) for row in rows[:2]] == [7.01, 12.53]
+    assert [(row["method"], row["workers"]) for row in rows] == [("S-SGD", "1"), *wanted]
+    assert float(rows[0]["speedup"]) == pytest.approx(1, abs=0.02)
+    assert [float(row["published_speedup"]) for row in rows[1:3]] == [7.01, 12.53]
+    kinds = {row["name"]: row["kind"] for row in rows_of(tmp_path / "table1_inputs.csv")}
+    assert kinds["spread of the workers' speeds"] == "fitted"
+    assert kinds["all hosts together"] == "assumed"
+    assert kinds["steps by their mean"] == "measured"
+    assert kinds["model"] == "paper"
+    varied = rows_of(tmp_path / "table1_accuracies.csv")
+    assert varied[0]["BMUF 128"] == rows[-1]["relative_accuracy"]
+    assert [int(row["hours of audio"]) for row in varied[:2]] == [437, 109]  # 25,600 x 61.44 s
     curves = rows_of(tmp_path / "frontier_curves.csv")
     assert {row["method"] for row in curves} >= {"S-SGD", "SCPSGD", "ADPSGD"}
     page = (tmp_path / "scaling.html").read_text(encoding="utf-8")

@@ -13,8 +13,20 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
 @click.argument("studies", metavar="[STUDY]...", nargs=-1, type=click.Choice(STUDIES))
 @click.option("--out", type=FILE, default=Path("scaling"), show_default=True, help="Folder.")
 @click.option("--run", type=FILE, help="Finished run directory whose frames are classified.")
-@click.option("--minibatches", default=360_000, show_default=True, help="Of table1, all workers'.")
-@click.option("--block", default=2, show_default=True, help="Of BMUF in table1, for one of 100.")
+@click.option(
+    "--minibatches",
+    type=click.IntRange(128),
+    default=360_000,
+    show_default=True,
+    help="Of table1, all workers'; with blocks of 2, 11,720 stand for 10 epochs of 1,000 h.",
+)
+@click.option(
+    "--block",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Of BMUF in table1, for one of 100.",
+)
 @click.option("--threshold", default=7.0, show_default=True, help="tau of GTC in table1.")
 @click.option("--epochs", default=8, show_default=True, help="Of frontier.")
 @click.option("--largest", default=16_384, show_default=True, help="Largest batch of frontier.")
@@ -39,14 +51,16 @@ def command(
     Example:
       toolkit bench scaling table1 --run recipes/librispeech/exp/demo --out scaling
     """
+    from toolkit.bench.scaling_inputs import table1_inputs
     from toolkit.bench.scaling_page import Results
     from toolkit.bench.scaling_studies import (
         Frontier,
+        accuracy_variations,
         ibm,
+        speedup_variations,
         stragglers,
         table1,
         table1_scenario,
-        variations,
     )
     from toolkit.bench.scaling_task import make_task, measured_shares
     from toolkit.stages.threads import one_thread
@@ -56,11 +70,16 @@ def command(
         shares = measured_shares()
         task = make_task(run) if {"table1", "frontier"} & set(chosen) else None
         scenario = table1_scenario(minibatches, block, threshold, shares)
-        results = Results(_inputs(scenario, shares))
+        results = Results()
         if "table1" in chosen:
             outcomes = table1(scenario, task, click.echo)
             densities = [outcome.density for outcome in outcomes if outcome.method == "gtc"]
-            results.table1(outcomes, variations(scenario, densities))
+            results.table1(
+                outcomes,
+                table1_inputs(scenario, task, made_up=run is None),
+                speedup_variations(scenario, densities),
+                accuracy_variations(scenario, task, outcomes, click.echo),
+            )
         if "ibm" in chosen:
             results.ibm(ibm(shares))
         if "stragglers" in chosen:
@@ -70,18 +89,3 @@ def command(
             results.frontier(study, list(study.trained(task, click.echo)))
     results.write(out)
     click.echo(f"wrote {out / 'scaling.html'} and the CSVs beside it")
-
-
-def _inputs(scenario, shares: tuple[float, ...]) -> list[str]:  # noqa: ANN001
-    """Say in words what goes into Table I."""
-    times, network = scenario.times, scenario.network
-    return [
-        f"A minibatch takes {times.seconds:g} s, workers' own means spread by "
-        f"{100 * times.spread:g} %, single steps from {min(shares):.2f} to {max(shares):.2f} times "
-        "that (measured here).",
-        f"{network.per_host} workers per host, {network.inside:g} Gbit/s inside, "
-        f"{network.between:g} Gbit/s per host and {network.core:g} for all hosts together.",
-        f"BMUF's blocks of {scenario.bmuf.block} minibatches stand for 100, and so the "
-        f"{scenario.minibatches:,} minibatches for {scenario.stands_for:g} times as many. "
-        f"GTC's threshold is {scenario.gtc.threshold:g} on sums over {scenario.frames} frames.",
-    ]

@@ -10,6 +10,8 @@ from toolkit.parallel.simulator_task import FrameTask
 
 TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}
 """Methods and numbers of workers of the paper's table (C31)."""
+PAPERS_TAU = 8.0
+"""Of GTC (C28)."""
 REAL_BLOCK = 100
 """Minibatches of a block of BMUF (C29)."""
 SHORT = 2560
@@ -24,11 +26,12 @@ Report = Callable[[str], None]
 def table1_scenario(
     minibatches: int, block: int, threshold: float, shares: Sequence[float]
 ) -> Scenario:
-    """Describe Table I's trainings: 16 GPUs per host, hosts that share 25 Gbit/s (C25).
+    """Describe Table I's trainings: 16 GPUs per host (C25), hosts that share 25 Gbit/s.
 
-    A minibatch of 64 chunks of 32 frames is 0.3 TFLOP, what such a GPU does in about 0.3 s. The
-    spread of the workers' speeds fits the published speed-ups of BMUF, whose workers hardly
-    communicate.
+    `toolkit.bench.scaling_inputs` says of each number where it comes from. A minibatch of 64 chunks
+    of 32 frames is 0.3 TFLOP, what such a GPU does in about 0.3 s. The spread of speeds
+    is fitted to the published speed-ups of BMUF, whose workers hardly communicate. That hosts share
+    25 Gbit/s is assumed; (C25) gives so many to each.
 
     Args:
       minibatches: of the small task.
@@ -70,8 +73,8 @@ class Variation:
         return TABLE1["gtc"][max(range(len(self.gtc)), key=lambda i: self.gtc[i])]
 
 
-def variations(scenario: Scenario, densities: Sequence[float]) -> list[Variation]:
-    """Find what makes the shape of Table I: simulate time alone, with one input changed at a time.
+def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[Variation]:
+    """Find what makes the speed-ups of Table I: simulate time alone, one input changed at a time.
 
     Args:
       scenario: of the table.
@@ -104,6 +107,64 @@ def _variation(name: str, scenario: Scenario, densities: Sequence[float]) -> Var
     ]
     bmuf = [simulate("bmuf", workers, scenario, None).speedup for workers in TABLE1["bmuf"]]
     return Variation(name, tuple(gtc), tuple(bmuf))
+
+
+VARIED = (("gtc", 32), ("gtc", 64), ("bmuf", 64), ("bmuf", 128))
+"""Methods and numbers of workers that are trained with other inputs."""
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """Trainings of Table I with an input changed."""
+
+    name: str
+    scenario: Scenario
+    alone: float
+    """Accuracy of one worker, for as long a training."""
+    outcomes: tuple[Outcome, ...]
+    """By method and number of workers as in `VARIED`."""
+
+
+def accuracy_variations(
+    scenario: Scenario, task: FrameTask, trained: Sequence[Outcome], report: Report
+) -> list[Retrained]:
+    """Find what makes the accuracies of Table I: train again, with one input changed at a time.
+
+    Args:
+      scenario: of the table.
+      task: what is trained.
+      trained: the table's trainings, which an input that they do not depend on leaves as they are.
+      report: is told of each training.
+    """
+    known = {(outcome.method, outcome.workers): outcome for outcome in trained}
+
+    def retrain(name: str, other: Scenario, *methods: str) -> Retrained:
+        found = dict(known)
+        for case in [("ssgd", 1), *VARIED]:
+            if case[0] in methods:
+                found[case] = simulate(*case, other, task)
+        report(f"Table I with {name}")
+        outcomes = tuple(found[case] for case in VARIED)
+        return Retrained(name, other, found["ssgd", 1].accuracy, outcomes)
+
+    least = max(workers for _, workers in VARIED)
+    quarter = replace(scenario, minibatches=max(least, scenario.minibatches // 4))
+    thirtieth = replace(scenario, minibatches=max(least, scenario.minibatches // 30))
+    blocks = [
+        replace(scenario, bmuf=replace(scenario.bmuf, block=block))
+        for block in (max(1, scenario.bmuf.block // 2), 2 * scenario.bmuf.block)
+    ]
+    rates = [replace(scenario, max_rate=factor * scenario.max_rate) for factor in (0.5, 2.0)]
+    other = 7.0 if scenario.gtc.threshold == PAPERS_TAU else PAPERS_TAU
+    tau = replace(scenario, gtc=replace(scenario.gtc, threshold=other))
+    return [
+        retrain("inputs as in the table", scenario),
+        retrain("a quarter of the minibatches", quarter, "ssgd", "gtc", "bmuf"),
+        retrain("a 30th of the minibatches", thirtieth, "ssgd", "gtc", "bmuf"),
+        *(retrain(f"blocks of {s.bmuf.block}", s, "bmuf") for s in blocks),
+        *(retrain(f"rates up to {s.max_rate:g}", s, "gtc") for s in rates),
+        retrain(f"tau {other:g}", tau, "gtc"),
+    ]
 
 
 ALONE_HOURS = 208.0
