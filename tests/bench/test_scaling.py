@@ -142,4 +142,12 @@ def test_command_writes_what_it_is_asked_for(tmp_path):
         "scaling.html",
     }
     rows = rows_of(tmp_path / "ibm.csv")
-    assert [row["published_hours"] for row in rows] == ["", "11.5", "", "", "", "5.2"]
+    hours = [row["published_hours"] for row in rows]
+    assert hours == ["168", "", "11.5", "", "", "", "5.2"]
+    assert float(rows[0]["hours"]) == pytest.approx(208, rel=0.01)
+    assert "208 h are assumed" in " ".join(result.output.split())
+    averaged = [float(row["models_averaged_per_host_and_step"]) for row in rows]
+    assert averaged[:2] == averaged[3:4] + averaged[:1] == [0, 0]  # S-SGD
+    assert averaged[2] == pytest.approx(8, rel=0.05)
+    assert averaged[5] < 0.9 * averaged[4]  # some of those drawn at random are busy
+    assert averaged[6] == pytest.approx(1, rel=0.05)

@@ -295,6 +295,17 @@ def test_the_backward_pass_is_a_share():
         StepTimes(backward=1.5)
 
 
+def test_averagings_are_counted():
+    """Learners on a fixed ring meet once per step, or less often when messages take longer."""
+    scenario = replace(PLAIN, minibatches=640)
+    assert simulate("adpsgd", 8, scenario, None).averagings == pytest.approx(640, rel=0.05)
+    assert simulate("hadpsgd", 8, scenario, None).averagings == pytest.approx(160, rel=0.05)
+    assert simulate("ssgd", 8, scenario, None).averagings == 0
+    slow = replace(scenario, network=Network(per_host=1, between=0.5, latency=0))
+    met = simulate("adpsgd", 8, slow, None)  # messages take 1.6 s there and back again, steps 1 s
+    assert met.averagings == pytest.approx(640 / 3.1, rel=0.1)
+
+
 def test_learners_of_adpsgd_stay_together(task):
     outcome = simulate("adpsgd", 4, PLAIN, task)
     assert 0 < outcome.spread < 0.5

@@ -120,6 +120,9 @@ class Outcome:
     """Bytes that left workers, summed over them."""
     between: float = 0.0
     """Those of them that left hosts."""
+    averagings: int = 0
+    """How often a learner's model was averaged with another's, summed over the learners; a node of
+    `hadpsgd` is one learner."""
     density: float = math.nan
     """Share of the elements sent per step, of `gtc`."""
     spread: float = math.nan

@@ -66,6 +66,7 @@ class Adpsgd:
         outcome.seconds = self._finished
         outcome.seconds += run.network.all_reduce(run.workers, run.scenario.model_bytes)
         outcome.between += self._cards.carried
+        outcome.averagings = sum(learner.averagings for learner in self._learners)
         mean = models.mean(dim=0)
         if run.task is None:
             return outcome
