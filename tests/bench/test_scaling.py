@@ -7,12 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.bench.scaling import command
+from toolkit.bench.scaling_frontier import Frontier, Reach, Trained
 from toolkit.bench.scaling_inputs import audio_hours, table1_inputs
 from toolkit.bench.scaling_page import Results
 from toolkit.bench.scaling_studies import (
     TABLE1,
-    Frontier,
-    Trained,
     accuracy_variations,
     ibm,
     speedup_variations,
@@ -79,16 +78,55 @@ def test_nodes_send_less_between_hosts_than_single_workers():
     assert found["hadpsgd", 64].between < found["adpsgd random", 64].between / 5
 
 
+def trainings(losses, seed=0, alone=1.0):
+    """One training per method and batch from 256 on, by the losses of each method."""
+    yield Trained("ssgd", 64, Outcome("ssgd", 1, 1.0, loss=alone), seed)
+    for method, values in losses.items():
+        for batch, loss in zip((256, 384, 512), values, strict=True):
+            yield Trained(method, batch, Outcome(method, 1, 1.0, loss=loss), seed)
+
+
 def test_largest_batch_is_that_up_to_which_all_are_good():
-    study = Frontier(methods=("scpsgd", "adpsgd"))
-    losses = {"scpsgd": (1.0, 1.2, 1.0), "adpsgd": (1.04, 1.05, 1.3)}
-    trained = [Trained("ssgd", 64, Outcome("ssgd", 1, 1.0, loss=1.0))]
-    trained += [
-        Trained(method, batch, Outcome(method, 1, 1.0, loss=loss))
-        for method, values in losses.items()
-        for batch, loss in zip((256, 512, 1024), values, strict=True)
+    study = Frontier(methods=("scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed"))
+    losses = {
+        "scpsgd": (1.0, 1.2, 1.0),
+        "adpsgd": (1.04, 1.05, 1.3),
+        "adpsgd random": (1.0, 1.0, 1.05),
+        "adpsgd delayed": (1.06, 1.0, 1.0),
+    }
+    reached = study.reached(list(trainings(losses)))
+    assert {method: str(reach) for method, reach in reached.items()} == {
+        "scpsgd": "256",
+        "adpsgd": "384",
+        "adpsgd random": ">= 512",  # none that was tried is bad
+        "adpsgd delayed": "< 256",  # none is good
+    }
+    ratios = [reach.ratio(reached["scpsgd"]) for reach in reached.values()]
+    assert ratios == ["1.00", "1.50", ">= 2.00", "<= 1.00"]
+
+
+def test_ratios_of_what_was_not_found_are_bounds():
+    assert Reach(1024).ratio(Reach(512, "<")) == ">= 2.00"
+    assert Reach(1024).ratio(Reach(2048, ">=")) == "<= 0.50"
+    assert Reach(1024, ">=").ratio(Reach(2048, ">=")) == "unknown"
+    assert Reach(4096, ">=").ratio(Reach(2048, "<")) == ">= 2.00"
+
+
+def test_a_batch_is_as_good_as_the_median_over_seeds_says():
+    study = Frontier(methods=("adpsgd",))
+    by_seed = [(1.0, 1.1, 1.1), (2.0, 2.0, 2.2), (3.0, 3.1, 3.0)]  # alone: 1, 2, 3
+    trained = [
+        t
+        for seed, values in enumerate(by_seed)
+        for t in trainings({"adpsgd": values}, seed, alone=seed + 1.0)
     ]
-    assert study.reached(trained) == {"scpsgd": 256, "adpsgd": 512}
+    assert study.excess(trained)["adpsgd", 384] == pytest.approx(3.1 / 3)
+    assert study.reached(trained)["adpsgd"] == Reach(384)
+
+
+def test_batches_grow_by_a_half_and_a_third_in_turn():
+    assert Frontier(first=4096, largest=12_288).batches() == [4096, 6144, 8192, 12_288]
+    assert all(batch % 16 == 0 for batch in Frontier(first=256).batches())
 
 
 def test_step_times_are_measured():
@@ -108,7 +146,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
         speedup_variations(scenario, [0.01] * 4),
         accuracy_variations(scenario, task, trained, print),
     )
-    study = Frontier(largest=256, epochs=1)
+    study = Frontier(first=256, largest=384, epochs=1, seeds=2)
     results.frontier(study, list(study.trained(task, print)))
     results.write(tmp_path)
     rows = rows_of(tmp_path / "table1.csv")
@@ -124,6 +162,9 @@ def test_page_and_files_hold_the_studies(tmp_path):
     varied = rows_of(tmp_path / "table1_accuracies.csv")
     assert varied[0]["BMUF 128"] == rows[-1]["relative_accuracy"]
     assert [int(row["hours of audio"]) for row in varied[:2]] == [437, 109]  # 25,600 x 61.44 s
+    batches = rows_of(tmp_path / "frontier.csv")
+    assert {row["seed"] for row in batches} == {"0", "1"}
+    assert len({row["loss"] for row in batches if row["method"] == "S-SGD"}) == 2
     curves = rows_of(tmp_path / "frontier_curves.csv")
     assert {row["method"] for row in curves} >= {"S-SGD", "SCPSGD", "ADPSGD"}
     page = (tmp_path / "scaling.html").read_text(encoding="utf-8")

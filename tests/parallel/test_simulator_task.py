@@ -54,6 +54,16 @@ def test_every_epoch_sees_every_frame_once_in_another_order(task):
     assert torch.equal(across, torch.cat([epochs[0][990:], epochs[1][:10]]))
 
 
+def test_another_seed_draws_other_weights_and_another_order(task):
+    other = task.reseeded(4)
+    assert other.size == task.size
+    assert not torch.equal(other.initial(), task.initial())
+    assert not torch.equal(other._chosen(0, 50), task._chosen(0, 50))
+    again = other.reseeded(3)
+    assert torch.equal(again.initial(), task.initial())
+    assert torch.equal(again._chosen(0, 50), task._chosen(0, 50))
+
+
 def test_it_can_be_learned_but_not_perfectly(task):
     weights = task.initial()
     before = task.evaluate(weights)

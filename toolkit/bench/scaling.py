@@ -29,7 +29,11 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
 )
 @click.option("--threshold", default=7.0, show_default=True, help="tau of GTC in table1.")
 @click.option("--epochs", default=8, show_default=True, help="Of frontier.")
-@click.option("--largest", default=16_384, show_default=True, help="Largest batch of frontier.")
+@click.option("--first", default=512, show_default=True, help="Smallest batch of frontier.")
+@click.option("--largest", default=24_576, show_default=True, help="Largest batch of frontier.")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=3, show_default=True, help="Of frontier; median."
+)
 def command(
     studies: tuple[str, ...],
     out: Path,
@@ -38,7 +42,9 @@ def command(
     block: int,
     threshold: float,
     epochs: int,
+    first: int,
     largest: int,
+    seeds: int,
 ) -> None:
     """Simulate many workers: the methods' mathematics is real, time is virtual.
 
@@ -51,10 +57,10 @@ def command(
     Example:
       toolkit bench scaling table1 --run recipes/librispeech/exp/demo --out scaling
     """
+    from toolkit.bench.scaling_frontier import Frontier
     from toolkit.bench.scaling_inputs import table1_inputs
     from toolkit.bench.scaling_page import Results
     from toolkit.bench.scaling_studies import (
-        Frontier,
         accuracy_variations,
         ibm,
         speedup_variations,
@@ -85,7 +91,7 @@ def command(
         if "stragglers" in chosen:
             results.stragglers(stragglers(shares))
         if "frontier" in chosen:
-            study = Frontier(epochs=epochs, largest=largest)
+            study = Frontier(epochs=epochs, first=first, largest=largest, seeds=seeds)
             results.frontier(study, list(study.trained(task, click.echo)))
     results.write(out)
     click.echo(f"wrote {out / 'scaling.html'} and the CSVs beside it")

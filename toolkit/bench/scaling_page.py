@@ -6,6 +6,8 @@ from math import isnan
 from pathlib import Path
 
 from toolkit.bench.published import published
+from toolkit.bench.scaling_frontier import LEARNERS as FRONTIER_LEARNERS
+from toolkit.bench.scaling_frontier import Frontier, Trained
 from toolkit.bench.scaling_inputs import Input, audio_hours
 from toolkit.bench.scaling_studies import (
     ALONE_HOURS,
@@ -13,9 +15,7 @@ from toolkit.bench.scaling_studies import (
     LEARNERS,
     STRAGGLER,
     TABLE1,
-    Frontier,
     Retrained,
-    Trained,
     Variation,
 )
 from toolkit.parallel.simulator import Outcome
@@ -233,27 +233,45 @@ class Results:
 
     def frontier(self, study: Frontier, trained: Sequence[Trained]) -> None:
         """Add held-out loss by epoch and batch (B2), and the largest good batches."""
-        baseline = trained[0].outcome.loss
-        reached = study.reached(trained)
+        excess, reached = study.excess(trained), study.reached(trained)
         rows = [
             {
                 "method": NAMES[t.method],
                 "batch": t.batch,
+                "seed": t.seed,
                 "loss": round(t.outcome.loss, 4),
-                "by_baseline": round(t.outcome.loss / baseline, 4),
                 "accuracy": round(t.outcome.accuracy, 4),
                 "consensus_distance": t.outcome.spread,
+                "median_by_baseline": round(excess[t.method, t.batch], 4),
             }
             for t in trained
         ]
         self._files["frontier.csv"] = comma_separated(rows)
         self._files["frontier_curves.csv"] = comma_separated(
-            {"method": NAMES[t.method], "batch": t.batch, "epoch": round(e, 3), "loss": loss}
+            {
+                "method": NAMES[t.method],
+                "batch": t.batch,
+                "seed": t.seed,
+                "epoch": round(e, 3),
+                "loss": loss,
+            }
             for t in trained
             for e, loss, _ in t.outcome.curve
         )
         theirs = {row[0]: row[1] for row in published("B2").rows}
-        first = reached["scpsgd"]
+        found = []
+        for method, reach in reached.items():
+            batch = theirs.get(NAMES[method])
+            found.append(
+                {
+                    "method": NAMES[method],
+                    "batch": str(reach),
+                    "ratio": reach.ratio(reached["scpsgd"]),
+                    "published": batch,
+                    "published_ratio": batch and round(batch / theirs["SCPSGD"], 2),
+                }
+            )
+        self._files["frontier_reached.csv"] = comma_separated(found)
         table = _table(
             f"Largest batch whose loss is within {100 * study.tolerance:g} % of batch "
             f"{study.smallest}'s on one worker",
@@ -264,24 +282,15 @@ class Results:
                 "published": "published",
                 "published_ratio": "by SCPSGD's",
             },
-            [
-                {
-                    "method": NAMES[method],
-                    "batch": batch,
-                    "ratio": round(batch / first, 2),
-                    "published": theirs.get(NAMES[method]),
-                    "published_ratio": round(theirs[NAMES[method]] / theirs["SCPSGD"], 2)
-                    if NAMES[method] in theirs
-                    else None,
-                }
-                for method, batch in reached.items()
-            ],
-            f"{LEARNERS} learners, {study.epochs} epochs, learning rate {study.rate:g} at batch "
-            f"{study.smallest} and in proportion to it.",
+            found,
+            f"Median of {study.seeds} seeds. >= where all batches tried are good, < where none "
+            f"is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
+            f"{study.epochs} epochs, learning rate {study.rate:g} at batch {study.smallest} and in "
+            "proportion to it. S-SGD's batch is SCPSGD's, which does the same.",
         )
         parts = []
         for method in study.methods:
-            mine = [trained[0], *(t for t in trained if t.method == method)]
+            mine = [trained[0], *(t for t in trained if t.method == method and t.seed == 0)]
             lines = [
                 Series(
                     "one worker" if t is trained[0] else f"batch {t.batch}",

@@ -1,6 +1,6 @@
-"""Simulated trainings: Table I (C31), the clusters of (B4), large batches (B2), stragglers."""
+"""Simulated trainings: Table I (C31), the clusters of (B4), stragglers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.parallel.config import BmufConfig, GtcConfig
@@ -17,7 +17,7 @@ REAL_BLOCK = 100
 SHORT = 2560
 """Minibatches of a simulation of time alone."""
 LEARNERS = 16
-"""Of the studies of large batches and stragglers."""
+"""Of the study of stragglers."""
 STRAGGLER = 10.0
 """How many times slower the slow worker is."""
 Report = Callable[[str], None]
@@ -208,68 +208,3 @@ def stragglers(shares: Sequence[float]) -> list[tuple[Outcome, Outcome]]:
             pair.append(simulate(method, LEARNERS, scenario, None))
         found.append((pair[0], pair[1]))
     return found
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A training of the study of large batches."""
-
-    method: str
-    batch: int
-    """Samples of all learners together."""
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """How large batches may be (B2)."""
-
-    smallest: int = 64
-    """Batch of the baseline, one worker."""
-    largest: int = 16_384
-    rate: float = 0.1
-    """Learning rate of the baseline; it grows in proportion to the batch."""
-    epochs: int = 8
-    warmup: float = 0.1
-    """Share of the data over which learning rates climb."""
-    tolerance: float = 0.05
-    """A batch is as good as the baseline when its held-out loss is at most so much higher."""
-    methods: tuple[str, ...] = ("scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
-
-    def trained(self, task: FrameTask, report: Report) -> Iterator[Trained]:
-        """Train the baseline, then every method with every batch."""
-        yield self._train("ssgd", self.smallest, task)
-        report(f"one worker, batch {self.smallest}")
-        batch = 4 * self.smallest
-        while batch <= self.largest:
-            for method in self.methods:
-                yield self._train(method, batch, task)
-                report(f"{method}, batch {batch}")
-            batch *= 2
-
-    def reached(self, trained: Sequence[Trained]) -> dict[str, int]:
-        """Find each method's largest batch up to which all are as good as the baseline."""
-        limit = (1 + self.tolerance) * trained[0].outcome.loss
-        found = {}
-        for method in self.methods:
-            good = [t.outcome.loss <= limit for t in trained if t.method == method]
-            batches = [t.batch for t in trained if t.method == method]
-            count = good.index(False) if False in good else len(good)
-            found[method] = batches[count - 1] if count else self.smallest
-        return found
-
-    def _train(self, method: str, batch: int, task: FrameTask) -> Trained:
-        """Synchronous methods compute one gradient of the whole batch, which is the same."""
-        joint = method in ("ssgd", "scpsgd")
-        learners = 1 if joint else LEARNERS
-        rate = self.rate * batch / self.smallest / learners
-        scenario = Scenario(
-            minibatches=self.epochs * task.frames * learners // batch,
-            frames=batch // learners,
-            rate=rate,
-            final_rate=rate / 30,
-            max_rate=float("inf"),
-            warmup=self.warmup,
-        )
-        outcome = simulate(method, learners, scenario, task, points=self.epochs)
-        return Trained(method, batch, outcome)

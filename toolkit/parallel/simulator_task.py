@@ -90,6 +90,10 @@ class FrameTask:
         self.frames = len(train)
         """Frames of an epoch."""
 
+    def reseeded(self, seed: int) -> "FrameTask":
+        """Make the same task with other initial weights and another order of the frames."""
+        return FrameTask(self._train, self._valid, self._sizes[1:-1], seed)
+
     def initial(self) -> Tensor:
         """Draw the weights to begin with: [P]."""
         generator = torch.Generator().manual_seed(self._seed)
