@@ -37,7 +37,7 @@ def test_table_one_has_the_published_shape_and_only_with_a_shared_path_between_h
     assert table.peak == 32
     assert table.gtc[3] < table.gtc[2]
     assert all(b > 1.7 * a for a, b in zip(table.bmuf, table.bmuf[1:], strict=False))
-    for name in ("a switch that carries all", "a third of the elements sent"):
+    for name in ("a switch that carries all", "a third of the elements"):
         assert found[name].peak == 64
     assert found["workers equally fast"].bmuf[-1] > 1.15 * table.bmuf[-1]
 
@@ -161,7 +161,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert kinds["model"] == "paper"
     varied = rows_of(tmp_path / "table1_accuracies.csv")
     assert varied[0]["BMUF 128"] == rows[-1]["relative_accuracy"]
-    assert [int(row["hours of audio"]) for row in varied[:2]] == [437, 109]  # 25,600 x 61.44 s
+    assert [int(row["hours"]) for row in varied[:2]] == [437, 109]  # 25,600 x 61.44 s
     batches = rows_of(tmp_path / "frontier.csv")
     assert {row["seed"] for row in batches} == {"0", "1"}
     assert len({row["loss"] for row in batches if row["method"] == "S-SGD"}) == 2

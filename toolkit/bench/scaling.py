@@ -27,7 +27,7 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
     show_default=True,
     help="Of BMUF in table1, for one of 100.",
 )
-@click.option("--threshold", default=7.0, show_default=True, help="tau of GTC in table1.")
+@click.option("--threshold", default=8.0, show_default=True, help="tau of GTC in table1.")
 @click.option("--epochs", default=8, show_default=True, help="Of frontier.")
 @click.option("--first", default=512, show_default=True, help="Smallest batch of frontier.")
 @click.option("--largest", default=24_576, show_default=True, help="Largest batch of frontier.")

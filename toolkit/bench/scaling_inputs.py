@@ -119,7 +119,7 @@ def table1_inputs(scenario: Scenario, task: FrameTask, made_up: bool) -> list[In
             "all hosts together",
             core,
             "assumed",
-            "not in (C25); GTC falls at 64 workers because of it, see below",
+            "not in (C25); GTC does not fall at 64 workers without it, see below",
         ),
         Input(
             "latency",

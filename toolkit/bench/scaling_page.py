@@ -1,7 +1,7 @@
 """Simulated trainings as tables, figures and CSVs, beside what was published."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isnan
 from pathlib import Path
 
@@ -34,6 +34,8 @@ NAMES = {
     "adpsgd delayed": "ADPSGD, delay by one",
     "hadpsgd": "H-ADPSGD",
 }
+SOURCE = "source"
+"""Heading of a column that is too wide to be printed."""
 Values = Mapping[str, object]
 
 
@@ -103,7 +105,7 @@ class Results:
             values,
             f"One worker: accuracy {100 * single.accuracy:.2f} %. The speed-ups of BMUF are no "
             "result, since the spread of the workers' speeds is fitted to the published ones; that "
-            "GTC falls at 64 workers follows from an assumed limit of all hosts together.",
+            "GTC falls at 64 workers needs the assumed limit of all hosts together.",
         )
         parts = [table, self._inputs(inputs), self._speedups(speedups)]
         parts.append(self._accuracies(accuracies))
@@ -120,7 +122,7 @@ class Results:
     def _inputs(self, inputs: Sequence[Input]) -> Table:
         rows = [asdict(entry) for entry in inputs]
         self._files["table1_inputs.csv"] = comma_separated(rows)
-        columns = {"name": "input", "value": "value", "kind": "kind", "why": "source"}
+        columns = {"name": "input", "value": "value", "kind": "kind", "why": SOURCE}
         note = (
             "paper: published for these trainings. measured: here. assumed: chosen without a "
             "source for these machines. fitted: chosen so that published results come out."
@@ -134,30 +136,31 @@ class Results:
             "Speed-up by what is put in",
             {key: key for key in rows[0]},
             rows,
-            "Time alone is simulated, with one input changed in each row.",
+            "Time alone is simulated, with one input changed in each row; peak: number of workers "
+            "with which GTC is fastest.",
         )
 
     def _accuracies(self, variations: Sequence[Retrained]) -> Table:
         rows = []
         for variation in variations:
             row: dict[str, object] = {"input": variation.name}
-            row["hours of audio"] = round(audio_hours(variation.scenario))
+            row["hours"] = round(audio_hours(variation.scenario))
             row["one worker"] = round(100 * variation.alone, 2)
             for outcome in variation.outcomes:
                 relative = 100 * (outcome.accuracy / variation.alone - 1)
                 row[f"{NAMES[outcome.method]} {outcome.workers}"] = round(relative, 2)
             for outcome in variation.outcomes:
                 if outcome.method == "gtc":
-                    row[f"speed-up, GTC {outcome.workers}"] = round(outcome.speedup, 1)
+                    row[f"GTC {outcome.workers} x"] = round(outcome.speedup, 1)
             rows.append(row)
         self._files["table1_accuracies.csv"] = comma_separated(rows)
         return _table(
             "Accuracy by what is put in",
             {key: key for key in rows[0]},
             rows,
-            "In percent relative to one worker that was trained as long; the worker's own in "
-            "percent. One input is changed in each row; blocks are BMUF's, the others but the "
-            "length are GTC's.",
+            "In percent relative to one worker that was trained as long, on so many hours of "
+            "audio; the worker's own in percent; x: speed-up. One input is changed in each row; "
+            "blocks are BMUF's, rates and tau GTC's.",
         )
 
     def ibm(self, outcomes: Sequence[Outcome]) -> None:
@@ -313,7 +316,10 @@ class Results:
 
     def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[str]) -> None:
         for table in tables:
-            table.print()
+            spoken = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
+            columns = [table.columns[n] for n in spoken]
+            rows = [Row([row.cells[n] for n in spoken]) for row in table.rows]
+            replace(table, columns=columns, rows=rows).print()
         self._page.add(Section(name, title, parts=[*(t.html() for t in tables), *parts]))
 
 
@@ -322,7 +328,7 @@ def _variation_values(variation: Variation) -> dict[str, object]:
     for method, speedups in (("gtc", variation.gtc), ("bmuf", variation.bmuf)):
         for workers, speedup in zip(TABLE1[method], speedups, strict=True):
             values[f"{NAMES[method]} {workers}"] = round(speedup, 1)
-    return {**values, "GTC's peak": variation.peak}
+    return {**values, "peak": variation.peak}
 
 
 def _table(

@@ -90,11 +90,11 @@ def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[V
     third = [density / 3 for density in densities]
     return [
         _variation("as in the table", base, densities),
-        _variation("messages as with 8 workers", base, densities[:1] * len(densities)),
-        _variation("a third of the elements sent", base, third),
+        _variation("elements as with 8", base, densities[:1] * len(densities)),
+        _variation("a third of the elements", base, third),
         _variation("a switch that carries all", switch, densities),
         _variation("100 Gbit/s between hosts", faster, densities),
-        _variation("minibatches 3 times as long", longer, densities),
+        _variation("steps 3 times as long", longer, densities),
         _variation("8 workers per host", smaller, densities),
         _variation("workers equally fast", even, densities),
     ]
@@ -143,7 +143,7 @@ def accuracy_variations(
         for case in [("ssgd", 1), *VARIED]:
             if case[0] in methods:
                 found[case] = simulate(*case, other, task)
-        report(f"Table I with {name}")
+        report(f"Table I again: {name}")
         outcomes = tuple(found[case] for case in VARIED)
         return Retrained(name, other, found["ssgd", 1].accuracy, outcomes)
 
@@ -158,9 +158,9 @@ def accuracy_variations(
     other = 7.0 if scenario.gtc.threshold == PAPERS_TAU else PAPERS_TAU
     tau = replace(scenario, gtc=replace(scenario.gtc, threshold=other))
     return [
-        retrain("inputs as in the table", scenario),
-        retrain("a quarter of the minibatches", quarter, "ssgd", "gtc", "bmuf"),
-        retrain("a 30th of the minibatches", thirtieth, "ssgd", "gtc", "bmuf"),
+        retrain("as in the table", scenario),
+        retrain("1/4 of the minibatches", quarter, "ssgd", "gtc", "bmuf"),
+        retrain("1/30 of the minibatches", thirtieth, "ssgd", "gtc", "bmuf"),
         *(retrain(f"blocks of {s.bmuf.block}", s, "bmuf") for s in blocks),
         *(retrain(f"rates up to {s.max_rate:g}", s, "gtc") for s in rates),
         retrain(f"tau {other:g}", tau, "gtc"),
