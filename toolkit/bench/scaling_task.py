@@ -1,9 +1,10 @@
 """What the simulated workers train on, and how long real steps of training take here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from time import process_time
 
+import numpy as np
 import torch
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments
@@ -19,7 +20,7 @@ from toolkit.parallel.simulator_task import (
     SyntheticConfig,
     synthetic_frames,
 )
-from toolkit.train.corpus import held_out
+from toolkit.train.corpus import without_copies
 
 MOST_FRAMES = 500_000
 VALID_UTTERANCES = 100
@@ -29,8 +30,9 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
     """Make the frames to classify: low-rate frames of a finished run directory, or made-up ones.
 
     Args:
-      run: with `fbank`, `ali`, `senones` and `sat`; None for frames drawn from Gaussians.
-      seed: of weights and order.
+      run: with `fbank`, `ali`, `senones` and `sat`; None for frames drawn from Gaussians. As in
+        training, utterances are held out together with their copies.
+      seed: of weights and order, and of which utterances are used when there are too many.
     """
     if run is None:
         return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
@@ -41,10 +43,12 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
         Senones.load(run / "senones"),
     )
     normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
-    names = [name for name in store.ids if name in set(alignments.ids)]
-    aside = held_out(names, VALID_UTTERANCES)
-    train = _frames(store, alignments, normaliser, (n for n in names if n not in aside))
-    valid = _frames(store, alignments, normaliser, (n for n in names if n in aside))
+    aligned = set(alignments.ids)
+    used, aside = without_copies((n for n in store.ids if n in aligned), VALID_UTTERANCES)
+    order = np.random.default_rng(seed).permutation(len(used))
+    names = sorted(used)
+    train = _frames(store, alignments, normaliser, (names[i] for i in order))
+    valid = _frames(store, alignments, normaliser, sorted(aside))
     return FrameTask(train, valid, seed=seed)
 
 
@@ -52,9 +56,9 @@ def _frames(
     store: FeatureStore,
     alignments: LowRateAlignments,
     normaliser: Normaliser,
-    names: Iterator[str],
+    names: Iterable[str],
 ) -> Frames:
-    """Stack the frames of utterances (C5), until there are enough."""
+    """Stack the frames of utterances (C5), one after the other until there are enough."""
     inputs, targets, total = [], [], 0
     for name in names:
         features = normaliser.apply(store.load(name), store.state(name))
