@@ -199,7 +199,7 @@ class Results:
             rows,
             f"One GPU's {ALONE_HOURS:g} h are assumed: 40 times the published 5.2 h, as the paper "
             "says that H-ADPSGD is 40 times as fast; its week is 168 h, with which all hours "
-            f"would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside hosts are assumed, "
+            f"would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside are assumed, "
             "since (C25) gives them for another machine with 8 V100. MB per worker and step; "
             "seconds of computation by those of communication, which overlap (B6). Models averaged "
             "per host while each of its workers takes a step: what they cost its memory and "
