@@ -103,6 +103,8 @@ def test_largest_batch_is_that_up_to_which_all_are_good():
     }
     ratios = [reach.ratio(reached["scpsgd"]) for reach in reached.values()]
     assert ratios == ["1.00", "1.50", ">= 2.00", "<= 1.00"]
+    assert study.reached(list(trainings(losses)), tolerance=0.25)["adpsgd"] == Reach(384)
+    assert study.reached(list(trainings(losses)), tolerance=0.35)["adpsgd"] == Reach(512, ">=")
 
 
 def test_ratios_of_what_was_not_found_are_bounds():
@@ -169,6 +171,8 @@ def test_page_and_files_hold_the_studies(tmp_path):
     batches = rows_of(tmp_path / "frontier.csv")
     assert {row["seed"] for row in batches} == {"0", "1"}
     assert len({row["loss"] for row in batches if row["method"] == "S-SGD"}) == 2
+    tolerances = rows_of(tmp_path / "frontier_tolerances.csv")
+    assert tolerances[0]["5%"].endswith("1.00)") or tolerances[0]["5%"].endswith("(unknown)")
     curves = rows_of(tmp_path / "frontier_curves.csv")
     assert {row["method"] for row in curves} >= {"S-SGD", "SCPSGD", "ADPSGD"}
     page = (tmp_path / "scaling.html").read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ from toolkit.parallel.simulator import Outcome, Scenario, simulate
 from toolkit.parallel.simulator_task import FrameTask
 
 LEARNERS = 16
+TOLERANCES = (0.05, 0.1, 0.2, 0.4)
+"""What else may count as good: how far a method's losses rise with the batch."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,21 @@ class Frontier:
             found.setdefault((t.method, t.batch), []).append(t.outcome.loss / alone[t.seed])
         return {case: median(ratios) for case, ratios in found.items()}
 
-    def reached(self, trained: Sequence[Trained]) -> dict[str, Reach]:
-        """Find each method's largest batch up to which all are as good as the baseline."""
+    def reached(
+        self, trained: Sequence[Trained], tolerance: float | None = None
+    ) -> dict[str, Reach]:
+        """Find each method's largest batch up to which all are as good as the baseline.
+
+        Args:
+          trained: all trainings.
+          tolerance: the study's own by default.
+        """
+        tolerance = self.tolerance if tolerance is None else tolerance
         excess = self.excess(trained)
         found = {}
         for method in self.methods:
             batches = sorted(batch for name, batch in excess if name == method)
-            good = [excess[method, batch] <= 1 + self.tolerance for batch in batches]
+            good = [excess[method, batch] <= 1 + tolerance for batch in batches]
             count = good.index(False) if False in good else len(good)
             mark = "<" if count == 0 else ">=" if count == len(good) else ""
             found[method] = Reach(batches[max(0, count - 1)], mark)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.bench.published import published
 from toolkit.bench.scaling_frontier import LEARNERS as FRONTIER_LEARNERS
-from toolkit.bench.scaling_frontier import Frontier, Trained
+from toolkit.bench.scaling_frontier import TOLERANCES, Frontier, Trained
 from toolkit.bench.scaling_inputs import Input, audio_hours
 from toolkit.bench.scaling_studies import (
     ALONE_HOURS,
@@ -306,7 +306,20 @@ class Results:
             ]
             chart = Chart(f"Held-out loss, {NAMES[method]}", "epoch", "held-out loss", lines)
             parts.append(figure(chart, NAMES[method]))
-        self._add("frontier", "Large batches", [table], parts)
+        self._add("frontier", "Large batches", [table, self._tolerances(study, trained)], parts)
+
+    def _tolerances(self, study: Frontier, trained: Sequence[Trained]) -> Table:
+        rows: list[dict[str, object]] = [{"method": NAMES[method]} for method in study.methods]
+        for tolerance in TOLERANCES:
+            reached = study.reached(trained, tolerance)
+            for row, reach in zip(rows, reached.values(), strict=True):
+                row[f"{tolerance:.0%}"] = f"{reach} ({reach.ratio(reached['scpsgd'])})"
+        self._files["frontier_tolerances.csv"] = comma_separated(rows)
+        return _table(
+            "Largest batch, and its ratio to SCPSGD's, by how much higher a good loss may be",
+            {key: key for key in rows[0]},
+            rows,
+        )
 
     def write(self, out: Path) -> None:
         """Write the page and the CSVs into a folder."""
