@@ -116,13 +116,15 @@ def test_ratios_of_what_was_not_found_are_bounds():
 
 def test_a_batch_is_as_good_as_the_median_over_seeds_says():
     study = Frontier(methods=("adpsgd",))
-    by_seed = [(1.0, 1.1, 1.1), (2.0, 2.0, 2.2), (3.0, 3.1, 3.0)]  # alone: 1, 2, 3
+    nan = float("nan")  # it diverged
+    by_seed = [(1.0, nan, nan), (2.0, 2.0, 2.0), (3.0, 3.1, nan)]  # alone: 1, 2, 3
     trained = [
         t
         for seed, values in enumerate(by_seed)
         for t in trainings({"adpsgd": values}, seed, alone=seed + 1.0)
     ]
     assert study.excess(trained)["adpsgd", 384] == pytest.approx(3.1 / 3)
+    assert study.excess(trained)["adpsgd", 512] == float("inf")
     assert study.reached(trained)["adpsgd"] == Reach(384)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from math import inf, isnan
 from statistics import median
 from typing import Literal
 
@@ -94,7 +95,8 @@ class Frontier:
         alone = {t.seed: t.outcome.loss for t in trained if t.method == "ssgd"}
         found: dict[tuple[str, int], list[float]] = {}
         for t in trained:
-            found.setdefault((t.method, t.batch), []).append(t.outcome.loss / alone[t.seed])
+            loss = inf if isnan(t.outcome.loss) else t.outcome.loss  # it diverged
+            found.setdefault((t.method, t.batch), []).append(loss / alone[t.seed])
         return {case: median(ratios) for case, ratios in found.items()}
 
     def reached(
