@@ -37,7 +37,7 @@ def test_table_one_has_the_published_shape_and_only_with_a_shared_path_between_h
     assert table.peak == 32
     assert table.gtc[3] < table.gtc[2]
     assert all(b > 1.7 * a for a, b in zip(table.bmuf, table.bmuf[1:], strict=False))
-    for name in ("a switch that carries all", "a third of the elements"):
+    for name in ("no limit of all hosts", "a third of elements"):
         assert found[name].peak == 64
     assert found["workers equally fast"].bmuf[-1] > 1.15 * table.bmuf[-1]
 

@@ -91,9 +91,9 @@ def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[V
     return [
         _variation("as in the table", base, densities),
         _variation("elements as with 8", base, densities[:1] * len(densities)),
-        _variation("a third of the elements", base, third),
-        _variation("a switch that carries all", switch, densities),
-        _variation("100 Gbit/s between hosts", faster, densities),
+        _variation("a third of elements", base, third),
+        _variation("no limit of all hosts", switch, densities),
+        _variation("100 Gbit/s of a host", faster, densities),
         _variation("steps 3 times as long", longer, densities),
         _variation("8 workers per host", smaller, densities),
         _variation("workers equally fast", even, densities),
