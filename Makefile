@@ -26,14 +26,14 @@ demo: setup
 	recipes/librispeech/run.py --profile demo
 
 test: setup
-	$(python) -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	$(python) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 
 test-modern: .venv-modern/ready
-	$(modern) -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	$(modern) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .venv-modern/ready: pyproject.toml
 	found=$$(setup/find-python 3.11) && "$$found" -m venv .venv-modern

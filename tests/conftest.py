@@ -16,12 +16,25 @@ import toolkit  # noqa: F401  # isort: skip
 import torch  # isort: skip
 
 
-TAKE_MINUTES = ("recipes", "guide", "new_corpus")
+TAKE_MINUTES = ("recipes", "guide", "new_corpus", "parallel")
+"""Folders of tests, the longest first."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: some tests wait, such as for workers that hang."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items):
     """Begin with the folders that take longest, so that all processes are busy to the end."""
-    items.sort(key=lambda item: not {*TAKE_MINUTES} & {*item.path.parts})
+    tests = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(tests).parts[0]
+        return TAKE_MINUTES.index(folder) if folder in TAKE_MINUTES else len(TAKE_MINUTES)
+
+    items.sort(key=place)
 
 
 class DrawnSpeech:
