@@ -126,14 +126,15 @@ def interval_figures(rows: Sequence[Result]) -> str:
 
     Splits of a single row are left to the table, unless there are no others.
     """
-    compared = compared_splits(rows)
-    return side_by_side(
-        f"<figure><h3>{escape(split)}: WER in % with 95 % interval</h3>"
-        f'<div class="wide">{_intervals(chosen, HALF[0])}</div>'
-        f'<div class="narrow">{_intervals(chosen, NARROW[0])}</div></figure>'
-        for split in compared
-        for chosen in [[row for row in rows if row.split == split]]
-    )
+    figures = []
+    for split in compared_splits(rows):
+        chosen = [row for row in rows if row.split == split]
+        figures.append(
+            f"<figure><h3>{escape(split)}: WER in % with 95 % interval</h3>"
+            f'<div class="wide">{_intervals(chosen, HALF[0])}</div>'
+            f'<div class="narrow">{_intervals(chosen, NARROW[0])}</div></figure>'
+        )
+    return side_by_side(figures)
 
 
 def _intervals(rows: Sequence[Result], width: float) -> str:
