@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from lhotse import MonoCut
-
 from local import farfield, manifests
 from recipes.data import corpus_root, cuts, need_user_files
 from recipes.hybrid import align_system, decode_network, extract_fbank, targets
@@ -20,13 +18,10 @@ from toolkit.stages.run import Run
 def make_rooms(run: Run) -> dict[str, float]:
     """Make the far-field sets of the clean corpus."""
     need_user_files(run, run.config.rooms.noise, run.config.rooms.responses)
-    out, parts = run.make("rooms"), _source(run)
-    return farfield.make_farfield(parts, run.config.rooms, out, run.jobs, run.progress)
-
-
-def _source(run: Run) -> dict[str, list[MonoCut]]:
-    """The cuts of the clean corpus by part."""
-    return manifests(run.config.corpus, corpus_root(run))
+    clean = manifests(run.config.corpus, corpus_root(run))
+    return farfield.make_farfield(
+        clean, run.config.rooms, run.make("rooms"), run.jobs, run.progress
+    )
 
 
 def write_manifests(run: Run) -> dict[str, float]:
@@ -34,8 +29,8 @@ def write_manifests(run: Run) -> dict[str, float]:
     rewrite = normaliser(run.config.lang.normaliser).transcript
     sets, data = farfield.manifests(run.need("rooms")), run.make("data")
     held = {cut.id for cut in sets["val"]}
-    clean = (cut for part in _source(run).values() for cut in part)
-    sets["val-clean"] = [cut for cut in clean if cut.id in held]
+    clean = manifests(run.config.corpus, corpus_root(run))
+    sets["val-clean"] = [cut for part in clean.values() for cut in part if cut.id in held]
     for name, found in sets.items():
         rewrite_texts(found, rewrite)
         write_cuts(found, data / f"{name}.jsonl")
