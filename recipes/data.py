@@ -85,6 +85,11 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     return replace(config, text=text or (own if own.exists() else None))
 
 
+def has_copies(run: Run) -> bool:
+    """Whether the networks train on augmented copies of the training utterances too."""
+    return bool(run.config.augment.speeds)
+
+
 def copies(run: Run) -> list[MonoCut]:
     """The augmented copies of the training utterances, for the networks."""
     config = run.config.augment

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.data import copies, cuts, need_user_files, splits, texts
+from recipes.data import copies, cuts, has_copies, need_user_files, splits, texts
 from recipes.language import lang_config
 from toolkit.align.adaptation import adapt_speakers
 from toolkit.align.adapted_features import write_adapted_features
@@ -43,7 +43,7 @@ def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool
     hours = {}
     for split in splits(run).all:
         hours[split] = extract(cuts(run, split), config, out / split, run.jobs)["hours"]
-    if also_copies and run.config.augment.speeds:
+    if also_copies and has_copies(run):
         hours["copies"] = extract(copies(run), config, out / "copies", run.jobs)["hours"]
     return hours
 
@@ -145,7 +145,7 @@ def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
     system = run.need(adapted)
     transforms = {"train": system / "fmllr.safetensors"}
     transforms |= {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
-    if run.config.augment.speeds:
+    if has_copies(run):
         transforms["copies"] = out / "copies.safetensors"
         words = {cut.id: text_of(cut).split() for cut in copies(run)}
         estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
@@ -203,7 +203,7 @@ def train_network(
     """
     return train_with_realignment(
         features=features / "train",
-        copies=features / "copies" if run.config.augment.speeds else None,
+        copies=features / "copies" if has_copies(run) else None,
         alignments=targets(run, aligner),
         normaliser=features / "normaliser.json",
         senones=Senones.load(run.need("senones")),
@@ -262,8 +262,7 @@ def make_denominators(
 
 def _on_lattices(run: Run) -> list[str]:
     """The feature stores of sequence training."""
-    copied = run.config.augment.speeds and run.config.sequence_copies
-    return ["train", "copies"] if copied else ["train"]
+    return ["train", "copies"] if has_copies(run) and run.config.sequence_copies else ["train"]
 
 
 def train_on_lattices(
