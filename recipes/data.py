@@ -98,10 +98,14 @@ def copies(run: Run) -> list[MonoCut]:
 
 
 def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:
-    """Write and print the rows of all systems; return the best WER of each split."""
+    """Write the rows of all systems; return the best WER of each split."""
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results, table = run.make("results.json"), run.make("results.md")
     best = collect_results(rows, results)
-    print_results(results)
     write_atomically(table, markdown_table(read_results(results)))
     return best
+
+
+def show_results(directory: Path) -> None:
+    """Print the table of results that the last stage has listed."""
+    print_results(directory / "results.json")

@@ -3,19 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from recipes.data import cuts
+from recipes.data import cuts, show_results
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.score import bootstrap
 from toolkit.score.compare import compare
 from toolkit.score.read import read_transcripts
-from toolkit.score.results import (
-    Result,
-    markdown_table,
-    print_results,
-    read_results,
-    record_results,
-)
+from toolkit.score.results import Result, markdown_table, read_results, record_results
 from toolkit.score.wer import Score, Unit, pool, score
 from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
@@ -66,10 +61,14 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     plain = {system: [asdict(one) for one in own] for system, own in found.items()}
     write_atomically(run.make("werr.json"), json.dumps(plain, indent=1) + "\n")
     write_atomically(run.make("werr.md"), gains_table(found))
-    print_results(run.make("results.json"))
-    print(gains_table(found))
     pooled = {f"wer {row.system}": row.wer for row in rows if row.split == POOLED}
     return pooled | {f"werr {s}": own[-2].werr for s, own in found.items() if own[-2].werr}
+
+
+def show_placements(directory: Path) -> None:
+    """Print the tables that `compare_placements` has written."""
+    show_results(directory)
+    print((directory / "werr.md").read_text(encoding="utf-8"))
 
 
 def placement_rows(run: Run, system: str, lm: str) -> list[Result]:

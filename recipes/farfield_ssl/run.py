@@ -33,13 +33,13 @@ from recipes.hybrid import (
 )
 from recipes.language import check_splits, prepare_language, train_language_models
 from recipes.learning import student_normaliser
-from recipes.placements import compare_placements
+from recipes.placements import compare_placements, show_placements
 from recipes.unlabelled import label_with_teacher, prepare_unlabelled
 from toolkit.align import lda_mllt, monophone, triphone
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
-recipe = Recipe("farfield_ssl", Path(__file__), PROFILES, title=__doc__)
+recipe = Recipe("farfield_ssl", Path(__file__), PROFILES, title=__doc__, show=show_placements)
 
 
 @recipe.stage(1, "Get clean speech: made, downloaded, or found at corpus.root")

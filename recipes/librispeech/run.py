@@ -12,7 +12,7 @@ use_project_environment(ROOT)
 
 from functools import partial
 
-from recipes.data import get_corpus, list_results, write_corpus
+from recipes.data import get_corpus, list_results, show_results, write_corpus
 from recipes.hybrid import (
     adapt,
     align_system,
@@ -39,7 +39,7 @@ from toolkit.stages import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
-recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__)
+recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
 
 
 @recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")

@@ -20,12 +20,14 @@ from recipes.ctc import (
     write_all_records,
     write_tta_page,
 )
-from recipes.data import get_corpus, list_results, write_corpus
+from recipes.data import get_corpus, list_results, show_results, write_corpus
 from recipes.librispeech.ctc_config import PROFILES
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
-recipe = Recipe("librispeech_ctc", Path(__file__), PROFILES, title=__doc__, prefix="ctc-")
+recipe = Recipe(
+    "librispeech_ctc", Path(__file__), PROFILES, title=__doc__, prefix="ctc-", show=show_results
+)
 
 
 @recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")

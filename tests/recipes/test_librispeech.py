@@ -126,13 +126,18 @@ def test_the_decoding_benchmark_finds_what_it_needs(finished):
     assert len(material.scores) == len(material.references) > 1
 
 
-def test_the_table_of_results_is_printed_at_the_end(finished):
-    table = finished.result.output[finished.result.output.index("== 24 ") :]
-    for row in finished.rows:
+def table_of(rows, output, mark):
+    """What a command has printed of its last stage, with the table of results."""
+    table = output[output.index(f"{mark} 24 ") :]
+    for row in rows:
         named = {row["system"], row["split"], row["lm"]}
         line = next(line for line in table.splitlines() if named <= {*line.split()})
         assert f"{row['wer']:.2f}" in line
-    assert ".partial" not in table
+    return table
+
+
+def test_the_table_of_results_is_printed_at_the_end(finished):
+    assert ".partial" not in table_of(finished.rows, finished.result.output, "==")
 
 
 def test_every_stage_leaves_a_marker_and_nothing_half_done(finished):
@@ -155,6 +160,7 @@ def test_a_second_run_skips_every_stage_and_changes_no_byte(finished, commands):
     assert again.status == 0, again.errors
     assert again.stages("--") == STAGES
     assert again.stages("==") == []
+    assert table_of(finished.rows, again.output, "--")
     assert finished.content() == before
 
 

@@ -46,6 +46,33 @@ def test_list_shows_every_state(sample):
     assert "done (again if stage 3 changes its outputs)" in table[4]
 
 
+def test_what_a_recipe_is_for_is_shown_when_its_last_stage_is_done(sample):
+    show = "show=lambda run: print((run / 'results.json').exists(), run.name)"
+    script = sample.script.read_text().replace('"Four small stages."', f'"Four.", {show}')
+    sample.script.write_text(script)
+    assert "True demo" not in lines(sample.main("--stop-stage", 3))
+    assert lines(sample.main())[-1] == "True demo"
+    assert lines(sample.main())[-2:] == ["-- 5 Decode the test split: done, skipped", "True demo"]
+    for option in ("--list", "--dry-run"):
+        assert "True demo" not in lines(sample.main(option))
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--list", "--stage=1"])
+def test_it_ends_quietly_when_nobody_reads_its_output(sample, option):
+    unread, output = os.pipe()
+    os.close(unread)
+    ended = subprocess.run(
+        [sys.executable, str(sample.script), option],
+        cwd=sample.folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(output)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
 def test_dry_run_tells_what_would_run_and_why_and_changes_nothing(sample):
     assert lines(sample.main("--dry-run"))[0] == "  1 Prepare the corpus: would run: never run"
     assert not sample.exp.exists()

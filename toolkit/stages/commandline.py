@@ -142,6 +142,8 @@ def _run(recipe: Recipe, options: Options, command: str) -> None:
             _dry_run(recipe, directory, request)
         else:
             _execute(recipe, directory, request, given)
+    except BrokenPipeError:  # as before `| head`: click ends the process quietly
+        raise
     except OSError as error:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
 
@@ -153,6 +155,8 @@ def _execute(recipe: Recipe, directory: RunDirectory, request: Request, given: d
         journal = Journal(directory.log)
         with toolkit_logs(journal):
             Runner(recipe.stages, directory, request, journal).run()
+    if recipe.show and request.last == recipe.stages[-1].number:
+        recipe.show(directory.root)
 
 
 def _states(recipe: Recipe, directory: RunDirectory, config: Any) -> list[tuple[int, str, State]]:

@@ -32,6 +32,8 @@ class Recipe:
         is the default.
       title: what the recipe does, for `--help`.
       prefix: before the profile's name in the run directory's, to tell recipes of a folder apart.
+      show: prints what the recipe is for from the run directory that it is given; called whenever
+        the last stage is done, whether it ran or was skipped.
     """
 
     def __init__(
@@ -41,8 +43,9 @@ class Recipe:
         profiles: Mapping[str, Callable[[], Any]],
         title: str = "",
         prefix: str = "",
+        show: Callable[[Path], None] | None = None,
     ) -> None:
-        self.name, self.title, self.prefix = name, title, prefix
+        self.name, self.title, self.prefix, self.show = name, title, prefix, show
         self.folder = Path(file).resolve().parent
         self.profiles = dict(profiles)
         self.stages: list[Stage] = []
@@ -77,7 +80,7 @@ class Recipe:
           title: what it does; by default what this one does.
         """
         name = Path(file).resolve().parent.name
-        recipe = Recipe(name, file, profiles, title or self.title, self.prefix)
+        recipe = Recipe(name, file, profiles, title or self.title, self.prefix, self.show)
         recipe.stages = list(self.stages)
         return recipe
 
