@@ -8,18 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.parallel.tiny import Job, TinyData, train, with_method
-from toolkit.parallel.config import AdpsgdConfig
+from tests.parallel.tiny import ASYNCHRONOUS, Job, TinyData, train
 from toolkit.parallel.strategy import SingleProcess
 
 PATIENCE = 140
-METHODS = {
-    "adpsgd": with_method("adpsgd"),
-    "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
-    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
-    "nodes": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=2)),
-    "asgd": with_method("asgd"),
-}
 
 
 class Noting(TinyData):
@@ -55,7 +47,9 @@ def trained(out, parallel, notes=None, hook=None, number=60):
 def test_a_slow_worker_gives_batches_away_and_all_are_seen_once(tmp_path, method):
     notes = tmp_path / "notes"
     notes.mkdir()
-    results = Job(2, trained, tmp_path / "out", METHODS[method], notes, slow_second).wait(PATIENCE)
+    results = Job(2, trained, tmp_path / "out", ASYNCHRONOUS[method], notes, slow_second).wait(
+        PATIENCE
+    )
     assert all(isinstance(result, dict) for result in results), results
     made = [path.name.split("-by-") for path in notes.iterdir()]
     assert sorted(name for name, _ in made) == sorted(f"{e}-{i}" for e in (0, 1) for i in range(60))
@@ -75,7 +69,7 @@ def whole(tmp_path_factory):
     def run(method, ranks):
         if method not in done:
             folder = tmp_path_factory.mktemp(method)
-            done[method] = Job(ranks, trained, folder, METHODS[method]).wait(PATIENCE)
+            done[method] = Job(ranks, trained, folder, ASYNCHRONOUS[method]).wait(PATIENCE)
         return done[method]
 
     return run
@@ -97,7 +91,7 @@ def whole(tmp_path_factory):
 def test_a_killed_worker_is_named_and_the_same_command_continues(
     whole, tmp_path, method, before, victim, after
 ):
-    parallel = METHODS[method]
+    parallel = ASYNCHRONOUS[method]
     begun = time.monotonic()
     job = Job(before, trained, tmp_path, parallel, None, partial(die, victim=victim))
     results = job.wait(PATIENCE)
@@ -125,9 +119,9 @@ def test_a_killed_worker_is_named_and_the_same_command_continues(
 
 @pytest.mark.parametrize("method", ["adpsgd", "delayed", "hadpsgd", "asgd"])
 def test_what_one_process_began_several_go_on_with(method, tmp_path):
-    Job(1, trained, tmp_path, METHODS[method], None, die).wait()
+    Job(1, trained, tmp_path, ASYNCHRONOUS[method], None, die).wait()
     assert list(tmp_path.glob("checkpoints/epoch-0001-step-0000000[1-9]*"))
-    results = Job(2, trained, tmp_path, METHODS[method]).wait()
+    results = Job(2, trained, tmp_path, ASYNCHRONOUS[method]).wait()
     first, second = results
     assert [record["epoch"] for record in first["history"]] == [1, 2]
     assert "bytes_per_step" not in first["history"][0]
@@ -154,7 +148,7 @@ def fail(rank, epoch, step):
 @pytest.mark.parametrize("method", ["asgd", "adpsgd"])
 def test_an_error_is_told_at_once_whoever_is_served(method, tmp_path):
     begun = time.monotonic()
-    first, *others = Job(4, trained, tmp_path, METHODS[method], None, fail, 200).wait()
+    first, *others = Job(4, trained, tmp_path, ASYNCHRONOUS[method], None, fail, 200).wait()
     assert time.monotonic() - begun < 15  # of which the start takes most
     assert first == "ValueError: the disk is full"
     for other in others:

@@ -1,6 +1,7 @@
 """Synchronous methods in real processes over gloo, on a tiny model."""
 
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -10,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.parallel.tiny import Job, TinyData, train, with_method
+from tests.parallel.tiny import ASYNCHRONOUS, SYNCHRONOUS, Job, TinyData, train, with_method
 from toolkit.parallel.config import (
-    AdpsgdConfig,
     BmufConfig,
     GtcConfig,
     ParallelError,
@@ -21,15 +21,6 @@ from toolkit.parallel.config import (
 from toolkit.stages import watch
 from toolkit.train.batch import Batch
 from toolkit.train.observer import Epochwise
-
-METHODS = {
-    "ssgd": with_method("ssgd"),
-    "scpsgd": with_method("scpsgd"),
-    "gtc": with_method("gtc", gtc=GtcConfig(threshold=2.0)),
-    "gtc adapted": with_method("gtc", gtc=GtcConfig(0.1, "mean", density=0.1)),
-    "bmuf": with_method("bmuf", bmuf=BmufConfig(block=5)),
-    "bmuf averaging": with_method("bmuf", bmuf=BmufConfig(5, nbm="seed", optimizer="average")),
-}
 
 
 class Pairs(TinyData):
@@ -88,13 +79,30 @@ def whole(memory):
 
     def run(name):
         if name not in done:
-            done[name] = Job(2, train, memory / name, METHODS[name], momentum=0.9).wait()
+            done[name] = Job(2, train, memory / name, SYNCHRONOUS[name], momentum=0.9).wait()
         return done[name]
 
     return run
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.fixture(scope="module")
+def killed(memory):
+    """What a killed worker of two leaves in its folder, as (folder, job, what the ranks told)."""
+    done = {}
+
+    def run(name, victim, out):
+        folder = memory / f"{name} without {victim}"
+        if folder not in done:
+            data = TinyData(hook=partial(die, victim=victim))
+            job = Job(2, train, folder, SYNCHRONOUS[name], data, momentum=0.9)
+            done[folder] = job, job.wait()
+        shutil.copytree(folder, out, dirs_exist_ok=True)
+        return done[folder]
+
+    return run
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_all_workers_end_with_the_same_bits_and_have_learnt(whole, name):
     first, second = whole(name)
     assert equal(first["weights"], second["weights"])
@@ -139,7 +147,7 @@ def test_bytes_sent_are_counted(whole):
 
 
 def counted():
-    workers = make_strategy(METHODS["ssgd"]).workers
+    workers = make_strategy(SYNCHRONOUS["ssgd"]).workers
     pair, sent = workers.new_group(range(2)), []
     workers.add_up(torch.zeros(30)).wait()
     sent.append(workers.sent)
@@ -166,13 +174,9 @@ def test_three_workers_send_what_a_ring_of_three_does():
     [("ssgd", 0), ("ssgd", 1), ("scpsgd", 1), ("gtc", 0), ("gtc", 1), ("bmuf", 0), ("bmuf", 1)],
 )
 def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
-    whole, name, victim, tmp_path
+    whole, killed, name, victim, tmp_path
 ):
-    started = time.monotonic()
-    data = TinyData(hook=partial(die, victim=victim))
-    job = Job(2, train, tmp_path, METHODS[name], data, momentum=0.9)
-    ends = job.wait()
-    assert time.monotonic() - started < 60
+    job, ends = killed(name, victim, tmp_path)
     assert ends[victim] is None
     told = ends[1 - victim]
     assert told.startswith(f"WorkerLostError: worker {victim} (process {job.processes[victim].pid}")
@@ -181,7 +185,7 @@ def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
     assert job.exit_codes()[victim] == -signal.SIGKILL
     assert job.exit_codes()[1 - victim] == 1
     assert list(tmp_path.glob("checkpoints/epoch-*"))
-    resumed = Job(2, train, tmp_path, METHODS[name], momentum=0.9).wait()
+    resumed = Job(2, train, tmp_path, SYNCHRONOUS[name], momentum=0.9).wait()
     for ours, theirs in zip(resumed, whole(name), strict=True):
         assert equal(ours["weights"], theirs["weights"])
         assert ours["history"] == theirs["history"]
@@ -189,7 +193,7 @@ def test_a_killed_worker_is_named_and_the_same_command_ends_with_the_same_bits(
 
 
 def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
-    method = METHODS["bmuf"]
+    method = SYNCHRONOUS["bmuf"]
     expected = Job(2, stored_every_step, tmp_path / "whole", method, TinyData()).wait()
     Job(2, stored_every_step, tmp_path / "run", method, TinyData(hook=die)).wait()
     resumed = Job(2, stored_every_step, tmp_path / "run", method, TinyData()).wait()
@@ -202,10 +206,13 @@ def test_a_block_cut_by_a_checkpoint_is_resumed_within(tmp_path):
     [("gtc", 2, 1), ("gtc", 2, 3), ("bmuf", 2, 3), ("scpsgd", 2, 1)]
     + [(name, 1, 2) for name in ("ssgd", "scpsgd", "gtc", "bmuf")],
 )
-def test_it_goes_on_with_another_number_of_workers(whole, name, before, number, tmp_path):
-    Job(before, train, tmp_path, METHODS[name], TinyData(hook=die), momentum=0.9).wait()
+def test_it_goes_on_with_another_number_of_workers(whole, killed, name, before, number, tmp_path):
+    if before == 2:
+        killed(name, 1, tmp_path)
+    else:
+        Job(1, train, tmp_path, SYNCHRONOUS[name], TinyData(hook=die), momentum=0.9).wait()
     assert list(tmp_path.glob("checkpoints/epoch-0001-*"))
-    ends = Job(number, train, tmp_path, METHODS[name], momentum=0.9).wait()
+    ends = Job(number, train, tmp_path, SYNCHRONOUS[name], momentum=0.9).wait()
     assert len(ends) == number
     for end in ends:
         assert equal(end["weights"], ends[0]["weights"])
@@ -217,25 +224,16 @@ def test_it_goes_on_with_another_number_of_workers(whole, name, before, number, 
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(rank, tmp_path):
-    Job(2, train, tmp_path, METHODS["gtc"], TinyData(hook=die)).wait()
+def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(killed, rank, tmp_path):
+    killed("gtc", 1, tmp_path)
+    goes_on = partial(Job, 2, train, tmp_path, SYNCHRONOUS["gtc"], momentum=0.9)
     newest = max(tmp_path.glob("checkpoints/epoch-*-step-*[0-9].rank-0000.safetensors"))
     missing = newest.with_name(newest.name.replace("rank-0000", f"rank-000{rank}"))
     missing.unlink()
-    ends = Job(2, train, tmp_path, METHODS["gtc"]).wait()
-    for end in ends:
+    for end in goes_on().wait():
         assert f"{missing} is missing, which worker {rank} stored with the checkpoint" in end
     newest.with_name(newest.name.replace(".rank-0000", "")).unlink()
-    assert all(isinstance(end, dict) for end in Job(2, train, tmp_path, METHODS["gtc"]).wait())
-
-
-ASYNCHRONOUS = {
-    "adpsgd": with_method("adpsgd"),
-    "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
-    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
-    "nodes": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=2)),
-    "asgd": with_method("asgd"),
-}
+    assert all(isinstance(end, dict) for end in goes_on().wait())
 
 
 def stopped(out, parallel, how, victim):
@@ -253,24 +251,47 @@ def stopped(out, parallel, how, victim):
     return train(out, parallel, TinyData(hook=hook))
 
 
+HANGING = [
+    ("ssgd", 1, "stops", "has given no sign of life for 8 s"),
+    ("ssgd", 1, "hangs", "hangs, or is slower than"),
+    ("adpsgd", 0, "hangs", "has taken no step for 8 s"),
+    ("adpsgd", 1, "hangs", "has taken no step for 8 s"),
+    ("delayed", 1, "hangs", "hangs, or is slower than"),
+    ("hadpsgd", 1, "hangs", "has taken no step for 8 s"),
+    ("nodes", 3, "hangs", "hangs, or is slower than"),
+    ("asgd", 0, "hangs", "has taken no step for 8 s"),
+    ("asgd", 1, "hangs", "has taken no step for 8 s"),
+]
+
+
+@pytest.fixture(scope="module")
+def hanging(memory):
+    """Jobs in which a worker hangs; three at a time, since all they do is wait."""
+    begun = {}
+
+    def run(number):
+        first = number - number % 3
+        for n in range(first, first + 3):
+            if n not in begun:
+                name, victim, how, _ = HANGING[n]
+                out = memory / f"hanging {n}"
+                out.mkdir()
+                call = (stopped, out, (SYNCHRONOUS | ASYNCHRONOUS)[name], how, victim)
+                begun[n] = Job(4 if name == "nodes" else 2, *call), out, time.monotonic()
+        return begun[number]
+
+    yield run
+    for job, _, _ in begun.values():
+        for process in job.processes:
+            process.kill()
+
+
 @pytest.mark.parametrize(
-    ("name", "victim", "how", "told"),
-    [
-        ("ssgd", 1, "stops", "has given no sign of life for 8 s"),
-        ("ssgd", 1, "hangs", "hangs, or is slower than"),
-        ("adpsgd", 0, "hangs", "has taken no step for 8 s"),
-        ("adpsgd", 1, "hangs", "has taken no step for 8 s"),
-        ("delayed", 1, "hangs", "hangs, or is slower than"),
-        ("hadpsgd", 1, "hangs", "has taken no step for 8 s"),
-        ("nodes", 3, "hangs", "hangs, or is slower than"),
-        ("asgd", 0, "hangs", "has taken no step for 8 s"),
-        ("asgd", 1, "hangs", "has taken no step for 8 s"),
-    ],
+    "number", range(len(HANGING)), ids=lambda n: " ".join(map(str, HANGING[n]))
 )
-def test_a_worker_that_hangs_is_named(name, victim, how, told, tmp_path):
-    begun = time.monotonic()
-    method = METHODS.get(name) or ASYNCHRONOUS[name]
-    job = Job(4 if name == "nodes" else 2, stopped, tmp_path, method, how, victim)
+def test_a_worker_that_hangs_is_named(hanging, number):
+    _, victim, _, told = HANGING[number]
+    job, out, begun = hanging(number)
     bad = job.processes[victim]
     while any(process.is_alive() for process in job.processes if process is not bad):
         assert time.monotonic() - begun < 35  # 8 to wait, 8 to end, the start
@@ -278,7 +299,7 @@ def test_a_worker_that_hangs_is_named(name, victim, how, told, tmp_path):
     if bad.is_alive():
         os.kill(bad.pid, signal.SIGKILL)
     job.wait()
-    log = tmp_path / ("log-0" if victim else "log-1")
+    log = out / ("log-0" if victim else "log-1")
     told_by_other = log.read_text()  # it may have been ended within an exchange
     assert f"worker {victim} (process {bad.pid} on " in told_by_other
     assert told in told_by_other
@@ -302,7 +323,7 @@ def broken(out, parallel):
 
 @pytest.mark.parametrize("name", ["ssgd", "gtc"])
 def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
-    ends = Job(2, broken, tmp_path, METHODS[name]).wait()
+    ends = Job(2, broken, tmp_path, SYNCHRONOUS[name]).wait()
     for end in ends:
         assert "not finite in epoch 1" in end
     assert "batch of 7;" in ends[1]
@@ -311,7 +332,7 @@ def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
 
 
 def test_one_process_needs_nothing_and_several_need_a_method(monkeypatch):
-    assert make_strategy(METHODS["gtc"]).part() == (0, 1)
+    assert make_strategy(SYNCHRONOUS["gtc"]).part() == (0, 1)
     for name in ("RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("MASTER_ADDR", "localhost")

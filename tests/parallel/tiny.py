@@ -15,7 +15,13 @@ import torch
 import toolkit.parallel.bmuf
 import toolkit.parallel.gtc
 import toolkit.parallel.ssgd  # noqa: F401
-from toolkit.parallel.config import ParallelConfig, make_strategy
+from toolkit.parallel.config import (
+    AdpsgdConfig,
+    BmufConfig,
+    GtcConfig,
+    ParallelConfig,
+    make_strategy,
+)
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.stages import ranks
 from toolkit.train.batch import Batch
@@ -25,7 +31,28 @@ from toolkit.train.objectives import CrossEntropy
 
 CLASSES, DIMENSION = 5, 6
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["tests.parallel.tiny"])
+context.set_forkserver_preload(["tests.parallel.preloaded"])
+
+
+def with_method(method, **changes):
+    return replace(ParallelConfig(), method=method, timeout=20.0, **changes)
+
+
+SYNCHRONOUS = {
+    "ssgd": with_method("ssgd"),
+    "scpsgd": with_method("scpsgd"),
+    "gtc": with_method("gtc", gtc=GtcConfig(threshold=2.0)),
+    "gtc adapted": with_method("gtc", gtc=GtcConfig(0.1, "mean", density=0.1)),
+    "bmuf": with_method("bmuf", bmuf=BmufConfig(block=5)),
+    "bmuf averaging": with_method("bmuf", bmuf=BmufConfig(5, nbm="seed", optimizer="average")),
+}
+ASYNCHRONOUS = {
+    "adpsgd": with_method("adpsgd"),
+    "delayed": with_method("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")),
+    "hadpsgd": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=1)),
+    "nodes": with_method("hadpsgd", adpsgd=AdpsgdConfig(node=2)),
+    "asgd": with_method("asgd"),
+}
 
 
 class Running(torch.nn.Module):
@@ -166,7 +193,3 @@ def _work(results, place, function, arguments, options):
     if ranks._connection is not None:
         ranks.connect().watch.leave()  # as at the end of an interpreter
     os._exit(status)
-
-
-def with_method(method, **changes):
-    return replace(ParallelConfig(), method=method, timeout=20.0, **changes)
