@@ -8,7 +8,7 @@ from pathlib import Path
 from toolkit.align.system import GmmSystem
 from toolkit.features.cepstra import GmmFeatures, load_transforms
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
-from toolkit.stages.workers import map_in_processes
+from toolkit.features.store import map_shards
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ def write_adapted_features(
     features = GmmSystem.load(system, cepstra).adapted(load_transforms(transforms)).features
     form = AdaptedFormat(features.dimension)
     work = partial(_write_shard, features, form, out)
-    shards = list(enumerate(features.store.shards))
-    written = list(map_in_processes(work, shards, jobs))
+    written = list(map_shards(work, features.store, jobs, "adapt"))
     write_manifest(out, form, written)
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.align.batched import align_batched
 from toolkit.align.graphs import TranscriptCompiler
@@ -15,10 +14,10 @@ from toolkit.align.scorer import Scorer
 from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
 from toolkit.errors import ToolkitError
+from toolkit.features.store import map_shards
 from toolkit.fsa.alignment import AlignConfig
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.stages.workers import map_in_processes
 
 
 class AlignmentFailuresError(ToolkitError):
@@ -39,12 +38,6 @@ class CorpusAlignConfig:
     def __post_init__(self) -> None:
         if self.rounds < 0:
             raise ValueError("rounds must not be negative")
-
-
-@dataclass(frozen=True)
-class _Shard:
-    number: int
-    ids: Sequence[str]
 
 
 def align_corpus(
@@ -72,13 +65,10 @@ def align_corpus(
       AlignmentFailuresError: more than `max_failed` of the utterances failed. The failed ones are
         in `table.tsv` with reasons, here as below the limit.
     """
-    shards = [_Shard(n, ids) for n, ids in enumerate(scorer.store.shards)]
     work = partial(_align_shard, scorer, senones, lang, config.search, out)
     outcomes: list[Outcome] = []
-    results = map_in_processes(work, shards, jobs)
-    for done, path in enumerate(tqdm(results, "align", len(shards), disable=None), 1):
+    for path in map_shards(work, scorer.store, jobs, "align", progress):
         outcomes += read_table(path)
-        progress(done, len(shards))
     write_table(out / "table.tsv", outcomes)
     for part in out.glob("ali.*.tsv"):
         part.unlink()
@@ -101,14 +91,20 @@ def align_corpus(
 
 
 def _align_shard(
-    scorer: Scorer, senones: Senones, lang: Path, search: AlignConfig, out: Path, shard: _Shard
+    scorer: Scorer,
+    senones: Senones,
+    lang: Path,
+    search: AlignConfig,
+    out: Path,
+    shard: tuple[int, Sequence[str]],
 ) -> Path:
-    path = out / f"ali.{shard.number:06d}.safetensors"
+    number, ids = shard
+    path = out / f"ali.{number:06d}.safetensors"
     table = path.with_suffix(".tsv")
     if path.exists() and table.exists():
         return table
     compiler = TranscriptCompiler(Lang.load(lang), senones)
-    words = {u: tuple(text_of(scorer.store.cut(u)).split()) for u in shard.ids}
+    words = {u: tuple(text_of(scorer.store.cut(u)).split()) for u in ids}
     frames: dict[str, int] = {}
 
     def score(utterance: str, pdfs: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.align.scorer import Scorer
 from toolkit.errors import ToolkitError
 from toolkit.features.lfr import centre
+from toolkit.features.store import map_shards
 from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.density import number_arcs, reference_path, shallow_lattice
 from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs
@@ -25,7 +25,6 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.fsa.search import Beam, search_widening
 from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
 from toolkit.train.corpus import Alignments
 
 
@@ -104,18 +103,14 @@ def make_lattices(
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
-    shards = list(enumerate(scorer.store.shards))
     work = partial(_make_shard, scorer, graph, config, references, out)
-    made = []
-    results = map_in_processes(work, shards, jobs)
-    for done, shard in enumerate(tqdm(results, "lattices", len(shards), disable=None), 1):
-        made.append(shard)
-        progress(done, len(shards))
-    for stray in set(out.glob("lattices.*.safetensors")) - {shard_path(out, n) for n, _ in shards}:
+    made = list(map_shards(work, scorer.store, jobs, "lattices", progress))
+    wanted = {shard_path(out, number) for number in range(len(made))}
+    for stray in set(out.glob("lattices.*.safetensors")) - wanted:
         stray.unlink()
     failed = [line for shard in made for line in shard.facts.failed]
     write_atomically(out / "failed.tsv", "".join(f"{name}\t{why}\n" for name, why in failed))
-    total = sum(len(ids) for _, ids in shards)
+    total = len(scorer.store.ids)
     if len(failed) > config.max_failed * total:
         raise LatticeFailuresError(
             f"{len(failed)} of {total} utterances have no lattice, more than max_failed ="

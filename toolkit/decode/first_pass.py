@@ -8,9 +8,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.align.scorer import Scorer
+from toolkit.features.store import map_shards
 from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.density import number_arcs
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -19,7 +19,6 @@ from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.binary import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
 
 
 @dataclass(frozen=True)
@@ -143,15 +142,12 @@ def decode_store(
     Returns:
       For each pass the utterances in the order of the store.
     """
-    shards = list(enumerate(scorer.store.shards))
     work = partial(_decode_shard, scorer, decoder, weights, out)
     decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
-    results = map_in_processes(work, shards, jobs)
-    for done, path in enumerate(tqdm(results, "decode", len(shards), disable=None), 1):
+    for path in map_shards(work, scorer.store, jobs, "decode", progress):
         for line in path.read_text(encoding="utf-8").splitlines():
             for found, plain in zip(decoded, json.loads(line), strict=True):
                 found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
-        progress(done, len(shards))
     return decoded
 
 

@@ -12,6 +12,7 @@ from toolkit.decode.details import SAMPLES, WordDetails
 from toolkit.decode.explored import Explored, read_explored, write_confidences
 from toolkit.decode.first_pass import Decoder, Searched, decoding_graph, search
 from toolkit.decode.system import Scorers, references_of
+from toolkit.features.store import map_shards
 from toolkit.fsa.arcs import Fsa
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_codec import LatticeArcs
@@ -19,7 +20,6 @@ from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, wri
 from toolkit.fsa.nbest import n_best
 from toolkit.hmm.senones import Senones
 from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ def explore_system(
         folder = out / split / "explored"
         folder.mkdir(parents=True, exist_ok=True)
         explore = _Explorer(scorer, decoder, weights, lang, senones, config, folder)
-        shards = list(enumerate(scorer.store.shards))
-        paths = map_in_processes(explore, shards, jobs)
+        paths = map_shards(explore, scorer.store, jobs, "explore")
         found[split] = [explored for path in paths for explored in read_explored(path)]
         write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
         progress(len(found), len(scorers))

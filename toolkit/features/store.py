@@ -1,14 +1,15 @@
 """Random and sequential access to extracted features by utterance."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from toolkit.errors import ToolkitError
 from toolkit.features.normalise import MeanState
@@ -21,11 +22,12 @@ from toolkit.features.shards import (
     read_array,
 )
 from toolkit.stages.reading import NATURAL, checked, read_json, reading, shown
+from toolkit.stages.workers import map_in_processes
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
 
-
+Result = TypeVar("Result")
 ADVICE = "extract the features again"
 _MANIFEST = {"dimension": NATURAL, "utterances": NATURAL, "shards": [{str: Any}]}
 _CUT = {
@@ -197,3 +199,26 @@ class FeatureStore:
                 f"{name}: no such utterance in {self.path} (failed.tsv there lists those that "
                 "could not be extracted)"
             ) from None
+
+
+def map_shards(
+    function: Callable[[tuple[int, Sequence[str]]], Result],
+    store: FeatureStore,
+    jobs: int,
+    title: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Result]:
+    """Apply a function to every shard of a store and yield the results in order, under a bar.
+
+    Args:
+      function: picklable; takes a shard's number and its utterance ids.
+      store: whose shards.
+      jobs: worker processes.
+      title: of the bar.
+      progress: told (shards done, shards).
+    """
+    shards = list(enumerate(store.shards))
+    results = map_in_processes(function, shards, jobs)
+    for done, result in enumerate(tqdm(results, title, len(shards), disable=None), 1):
+        yield result
+        progress(done, len(shards))

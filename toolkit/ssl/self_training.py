@@ -3,18 +3,16 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from tqdm import tqdm
 
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.decode.confidence import Calibration, word_confidences
 from toolkit.decode.first_pass import Decoder, search
 from toolkit.features.lfr import LOW_RATE_FACTOR
-from toolkit.features.store import FeatureStore
+from toolkit.features.store import FeatureStore, map_shards
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
@@ -22,7 +20,6 @@ from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.ssl.selection import lowest_taken
 from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
 from toolkit.train.errors import TrainingDataError
 
 if TYPE_CHECKING:
@@ -145,16 +142,18 @@ def recognise_and_align(
       TrainingDataError: nothing is kept.
     """
     scorer = NeuralScorer(model, normaliser, features)
-    shards = list(enumerate(scorer.store.shards))
-    total = (1 + LOW_RATE_FACTOR) * len(shards)
+    shards = len(scorer.store.shards)
+    total = (1 + LOW_RATE_FACTOR) * shards
     weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
     work = _Recogniser(scorer, decoder, weights, config.samples, calibration, out / "recognised")
     found: list[Recognised] = []
-    paths = map_in_processes(work, shards, jobs)
-    for done, path in enumerate(tqdm(paths, "recognise", len(shards), disable=None), 1):
+
+    def told(done: int, _: int, before: int = 0) -> None:
+        progress(before + done, total)
+
+    for path in map_shards(work, scorer.store, jobs, "recognise", told):
         lines = path.read_text(encoding="utf-8").splitlines()
         found += [Recognised(**json.loads(line)) for line in lines]
-        progress(done, total)
     kept = surest(found, config)
     _write(found, kept, out)
     aligned = 0.0
@@ -162,12 +161,8 @@ def recognise_and_align(
         own = RecognisedScorer(model, normaliser, features, offset, texts=out / TEXT)
         folder = out / f"ali.{offset}"
         folder.mkdir(parents=True, exist_ok=True)
-        before = (1 + offset) * len(shards)
-
-        def told(done: int, _: int, before: int = before) -> None:
-            progress(before + done, total)
-
-        counts = align_corpus(own, senones, lang, config.align, folder, jobs, told)
+        further = partial(told, before=(1 + offset) * shards)
+        counts = align_corpus(own, senones, lang, config.align, folder, jobs, further)
         aligned = counts["aligned"]
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
     frames = sum(one.frames for one in kept)
