@@ -69,7 +69,7 @@ def transcribe(
     Examples:
       toolkit transcribe --model exp/demo/final a.wav b.flac
       toolkit transcribe --model exp/demo/final --format srt --out subtitles/ talks/
-      arecord -t raw -f S16_LE -r 16000 | \
+      arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
     from toolkit.decode.sources import Inputs, check_keys

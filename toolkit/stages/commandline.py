@@ -68,12 +68,20 @@ def main(recipe: Recipe, arguments: Sequence[str] | None) -> None:
     @click.option("--list", "listing", is_flag=True, help="Show the state of every stage.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
     @click.option("--force", multiple=True, metavar="N", help="Run stage N even if it is done.")
-    @click.option("--profile", metavar="NAME", help=f"One of: {', '.join(recipe.profiles)}.")
+    @click.option(
+        "--profile",
+        metavar="NAME",
+        help=f"One of {', '.join(recipe.profiles)}; default: the first.",
+    )
     @click.option(
         "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="E.g. --set ce.epochs=4."
     )
     @click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
-    @click.option("--exp", type=click.Path(path_type=Path), help="The run directory.")
+    @click.option(
+        "--exp",
+        type=click.Path(path_type=Path),
+        help=f"The run directory; default: exp/{recipe.prefix}PROFILE beside the recipe.",
+    )
     @click.option("--device", metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is.")
     @click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; default: cores.")
     def run(**options: Any) -> None:
