@@ -24,7 +24,7 @@ def test_each_utterance_has_a_line_and_missing_ones_say_so():
     assert "u1 2/3: the (cat->hat) sat (->down)" in lines
     assert "u3 (no hypothesis) 1/1: (yes->)" in lines
     assert lines[:3] == RESULT.summary(interval=True).splitlines()
-    assert any(line.startswith("Note: 1 hypotheses have no reference") for line in lines)
+    assert any(line.startswith("Note: 1 hypothesis has no reference") for line in lines)
 
 
 def test_tables_count_every_error():

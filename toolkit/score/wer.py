@@ -191,10 +191,9 @@ class Score:
                 f"first {self.missing[0]}"
             )
         if self.extra:
-            found.append(
-                f"{len(self.extra)} hypotheses have no reference and were left out, "
-                f"first {self.extra[0]}"
-            )
+            number = len(self.extra)
+            such = "1 hypothesis has" if number == 1 else f"{number} hypotheses have"
+            found.append(f"{such} no reference and no part in this, first {self.extra[0]}")
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
         if silent:
             found.append(
@@ -303,7 +302,7 @@ def _check_ids(
     if absent and mode == "strict":
         raise ScoreError(
             f"{len(absent)} of {len(refs)} utterances have no hypothesis, first {absent[0]!r}: "
-            "mode all counts them as deletions, mode present leaves them out"
+            "--mode all counts them as deletions, --mode present leaves them out"
         )
     known = refs if speakers is None else speakers
     silent = [utterance for utterance in refs if utterance not in known]
