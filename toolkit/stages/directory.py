@@ -82,6 +82,16 @@ class RunDirectory:
             shutil.rmtree(self._trash)
 
 
+def memory_error(error: BaseException) -> ToolkitError | None:
+    """Return what to tell the user when `error` comes from want of memory, else None."""
+    if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
+        return None
+    return ToolkitError(
+        "there is not enough memory. Finished work is kept; give the same command again with a "
+        "smaller --jobs, or with smaller batches where one process trains."
+    )
+
+
 def storage_error(error: BaseException, root: Path) -> StorageError | None:
     """Return what to tell the user when `error` comes from a full or read-only disk, else None.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.digest import Content, Digests
-from toolkit.stages.directory import RunDirectory, storage_error
+from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.files import write_atomically
 from toolkit.stages.follow import accompanied
 from toolkit.stages.journal import Journal, duration, headline
@@ -163,8 +163,8 @@ class Runner:
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
         """Leave the traceback beside the markers and return what to tell the user."""
         path = self.directory.failure(stage.number)
-        storage = storage_error(error, self.directory.root)
-        user_fault = storage or (error if isinstance(error, ToolkitError) else None)
+        resource = storage_error(error, self.directory.root) or memory_error(error)
+        user_fault = resource or (error if isinstance(error, ToolkitError) else None)
         message = str(user_fault) if user_fault else f"{type(error).__name__}: {error}"
         text = "".join(traceback.format_exception(error))
         try:

@@ -58,6 +58,8 @@ def misbehave(stage, when):
         kind = fault.split(":")[2]
         if kind == "value":
             raise ValueError("the loss is not a number")
+        if kind == "memory":
+            raise MemoryError
         if kind == "toolkit":
             raise ToolkitError("utterance a-1 is broken; see `toolkit doctor`")
         if kind == "sleep":
