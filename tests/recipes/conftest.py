@@ -125,11 +125,13 @@ class Commands:
         settings = [word for key in (*DEMO, *SMALL_CTC) for word in ("--set", key)]
         return finish(self._start(CTC, [*settings, *arguments], None))
 
-    def kill(self, when, *arguments):
-        """Run the recipe and kill -9 it with its workers as soon as `when()`, if it comes to it."""
-        process = self.start(*arguments)
-        while process.poll() is None and not when():
+    def kill(self, root, pattern, delay, *arguments):
+        """Run the recipe; kill -9 it and its workers some seconds after a file fits the pattern."""
+        process, seen = self.start(*arguments), None
+        while process.poll() is None and (seen is None or time.monotonic() < seen + delay):
             time.sleep(0.01)
+            if seen is None and any(root.glob(pattern)):
+                seen = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return finish(process)
