@@ -124,6 +124,24 @@ def test_double_letters_and_jobs(lm, tmp_path):
     assert [found[0].text for found in many] == ["ALL A", "ALL"]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_texts_of_several_weights_are_those_of_a_search_for_each(lm, tmp_path, jobs):
+    units = Characters()
+    make_ctc_graph(WORDS, units, lm[1], tmp_path)
+    logits = 3 * np.random.default_rng(0).standard_normal((4, 12, units.size))
+    columns = [c for c, s in enumerate(units.symbols) if s not in (" ", "a", "b", "l", "_")]
+    logits[:, :, columns[:-1]] = -20
+    utterances = list(torch.from_numpy(logits).log_softmax(dim=2).float())
+    utterances.append(torch.full((1, units.size), -1e30))
+    decoder = GraphDecoder(tmp_path, units, GraphConfig(WIDE))
+    pairs = [(0.5, 0.0), (0.5, 3.0), (2.0, -4.0), (2.0, 3.0)]
+    found = list(decoder.texts(utterances, pairs, jobs))
+    for pair, texts in zip(pairs, found, strict=True):
+        tuned = decoder.tuned(*pair)
+        assert texts == [tuned.decode(log_probs)[0].text for log_probs in utterances]
+    assert len(set(map(tuple, found))) > 2
+
+
 def test_no_path_gives_an_empty_text(lm, tmp_path):
     units = Characters()
     make_ctc_graph(["ALL", "AB"], units, lm[1], tmp_path)

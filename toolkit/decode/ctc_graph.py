@@ -122,24 +122,16 @@ class GraphDecoder(Decoder):
     def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
         """See `Decoder.decode`; no path even through the widest beam counts as nothing."""
         config = self.config
-        graph, words = _load(self._folder)
-        scale = 1.0 / config.lm_weight
-        rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
-        scores = rows * scale
-        lattice, _ = search_widening(scores, graph, config.beam.tries(config.retries))
+        lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
             return [Hypothesis("", -math.inf)]
-        scored = ScoredLattice(lattice, scores, scale)
-        weights = Weights(scale, config.word_bonus * scale)
+        weights = _weights(config.lm_weight, config.word_bonus)
         if config.nbest == 1:
-            path = scored.best_path(weights)
+            path = lattice.best_path(weights)
             found = [(path.words, path.score)]
         else:
-            found = [(best.words, best.score) for best in n_best(scored, weights, config.nbest)]
-        return [
-            Hypothesis(" ".join(map(words.symbol, ids)), score * config.lm_weight)
-            for ids, score in found
-        ]
+            found = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
+        return [Hypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
 
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
@@ -147,11 +139,45 @@ class GraphDecoder(Decoder):
         """See `Decoder.decode_many`, with processes: k2 holds the interpreter's lock."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
+    def texts(
+        self, utterances: Sequence[LogProbs], pairs: Sequence[tuple[float, float]], jobs: int = 1
+    ) -> Iterator[list[str]]:
+        """See `toolkit.decode.ctc_tune`; the pairs of a weight share a search."""
+        function = partial(GraphDecoder._all_texts, self, pairs)
+        yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
+
+    def _all_texts(self, pairs: Sequence[tuple[float, float]], log_probs: LogProbs) -> list[str]:
+        """The best text of one utterance for each pair."""
+        lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
+        return [
+            ""
+            if (lattice := lattices[weight]) is None
+            else self._text(lattice.best_path(_weights(weight, bonus)).words)
+            for weight, bonus in pairs
+        ]
+
+    def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
+        """Search without a word bonus; None where no path survives."""
+        graph, _ = _load(self._folder)
+        rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
+        scores = rows / lm_weight
+        tries = self.config.beam.tries(self.config.retries)
+        lattice, _ = search_widening(scores, graph, tries)
+        return None if lattice is None else ScoredLattice(lattice, scores, 1.0 / lm_weight)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return " ".join(map(_load(self._folder)[1].symbol, ids))
+
     def tuned(self, lm_weight: float, word_bonus: float) -> "GraphDecoder":
         """See `toolkit.decode.ctc_tune`."""
         decoder = copy(self)
         decoder.config = replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus)
         return decoder
+
+
+def _weights(lm_weight: float, word_bonus: float) -> Weights:
+    """In units of the language model, as the search."""
+    return Weights(1.0 / lm_weight, word_bonus / lm_weight)
 
 
 @lru_cache(maxsize=1)

@@ -3,24 +3,25 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from toolkit.decode.ctc import Hypothesis, LogProbs
+from toolkit.decode.ctc import LogProbs
 from toolkit.score.wer import score
 from toolkit.stages.files import write_atomically
+
+Pair = tuple[float, float]
+"""A language model weight and a word bonus."""
 
 
 class Tunable(Protocol):
     """A decoder whose texts depend on both."""
 
-    def tuned(self, lm_weight: float, word_bonus: float) -> "Tunable":
-        """The same decoder with other weights."""
-
-    def decode_many(
-        self, utterances: Sequence[LogProbs], jobs: int = 1
-    ) -> Iterator[list[Hypothesis]]:
-        """See `toolkit.decode.ctc.Decoder`."""
+    def texts(
+        self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
+    ) -> Iterator[list[str]]:
+        """Yield for each pair the best text of every utterance, in order."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,12 @@ def tune(
       out: gets `tuned.json` and `grid.tsv`.
       jobs: see `Decoder.decode_many`.
     """
+    pairs = list(product(config.lm_weights, config.word_bonuses))
     tried = []
-    for weight in config.lm_weights:
-        for bonus in config.word_bonuses:
-            found = decoder.tuned(weight, bonus).decode_many(list(log_probs.values()), jobs)
-            texts = (hypotheses[0].text for hypotheses in found)
-            scored = score(references, dict(zip(log_probs, texts, strict=True)))
-            tried.append(Tuned(weight, bonus, scored.errors, scored.ref_units))
+    found = decoder.texts(list(log_probs.values()), pairs, jobs)
+    for pair, texts in zip(pairs, found, strict=True):
+        scored = score(references, dict(zip(log_probs, texts, strict=True)))
+        tried.append(Tuned(*pair, scored.errors, scored.ref_units))
     lines = ["lm_weight\tword_bonus\terrors\twords\twer"]
     lines += [
         f"{t.lm_weight:g}\t{t.word_bonus:g}\t{t.errors}\t{t.words}\t"

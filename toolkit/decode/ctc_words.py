@@ -1,6 +1,6 @@
 """Dictionary-constrained beam search with an n-gram language model (A21)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -119,6 +119,14 @@ class WordsDecoder(Decoder):
     def tuned(self, lm_weight: float, word_bonus: float) -> "WordsDecoder":
         """See `toolkit.decode.ctc_tune`."""
         return self.configured(replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus))
+
+    def texts(
+        self, utterances: Sequence[LogProbs], pairs: Sequence[tuple[float, float]], jobs: int = 1
+    ) -> Iterator[list[str]]:
+        """See `toolkit.decode.ctc_tune`."""
+        for pair in pairs:
+            found = self.tuned(*pair).decode_many(utterances, jobs)
+            yield [hypotheses[0].text for hypotheses in found]
 
     def widened(self, width: int) -> "WordsDecoder":
         """The same decoder with another beam width."""
