@@ -119,20 +119,22 @@ class _Layer(torch.autograd.Function):
             cells = gates.new_empty(frames + 1, rows, size)
             outputs = gates.new_empty(frames + 1, rows, size)
             cells[0], outputs[0] = c, h
+            steps = gates.unbind(0)
+            sigmoids = gates[:, :, : 2 * size].unbind(0), gates[:, :, 3 * size :].unbind(0)
+            i, f, g, o = (part.unbind(0) for part in gates.split(size, dim=2))
+            c, h = cells.unbind(0), outputs.unbind(0)
             for t in range(frames):
-                gate = gates[t]
                 if bfloat16:
-                    gate += outputs[t].to(factor) @ recurrent
+                    steps[t].add_(h[t].to(factor) @ recurrent)
                 else:
-                    gate.addmm_(outputs[t], recurrent)
-                gate[:, : 2 * size].sigmoid_()
-                gate[:, 2 * size : 3 * size].tanh_()
-                gate[:, 3 * size :].sigmoid_()
-                i, f, g, o = gate.split(size, dim=1)
-                torch.mul(f, cells[t], out=cells[t + 1])
-                cells[t + 1].addcmul_(i, g)
-                torch.tanh(cells[t + 1], out=outputs[t + 1])
-                outputs[t + 1].mul_(o)
+                    steps[t].addmm_(h[t], recurrent)
+                sigmoids[0][t].sigmoid_()
+                g[t].tanh_()
+                sigmoids[1][t].sigmoid_()
+                torch.mul(f[t], c[t], out=c[t + 1])
+                c[t + 1].addcmul_(i[t], g[t])
+                torch.tanh(c[t + 1], out=h[t + 1])
+                h[t + 1].mul_(o[t])
         ctx.save_for_backward(x_factor, w_ih, w_hh, gates, cells, outputs)
         ctx.bfloat16 = bfloat16
         return outputs[1:], cells[-1].clone()
@@ -144,24 +146,26 @@ class _Layer(torch.autograd.Function):
             factor = torch.bfloat16 if ctx.bfloat16 else w_hh.dtype
             frames, rows, size = grad_outputs.shape
             recurrent = w_hh.to(factor) if ctx.bfloat16 else spread_rows(w_hh)
+            i, f, g, o = gates.split(size, dim=2)
+            squashed = cells[1:].tanh()
+            # First the derivative of each gate's part, of all frames at once; then, frame by frame,
+            # times what comes back.
             grads = gates.new_empty(frames, rows, 4 * size)
+            di, df, dg, do = grads.split(size, dim=2)
+            for grad, sigmoid, other in ((di, i, g), (df, f, cells[:-1]), (do, o, squashed)):
+                torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1, out=grad).mul_(other)
+            torch.addcmul(i, i, g.square(), value=-1, out=dg)
+            through = torch.addcmul(o, o, squashed.square_(), value=-1).unbind(0)  # h by c
             dh, dc = torch.zeros_like(grad_cell), grad_cell.clone()
+            by_cell = grads.view(frames, rows, 4, size)[:, :, :3].unbind(0)
+            steps, above, do, f = (x.unbind(0) for x in (grads, grad_outputs, do, f))
             for t in reversed(range(frames)):
-                i, f, g, o = gates[t].split(size, dim=1)
-                di, df, dg, do = grads[t].split(size, dim=1)
-                dh = dh + grad_outputs[t]
-                squashed = cells[t + 1].tanh()
-                torch.mul(dh, squashed, out=do)
-                # dc += dh * o * (1 - tanh(c)^2)
-                dc.addcmul_(dh.mul_(o), squashed.square_().neg_().add_(1))
-                torch.mul(dc, g, out=di)
-                torch.mul(dc, cells[t], out=df)
-                torch.mul(dc, i, out=dg)
-                dc.mul_(f)
-                for grad, value in ((di, i), (df, f), (do, o)):
-                    grad.mul_(value).addcmul_(grad, value, value=-1)
-                dg.addcmul_(dg, g.square(), value=-1)
-                dh = (grads[t].to(factor) @ recurrent).to(grads.dtype)
+                dh = dh.add_(above[t])
+                do[t].mul_(dh)
+                dc.addcmul_(dh, through[t])
+                by_cell[t].mul_(dc[:, None])
+                dc.mul_(f[t])
+                dh = (steps[t].to(factor) @ recurrent).to(grads.dtype)
             flat = grads.flatten(0, 1)
             flat_factor = flat.to(factor)
             dx = None
