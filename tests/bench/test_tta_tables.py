@@ -74,6 +74,12 @@ def test_price_and_performance(platforms):
     assert rent[0][2] == (f"{6 * fast / 3600:.2f}", "")
 
 
+def test_small_rents_keep_two_digits(training):
+    platforms = read_platforms([f"cheap={training('a')}"], [Price("cheap", per_hour=0.05)])
+    tta = platforms[0].tta(*CONFIG.targets[0], CONFIG.epochs)
+    assert cells(rent_table(platforms, CONFIG))[0][2] == (f"{tta / 60 * 0.05:.2g}", "")
+
+
 def test_without_prices_nothing_is_said_of_them(training):
     platforms = read_platforms([str(training("a"))])
     assert price_table(platforms, CONFIG) is None

@@ -147,7 +147,9 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
 
 
 def _money(value: float | None) -> str:
-    return NA if value is None else f"{value:,.2f}"
+    if value is None:
+        return NA
+    return f"{value:.2g}" if 0 < value < 0.1 else f"{value:,.2f}"
 
 
 def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
