@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from recipes.data import copies, cuts, lm_config, splits, texts
 from toolkit.bench.ctc_sweep import sweep
 from toolkit.bench.platform import describe
@@ -29,6 +31,7 @@ from toolkit.lang.units import load_units, make_units
 from toolkit.score.cer import error_rates
 from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
+from toolkit.stages.threads import torch_threads
 from toolkit.train.ctc import train_ctc
 from toolkit.train.evaluation import Recognition
 from toolkit.train.readers import RecordSource
@@ -104,7 +107,11 @@ def train(run: Run) -> dict[str, float]:
     units, out = load_units(run.need("units")), run.make("ctc")
     search = PrefixDecoder(units, PrefixConfig(width=run.config.evaluation_width))
     recognition = Recognition(units, GreedyDecoder(units), search, error_rates, run.jobs)
-    about = describe(out.parent) | {"recipe": "librispeech_ctc", "command": run.command}
+    with torch_threads(run.config.train.threads):
+        machine = describe(out.parent)
+    bf16 = run.config.train.bf16(torch.device(run.device))
+    settings = {"precision": "bfloat16" if bf16 else "float32"}
+    about = {"machine": machine, "settings": settings, "command": run.command}
     with record_sources(run) as (data, valid):
         return train_ctc(
             data,

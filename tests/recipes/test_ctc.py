@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
+from toolkit.environment import machine
+
 SEARCHES = ["greedy", "prefixes", "words", "words+3gram", "graph+3gram"]
 
 
@@ -41,6 +43,8 @@ def test_states_are_logged_and_shown(exp):
     assert {"created", "step", "sentences", "saved", "swapped", "evaluated", "finished"} <= events
     page = (exp / "tta" / "index.html").read_text()
     assert "Time to accuracy" in page
+    assert machine()["cpu"] in page
+    assert all(f"<dt>{fact}</dt>" in page for fact in ("processor", "threads", "precision"))
 
 
 def test_all_is_done_then(commands, exp):
