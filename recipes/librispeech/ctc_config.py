@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from local.synthetic import SyntheticConfig
+from recipes.settings import SEVEN_SPEEDS, THREE_SPEEDS
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc_system import CtcDecodeConfig
@@ -54,12 +55,6 @@ class Config:
     """Beam widths of the sweep (A31)."""
     tta: TtaConfig = TtaConfig()
     """Times to accuracy (A26)."""
-
-
-THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
-"""Three-way speed perturbation; on the demo corpus worth a third of the character errors."""
-SEVEN_SPEEDS = AugmentConfig(speeds=(0.82, 0.88, 0.94, 1.06, 1.12, 1.18))
-"""For few speakers: a voice at another speed is another voice."""
 
 
 MASKS = UtteranceMaskConfig(time_masks=0.2)
