@@ -106,7 +106,7 @@ def demo() -> Config:
         augment=THREE_SPEEDS,
         records=RecordConfig(stride=4),
         readers=SMALL_READERS,
-        train=_small_training(hidden=128, epochs=10, stride=4),
+        train=_small_training(hidden=128, epochs=12, stride=4),
         evaluation_width=16,
         sweep=(1, 4, 16, 64, 256, 512),
         tta=TtaConfig(cer=(20.0, 15.0, 12.0), wer=(60.0, 50.0, 40.0)),
