@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from recipes.data import copies, cuts, lm_config, splits, texts
+from recipes.data import copies, cuts, has_copies, lm_config, splits, texts
 from toolkit.bench.ctc_sweep import sweep
 from toolkit.bench.platform import describe
 from toolkit.bench.tta_page import Extras, write_page
@@ -69,7 +69,7 @@ def extract_features(run: Run) -> dict[str, float]:
     out, hours = run.make("features"), {}
     for split in splits(run).all:
         utterances = cuts(run, split)
-        if split == splits(run).train and run.config.augment.speeds:
+        if split == splits(run).train and has_copies(run):
             utterances += copies(run)
         hours[f"hours {split}"] = extract(utterances, run.config.features, out / split, run.jobs)[
             "hours"
