@@ -1,6 +1,6 @@
-import pickle
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -141,12 +141,22 @@ def test_the_longest_first_again_and_again(records):
     assert [name for batch in batches for name in batch.ids][-2:] == ["u0", "u8"]
 
 
-def test_another_process_gets_the_longest_first(records):
+def read(batches, lengths):
+    """The work of another process."""
+    assert [n for b in batches for n in b.input_lengths.tolist()] == lengths
+
+
+def test_another_process_reads_the_longest_first_and_ends(records):
     with source(records, readers=1) as data:
         next(data.batches(0))
-        copy = pickle.loads(pickle.dumps(data.longest_first()))
-    assert [n for b in copy for n in b.input_lengths.tolist()] == sorted(LENGTHS)[::-1]
-    copy._source.close()
+        arguments = (data.longest_first(), sorted(LENGTHS)[::-1])
+        process = get_context("spawn").Process(target=read, args=arguments)
+        process.start()
+        process.join(60)
+    try:
+        assert process.exitcode == 0
+    finally:
+        process.kill()
 
 
 class Pool:

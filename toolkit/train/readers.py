@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -133,8 +133,12 @@ class RecordSource:
         return _LongestFirst(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy in another process begins with: no readers."""
-        return {**self.__dict__, "_pool": None, "_buffer": {}}
+        """A copy in another process reads by itself, since nobody would end its readers there.
+
+        A process waits for its children before it ends, and for a pool's children that is forever.
+        """
+        config = replace(self._config, readers=0)
+        return {**self.__dict__, "_config": config, "_pool": None, "_buffer": {}}
 
     def close(self) -> None:
         """End the readers."""
