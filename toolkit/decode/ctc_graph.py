@@ -11,6 +11,7 @@ import torch
 
 from toolkit.decode.ctc import Decoder, Hypothesis, LogProbs, as_array
 from toolkit.decode.ctc_dictionary import Dictionary
+from toolkit.decode.ctc_tune import Pair
 from toolkit.fsa.arcs import Fsa, dump_fsa, load_graph
 from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
 from toolkit.fsa.grammar import grammar_acceptor
@@ -140,13 +141,13 @@ class GraphDecoder(Decoder):
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(
-        self, utterances: Sequence[LogProbs], pairs: Sequence[tuple[float, float]], jobs: int = 1
+        self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
         """See `toolkit.decode.ctc_tune`; the pairs of a weight share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 
-    def _all_texts(self, pairs: Sequence[tuple[float, float]], log_probs: LogProbs) -> list[str]:
+    def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
         """The best text of one utterance for each pair."""
         lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
         return [

@@ -10,6 +10,7 @@ from toolkit.decode.ctc_beam import BeamSearch, Options
 from toolkit.decode.ctc_dictionary import Dictionary
 from toolkit.decode.ctc_ngrams import Ngrams
 from toolkit.decode.ctc_prefix import check_search, read, space_label
+from toolkit.decode.ctc_tune import Pair
 from toolkit.lang.backoff import BackoffModel
 from toolkit.lang.units import Units
 
@@ -121,7 +122,7 @@ class WordsDecoder(Decoder):
         return self.configured(replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus))
 
     def texts(
-        self, utterances: Sequence[LogProbs], pairs: Sequence[tuple[float, float]], jobs: int = 1
+        self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
         """See `toolkit.decode.ctc_tune`."""
         for pair in pairs:
