@@ -85,10 +85,17 @@ def spelt(text, labels, units):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("units", [Characters(), Pieces()], ids=["characters", "pieces"])
-def test_the_best_texts_and_their_scores(lm, tmp_path, units, seed):
+@pytest.mark.parametrize(
+    ("units", "words"),
+    [
+        (Characters(), WORDS),
+        (Characters(), ("AB", "BA")),  # no two begin with the same letter
+        (Pieces(), tuple(Pieces.spellings)),
+    ],
+    ids=["characters", "distinct", "pieces"],
+)
+def test_the_best_texts_and_their_scores(lm, tmp_path, units, words, seed):
     model, arpa = lm
-    words = WORDS if units.kind == "characters" else tuple(Pieces.spellings)
     size = make_ctc_graph(words, units, arpa, tmp_path / "graph")
     assert size["arcs"] > 0
     log_probs = torch.full((5, units.size), -math.inf)

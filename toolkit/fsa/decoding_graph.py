@@ -58,9 +58,12 @@ def _without_disambiguation(lg: k2.Fsa, first_phone: int, first_word: int) -> k2
     """
     arcs = lg.arcs.values().clone()
     arcs[:, 2][arcs[:, 2] >= first_phone] = 0
-    words = lg.aux_labels.values.clone()
+    written = lg.aux_labels
+    if isinstance(written, torch.Tensor):  # there was nothing to determinise: -1 on final arcs
+        written = k2.RaggedTensor(written.clamp(min=0)[:, None])
+    words = written.values.clone()
     words[words >= first_word] = 0
-    copy = k2.Fsa(arcs, aux_labels=k2.RaggedTensor(lg.aux_labels.shape, words))
+    copy = k2.Fsa(arcs, aux_labels=k2.RaggedTensor(written.shape, words))
     copy.lm_scores = lg.lm_scores
     return copy
 
