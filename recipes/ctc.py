@@ -10,6 +10,7 @@ import torch
 
 from recipes.data import copies, cuts, has_copies, lm_config, splits, texts
 from toolkit.bench.ctc_sweep import sweep
+from toolkit.bench.feature_panels import utterance_figure
 from toolkit.bench.platform import describe
 from toolkit.bench.tta_page import Extras, write_page
 from toolkit.bench.tta_records import sweep_table
@@ -22,6 +23,7 @@ from toolkit.decode.ctc_posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc_prefix import PrefixConfig, PrefixDecoder
 from toolkit.decode.ctc_system import Decoded, decode_ctc
 from toolkit.decode.ctc_words import WordsDecoder
+from toolkit.features.audio import load_cut_audio
 from toolkit.features.extract import extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
@@ -29,6 +31,7 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.units import load_units, make_units
 from toolkit.score.cer import error_rates
+from toolkit.score.results import read_results
 from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
 from toolkit.stages.threads import torch_threads
@@ -182,6 +185,13 @@ def sweep_widths(run: Run) -> dict[str, float]:
 
 def write_tta_page(run: Run) -> dict[str, float]:
     """Write the page of times to accuracy of this run."""
-    extras = Extras(sweep=sweep_table(run.need("sweep.json")))
+    dataset = run.config.dataset
+    example = cuts(run, splits(run).tune[0])[0]
+    extras = Extras(
+        final=read_results(run.need("decode/ctc/rows.json")),
+        sweep=sweep_table(run.need("sweep.json")),
+        dataset=dataset.html() if dataset else "",
+        features=utterance_figure(load_cut_audio(example), example.id),
+    )
     platforms = read_platforms([str(run.need("ctc"))])
     return write_page(platforms, run.make("tta"), run.config.tta, extras)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from local.synthetic import SyntheticConfig
 from recipes.settings import SEVEN_SPEEDS, THREE_SPEEDS
+from toolkit.bench.dataset import Dataset
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc_system import CtcDecodeConfig
@@ -51,6 +52,8 @@ class Config:
     """Network, optimizer and states (A12-A24)."""
     decode: CtcDecodeConfig = CtcDecodeConfig()
     """The searches of the final table (A21, A24)."""
+    dataset: Dataset | None = None
+    """What makes the corpus hard, for the page (A4)."""
     sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     """Beam widths of the sweep (A31)."""
     tta: TtaConfig = TtaConfig()
@@ -103,6 +106,7 @@ def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
     return Config(
         corpus=SyntheticConfig(),
+        dataset=Dataset("Made-up voices", "continuous", "independent", "medium", "low"),
         augment=THREE_SPEEDS,
         records=RecordConfig(stride=4),
         readers=SMALL_READERS,
@@ -119,6 +123,7 @@ def an4() -> Config:
     return replace(
         demo(),
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
+        dataset=Dataset("AN4", "connected", "independent", "small"),
         augment=SEVEN_SPEEDS,
         records=RecordConfig(stride=3),
         train=replace(training, warmup_steps=200),
@@ -127,13 +132,14 @@ def an4() -> Config:
 
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
-    return replace(an4(), corpus=CorpusConfig("kaldi"))
+    return replace(an4(), corpus=CorpusConfig("kaldi"), dataset=None)
 
 
 def full() -> Config:
     """LibriSpeech's 960 hours and the paper's network (A5-A24)."""
     return Config(
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
+        dataset=Dataset("LibriSpeech", "continuous", "independent", "very large", "low"),
         readers=ReaderConfig(pad_to=1670),
     )
 

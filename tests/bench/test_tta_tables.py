@@ -119,7 +119,9 @@ def test_final_rates_come_from_the_recipes_results(training, tmp_path):
     assert cells(final_table(platforms)) == [
         [("one", ""), ("ctc", ""), ("3gram", ""), ("7.10", "")]
     ]
-    assert final_table(read_platforms([str(training("other"))])) is None
+    other = read_platforms([str(training("other"))])
+    assert final_table(other) is None
+    assert cells(final_table(other, [result]))[0][1:] == [("ctc", ""), ("3gram", ""), ("7.10", "")]
     assert stage_table(platforms) is None
 
 

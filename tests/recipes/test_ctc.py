@@ -44,6 +44,9 @@ def test_states_are_logged_and_shown(exp):
     page = (exp / "tta" / "index.html").read_text()
     assert "Time to accuracy" in page
     assert machine()["cpu"] in page
+    assert "Final word error rates" in page
+    assert "log-mel energies" in page
+    assert "Speaker model" in page
     assert all(f"<dt>{fact}</dt>" in page for fact in ("processor", "threads", "precision"))
 
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from toolkit.train.config import ADADELTA_RATE, TrainerConfig, make_optimizer
+from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.ctc import CtcTrainingConfig
 from toolkit.train.schedule import exponential_rate
 
 GRADIENTS = [0.5, -2.0, 0.1, 0.1, 30.0]
@@ -23,10 +24,10 @@ def adadelta(start, rate, rho, epsilon):
     [("adadelta", 1.0, 0.9, 1e-6), ("adadelta_tensorflow", 0.001, 0.95, 1e-8)],
 )
 def test_adadelta_has_the_constants_of_its_library(name, rate, rho, epsilon):
-    assert ADADELTA_RATE[name] == rate
+    assert CtcTrainingConfig(optimizer=name).rates() == (rate, rate)
     model = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.constant_(model.weight, 2.0)
-    config = TrainerConfig(optimizer=name, initial_rate=rate, final_rate=rate)
+    config = TrainerConfig(optimizer=name, initial_rate=None, final_rate=None)
     optimizer = make_optimizer(model, config)
     for gradient in GRADIENTS:
         model.weight.grad = torch.tensor([[gradient]], dtype=torch.float64)

@@ -4,10 +4,14 @@ import base64
 import io
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toolkit.report.chart import linear_ticks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WIDE, NARROW = 1040.0, 400.0
 LEFT, RIGHT, HEIGHT, GAP = 46.0, 14.0, 118.0, 30.0
@@ -22,13 +26,18 @@ def feature_figure(audio: Path) -> str:
       FrontendError: there is no front end on this Python, or the file is shorter than a window.
     """
     from toolkit.features.audio import load_audio
+
+    return utterance_figure(load_audio(audio), audio.name)
+
+
+def utterance_figure(samples: "Tensor", name: str) -> str:
+    """Return the figure of samples[S] at 16 kHz; see `feature_figure`."""
     from toolkit.features.frontend import PRESETS, Frontend
 
     config = PRESETS["fbank80-mfcc13"]
-    samples = load_audio(audio, config.sampling_rate)
     features = Frontend(config)(samples).numpy()
     mel, cepstra = np.split(features, [config.mel_bins], axis=1)
-    return panels(samples.numpy(), mel, cepstra, config.sampling_rate, audio.name)
+    return panels(samples.numpy(), mel, cepstra, config.sampling_rate, name)
 
 
 def panels(samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int, name: str) -> str:

@@ -30,6 +30,7 @@ from toolkit.bench.tta_tables import (
     tta_table,
 )
 from toolkit.report.page import Page, Section, Table, side_by_side
+from toolkit.score.results import Result
 from toolkit.stages.files import write_atomically
 
 NO_PRICE = (
@@ -74,6 +75,8 @@ class Extras:
 
     equal_batch: Sequence[Platform] = ()
     """The platforms with one batch size for all (A34)."""
+    final: Sequence[Result] = ()
+    """Final error rates of the first platform, where its results.json is not written yet (A33)."""
     sweep: Table | None = None
     """Of beam widths (A31)."""
     dataset: str = ""
@@ -162,7 +165,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
             "final",
             "Final accuracy and beam width",
             parts=[
-                _html(final_table(platforms)),
+                _html(final_table(platforms, extras.final)),
                 _published("A33"),
                 _html(extras.sweep),
                 _published("A31"),

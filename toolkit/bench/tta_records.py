@@ -7,7 +7,7 @@ from toolkit.bench.published import Value, published
 from toolkit.bench.tta_runs import BenchRunError, Platform, recipe_folder, stage_times
 from toolkit.bench.tta_tables import NA, duration
 from toolkit.report.page import Cell, Column, Row, Table
-from toolkit.score.results import read_results
+from toolkit.score.results import Result, read_results
 from toolkit.stages.reading import NATURAL, checked, read_json, reading
 
 _ROW = {"width": NATURAL, "seconds": float, "wer": float, "cer": float}
@@ -45,10 +45,15 @@ def _value(value: Value, digits: int) -> str:
     return value if isinstance(value, str) else f"{value:,.{digits}f}"
 
 
-def final_table(platforms: Sequence[Platform]) -> Table | None:
-    """Final WERs from the results.json of the recipes' runs (A33); None where there are none."""
-    found = []
-    for colour, platform in enumerate(platforms):
+def final_table(platforms: Sequence[Platform], first: Sequence[Result] = ()) -> Table | None:
+    """Final WERs from the results.json of the recipes' runs (A33); None where there are none.
+
+    Args:
+      platforms: the runs.
+      first: the first platform's, of a run that has not written its results.json yet.
+    """
+    found = [(0, platforms[0].name, row) for row in first]
+    for colour, platform in list(enumerate(platforms))[bool(first) :]:
         folder = recipe_folder(platform.first.folder) or platform.first.folder
         found += [(colour, platform.name, row) for row in read_results(folder / "results.json")]
     splits = list(dict.fromkeys(row.split for _, _, row in found))

@@ -264,7 +264,7 @@ def _phase(
     taught: DataSource, labelled: DataSource, config: CorpusTrainerConfig, out: Path
 ) -> Phase:
     """A sub-epoch is two passes to the training loop; averages begin with a labelled one."""
-    rates = config.initial_rate, config.final_rate, config.warmup_steps, config.labelled_factor
+    rates = *config.rates(), config.warmup_steps, config.labelled_factor
     changes = {"epochs": 2 * config.epochs, "average_epochs": 2 * config.average_epochs - 1}
     passes = replace(config, **changes)
     return Phase(Alternating(taught, labelled), passes, out, AlternatingRate(*rates))

@@ -16,9 +16,10 @@ ADADELTA = {
     "adadelta_tensorflow": {"rho": 0.95, "eps": 1e-8},
 }
 """Decay of the averages and the constant added to them: torch's defaults and TensorFlow's."""
-ADADELTA_RATE = {"adadelta": 1.0, "adadelta_tensorflow": 0.001}
-"""The constant learning rates that the two libraries have as default: with the first AdaDelta is as
-published, without a rate (A18); with the second each step is a thousandth of that."""
+LIBRARY_RATE = {"adam": 1e-3, "sgd": 1e-2, "adadelta": 1.0, "adadelta_tensorflow": 1e-3}
+"""The constant learning rates that the libraries have as default (of `sgd` Keras, torch has none):
+with 1 AdaDelta is as published, without a rate (A18); TensorFlow's steps are a
+thousandth of that."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,12 @@ class TrainerConfig:
     """Passes over the data; 10 for cross entropy on chunks (C7)."""
     optimizer: OptimizerName = "adam"
     """`adam` with torch's defaults, `sgd` with momentum, or AdaDelta (A18) with torch's constants
-    (`adadelta`) or TensorFlow's (`adadelta_tensorflow`); for their rates see `ADADELTA_RATE`."""
-    initial_rate: float = 1e-3
-    """Learning rate after the warm-up; it decays exponentially (C7, which gives no values)."""
-    final_rate: float = 1e-4
-    """Learning rate of the last step; the same as `initial_rate` for a constant rate."""
+    (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
+    initial_rate: float | None = 1e-3
+    """Learning rate after the warm-up; it decays exponentially (C7, which gives no values). None:
+    the optimizer's in `LIBRARY_RATE`."""
+    final_rate: float | None = 1e-4
+    """Learning rate of the last step; None: the same as the first, for a constant rate."""
     warmup_steps: int = 0
     """Steps over which the rate climbs to `initial_rate`."""
     momentum: float = 0.9
@@ -62,8 +64,9 @@ class TrainerConfig:
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is {self.threads}, needs to be at least 1")
         for name in ("initial_rate", "final_rate", "max_gradient_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}, needs to be above 0")
         for name in ("warmup_steps", "momentum", "seed", "checkpoint_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
@@ -72,6 +75,11 @@ class TrainerConfig:
             raise ValueError(f"optimizer is {self.optimizer!r}, needs to be one of {known}")
         if self.amp not in ("fp32", "bf16", "auto"):
             raise ValueError(f"amp is {self.amp!r}, needs to be fp32, bf16 or auto")
+
+    def rates(self) -> tuple[float, float]:
+        """The learning rates after the warm-up and at the end."""
+        first = LIBRARY_RATE[self.optimizer] if self.initial_rate is None else self.initial_rate
+        return first, first if self.final_rate is None else self.final_rate
 
     def bf16(self, device: torch.device) -> bool:
         """Whether to compute in bfloat16 on a device."""
@@ -99,9 +107,10 @@ class CorpusTrainerConfig(TrainerConfig):
 
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
     """Make the optimizer of a configuration; the loop sets its learning rate before every step."""
+    rate, _ = config.rates()
     if config.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=config.initial_rate)
+        return torch.optim.Adam(model.parameters(), lr=rate)
     if config.optimizer in ADADELTA:
         constants = ADADELTA[config.optimizer]
-        return torch.optim.Adadelta(model.parameters(), lr=config.initial_rate, **constants)
-    return torch.optim.SGD(model.parameters(), lr=config.initial_rate, momentum=config.momentum)
+        return torch.optim.Adadelta(model.parameters(), lr=rate, **constants)
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=config.momentum)

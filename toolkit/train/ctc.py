@@ -16,7 +16,7 @@ from toolkit.parallel.strategy import Strategy
 from toolkit.stages import ranks
 from toolkit.stages.threads import torch_threads
 from toolkit.train.batch import DataSource
-from toolkit.train.config import ADADELTA_RATE, OptimizerName, TrainerConfig
+from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.ctc_batch import CtcBatch
 from toolkit.train.ctc_masks import MaskedUtterances, UtteranceMaskConfig
 from toolkit.train.ctc_objective import CtcObjective, Weight
@@ -40,10 +40,10 @@ class CtcTrainingConfig(TrainerConfig):
     """Passes over the data; the paper trained for 3,400 minutes (A35)."""
     optimizer: OptimizerName = "adadelta"
     """AdaDelta (A18), by default with torch's constants and rate; see `TrainerConfig`."""
-    initial_rate: float = ADADELTA_RATE["adadelta"]
-    """Learning rate after the warm-up; AdaDelta needs none, which is 1."""
-    final_rate: float = ADADELTA_RATE["adadelta"]
-    """Learning rate of the last step; the same for a constant rate."""
+    initial_rate: float | None = None
+    """Learning rate after the warm-up; None: the optimizer's in its library."""
+    final_rate: float | None = None
+    """Learning rate of the last step; None: the same as the first."""
     max_gradient_norm: float = 100.0
     """Longer gradients (of the mean loss, see `weight`) are scaled down to this length."""
     model: CtcConfig = field(default_factory=CtcConfig)

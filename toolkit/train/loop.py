@@ -315,8 +315,7 @@ class Trainer:
         return exponential_rate(
             sum(steps[:epoch]) + step,
             sum(steps),
-            config.initial_rate,
-            config.final_rate,
+            *config.rates(),
             config.warmup_steps,
         )
 
