@@ -59,6 +59,19 @@ class Config:
     tta: TtaConfig = TtaConfig()
     """Times to accuracy (A26)."""
 
+    def __post_init__(self) -> None:
+        if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:
+            raise ValueError("evaluation_width and sweep need beam widths of at least 1")
+        for name in ("dictionary_size", "prior_frames"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        records, model = self.records, self.train.model
+        if (records.window, records.stride) != (model.frames_needed, model.subsampling):
+            raise ValueError(
+                f"records.window={records.window} and records.stride={records.stride} are not the "
+                f"network's: set them to {model.frames_needed} and {model.subsampling}"
+            )
+
 
 MASKS = UtteranceMaskConfig(time_masks=0.2)
 STRONG_MASKS = UtteranceMaskConfig(frequency_masks=1, time_masks=0.5)

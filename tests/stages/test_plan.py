@@ -2,6 +2,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from toolkit.stages.config import NO_RESULT, parameters_of
 from toolkit.stages.digest import Content, Digests, digest_bytes
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker
@@ -15,6 +16,7 @@ class Train:
     warm: bool = True
     rate: float = 1.0
     note: str = "x"
+    workers: int = field(default=2, metadata=NO_RESULT)
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,13 @@ def test_a_changed_parameter_is_named_with_both_values(directory, recorded, conf
 def test_parameters_that_the_stage_did_not_read_do_not_count(directory):
     marker(1, parameters={"seed": 0}).write(directory.marker(1))
     assert inspector(directory, Config(Train(epochs=9))).state(1).done
+
+
+def test_how_a_stage_does_its_work_is_no_parameter_of_it(directory):
+    parameters = {"ce": parameters_of(Train(workers=2))}
+    assert parameters == {"ce": {"epochs": 4, "warm": True, "rate": 1.0, "note": "x"}}
+    marker(1, parameters=parameters).write(directory.marker(1))
+    assert inspector(directory, Config(Train(workers=9))).state(1).done
 
 
 def test_a_damaged_marker_is_stale(directory):

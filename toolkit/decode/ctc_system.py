@@ -37,6 +37,10 @@ class CtcDecodeConfig:
     tune_width: int = 64
     """Beam width of the dictionary's search while its weights are tuned."""
 
+    def __post_init__(self) -> None:
+        if self.tune_width < 1:
+            raise ValueError(f"tune_width is {self.tune_width}, needs to be at least 1")
+
 
 @dataclass(frozen=True)
 class Decoded:

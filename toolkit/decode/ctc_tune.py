@@ -36,6 +36,8 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if not self.lm_weights or not self.word_bonuses:
             raise ValueError("lm_weights and word_bonuses need a value each")
+        if not min(self.lm_weights) > 0:
+            raise ValueError(f"lm_weights are {self.lm_weights}, need to be above 0")
 
 
 @dataclass(frozen=True)

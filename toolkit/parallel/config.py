@@ -1,6 +1,6 @@
 """Which method of data-parallel training, and its numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Literal
 
@@ -9,6 +9,7 @@ import torch
 from toolkit.errors import ToolkitError
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.stages import ranks
+from toolkit.stages.config import NO_RESULT
 
 Method = Literal["single", "ssgd", "asgd", "gtc", "bmuf", "adpsgd", "hadpsgd", "scpsgd"]
 CLASSES = {
@@ -147,7 +148,7 @@ class ParallelConfig:
     """Of `adpsgd` and `hadpsgd`."""
     asgd: AsgdConfig = AsgdConfig()
     """Of `asgd`."""
-    timeout: float = 45.0
+    timeout: float = field(default=45.0, metadata=NO_RESULT)
     """Seconds that a worker waits for the others in an exchange before it takes them for hung and
     the training stops; more than the slowest worker is behind. Where workers do not wait for each
     other (`asgd`, `adpsgd`, `hadpsgd`) it is what a single step may take; a worker whose steps are

@@ -20,6 +20,9 @@ from toolkit.stages.reading import shown
 
 Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters
+NO_RESULT = {"results depend on it": False}
+"""Metadata of a field that decides how something is done and not what comes out: a change of it
+makes no stage stale."""
 
 
 class ConfigError(ToolkitError):
@@ -86,8 +89,21 @@ def resolve_paths(config: Config, base: Path) -> Config:
 
 def to_plain(value: Any) -> Any:
     """Return the JSON form of a configuration: paths as strings, tuples as lists."""
+    return _plain(value, every_field=True)
+
+
+def parameters_of(value: Any) -> Any:
+    """Return the JSON form of what results depend on: no field with the metadata `NO_RESULT`."""
+    return _plain(value, every_field=False)
+
+
+def _plain(value: Any, every_field: bool) -> Any:
+    def to_plain(part: Any) -> Any:
+        return _plain(part, every_field)
+
     if _is_section(value):
-        return {field.name: to_plain(getattr(value, field.name)) for field in _fields(type(value))}
+        wanted = [f.name for f in _fields(type(value)) if every_field or f.metadata != NO_RESULT]
+        return {name: to_plain(getattr(value, name)) for name in wanted}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from toolkit.stages.config import flatten, to_plain
+from toolkit.stages.config import flatten, parameters_of
 from toolkit.stages.digest import Content, Digests, difference, listing
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
@@ -112,7 +112,7 @@ class Inspector:
     def _parameter_changes(self, recorded: dict[str, Any]) -> Iterator[str]:
         fields = [field.name for field in dataclasses.fields(self.config)]
         present = {
-            name: to_plain(getattr(self.config, name)) for name in fields if name in recorded
+            name: parameters_of(getattr(self.config, name)) for name in fields if name in recorded
         }
         old, new = flatten(recorded), flatten(present)
         for key in sorted(old.keys() | new.keys()):

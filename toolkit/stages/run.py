@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.config import flatten, to_plain
+from toolkit.stages.config import flatten, parameters_of, to_plain
 from toolkit.stages.digest import Content, listing
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Progress, Record
@@ -161,7 +161,7 @@ class Run:
     def record_parameter(self, name: str, value: Any) -> None:
         """Record that the stage has read a top-level field of the configuration."""
         if name not in self.record.parameters:
-            self.record.parameters[name] = to_plain(value)
+            self.record.parameters[name] = parameters_of(value)
             if self.outputs:
                 self._write_record()
 

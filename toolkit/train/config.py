@@ -1,6 +1,6 @@
 """How a model is optimised."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from toolkit.environment import has_bf16
 from toolkit.parallel.config import ParallelConfig
+from toolkit.stages.config import NO_RESULT
 
 OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
 ADADELTA = {
@@ -52,7 +53,7 @@ class TrainerConfig:
     """The average of the last so many epochs' weights competes with the best epoch's; 1: none."""
     seed: int = 0
     """Of initial weights, data order and dropout."""
-    checkpoint_seconds: float = 300.0
+    checkpoint_seconds: float = field(default=300.0, metadata=NO_RESULT)
     """At most so long between two checkpoints, in seconds; there is one after every epoch too."""
     parallel: ParallelConfig = ParallelConfig()
     """How several processes share the training, when torchrun starts them."""

@@ -5,7 +5,6 @@ import logging
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.strategy import SingleProcess, Strategy
+from toolkit.stages.config import parameters_of
 from toolkit.stages.files import write_atomically
 from toolkit.train.batch import Batch, DataSource
 from toolkit.train.checkpoint import Checkpoints
@@ -388,8 +388,7 @@ class Trainer:
 
     def _identity(self) -> dict[str, Any]:
         """Describe what makes a training another one."""
-        described = asdict(self._config)
-        del described["checkpoint_seconds"], described["parallel"]["timeout"]
+        described = parameters_of(self._config)
         described["amp"] = "bf16" if self._bf16 else "fp32"  # what `auto` means here
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._batches, "model": shapes}

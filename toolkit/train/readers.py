@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from toolkit.stages.config import NO_RESULT
 from toolkit.stages.workers import WorkerError
 from toolkit.train.batch_reader import Arrays, BatchReader, read_batch, start_reader
 from toolkit.train.corpus import Normalises
@@ -28,10 +29,10 @@ class ReaderConfig:
 
     batch: int = 24
     """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
-    readers: int = 8
+    readers: int = field(default=8, metadata=NO_RESULT)
     """Reader processes (A10: 8 or 16; `toolkit bench readers` finds the number for a machine).
     0 reads in the training process, where the work ahead is that of one thread."""
-    buffer: int = 40
+    buffer: int = field(default=40, metadata=NO_RESULT)
     """Batches that are being made, ready or trained on (A10: 40 or 100), in float16."""
     pad_to: int | None = None
     """Frames of every batch (A8: 1,670), for hardware that wants one shape; None: those of the
