@@ -110,7 +110,7 @@ class Swapped(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """The result of an epoch's evaluation is known."""
+    """The result of an epoch's evaluation is known; it is looked for after every iteration."""
 
     step: int = 0
     """Iterations that the evaluated weights were trained for."""
