@@ -38,9 +38,9 @@ class Created(Event):
     parameters: int = 0
     """Of the model."""
     batch: int = 0
-    """Utterances per step, all devices together; 0 if that varies."""
+    """Utterances per step, all processes together; 0 if that varies."""
     devices: int = 1
-    """Copies of the model that train."""
+    """Copies of the model that train, one per process."""
     about: dict[str, Any] | None = None
     """What the recipe says of the run: its name, machine, configuration."""
 
