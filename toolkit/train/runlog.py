@@ -141,7 +141,7 @@ class Utilisation(Event):
     gpus: tuple[float, ...] = ()
     """Share of each GPU, 0 to 1; empty without one."""
     process: float = 0.0
-    """Share of all cores that the training and its processes used, 0 to 1."""
+    """Share of all cores that the training used, with all its processes on this machine, 0 to 1."""
 
 
 @dataclass(frozen=True)
