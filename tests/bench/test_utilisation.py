@@ -60,6 +60,39 @@ def test_children_count(monkeypatch):
     assert meter.sample().process <= 1.0
 
 
+RANK_0 = """
+import time
+from toolkit.bench.utilisation import UtilisationConfig, sampling
+from toolkit.environment import usable_cpus
+
+used = [0.0]  # processor seconds of all ranks
+
+def add(sample, times=[time.monotonic()]):
+    times.append(time.monotonic())
+    used[0] += sample.process * usable_cpus() * (times[-1] - times[-2])
+
+end = time.monotonic() + 60
+with sampling(add, UtilisationConfig(fine=0.1, coarse=0.1)):
+    while used[0] < time.process_time() + 0.3 and time.monotonic() < end:
+        time.sleep(0.05)
+    raise SystemExit(used[0] < time.process_time() + 0.3)
+"""
+LAUNCHER = """
+import os, subprocess, sys
+other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+try:
+    status = subprocess.run([sys.executable, "-c", sys.argv[1]], env=os.environ | place).returncode
+finally:
+    other.kill()
+sys.exit(status)
+"""
+
+
+def test_all_ranks_of_the_machine_count():
+    subprocess.run([sys.executable, "-c", LAUNCHER, RANK_0], check=True)
+
+
 def test_samples_come_in_the_block_and_not_after_it():
     samples = []
     with sampling(samples.append, FAST):

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from toolkit.models.store import load_model
+from toolkit.parallel.strategy import SingleProcess
 from toolkit.train.ctc import CtcTrainingConfig, train_ctc
 from toolkit.train.ctc_masks import UtteranceMaskConfig
 from toolkit.train.errors import TrainingDataError
@@ -67,6 +68,21 @@ def test_the_log_has_every_state(ctc_toy, tmp_path):
     known = sum(e.seconds_in_step for e in log.of(Step))
     known += sum(getattr(event, "duration", 0.0) for event in log.events)
     assert 0.3 * log.seconds < known <= log.seconds + 0.01
+
+
+class OneOfTwo(SingleProcess):
+    """A process that trains on half of the batches."""
+
+    def part(self):
+        return 0, 2
+
+
+def test_the_batch_in_the_log_is_that_of_all_processes(ctc_toy, tmp_path):
+    config = replace(ctc_toy.config, epochs=1)
+    ctc_toy.train(tmp_path, config, strategy=OneOfTwo(), batch=ctc_toy.data.batch)
+    log = read_run_log(tmp_path)
+    assert (log.created.batch, log.created.devices) == (8, 2)
+    assert [event.examples for event in log.of(Step)] == [3 * 8]
 
 
 def test_the_average_of_epochs_is_measured_as_epochs_are(ctc_toy, tmp_path):

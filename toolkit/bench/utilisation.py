@@ -16,6 +16,7 @@ import psutil
 
 from toolkit.bench.nvml import Devices
 from toolkit.environment import usable_cpus
+from toolkit.stages import ranks
 from toolkit.train.runlog import Utilisation
 
 logger = logging.getLogger(__name__)
@@ -56,18 +57,19 @@ def sampling(
 ) -> Iterator[None]:
     """Sample utilisation inside the `with` block.
 
+    With several ranks, all those of this machine are counted: the children of what started them.
     A fault of the sampler, such as a full disk, ends it with a warning and nothing else.
 
     Args:
       write: is given each sample, from the sampler's thread; such as `RunLogWriter.write`.
       config: when to sample.
     """
-    config = config or UtilisationConfig()
+    config, root = config or UtilisationConfig(), _root()
     stop = threading.Event()
 
     def run() -> None:
         try:
-            meter, began = Meter(), monotonic()
+            meter, began = Meter(root), monotonic()
             while not stop.wait(config.interval(monotonic() - began)):
                 write(meter.sample())
         except Exception:
@@ -83,28 +85,32 @@ def sampling(
 
 
 class Meter:
-    """Measures, at each call of `sample`, the time since the call before."""
+    """Measures, at each call of `sample`, the time since the call before.
 
-    def __init__(self) -> None:
+    Args:
+      root: counted with its children; by default this process.
+    """
+
+    def __init__(self, root: psutil.Process | None = None) -> None:
+        self._root = root or psutil.Process()
         self._devices = Devices()
         self._cpus = usable_cpus()
         self._processes: dict[int, tuple[psutil.Process, float]] = {}
         self._looked = self._then = monotonic()
-        self._look(psutil.Process())
+        self._look_around()
         psutil.cpu_percent(percpu=True)
 
     def sample(self) -> Utilisation:
-        """Return the shares (0 to 1) of each usable core, each device and of this process.
+        """Return the shares (0 to 1) of each usable core, of each device and of the processes.
 
-        The process is counted with its children, as data readers are (A28: of the process).
+        Those are `root` and its children, as data readers are (A28: of the process).
         """
         now = monotonic()
         spent = sum(map(self._spent, list(self._processes)))
         process = spent / max(now - self._then, 1e-9) / self._cpus
         if now - self._looked >= SECONDS_BETWEEN_LOOKS:
             self._looked = now
-            for child in psutil.Process().children(recursive=True):
-                self._look(child)
+            self._look_around()
         self._then = now
         cores = psutil.cpu_percent(percpu=True)
         if hasattr(os, "sched_getaffinity"):
@@ -114,6 +120,11 @@ class Meter:
             gpus=self._devices.utilisation(),
             process=round(min(process, 1.0), 4),
         )
+
+    def _look_around(self) -> None:
+        """Count the processes that are there from now on."""
+        for process in (self._root, *self._root.children(recursive=True)):
+            self._look(process)
 
     def _look(self, process: psutil.Process) -> None:
         """Count a process from now on."""
@@ -133,6 +144,12 @@ class Meter:
             return 0.0
         self._processes[pid] = process, seconds
         return max(0.0, seconds - before)
+
+
+def _root() -> psutil.Process:
+    """Return the process whose children train."""
+    own = psutil.Process()
+    return own if ranks.count() == 1 else own.parent() or own
 
 
 def _seconds(process: psutil.Process) -> float:

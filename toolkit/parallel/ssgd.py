@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.launch import Pending, Workers
@@ -68,22 +69,18 @@ class Buckets:
         self._ready: list[int] = []
         self._pending: dict[int, Pending] = {}
         self._active = False
-        self._nodes: list[Any] = []  # else the hooks would go with them
-        self._hooks = []
-        for index, bucket in enumerate(self._buckets):
-            for parameter in bucket:
-                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-                self._nodes.append(node)
-                self._hooks.append(node.register_hook(self._counted(index)))
+        self._hooked: dict[nn.Parameter, tuple[Any, RemovableHandle]] = {}  # keeps nodes alive
+        self._hook()
 
     def remove(self) -> None:
         """Take the hooks out of the model."""
-        for hook in self._hooks:
+        for _, hook in self._hooked.values():
             hook.remove()
 
     @contextmanager
     def adding_up(self) -> Iterator[None]:
         """Around a backward pass: afterwards every `grad` is the sum over the workers."""
+        self._hook()
         self._ready = [0] * len(self._buckets)
         self._pending = {}
         self._active = True
@@ -100,6 +97,18 @@ class Buckets:
                 bucket, summed.split([p.numel() for p in bucket]), strict=True
             ):
                 parameter.grad = part.view_as(parameter)
+
+    def _hook(self) -> None:
+        """Hook the nodes that accumulate gradients; a parameter moved to a device has a new one."""
+        for index, bucket in enumerate(self._buckets):
+            for parameter in bucket:
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                hooked, hook = self._hooked.get(parameter, (None, None))
+                if node is hooked:
+                    continue
+                if hook is not None:
+                    hook.remove()
+                self._hooked[parameter] = node, node.register_hook(self._counted(index))
 
     def _counted(self, index: int):  # noqa: ANN202
         def hook(*_: object) -> None:

@@ -95,7 +95,8 @@ def train_ctc(
       device: where to train.
       progress: told from time to time (steps done, steps in all).
       strategy: data-parallel method; by default the one of `config.parallel`.
-      batch: utterances per step of all processes together, for the run log.
+      batch: utterances per step of one process, for the run log, which says how many they are of
+        all together; 0 if that varies.
       about: what the run log shall say of the run, as plain data: its name, machine, settings.
       beside: goes on beside the training, such as `toolkit.bench.utilisation.sampling`.
 
@@ -129,7 +130,7 @@ def train_ctc(
         config.machine,
         config.log_every,
         log,
-        Created(0.0, parameters, batch, number, about),
+        Created(0.0, parameters, batch * number, number, about),
         recognition,
         Evaluation(valid, recognition, objective),
         out,

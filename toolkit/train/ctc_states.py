@@ -116,6 +116,7 @@ class CtcStates:
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
             self._log_step(trainer)
+        self._log_pending()
         for state in self.machine.after_iteration(overdue, trainer.storable()):
             if state is State.SAVING:
                 self._save(trainer)
@@ -137,7 +138,7 @@ class CtcStates:
             result = {}
             self._collect(trainer)
             place = {"epoch": trainer.epoch, "step": trainer.steps_done()}
-            self._pending = {**place, "trained": trained}
+            self._pending = {**place, "trained": trained, "logged": False}
             if self._rank == 0:
                 self._background.submit(trainer.epoch, trainer.model)
         self._tick = monotonic()
@@ -174,7 +175,8 @@ class CtcStates:
         """See `Observer`."""
         self.machine.load_state(state["machine"])
         self._position, self._interval = state["log"], state["interval"]
-        self._pending = state["pending"]
+        pending = state["pending"]  # where version 0.1 does not say, it has not been logged
+        self._pending = pending and {"logged": False, **pending}
 
     def _log_step(self, trainer: Trainer) -> None:
         interval, self._interval = self._interval, _nothing()
@@ -251,13 +253,24 @@ class CtcStates:
             return
         pending, background = self._pending, self._background
         result, waited = ranks.once(partial(background.result, pending["epoch"]))
+        self._log_pending(waited)
         measured = _with_accuracy({k: v for k, v in result.items() if k != "duration"})
         record = trainer.history[pending["epoch"] - 1]
         record |= _named(measured)
         self._pending = None
         if self._rank == 0:
             self._folder.remove(pending["epoch"])
-            self._log.write(Evaluated(waited=waited, **pending, **result))
+
+    def _log_pending(self, waited: float = 0.0) -> None:
+        """Log what a background evaluation found, once, as soon as its result is there."""
+        pending = self._pending
+        if self._rank > 0 or pending is None or pending["logged"]:
+            return
+        result = self._folder.result(pending["epoch"])
+        if result is not None:
+            place = {name: pending[name] for name in ("step", "epoch", "trained")}
+            self._log.write(Evaluated(waited=waited, **place, **result))
+            pending["logged"] = True
 
     def _write(self, trainer: Trainer, event: Event) -> None:
         if self._rank == 0:

@@ -38,9 +38,9 @@ class Created(Event):
     parameters: int = 0
     """Of the model."""
     batch: int = 0
-    """Utterances per step, all devices together; 0 if that varies."""
+    """Utterances per step, all processes together; 0 if that varies."""
     devices: int = 1
-    """Copies of the model that train."""
+    """Copies of the model that train, one per process."""
     about: dict[str, Any] | None = None
     """What the recipe says of the run: its name, machine, configuration."""
 
@@ -110,7 +110,7 @@ class Swapped(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """The result of an epoch's evaluation is known."""
+    """The result of an epoch's evaluation is known; it is looked for after every iteration."""
 
     step: int = 0
     """Iterations that the evaluated weights were trained for."""
@@ -141,7 +141,7 @@ class Utilisation(Event):
     gpus: tuple[float, ...] = ()
     """Share of each GPU, 0 to 1; empty without one."""
     process: float = 0.0
-    """Share of all cores that the training and its processes used, 0 to 1."""
+    """Share of all cores that the training used, with all its processes on this machine, 0 to 1."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""Buckets of gradients, without other workers."""
+
+import pytest
+import torch
+
+from toolkit.parallel import ssgd
+from toolkit.parallel.ssgd import Buckets
+
+
+class Alone:
+    """The only worker; counts the exchanges that it begins."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def add_up(self, tensor, group=None):
+        self.begun += 1
+        return Sum(tensor)
+
+
+class Sum:
+    def __init__(self, tensor):
+        self.wait = lambda: tensor
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+
+
+@pytest.fixture
+def workers():
+    return Alone()
+
+
+@pytest.fixture
+def buckets(model, workers, monkeypatch):
+    monkeypatch.setattr(ssgd, "BUCKET_BYTES", 40)  # a bucket for each parameter, or nearly
+    return Buckets(list(model.parameters()), workers)
+
+
+def step(model, workers, buckets):
+    """Return how many exchanges began during the backward pass, and how many in all."""
+    model.zero_grad(set_to_none=True)
+    workers.begun = 0
+    with buckets.adding_up():
+        model(torch.ones(5, 3)).square().sum().backward()
+        inside = workers.begun
+    return inside, workers.begun
+
+
+def replace_nodes(model):
+    """What moving the model to another device and back does to the nodes of its gradients."""
+    model.double()
+    model.float()
+
+
+def test_buckets_are_added_up_during_the_backward_pass(model, workers, buckets):
+    inside, whole = step(model, workers, buckets)
+    assert inside == whole > 1
+
+
+def test_also_after_the_model_was_on_another_device(model, workers, buckets):
+    expected = step(model, workers, buckets)
+    for _ in range(2):
+        replace_nodes(model)
+        assert step(model, workers, buckets) == expected
+        assert step(model, workers, buckets) == expected
