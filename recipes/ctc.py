@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from recipes.data import copies, cuts, has_copies, lm_config, splits, texts
-from toolkit.bench.ctc_sweep import sweep
+from toolkit.bench.ctc_sweep import stored_sweep
 from toolkit.bench.platform import describe
 from toolkit.bench.tta_page import Extras, write_page
 from toolkit.bench.tta_records import sweep_table
@@ -174,9 +173,8 @@ def sweep_widths(run: Run) -> dict[str, float]:
         run.config.decode.words,
     ).tuned(tuned["lm_weight"], tuned["word_bonus"])
     posteriors = Posteriors(run.need(f"posteriors/{split}"))
-    rows = sweep(decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs)
-    plain = {"split": split, "jobs": run.jobs, "rows": [asdict(row) for row in rows]}
-    write_atomically(run.make("sweep.json"), json.dumps(plain, indent=1) + "\n")
+    given = decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs
+    rows = stored_sweep(*given, split, run.make("sweep.json"))
     return {f"wer {row.width}": round(row.wer, 2) for row in rows}
 
 
