@@ -51,7 +51,9 @@ def test_every_width_gets_a_row_beside_the_published_ones(run):
     assert result.exit_code == 0
     rows = json.loads(out.read_text())["rows"]
     assert [row["width"] for row in rows] == [2, 64]
-    assert (rows[1]["wer"], rows[1]["cer"]) == (0.0, 0.0)
+    assert (rows[1]["wer"], rows[1]["cer"], rows[1]["cer_usual"]) == (0.0, 0.0, 0.0)
+    assert rows[0]["cer_usual"] >= rows[0]["cer"]
+    assert "usual CER %" in result.output
     assert all(row["seconds"] > 0 for row in rows)
     assert "4096 published" in result.output
     assert "8.943" in result.output

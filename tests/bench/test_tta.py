@@ -48,7 +48,9 @@ def test_a_page_from_two_trainings_and_an_equal_batch_study(training, tmp_path):
     assert float(of_two["tta_minutes"]) == pytest.approx((3 + 4 * 26.75) / 60, abs=1e-3)
     assert float(of_two["times_price"]) == pytest.approx(2500 * (3 + 4 * 26.75) / 60, rel=1e-3)
     assert {r["study"] for r in times} == {"default", "equal batch"}
-    assert len(rows(out / "evaluations.csv")) == 15
+    evaluations = rows(out / "evaluations.csv")
+    assert len(evaluations) == 15
+    assert (evaluations[0]["cer"], evaluations[0]["cer_usual"]) == ("40.0", "60.0")
     assert len(rows(out / "steps.csv")) == 150
     assert "CER 12 %" in result.output
 

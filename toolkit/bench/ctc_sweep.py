@@ -40,6 +40,8 @@ class Row:
     """In percent."""
     cer: float
     """In percent of the longer of reference and hypothesis (A25)."""
+    cer_usual: float
+    """In percent of the reference."""
     microseconds: float
     """Seconds per frame and prefix of the beam, times jobs, in millionths."""
 
@@ -70,7 +72,7 @@ def sweep(
         seconds = perf_counter() - before
         rates = error_rates(references, dict(zip(log_probs, texts, strict=True)))
         cost = 1e6 * seconds * min(jobs, len(utterances)) / max(1, frames * width)
-        yield Row(width, seconds, rates.wer, rates.cer, cost)
+        yield Row(width, seconds, rates.wer, rates.cer, rates.cer_usual, cost)
 
 
 def stored_sweep(
@@ -213,14 +215,14 @@ def table(rows: Sequence[Row], title: str):  # noqa: ANN201 - a rich table
         caption=f"{MARK}: {theirs.title}; {theirs.source}, {theirs.place}",
         caption_justify="left",
     )
-    for name in ("width", "seconds", "WER %", "CER %", "us / frame / width"):
+    for name in ("width", "seconds", "WER %", "CER %", "usual CER %", "us / frame / width"):
         found.add_column(name, justify="right")
     for row in rows:
         found.add_row(
             str(row.width), f"{row.seconds:.2f}", f"{row.wer:.2f}", f"{row.cer:.3f}",
-            f"{row.microseconds:.2f}",
+            f"{row.cer_usual:.3f}", f"{row.microseconds:.2f}",
         )  # fmt: skip
     found.add_section()
     for width, seconds, wer, cer in theirs.rows:
-        found.add_row(f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "")
+        found.add_row(f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", "")
     return found

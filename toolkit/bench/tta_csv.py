@@ -69,8 +69,8 @@ def _run(run: TrainingRun) -> Rows:
 
 def _evaluations(run: TrainingRun) -> Rows:
     for event in run.evaluations:
-        names = ("seconds", "epoch", "step", "cer", "wer", "ser", "loss", "duration", "waited")
-        yield {name: getattr(event, name) for name in names}
+        names = ("seconds", "epoch", "step", "cer", "cer_usual", "wer", "ser", "loss")
+        yield {name: getattr(event, name) for name in (*names, "duration", "waited")}
 
 
 def _steps(run: TrainingRun) -> Rows:

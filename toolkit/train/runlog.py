@@ -120,6 +120,8 @@ class Evaluated(Event):
     """Word error rate in per cent (A25)."""
     cer: float = 0.0
     """Character error rate in per cent, with the paper's denominator (A25)."""
+    cer_usual: float | None = None
+    """The same errors by the references' length; None in logs that do not tell."""
     ser: float = 0.0
     """Share of sentences with an error, in per cent."""
     loss: float = 0.0
