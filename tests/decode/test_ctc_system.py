@@ -77,8 +77,8 @@ class Task:
 
         patch.setattr(place, name, counted)
 
-    def decode(self, out, progress=lambda done, total: None):
-        given = self.splits, ["dev"], self.units, self.words, self.arpa, "2gram", CONFIG
+    def decode(self, out, progress=lambda done, total: None, more=()):
+        given = self.splits, ["dev"], self.units, [*self.words, *more], self.arpa, "2gram", CONFIG
         return decode_ctc(*given, out, 1, "./run_ctc.py", progress)
 
 
@@ -118,3 +118,20 @@ def test_a_killed_decode_repeats_no_search(task, tmp_path):
     for path in (tmp_path / "whole").rglob("t*"):  # text, tuned.json
         name = path.relative_to(tmp_path / "whole")
         assert path.is_dir() or (out / name).read_bytes() == path.read_bytes(), name
+
+
+def kill_at_once(done, total):
+    raise KilledError
+
+
+def test_words_that_the_units_cannot_write_are_told(task, tmp_path, caplog):
+    with pytest.raises(KilledError):
+        task.decode(tmp_path / "none", kill_at_once)
+    assert not (tmp_path / "none" / "unwritable.txt").exists()
+    assert caplog.messages == []
+    with pytest.raises(KilledError):
+        task.decode(tmp_path / "two", kill_at_once, more=["3D", "R2D2"])
+    (told,) = caplog.messages
+    assert told.startswith("2 of 8 words of the dictionary")
+    assert "such as 3D, R2D2" in told
+    assert (tmp_path / "two" / "unwritable.txt").read_text() == "3D\nR2D2\n"

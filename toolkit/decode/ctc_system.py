@@ -8,6 +8,7 @@ from pathlib import Path
 from time import process_time
 
 from toolkit.decode.ctc import Decoder
+from toolkit.decode.ctc_dictionary import Dictionary
 from toolkit.decode.ctc_graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc_greedy import GreedyDecoder
 from toolkit.decode.ctc_posteriors import Posteriors
@@ -18,9 +19,11 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
 from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
+from toolkit.stages.files import write_atomically
 
 logger = logging.getLogger(__name__)
-ROW = "row.json"
+ROW, UNWRITABLE = "row.json", "unwritable.txt"
+EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ def decode_ctc(
       lm: its name in the rows.
       config: the searches.
       out: gets `rows.json` and a folder per search: `tuned.json` where something is tuned and, by
-        split, hypotheses, reports and `row.json`; `graph/` too.
+        split, hypotheses, reports and `row.json`; `graph/` too,
+        and `unwritable.txt` with the words that the units cannot write, if there are any.
       jobs: threads, or processes of k2.
       command: the command line, for the rows.
       progress: told (decodes done, decodes).
@@ -91,6 +95,7 @@ def decode_ctc(
     rows: list[Result] = []
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
+    _tell_unwritable(dictionary.dictionary, out)
     searches: dict[str, Decoder] = {
         "greedy": GreedyDecoder(units),
         "prefixes": PrefixDecoder(units, config.prefix),
@@ -117,6 +122,20 @@ def decode_ctc(
     best = [row for row in rows if row.lm == f"words+{lm}"]
     wer = {f"wer {row.split}": row.wer for row in best}
     return wer | {f"cer {row.split}": row.cer for row in best}
+
+
+def _tell_unwritable(dictionary: Dictionary, out: Path) -> None:
+    """Say which words can never be recognised."""
+    if lost := dictionary.unwritable:
+        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in lost))
+        logger.warning(
+            "%d of %d words of the dictionary cannot be written in the units, such as %s: no search"
+            " finds them. All are listed in %s",
+            len(lost),
+            len(lost) + len(dictionary.words),
+            ", ".join(lost[:EXAMPLES]),
+            UNWRITABLE,
+        )
 
 
 def _row(
