@@ -60,8 +60,8 @@ def _run(run: TrainingRun) -> Rows:
         "batch": run.log.created.batch,
         "parameters": run.log.created.parameters,
         "epochs": len(run.evaluations),
-        "examples": run.examples,
-        "examples_per_second": _number(run.examples_per_second),
+        "examples": run.log.examples,
+        "examples_per_second": _number(run.log.examples_per_second),
         "lost_at_swaps": _number(run.dip),
         **{f"seconds_{state.replace(' ', '_')}": _number(s) for state, s in run.states.items()},
     }

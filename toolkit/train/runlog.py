@@ -189,6 +189,16 @@ class RunLog:
         return max((event.start for event in self.of(Started)), default=1)
 
     @property
+    def examples(self) -> int:
+        """Utterances trained on."""
+        return sum(step.examples for step in self.of(Step))
+
+    @property
+    def examples_per_second(self) -> float:
+        """Throughput: utterances by the seconds in the state Training (A27: b/t)."""
+        return self.examples / max(sum(step.seconds_in_step for step in self.of(Step)), 1e-9)
+
+    @property
     def seconds(self) -> float:
         """Clock of the last event."""
         return self.events[-1].seconds
