@@ -34,7 +34,7 @@ from toolkit.stages.threads import torch_threads
 from toolkit.train.ctc import train_ctc
 from toolkit.train.evaluation import Recognition
 from toolkit.train.readers import RecordSource
-from toolkit.train.records import write_records
+from toolkit.train.records import count_too_long, write_records
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -79,13 +79,19 @@ def extract_features(run: Run) -> dict[str, float]:
 
 
 def write_all_records(run: Run) -> dict[str, float]:
-    """Write the records to train and to evaluate on."""
+    """Write the records to train and to evaluate on, of utterances up to `records.max_seconds`.
+
+    Other splits need none: they are decoded from their features, long utterances too. How many
+    those are is told, since the paper leaves them out of its test sets (A6).
+    """
     out, units, config = run.make("records"), load_units(run.need("units")), run.config.records
     headline = {}
     for split in (splits(run).train, splits(run).tune[0]):
         store = run.need(f"features/{split}")
         found = write_records(store, texts(run)[split], units, config, out / split, run.jobs)
         headline |= {f"{name} {split}": value for name, value in found.items()}
+    for split in splits(run).decoded[1:]:
+        headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)
     return headline
 
 
