@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from recipes.data import copies, cuts, has_copies, lm_config, splits, texts
-from toolkit.bench.ctc_sweep import sweep
+from toolkit.bench.ctc_sweep import stored_sweep
 from toolkit.bench.feature_panels import utterance_figure
 from toolkit.bench.platform import describe
 from toolkit.bench.tta_page import Extras, write_page
@@ -38,7 +37,7 @@ from toolkit.stages.threads import torch_threads
 from toolkit.train.ctc import train_ctc
 from toolkit.train.evaluation import Recognition
 from toolkit.train.readers import RecordSource
-from toolkit.train.records import write_records
+from toolkit.train.records import count_too_long, write_records
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -83,13 +82,19 @@ def extract_features(run: Run) -> dict[str, float]:
 
 
 def write_all_records(run: Run) -> dict[str, float]:
-    """Write the records to train and to evaluate on."""
+    """Write the records to train and to evaluate on, of utterances up to `records.max_seconds`.
+
+    Other splits need none: they are decoded from their features, long utterances too. How many
+    those are is told, since the paper leaves them out of its test sets (A6).
+    """
     out, units, config = run.make("records"), load_units(run.need("units")), run.config.records
     headline = {}
     for split in (splits(run).train, splits(run).tune[0]):
         store = run.need(f"features/{split}")
         found = write_records(store, texts(run)[split], units, config, out / split, run.jobs)
         headline |= {f"{name} {split}": value for name, value in found.items()}
+    for split in splits(run).decoded[1:]:
+        headline[f"too_long {split}"] = count_too_long(run.need(f"features/{split}"), config)
     return headline
 
 
@@ -177,9 +182,8 @@ def sweep_widths(run: Run) -> dict[str, float]:
         run.config.decode.words,
     ).tuned(tuned["lm_weight"], tuned["word_bonus"])
     posteriors = Posteriors(run.need(f"posteriors/{split}"))
-    rows = sweep(decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs)
-    plain = {"split": split, "jobs": run.jobs, "rows": [asdict(row) for row in rows]}
-    write_atomically(run.make("sweep.json"), json.dumps(plain, indent=1) + "\n")
+    given = decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs
+    rows = stored_sweep(*given, split, run.make("sweep.json"))
     return {f"wer {row.width}": round(row.wer, 2) for row in rows}
 
 

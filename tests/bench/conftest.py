@@ -76,6 +76,7 @@ class FakeTraining:
                 epoch=epoch,
                 wer=2 * rate,
                 cer=rate,
+                cer_usual=1.5 * rate,
                 ser=min(100.0, 3 * rate),
                 loss=3 * rate,
                 duration=seconds,

@@ -4,12 +4,21 @@ from types import SimpleNamespace
 import click
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from toolkit.bench import readers as module
+from toolkit.bench import reading
 from toolkit.bench.made_up_records import write_made_up_records
 from toolkit.bench.readers import choice, command, tune
 from toolkit.bench.reading import Measured, Setting, measure
+from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.store import save_model
+from toolkit.stages.threads import torch_threads
+from toolkit.train import ctc_objective
+from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.ctc import CtcTrainingConfig
+from toolkit.train.ctc_objective import CtcObjective
 from toolkit.train.readers import ReaderConfig, RecordSource
 from toolkit.train.record_folder import Records
 
@@ -88,6 +97,41 @@ def test_measures_in_a_process_of_its_own(records):
     assert found.memory > 100e6  # two processes with torch
 
 
+@pytest.mark.parametrize(
+    ("training", "kind"),
+    [
+        (TrainerConfig(threads=1, amp="bf16", optimizer="adam"), torch.optim.Adam),
+        (Setting.training, torch.optim.Adadelta),
+    ],
+)
+def test_trains_with_the_given_threads_precision_and_optimizer(
+    records, tmp_path, monkeypatch, training, kind
+):
+    seen = []
+
+    class Objective(CtcObjective):
+        def __call__(self, model, batch):
+            one = torch.ones(1, 1, device=batch.inputs.device)
+            seen.append((torch.get_num_threads(), (one @ one).dtype))
+            return super().__call__(model, batch)
+
+    def make(network, config):
+        made = make_optimizer(network, config)
+        assert type(made) is kind
+        return made
+
+    model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))
+    save_model(tmp_path, model)
+    monkeypatch.setattr(ctc_objective, "CtcObjective", Objective)
+    monkeypatch.setattr(reading, "make_optimizer", make)
+    readers = ReaderConfig(2, readers=0, buffer=2)
+    with torch_threads(2):
+        reading._measure(Setting(records, readers, str(tmp_path), training, seconds=0.01))
+        assert torch.get_num_threads() == 2
+    dtype = torch.bfloat16 if training.amp == "bf16" else torch.float32
+    assert set(seen) == {(training.threads or 2, dtype)}
+
+
 def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     settings = []
 
@@ -100,6 +144,7 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "machine", lambda: {"cpu": "8086", "cpus": 1})
     path = tmp_path / "tuned.json"
     options = ["--records", str(records), "--batch", "6", "--pad-to", "1670", "--order", "buckets"]
+    options += ["--threads", "1", "--amp", "auto", "--optimizer", "adam"]
     result = CliRunner().invoke(command, [*options, "--memory", "3", "--json", str(path)])
     assert result.exit_code == 0, result.output
     assert "Choice: 1 reader, batch 6 (24 fit, but give no more throughput)." in result.output
@@ -109,7 +154,11 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     assert {(s.records, s.readers.pad_to, s.readers.order) for s in settings} == {
         (records, 1670, "buckets")
     }
+    training = TrainerConfig(threads=1, amp="auto", optimizer="adam")
+    assert {setting.training for setting in settings} == {training}
     plain = json.loads(path.read_text())
+    told = [plain["settings"][name] for name in ("threads", "amp", "optimizer")]
+    assert told == [1, "auto", "adam"]
     assert (plain["readers"], plain["batch"], plain["tried"][0]["rate"]) == (1, 6, 30.0)
 
 
@@ -117,7 +166,7 @@ def test_makes_records_up_without_a_folder(monkeypatch):
     seen = SimpleNamespace(utterances=0)
 
     def fake(setting):
-        seen.utterances = len(Records(setting.records))
+        seen.utterances, seen.training = len(Records(setting.records)), setting.training
         return Measured(1, 1, 1.0, 0.0, 0, None)
 
     monkeypatch.setattr(module, "measure", fake)
@@ -125,3 +174,6 @@ def test_makes_records_up_without_a_folder(monkeypatch):
     result = CliRunner().invoke(command, ["--max-readers", "1", "--max-batch", "24"])
     assert result.exit_code == 0, result.output
     assert seen.utterances == 3
+    like = CtcTrainingConfig()
+    for name in ("threads", "amp", "optimizer", "initial_rate"):
+        assert getattr(seen.training, name) == getattr(like, name)

@@ -1,6 +1,7 @@
 import csv
 import importlib.util
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from toolkit.bench.tta_page import write_page
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.bench.tta_runs import read_platforms
 
+RECIPE = Path(__file__).parents[2] / "recipes" / "librispeech" / "CTC.md"
 FILES = ["evaluations.csv", "index.html", "runs.csv", "steps.csv", "tta.csv", "utilisation.csv"]
 
 
@@ -48,9 +50,26 @@ def test_a_page_from_two_trainings_and_an_equal_batch_study(training, tmp_path):
     assert float(of_two["tta_minutes"]) == pytest.approx((3 + 4 * 26.75) / 60, abs=1e-3)
     assert float(of_two["times_price"]) == pytest.approx(2500 * (3 + 4 * 26.75) / 60, rel=1e-3)
     assert {r["study"] for r in times} == {"default", "equal batch"}
-    assert len(rows(out / "evaluations.csv")) == 15
+    evaluations = rows(out / "evaluations.csv")
+    assert len(evaluations) == 15
+    assert (evaluations[0]["cer"], evaluations[0]["cer_usual"]) == ("40.0", "60.0")
     assert len(rows(out / "steps.csv")) == 150
     assert "CER 12 %" in result.output
+
+
+def test_the_prices_that_the_recipe_shows_fit_its_command(training, tmp_path, monkeypatch):
+    text = RECIPE.read_text(encoding="utf-8").replace("\\\n", " ")
+    (command,) = re.findall(r"^toolkit bench tta (one=.* --platform prices\.yaml .*)", text, re.M)
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("prices.yaml").write_text(example, encoding="utf-8")
+    for name in ("one", "two"):
+        training(f"exp/{name}/ctc")
+    result = run(*command.split())
+    assert result.exit_code == 0, result.output
+    page = Path("tta/index.html").read_text()
+    for words in ("TTA times price", "November 2026", "on two threads"):
+        assert words in page
 
 
 def test_the_page_is_the_same_every_time(training, tmp_path):

@@ -41,8 +41,8 @@ def test_repeats_are_one_platform_with_their_median_and_mlperfs_mean(training):
 
 def test_rates_and_states_add_up(training):
     run = only(training("a", batch=8, step=2.0)).first
-    assert run.examples == 5 * 10 * 8
-    assert run.examples_per_second == pytest.approx(4.0)
+    assert run.log.examples == 5 * 10 * 8
+    assert run.log.examples_per_second == pytest.approx(4.0)
     states = run.states
     assert states["training"] == 100
     assert states["evaluating"] == 20
@@ -125,7 +125,7 @@ def test_a_running_training_can_be_looked_at(training):
     log.write_text("".join(lines[: until - 3]) + '{"event": "st')
     platform = only(folder)
     assert platform.tta("cer", 10, 3) is None
-    assert platform.first.examples > 0
+    assert platform.first.log.examples > 0
 
 
 def _write_marker(path):

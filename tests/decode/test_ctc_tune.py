@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from toolkit.decode.ctc_tune import TuneConfig, tune
+from toolkit.decode.ctc import CtcDecodeError
+from toolkit.decode.ctc_tune import TuneConfig, Tuned, tune
 
 REFERENCES = {"u1": "A B", "u2": "C"}
 
@@ -34,6 +35,16 @@ def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
     assert [row[2] for row in rows[1:]] == ["1", "0", "3", "1"]
     stored = json.loads((tmp_path / "tuned.json").read_text())
     assert (stored["lm_weight"], stored["word_bonus"]) == (1.0, 2.0)
+
+
+def test_what_was_tuned_before_is_taken(tmp_path):
+    stored = '{"lm_weight": 3.0, "word_bonus": -1.0, "errors": 5, "words": 9}'
+    (tmp_path / "tuned.json").write_text(stored)
+    found = tune(Told({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path)
+    assert found == Tuned(3.0, -1.0, 5, 9)
+    (tmp_path / "tuned.json").write_text(stored[:20])
+    with pytest.raises(CtcDecodeError, match="remove it to tune again"):
+        tune(Told({}), {}, REFERENCES, TuneConfig(), tmp_path)
 
 
 def test_among_equals_the_mildest_wins(tmp_path):

@@ -26,6 +26,12 @@ def test_a_row_for_each_search_and_split(exp):
     assert [(row["system"], row["lm"], row["split"]) for row in rows] == expected
 
 
+def test_the_share_within_the_limit_of_length_is_told(exp):
+    headline = json.loads((exp / "stages" / "06.json").read_text())["headline"]
+    assert headline["kept train"] == headline["kept dev"] == 1.0
+    assert headline["too_long test"] == 0
+
+
 def test_the_network_learns(exp):
     history = json.loads((exp / "ctc" / "history.json").read_text())
     assert history[-1]["loss"] < 0.7 * history[0]["loss"]

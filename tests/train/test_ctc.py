@@ -25,7 +25,9 @@ def test_it_learns_to_spell(ctc_toy, tmp_path):
     headline = ctc_toy.train(tmp_path, config, about={"name": "toy"}, batch=4)
     assert headline["cer"] < 10
     assert headline["excluded"] == 0
-    assert headline["examples_per_second"] > 0
+    steps = read_run_log(tmp_path).of(Step)
+    throughput = sum(s.examples for s in steps) / sum(s.seconds_in_step for s in steps)
+    assert headline["examples_per_second"] == pytest.approx(throughput)
     records = ctc_toy.history(tmp_path)
     assert records[-1]["loss"] < records[0]["loss"] / 5
     best = max(records, key=lambda record: record["valid_accuracy"])
@@ -39,7 +41,11 @@ def test_it_learns_to_spell(ctc_toy, tmp_path):
     assert log.created.about == {"name": "toy"}
     assert (log.created.batch, log.created.devices) == (4, 1)
     assert [e.epoch for e in log.of(Evaluated)] == [*range(1, 13)]
-    assert [e.cer for e in log.of(Evaluated)] == [record["valid_cer"] for record in records]
+    for name in ("cer", "cer_usual"):
+        told = [getattr(event, name) for event in log.of(Evaluated)]
+        assert told == [record[f"valid_{name}"] for record in records]
+    assert all(e.cer <= e.cer_usual for e in log.of(Evaluated))
+    assert measured["cer_usual"] == pytest.approx(best["valid_cer_usual"])
     assert not list(tmp_path.glob("checkpoints/*.safetensors"))
     assert ctc_toy.train(tmp_path, config) == headline  # told again, it does nothing
     assert read_run_log(tmp_path).starts == 1

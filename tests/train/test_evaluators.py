@@ -105,5 +105,5 @@ def test_an_epoch_that_is_submitted_again_is_evaluated_again(ctc_toy, tmp_path, 
         assert folder.waiting() == [3]
         assert evaluate_elsewhere(tmp_path, ctc_toy.evaluation, until_finished=False) == expected
         assert folder.waiting() == []
-    assert folder.result(3).keys() == {"loss", "wer", "cer", "ser", "duration"}
+    assert folder.result(3).keys() == {"loss", "wer", "cer", "cer_usual", "ser", "duration"}
     assert folder.result(3)["cer"] == pytest.approx(ctc_toy.evaluation(model)["cer"])

@@ -183,7 +183,6 @@ def test_the_buffer_is_bounded(records, monkeypatch):
     for taken, _ in enumerate(data.batches(0), start=1):
         assert data._pool.submitted == taken + 3  # with those of the next epoch
     assert taken == 11
-    assert data.waiting.empty == 0
     assert all(same(a, b) for a, b in zip(data.batches(1), source(records, batch=1).batches(1),
                                           strict=True))  # fmt: skip
     assert data._pool.submitted == 22 + 3
@@ -211,26 +210,6 @@ def test_a_damaged_record_is_named(records):
     path.write_bytes(content)
     with pytest.raises(RecordError, match="damaged in"):
         list(source(records).batches(0))
-
-
-def test_waiting_is_the_share_of_time_without_a_batch(records, monkeypatch):
-    now = [0.0]
-
-    class Slow(BatchReader):
-        def __call__(self, group):
-            now[0] += 3.0
-            return super().__call__(group)
-
-    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(module, "BatchReader", Slow)
-    data = source(records)
-    for epoch in range(2):
-        for _ in data.batches(epoch):
-            now[0] += 1.0  # training
-        now[0] += 100.0  # something else between the epochs
-    waiting = data.waiting
-    assert (waiting.batches, waiting.empty, waiting.waited) == (6, 6, 18.0)
-    assert waiting.share == pytest.approx(18 / (18 + 2 * 2))  # the last batch of an epoch: no end
 
 
 @pytest.mark.parametrize(

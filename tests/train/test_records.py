@@ -10,7 +10,7 @@ from toolkit.train import records as module
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.record_file import RecordError
 from toolkit.train.record_folder import Records
-from toolkit.train.records import RecordConfig, write_records
+from toolkit.train.records import RecordConfig, count_too_long, write_records
 
 CONFIG = RecordConfig(per_file=3, max_excluded=1.0)
 
@@ -52,6 +52,7 @@ def test_long_utterances_are_dropped_listed_and_the_kept_share_told(write_store,
     limits = RecordConfig(max_excluded=0.0)  # dropping long ones is no fault
     headline = write_records(features, texts_of(4), Characters(), limits, tmp_path)
     assert (headline["kept"], headline["too_long"], headline["excluded"]) == (0.5, 2, 0)
+    assert count_too_long(features, limits) == 2
     assert Records(tmp_path).names == ["u0", "u2"]
     assert (tmp_path / "excluded.tsv").read_text() == (
         "u1\t16.71 s, longer than 16.7 s\nu3\t30.00 s, longer than 16.7 s\n"

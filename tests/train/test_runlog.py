@@ -59,6 +59,24 @@ def test_events_come_back_as_written_with_their_time(tmp_path, clock):
     assert log.seconds == 1.5
 
 
+def test_a_log_may_lack_the_usual_character_error_rate(tmp_path, clock):
+    path = tmp_path / "log.jsonl"
+    begun(path, clock).write(Evaluated(cer=8.0, cer_usual=9.0))
+    assert read_run_log(path).of(Evaluated)[0].cer_usual == 9.0
+    path.write_text(path.read_text().replace(', "cer_usual": 9.0', ""))
+    (evaluated,) = read_run_log(path).of(Evaluated)
+    assert (evaluated.cer, evaluated.cer_usual) == (8.0, None)
+
+
+def test_throughput_is_all_utterances_by_all_seconds(tmp_path, clock):
+    writer = begun(tmp_path / "log.jsonl", clock)
+    assert read_run_log(tmp_path).examples_per_second == 0
+    for seconds in (1.0, 1.0, 6.0):
+        writer.write(Step(examples=4, seconds_in_step=seconds))
+    log = read_run_log(tmp_path)
+    assert (log.examples, log.examples_per_second) == (12, 1.5)
+
+
 def test_lines_have_the_event_and_its_fields(tmp_path, clock):
     begun(tmp_path / "log.jsonl", clock).write(Saved(step=3, epoch=1, duration=0.1))
     line = (tmp_path / "log.jsonl").read_text().splitlines()[1]

@@ -1,15 +1,18 @@
 """Beam width against time and accuracy on a run's posteriors, beside the paper's table (A31)."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import click
 from torch import Tensor
 
 from toolkit.bench.published import MARK, published
+from toolkit.bench.tta_runs import BenchRunError
 from toolkit.commands import FILE
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.decode.ctc_posteriors import Posteriors
@@ -19,7 +22,9 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import load_units
 from toolkit.score.cer import error_rates
+from toolkit.stages.convert import from_plain
 from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
 
 WIDTHS = (1, 8, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -35,6 +40,8 @@ class Row:
     """In percent."""
     cer: float
     """In percent of the longer of reference and hypothesis (A25)."""
+    cer_usual: float
+    """In percent of the reference."""
     microseconds: float
     """Seconds per frame and prefix of the beam, times jobs, in millionths."""
 
@@ -45,8 +52,8 @@ def sweep(
     references: Mapping[str, str],
     widths: Sequence[int],
     jobs: int = 1,
-) -> list[Row]:
-    """Decode a test set at several widths.
+) -> Iterator[Row]:
+    """Decode a test set at several widths; yield a row for each.
 
     Args:
       decoder: everything but the width.
@@ -55,7 +62,7 @@ def sweep(
       widths: of the beam.
       jobs: see `Decoder.decode_many`.
     """
-    utterances, rows = list(log_probs.values()), []
+    utterances = list(log_probs.values())
     frames = sum(map(len, utterances))
     decoder.decode(utterances[0][:1])  # compiles
     for width in widths:
@@ -65,8 +72,47 @@ def sweep(
         seconds = perf_counter() - before
         rates = error_rates(references, dict(zip(log_probs, texts, strict=True)))
         cost = 1e6 * seconds * min(jobs, len(utterances)) / max(1, frames * width)
-        rows.append(Row(width, seconds, rates.wer, rates.cer, cost))
+        yield Row(width, seconds, rates.wer, rates.cer, rates.cer_usual, cost)
+
+
+def stored_sweep(
+    decoder: WordsDecoder,
+    log_probs: Mapping[str, Tensor],
+    references: Mapping[str, str],
+    widths: Sequence[int],
+    jobs: int,
+    split: str,
+    out: Path,
+) -> list[Row]:
+    """Sweep as `sweep` does, storing each row as it comes.
+
+    Called again after a kill, it goes on after the last row, unless `jobs`, of which the seconds
+    depend, has changed.
+
+    Args:
+      decoder, log_probs, references, widths, jobs: see `sweep`.
+      split: the test set's name.
+      out: the file that gets `split`, `jobs` and `rows`.
+
+    Raises:
+      BenchRunError: a file that cannot be read.
+    """
+    rows = _stored_rows(out, jobs)
+    done = {row.width for row in rows}
+    missing = [width for width in widths if width not in done]
+    for row in sweep(decoder, log_probs, references, missing, jobs):
+        rows.append(row)
+        plain = {"split": split, "jobs": jobs, "rows": [asdict(row) for row in rows]}
+        write_atomically(out, json.dumps(plain, indent=1) + "\n")
     return rows
+
+
+def _stored_rows(path: Path, jobs: int) -> list[Row]:
+    if not os.path.lexists(path):
+        return []
+    with reading(path, BenchRunError, "remove it to sweep again", "is no sweep"):
+        plain = read_json(path, {"jobs": int, "rows": [{str: Any}]})
+        return [from_plain(Row, row) for row in plain["rows"] if plain["jobs"] == jobs]
 
 
 @dataclass(frozen=True)
@@ -146,7 +192,7 @@ def command(
 
     try:
         task = Task.of_run(run, split, WordsConfig(mode=mode))
-        rows = sweep(task.decoder, task.log_probs, task.references, widths or WIDTHS, jobs)
+        rows = [*sweep(task.decoder, task.log_probs, task.references, widths or WIDTHS, jobs)]
     except ToolkitError as error:
         raise click.ClickException(str(error)) from error
     Console().print(table(rows, f"{task.split}, {len(task.references)} utterances, {mode}"))
@@ -169,14 +215,14 @@ def table(rows: Sequence[Row], title: str):  # noqa: ANN201 - a rich table
         caption=f"{MARK}: {theirs.title}; {theirs.source}, {theirs.place}",
         caption_justify="left",
     )
-    for name in ("width", "seconds", "WER %", "CER %", "us / frame / width"):
+    for name in ("width", "seconds", "WER %", "CER %", "usual CER %", "us / frame / width"):
         found.add_column(name, justify="right")
     for row in rows:
         found.add_row(
             str(row.width), f"{row.seconds:.2f}", f"{row.wer:.2f}", f"{row.cer:.3f}",
-            f"{row.microseconds:.2f}",
+            f"{row.cer_usual:.3f}", f"{row.microseconds:.2f}",
         )  # fmt: skip
     found.add_section()
     for width, seconds, wer, cer in theirs.rows:
-        found.add_row(f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "")
+        found.add_row(f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", "")
     return found

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import click
 
@@ -14,6 +14,7 @@ from toolkit.bench.made_up_records import write_made_up_records
 from toolkit.bench.reading import Measured, Setting, measure
 from toolkit.environment import git_commit, machine, versions
 from toolkit.stages.files import write_atomically
+from toolkit.train.config import ADADELTA_RATE, OptimizerName, TrainerConfig
 from toolkit.train.readers import ReaderConfig
 
 GAIN = 0.05
@@ -105,6 +106,23 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     help="What trains: `none` measures reading alone, `paper` is the benchmark's network of 25.6 "
     "million weights, or the folder of a trained CTC network.",
 )
+@click.option(
+    "--threads", type=click.IntRange(1), help="Of the training on a CPU; by default one per core."
+)
+@click.option(
+    "--amp",
+    type=click.Choice(["fp32", "bf16", "auto"]),
+    default=TrainerConfig.amp,
+    show_default=True,
+    help="Precision of the training; `auto` is bf16 where the processor has it.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(get_args(OptimizerName)),
+    default="adadelta",
+    show_default=True,
+    help="Of the training.",
+)
 @click.option("--batch", default=24, show_default=True, help="Utterances per batch to begin with.")
 @click.option("--max-batch", type=int, help="Largest batch to try; by default 8 times --batch.")
 @click.option("--max-readers", type=int, help="Most readers; by default twice the processors.")
@@ -123,6 +141,9 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 def command(
     records: Path | None,
     model: str,
+    threads: int | None,
+    amp: Literal["fp32", "bf16", "auto"],
+    optimizer: OptimizerName,
     batch: int,
     max_batch: int | None,
     max_readers: int | None,
@@ -137,7 +158,8 @@ def command(
 
     Adds readers until throughput stops rising, then doubles the batch up to a limit of memory; each
     setting trains for some seconds in a process of its own. Throughput is a training's: readers
-    that compete with it for processors, and waiting for data, are in it.
+    that compete with it for processors, and waiting for data, are in it. Give --threads, --amp and
+    --optimizer as the recipe's `train` has them.
 
     \b
     Examples:
@@ -148,11 +170,13 @@ def command(
 
     limit = psutil.virtual_memory().available * 0.8 if memory is None else memory * 1e9
     config = ReaderConfig(batch, buffer=buffer, pad_to=pad_to, order=order)
+    rate = ADADELTA_RATE.get(optimizer, TrainerConfig.initial_rate)
+    training = TrainerConfig(optimizer=optimizer, initial_rate=rate, amp=amp, threads=threads)
     most = max_readers or 2 * (os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as temporary:
         if records is None:
             write_made_up_records(Path(temporary), MADE_UP)
-        setting = Setting(records or Path(temporary), config, model, seconds)
+        setting = Setting(records or Path(temporary), config, model, training, seconds)
 
         def measured(readers: int, size: int) -> Measured | None:
             click.echo(f"readers {readers}, batch {size} ...", err=True)
@@ -164,6 +188,7 @@ def command(
     if json_file is not None:
         about = {"machine": machine(), "versions": versions(), "commit": git_commit()}
         settings = {**asdict(config), "model": model, "memory": limit, "seconds": seconds}
+        settings |= {"threads": threads, "amp": amp, "optimizer": optimizer}
         plain = {**asdict(tuned), "settings": settings, **about}
         write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
 

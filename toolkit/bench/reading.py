@@ -8,6 +8,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
+from toolkit.stages.threads import torch_threads
+from toolkit.train.config import ADADELTA_RATE, TrainerConfig, make_optimizer
 from toolkit.train.ctc_batch import CtcBatch
 from toolkit.train.readers import ReaderConfig, RecordSource
 
@@ -23,8 +25,12 @@ class Setting:
     readers: ReaderConfig
     """Readers, buffer and batch."""
     model: str = "none"
-    """`none`: nobody computes with the batches; `paper`: the network of A12 and A13 with AdaDelta;
-    or the folder of a trained network."""
+    """`none`: nobody computes with the batches; `paper`: the network of A12 and A13; or the folder
+    of a trained network."""
+    training: TrainerConfig = TrainerConfig(
+        optimizer="adadelta", initial_rate=ADADELTA_RATE["adadelta"]
+    )
+    """Its `threads`, `amp`, `optimizer` and rate, as the recipe's `train` has them."""
     seconds: float = 10.0
     """How long to train, after up to half of that to warm up."""
 
@@ -59,8 +65,11 @@ def _measure(setting: Setting) -> Measured:
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with RecordSource(setting.records, setting.readers, seed=0) as source:
-        step = _trainer(setting.model, source, device)
+    with (
+        torch_threads(setting.training.threads),
+        RecordSource(setting.records, setting.readers, seed=0) as source,
+    ):
+        step = _trainer(setting, source, device)
         try:
             trained, waited, seconds = _train(setting, source, step, device)
         except RuntimeError as error:
@@ -108,9 +117,9 @@ def _train(
         ahead.close()
 
 
-def _trainer(model: str, source: RecordSource, device: object) -> Callable[[CtcBatch], None]:
+def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable[[CtcBatch], None]:
     """One step of training, waited for."""
-    if model == "none":
+    if setting.model == "none":
         return lambda batch: None
     import torch
 
@@ -118,18 +127,20 @@ def _trainer(model: str, source: RecordSource, device: object) -> Callable[[CtcB
     from toolkit.models.store import load_model
     from toolkit.train.ctc_objective import CtcObjective
 
-    if model == "paper":
+    if setting.model == "paper":
         config = CtcConfig(source.records.dimension, len(source.records.symbols))
         network = CtcModel(config)
     else:
-        network = load_model(Path(model))
+        network = load_model(Path(setting.model))
     network.to(device).train()
     objective = CtcObjective(len(source.records.symbols) - 1)
-    optimizer = torch.optim.Adadelta(network.parameters())
+    optimizer = make_optimizer(network, setting.training)
+    bf16 = setting.training.bf16(device)
 
     def step(batch: CtcBatch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        loss, stats = objective(network, batch)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            loss, stats = objective(network, batch)
         (loss / stats["weight"]).backward()
         optimizer.step()
         loss.item()

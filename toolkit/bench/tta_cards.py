@@ -34,7 +34,7 @@ def _result(
     best = [min((getattr(e, name) for e in run.evaluations), default=None) for name in NAMES]
     facts = [
         *((f"best {NAMES[n]}", f"{b:.2f} %") for n, b in zip(NAMES, best, strict=True) if b),
-        ("throughput", f"{run.examples_per_second:.3g} utterances/s"),
+        ("throughput", f"{run.log.examples_per_second:.3g} utterances/s"),
         ("batch", f"{run.log.created.batch}" if run.log.created.batch else ""),
         ("trained", f"{len(run.evaluations)} epochs, {duration(run.log.seconds)}"),
         ("runs", f"{len(platform.runs)}" if len(platform.runs) > 1 else ""),

@@ -60,8 +60,8 @@ def _run(run: TrainingRun) -> Rows:
         "batch": run.log.created.batch,
         "parameters": run.log.created.parameters,
         "epochs": len(run.evaluations),
-        "examples": run.examples,
-        "examples_per_second": _number(run.examples_per_second),
+        "examples": run.log.examples,
+        "examples_per_second": _number(run.log.examples_per_second),
         "lost_at_swaps": _number(run.dip),
         **{f"seconds_{state.replace(' ', '_')}": _number(s) for state, s in run.states.items()},
     }
@@ -69,8 +69,8 @@ def _run(run: TrainingRun) -> Rows:
 
 def _evaluations(run: TrainingRun) -> Rows:
     for event in run.evaluations:
-        names = ("seconds", "epoch", "step", "cer", "wer", "ser", "loss", "duration", "waited")
-        yield {name: getattr(event, name) for name in names}
+        names = ("seconds", "epoch", "step", "cer", "cer_usual", "wer", "ser", "loss")
+        yield {name: getattr(event, name) for name in (*names, "duration", "waited")}
 
 
 def _steps(run: TrainingRun) -> Rows:

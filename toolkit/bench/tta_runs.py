@@ -86,16 +86,6 @@ class TrainingRun:
         passed = np.diff(ends, prepend=0.0)
         return ends, examples / np.maximum(passed, 1e-9)
 
-    @property
-    def examples_per_second(self) -> float:
-        """Utterances per second in the state Training (A27: b/t)."""
-        return self.examples / max(sum(step.seconds_in_step for step in self.steps), 1e-9)
-
-    @property
-    def examples(self) -> int:
-        """Utterances trained on."""
-        return sum(step.examples for step in self.steps)
-
     def examples_until(self, minutes: float) -> int:
         """Utterances trained on in the first minutes: what training efficiency saves (A38)."""
         return sum(step.examples for step in self.steps if step.seconds <= 60 * minutes)

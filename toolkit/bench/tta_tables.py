@@ -230,8 +230,8 @@ def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
                 [
                     Cell(platform.name),
                     Cell(str(run.log.created.batch or "varies")),
-                    Cell(f"{run.examples_per_second:.3g}"),
-                    Cell(f"{run.examples / max(run.log.seconds, 1e-9):.3g}"),
+                    Cell(f"{run.log.examples_per_second:.3g}"),
+                    Cell(f"{run.log.examples / max(run.log.seconds, 1e-9):.3g}"),
                     Cell(f"{100 * cpu:.0f} %" if sampled else NA),
                     Cell(f"{100 * sum(devices) / len(devices):.0f} %" if devices else "none"),
                     Cell(NA if needed is None else f"{needed:,}"),

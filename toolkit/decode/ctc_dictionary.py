@@ -42,15 +42,14 @@ class Dictionary:
     """Their spellings."""
     unwritable: tuple[str, ...] = ()
     """Words left out because the units cannot write them."""
-    same: tuple[str, ...] = ()
-    """Words left out because another one is written alike."""
 
     @classmethod
     def of(cls, words: Collection[str], units: Units, between: str = " ") -> "Dictionary":
         """Spell words with a model's units.
 
         Characters: words hold the separator between equal letters, as in training texts (A16).
-        Pieces: each word is spelt by the units' own segmentation.
+        Pieces: each word is spelt by the units' own segmentation. Of words that are written alike
+        the first by its letters is kept: texts cannot tell them apart.
 
         Args:
           words: the dictionary, such as the training words.
@@ -78,7 +77,6 @@ class Dictionary:
             entry for entry, last in zip(spelt, [None, *spelt], strict=False)
             if last is None or entry[0] != last[0]
         ]  # fmt: skip
-        same = sorted({word for _, word in spelt} - {word for _, word in kept})
         if not kept:
             raise CtcDecodeError(
                 f"the dictionary has no word that the units can write ({len(unwritable)} given)"
@@ -96,7 +94,7 @@ class Dictionary:
                     " inside: without a character between words they cannot be told apart"
                 )
         tree = _tree([symbols for symbols, _ in kept], apart)
-        return cls(tuple(word for _, word in kept), tree, tuple(unwritable), tuple(same))
+        return cls(tuple(word for _, word in kept), tree, tuple(unwritable))
 
     @classmethod
     def free(cls, units: Units) -> "Dictionary":

@@ -24,6 +24,7 @@ from toolkit.lang.units import Units
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
 
+GRAPH = "graph.safetensors"
 # Dense search has no -inf.
 _LEAST = -1e4
 
@@ -67,7 +68,7 @@ def make_ctc_graph(
       words: the dictionary.
       units: those of the model.
       arpa: the language model.
-      out: the folder that gets `graph.safetensors` and `words.txt`.
+      out: the folder that gets `words.txt` and, last, `graph.safetensors`.
       between: see `Dictionary.of`.
       max_order: read only n-grams up to this order.
     """
@@ -104,7 +105,7 @@ def make_ctc_graph(
         first_label_disambig=first,
         first_word_disambig=table["#0"],
     )
-    write_atomically(out / "graph.safetensors", dump_fsa(graph))
+    write_atomically(out / GRAPH, dump_fsa(graph))
     return {"states": graph.shape[0], "arcs": graph.num_arcs}
 
 
@@ -184,4 +185,4 @@ def _weights(lm_weight: float, word_bonus: float) -> Weights:
 @lru_cache(maxsize=1)
 def _load(folder: Path) -> tuple[Fsa, SymbolTable]:
     """Graph and words, loaded once per process."""
-    return load_graph(folder / "graph.safetensors"), SymbolTable.read(folder / "words.txt")
+    return load_graph(folder / GRAPH), SymbolTable.read(folder / "words.txt")

@@ -8,7 +8,8 @@ from pathlib import Path
 from time import process_time
 
 from toolkit.decode.ctc import Decoder
-from toolkit.decode.ctc_graph import GraphConfig, GraphDecoder, make_ctc_graph
+from toolkit.decode.ctc_dictionary import Dictionary
+from toolkit.decode.ctc_graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc_greedy import GreedyDecoder
 from toolkit.decode.ctc_posteriors import Posteriors
 from toolkit.decode.ctc_prefix import PrefixConfig, PrefixDecoder
@@ -16,10 +17,13 @@ from toolkit.decode.ctc_tune import TuneConfig, tune
 from toolkit.decode.ctc_words import WordsConfig, WordsDecoder
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
-from toolkit.score.results import Result, record_results
+from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
+from toolkit.stages.files import write_atomically
 
 logger = logging.getLogger(__name__)
+ROW, UNWRITABLE = "row.json", "unwritable.txt"
+EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ def decode_ctc(
 ) -> dict[str, float]:
     """Decode every split by every search; weights are chosen on the development splits.
 
+    Called again after a kill, it takes what is finished in `out`: the graph, tuned weights, and
+    the row of every search and split.
+
     Args:
       splits: to decode.
       tune_on: those of them that choose weights.
@@ -80,7 +87,8 @@ def decode_ctc(
       lm: its name in the rows.
       config: the searches.
       out: gets `rows.json` and a folder per search: `tuned.json` where something is tuned and, by
-        split, hypotheses and reports; `graph/` too.
+        split, hypotheses, reports and `row.json`; `graph/` too,
+        and `unwritable.txt` with the words that the units cannot write, if there are any.
       jobs: threads, or processes of k2.
       command: the command line, for the rows.
       progress: told (decodes done, decodes).
@@ -91,13 +99,15 @@ def decode_ctc(
     rows: list[Result] = []
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
+    _tell_unwritable(dictionary.dictionary, out)
     searches: dict[str, Decoder] = {
         "greedy": GreedyDecoder(units),
         "prefixes": PrefixDecoder(units, config.prefix),
         "words": dictionary,
         f"words+{lm}": WordsDecoder(units, dictionary.dictionary, model, config.words),
     }
-    make_ctc_graph(dictionary.dictionary, units, arpa, out / "graph")
+    if not (out / "graph" / GRAPH).exists():
+        make_ctc_graph(dictionary.dictionary, units, arpa, out / "graph")
     searches[f"graph+{lm}"] = GraphDecoder(out / "graph", units, config.graph)
     tuning = {u: x for s in tune_on for u, x in splits[s].posteriors.items()}
     references = {u: text for s in tune_on for u, text in splits[s].references.items()}
@@ -109,19 +119,41 @@ def decode_ctc(
             chosen = tune(quick, tuning, references, config.tune, out / name, jobs)
             search = search.tuned(chosen.lm_weight, chosen.word_bonus)
         for split, data in splits.items():
-            before = _processor_seconds()
-            found = search.decode_many(list(data.posteriors.values()), jobs)
-            texts = [hypotheses[0].text for hypotheses in found]
-            rtf = (_processor_seconds() - before) / data.seconds
-            hypotheses = dict(zip(data.posteriors, texts, strict=True))
-            named = {"system": "ctc", "split": split, "lm": name, "rtf": rtf, "command": command}
-            told = data.references, hypotheses, data.speakers
-            rows.append(score_split(*told, out / name / split, **named))
+            named = {"system": "ctc", "split": split, "lm": name, "command": command}
+            rows += _row(data, search, out / name / split, jobs, named)
             progress(len(rows), len(searches) * len(splits))
     record_results(out / "rows.json", rows)
     best = [row for row in rows if row.lm == f"words+{lm}"]
     wer = {f"wer {row.split}": row.wer for row in best}
     return wer | {f"cer {row.split}": row.cer for row in best}
+
+
+def _tell_unwritable(dictionary: Dictionary, out: Path) -> None:
+    """Say which words can never be recognised."""
+    if lost := dictionary.unwritable:
+        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in lost))
+        logger.warning(
+            "%d of %d words of the dictionary cannot be written in the units, such as %s: no search"
+            " finds them. All are listed in %s",
+            len(lost),
+            len(lost) + len(dictionary.words),
+            ", ".join(lost[:EXAMPLES]),
+            UNWRITABLE,
+        )
+
+
+def _row(
+    data: Decoded, search: Decoder, out: Path, jobs: int, named: Mapping[str, str]
+) -> list[Result]:
+    """Decode and score a split, or read what came of it before; `row.json` is written last."""
+    if found := read_results(out / ROW):
+        return found
+    before = _processor_seconds()
+    hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
+    texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
+    rtf = (_processor_seconds() - before) / data.seconds
+    row = score_split(data.references, texts, data.speakers, out, rtf=rtf, **named)
+    return record_results(out / ROW, [row])
 
 
 def _processor_seconds() -> float:

@@ -1,14 +1,16 @@
 """Language model weight and word bonus chosen on the development set."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from toolkit.decode.ctc import LogProbs
+from toolkit.decode.ctc import CtcDecodeError, LogProbs
 from toolkit.score.wer import score
+from toolkit.stages.convert import read_plain
 from toolkit.stages.files import write_atomically
 
 Pair = tuple[float, float]
@@ -70,9 +72,15 @@ def tune(
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
       config: the grid.
-      out: gets `tuned.json` and `grid.tsv`.
+      out: gets `grid.tsv` and, last, `tuned.json`; where that is there, it is the answer.
       jobs: see `Decoder.decode_many`.
+
+    Raises:
+      CtcDecodeError: a `tuned.json` that cannot be read.
     """
+    stored = out / "tuned.json"
+    if os.path.lexists(stored):
+        return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
     pairs = list(product(config.lm_weights, config.word_bonuses))
     tried = []
     found = decoder.texts(list(log_probs.values()), pairs, jobs)
@@ -87,5 +95,5 @@ def tune(
     ]
     best = min(tried, key=lambda t: (t.errors, abs(t.word_bonus), t.lm_weight))
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    write_atomically(out / "tuned.json", json.dumps(asdict(best), indent=1) + "\n")
+    write_atomically(stored, json.dumps(asdict(best), indent=1) + "\n")
     return best

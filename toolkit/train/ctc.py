@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, get_args
 
 import torch
@@ -27,7 +26,7 @@ from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.loop import Trainer
 from toolkit.train.machine import MachineConfig
 from toolkit.train.monitor import Progress
-from toolkit.train.runlog import RUN_LOG, Created, RunLogWriter, Step, read_run_log
+from toolkit.train.runlog import RUN_LOG, Created, RunLogWriter, read_run_log
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ def train_ctc(
 
     Returns:
       `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,
-      `examples_per_second` (median, in the state Training, A27), `minutes` by the log's clock,
+      `examples_per_second` and `minutes` of the run log, see `RunLog`,
       `excluded` (share of the examples of the last epoch that were too short for their labels).
 
     Raises:
@@ -164,8 +163,4 @@ def train_ctc(
 
 def _times(out: Path) -> dict[str, float]:
     log = read_run_log(out)
-    rates = [step.examples / max(step.seconds_in_step, 1e-9) for step in log.of(Step)]
-    return {
-        "examples_per_second": median(rates) if rates else 0.0,
-        "minutes": log.seconds / 60,
-    }
+    return {"examples_per_second": log.examples_per_second, "minutes": log.seconds / 60}

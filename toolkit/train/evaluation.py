@@ -43,6 +43,7 @@ class Rates(Protocol):
 
     wer: float
     cer: float
+    cer_usual: float
     ser: float
 
 
@@ -89,8 +90,8 @@ class Evaluation:
         """Measure; the model is left in evaluation mode.
 
         Returns:
-          `loss` per weight; `wer`, `cer` and `ser` in per cent, an utterance that is too short to
-          give an output counting as nothing recognised.
+          `loss` per weight; `wer`, `cer` (the paper's), `cer_usual` and `ser` in per cent, an
+          utterance that is too short to give an output counting as nothing recognised.
         """
         model.eval()
         device = model.output.weight.device
@@ -108,7 +109,8 @@ class Evaluation:
                 outputs = rows(log_probs, lengths)
                 texts += texts_of(recognition.search, outputs, recognition.jobs)
         rates = recognition.score(references, dict(zip(references, texts, strict=True)))
-        return {"loss": loss / weight, "wer": rates.wer, "cer": rates.cer, "ser": rates.ser}
+        of_texts = {name: getattr(rates, name) for name in ("wer", "cer", "cer_usual", "ser")}
+        return {"loss": loss / weight, **of_texts}
 
 
 def sentences(

@@ -7,7 +7,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
@@ -57,25 +56,6 @@ class ReaderConfig:
             raise ValueError(f"order is {self.order!r}, must be 'shuffled' or 'buckets'")
 
 
-@dataclass
-class Waiting:
-    """How long whoever takes the batches waited for them."""
-
-    batches: int = 0
-    """Batches taken."""
-    empty: int = 0
-    """How often the next one was not ready."""
-    waited: float = 0.0
-    """Seconds waited for them."""
-    seconds: float = 0.0
-    """Seconds in all, from asking for the first batch on."""
-
-    @property
-    def share(self) -> float:
-        """Share of the time that was waited, 0 to 1."""
-        return self.waited / self.seconds if self.seconds else 0.0
-
-
 class RecordSource:
     """Batches of whole utterances whose order follows from (seed, epoch), see `DataSource`.
 
@@ -98,9 +78,6 @@ class RecordSource:
     ) -> None:
         self.records = Records(records)
         """The utterances."""
-        self.waiting = Waiting()
-        """Of all epochs so far. Where a thread works ahead of the training, it is that thread that
-        waits, and the training's own share is `EpochMonitor`'s `data_wait`."""
         self._config = config
         self._seed = seed
         self._normaliser = normaliser
@@ -179,21 +156,13 @@ class RecordSource:
     def _made(
         self, wanted: "list[Numbered]", following: "Callable[[], list[Numbered]]"
     ) -> Iterator[CtcBatch]:
-        """Yield the wanted batches, counting the time that each takes to come."""
-        started, before = perf_counter(), self.waiting.seconds
         arrays = self._here(wanted) if self._config.readers == 0 else self._read(wanted, following)
-        for _, group in wanted:
-            asked = perf_counter()
-            inputs, labels = next(arrays)
-            self.waiting.waited += perf_counter() - asked
-            self.waiting.batches += 1
-            self.waiting.seconds = before + perf_counter() - started
+        for (_, group), (inputs, labels) in zip(wanted, arrays, strict=True):
             yield self._batch(group, inputs, labels)
 
     def _here(self, wanted: "list[Numbered]") -> Iterator[Arrays]:
         read = BatchReader(self.records, self._config.pad_to, self._normaliser)
         for _, group in wanted:
-            self.waiting.empty += 1
             yield read(group)
 
     def _read(
@@ -215,7 +184,6 @@ class RecordSource:
                 for later, group in order[i : i + size]:
                     if later not in self._buffer:
                         self._buffer[later] = pool.submit(read_batch, group)
-                self.waiting.empty += not self._buffer[number].done()
                 yield self._buffer.pop(number).result()
         except BrokenProcessPool as error:
             raise WorkerError(

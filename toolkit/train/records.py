@@ -122,6 +122,17 @@ def write_records(
     return {"hours": hours, **facts, "MB_per_hour": size / 1e6 / hours}
 
 
+def count_too_long(features: Path, config: RecordConfig) -> int:
+    """Count the utterances of a feature store that are too long for records (A6)."""
+    store = FeatureStore(features)
+    return sum(_is_too_long(store, name, config) for name in store.ids)
+
+
+def _is_too_long(store: FeatureStore, name: str, config: RecordConfig) -> bool:
+    shift = store.manifest["frontend"]["frame_shift_ms"]
+    return store.num_frames(name) * shift > 1000 * config.max_seconds
+
+
 @dataclass(frozen=True)
 class _Plan:
     number: int
@@ -145,7 +156,7 @@ def _select(
     shift = store.manifest["frontend"]["frame_shift_ms"]
     for name in store.ids:
         frames = store.num_frames(name)
-        if frames * shift > 1000 * config.max_seconds:
+        if _is_too_long(store, name, config):
             too_long[name] = f"{frames * shift / 1000:.2f} s, longer than {config.max_seconds:g} s"
             continue
         try:

@@ -120,6 +120,8 @@ class Evaluated(Event):
     """Word error rate in per cent (A25)."""
     cer: float = 0.0
     """Character error rate in per cent, with the paper's denominator (A25)."""
+    cer_usual: float | None = None
+    """The same errors by the references' length; None in logs that do not tell."""
     ser: float = 0.0
     """Share of sentences with an error, in per cent."""
     loss: float = 0.0
@@ -185,6 +187,16 @@ class RunLog:
     def starts(self) -> int:
         """How often the training was started."""
         return max((event.start for event in self.of(Started)), default=1)
+
+    @property
+    def examples(self) -> int:
+        """Utterances trained on."""
+        return sum(step.examples for step in self.of(Step))
+
+    @property
+    def examples_per_second(self) -> float:
+        """Throughput: utterances by the seconds in the state Training (A27: b/t)."""
+        return self.examples / max(sum(step.seconds_in_step for step in self.of(Step)), 1e-9)
 
     @property
     def seconds(self) -> float:
