@@ -5,13 +5,20 @@ from typing import Any
 
 from local.farfield_config import FarfieldConfig, Placement
 from local.synthetic import SyntheticConfig
-from recipes.settings import SHORT_MONO, SMALL_SEQUENCE, HybridConfig, small_network
+from recipes.settings import (
+    SHORT_MONO,
+    SMALL_SEQUENCE,
+    WIDE_BEAM,
+    HybridConfig,
+    small_network,
+)
 from recipes.unlabelled import ExecutorSection, TargetsSection
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.lda_mllt import LdaMlltConfig
 from toolkit.align.training import EmConfig
 from toolkit.align.triphone import TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
+from toolkit.decode.first_pass import DecodeConfig
 from toolkit.features.enhance import EnhanceConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
@@ -79,6 +86,9 @@ class Config(HybridConfig):
     """What is kept of the unlabelled speech that the teacher has recognised (C13)."""
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM on that and on labelled speech; of the student's size."""
+    decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
+    """Decoding with the networks, 33 frames per second; after rescoring several of them are best at
+    0.2 or below."""
     enhance: EnhanceConfig = EnhanceConfig()
     """The front end of the array version of the test sets (C1)."""
 
@@ -180,6 +190,7 @@ def mini() -> Config:
         ),
         lm=NgramConfig(min_counts=(1, 2, 2)),
         rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
+        decode=replace(Config.decode, beam=WIDE_BEAM),
         **_small(leaves=500, gaussians=5000, senones=300, hidden=320),
     )
 

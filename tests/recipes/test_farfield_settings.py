@@ -1,0 +1,59 @@
+"""Settings of the far-field recipe, and what its stages make of them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+pytest.importorskip("pyroomacoustics")
+
+from lhotse import Recording
+from lhotse.audio import AudioSource
+
+from recipes.farfield_ssl.config import PROFILES
+from recipes.settings import HybridConfig
+from toolkit.corpus.manifest import make_cut
+from toolkit.features.extract import pack_shards
+
+
+def spoken(speaker, number, seconds=5.0):
+    """An utterance of so many seconds."""
+    id = f"{speaker}-{number:02d}"
+    source = AudioSource("file", [0], f"{id}.flac")
+    recording = Recording(id, [source], 16000, int(16000 * seconds), seconds)
+    return make_cut(id, recording, "T", speaker)
+
+
+def test_the_grid_reaches_below_the_scales_that_are_chosen():
+    usual = HybridConfig().decode
+    for profile in PROFILES.values():
+        assert profile().decode.scales == (0.15, *usual.scales)
+
+
+def test_mini_decodes_books_with_a_wide_beam():
+    from recipes.librispeech.config import PROFILES as LIBRISPEECH
+
+    assert PROFILES["mini"]().decode.beam == LIBRISPEECH["mini"]().decode.beam
+    assert PROFILES["mini"]().decode.beam.max_active > PROFILES["demo"]().decode.beam.max_active
+
+
+def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
+    """Three minutes of four speakers are four shards."""
+    from recipes import frontend
+
+    cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
+    shards = []
+
+    def extract(found, config, out, jobs):
+        shards.append(len(pack_shards(found, config.hours_per_shard)))
+
+    monkeypatch.setattr(frontend, "_versions", lambda run: {"DP1-raw": cuts})
+    monkeypatch.setattr(frontend, "_decode", lambda *_: SimpleNamespace(split="DP1-raw", wer=1.0))
+    monkeypatch.setattr(frontend, "record_results", lambda *_: None)
+    monkeypatch.setattr(frontend, "extract", extract)
+    run = SimpleNamespace(
+        config=PROFILES["mini"](), jobs=2, make=tmp_path.joinpath, need=tmp_path.joinpath
+    )
+    frontend.decode_arrays(run, "student_smbr", tmp_path)
+    assert shards == [4]
