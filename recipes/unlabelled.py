@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolkit.pipeline.executor import Executor, ExecutorConfig
 from toolkit.pipeline.lake import open_lake, totals
@@ -15,7 +15,7 @@ from toolkit.pipeline.prepare import (
     repartition,
 )
 from toolkit.pipeline.shards import read_shards
-from toolkit.pipeline.spark import SparkConfig, SparkExecutor
+from toolkit.pipeline.spark import SparkConfig, SparkExecutor, check_spark
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
 from toolkit.ssl.target_store import TargetStore
 from toolkit.stages.run import Run
@@ -53,6 +53,12 @@ class TargetsSection:
     def __post_init__(self) -> None:
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
             raise ValueError(f"offsets are {self.offsets}, needs to be one or more different ones")
+
+
+def check_executor(config: Any) -> None:
+    """See that the executor of a recipe's settings can start on this machine."""
+    if config.executor.kind == "spark":
+        check_spark()
 
 
 def open_executor(run: Run, device: str = "cpu") -> Executor:

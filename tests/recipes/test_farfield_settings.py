@@ -57,3 +57,15 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     )
     frontend.decode_arrays(run, "student_smbr", tmp_path)
     assert shards == [4]
+
+
+def test_spark_is_looked_for_before_the_first_stage(tmp_path, monkeypatch, capsys):
+    from recipes.farfield_ssl.run import recipe
+    from toolkit.pipeline import spark
+
+    monkeypatch.setattr(spark, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as exit_:
+        recipe.main(["--set", "executor.kind=spark", "--exp", str(tmp_path / "exp")])
+    assert exit_.value.code == 1
+    assert "pip install -e '.[spark]'" in capsys.readouterr().err
+    assert not list(tmp_path.glob("exp/stages/[0-9]*"))
