@@ -26,6 +26,7 @@ from toolkit.hmm.tree_build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
+from toolkit.parallel.config import ParallelConfig
 from toolkit.pipeline.prepare import PrepareConfig
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig
@@ -35,6 +36,7 @@ from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.sequence import SequenceConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"
@@ -196,8 +198,12 @@ def mini() -> Config:
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12)."""
-    whole = WholeUtteranceConfig(epochs=2)
+    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
+
+    With torchrun its methods too: BMUF for the student (C12), GTC on labelled data (C14); one
+    process trains plainly.
+    """
+    whole, gtc = WholeUtteranceConfig(epochs=2), ParallelConfig("gtc")
     return Config(
         corpus=CorpusConfig(
             "librispeech", train="train-clean-*,train-other-*", dev="dev-clean", test="test-clean"
@@ -215,10 +221,11 @@ def full() -> Config:
         tri=TriphoneConfig(TreeConfig(max_leaves=4200), EmConfig(gaussians=40_000)),
         lda_mllt=LdaMlltConfig(TreeConfig(max_leaves=5000), EmConfig(gaussians=100_000)),
         align=CorpusAlignConfig(rounds=2),
-        baseline=CrossEntropyConfig(whole=whole),
-        teacher=CrossEntropyConfig(model=BlstmConfig(), whole=whole),
-        student=ScheduledConfig(hours=None),
-        self_trained=CrossEntropyConfig(whole=whole),
+        baseline=CrossEntropyConfig(whole=whole, parallel=gtc),
+        teacher=CrossEntropyConfig(model=BlstmConfig(), whole=whole, parallel=gtc),
+        sequence=SequenceConfig(parallel=gtc),
+        student=ScheduledConfig(hours=None, parallel=ParallelConfig("bmuf")),
+        self_trained=CrossEntropyConfig(whole=whole, parallel=gtc),
     )
 
 

@@ -1,5 +1,7 @@
 """Settings of the far-field recipe, and what its stages make of them."""
 
+import re
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ from recipes.farfield_ssl.config import PROFILES
 from recipes.settings import HybridConfig
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
+from toolkit.parallel.config import ParallelError, make_strategy
 
 
 def spoken(speaker, number, seconds=5.0):
@@ -69,3 +72,23 @@ def test_spark_is_looked_for_before_the_first_stage(tmp_path, monkeypatch, capsy
     assert exit_.value.code == 1
     assert "pip install -e '.[spark]'" in capsys.readouterr().err
     assert not list(tmp_path.glob("exp/stages/[0-9]*"))
+
+
+def test_full_trains_in_parallel_as_the_paper_does():
+    """BMUF for the student, GTC for what learns from labelled data (C12, C14)."""
+    config = PROFILES["full"]()
+    for section in ("baseline", "teacher", "sequence", "self_trained"):
+        assert getattr(config, section).parallel.method == "gtc"
+    assert config.student.parallel.method == "bmuf"
+
+
+@pytest.mark.parametrize("recipe", ["farfield_ssl", "librispeech"])
+def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe, monkeypatch):
+    config = import_module(f"recipes.{recipe}.config").PROFILES["demo"]()
+    monkeypatch.setattr("toolkit.parallel.config.ranks.count", lambda: 2)
+    with pytest.raises(ParallelError) as error:
+        make_strategy(config.sequence.parallel)
+    named = re.search("such as (.*) or (.*);", str(error.value))
+    sections = [*named[1].split(", "), named[2]]
+    assert any(hasattr(getattr(config, name, None), "parallel") for name in sections)
+    assert "--set ce." not in str(error.value)
