@@ -181,7 +181,7 @@ def label(run: Run) -> dict[str, float]:
 @recipe.stage(23, "Train the student: scheduled learning", parallel=True)
 def student_ce(run: Run) -> dict[str, float]:
     """Sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
-    return learning.train_student(run, "student_ce", ALIGNER)
+    return learning.train_student(run, "student_ce", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(24, "Make the student's lattices")
@@ -213,7 +213,7 @@ def recognise(run: Run) -> dict[str, float]:
 @recipe.stage(28, "Train on them: self-training", parallel=True)
 def self_training(run: Run) -> dict[str, float]:
     """Cross entropy with the labelled speech, the student's size (C13)."""
-    return learning.train_on_recognised(run, "self_training", ALIGNER)
+    return learning.train_on_recognised(run, "self_training", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(29, "Decode with the self-trained network")

@@ -2,6 +2,7 @@
 
 import re
 from importlib import import_module
+from pathlib import PurePath
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from recipes.settings import HybridConfig
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
 from toolkit.parallel.config import ParallelError, make_strategy
+from toolkit.stages.config import apply_overrides
 
 
 def spoken(speaker, number, seconds=5.0):
@@ -92,3 +94,26 @@ def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe,
     sections = [*named[1].split(", "), named[2]]
     assert any(hasattr(getattr(config, name, None), "parallel") for name in sections)
     assert "--set ce." not in str(error.value)
+
+
+def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_path, monkeypatch):
+    """From its copies too, and on the targets of the last round of alignment."""
+    from recipes import learning
+
+    for name in ("FeatureStore", "AlignmentStore", "Senones.load"):
+        monkeypatch.setattr(f"recipes.learning.{name}", lambda path: path)
+    monkeypatch.setattr(learning, "OffsetAlignments", lambda stores, senones: stores)
+    monkeypatch.setattr(learning, "AugmentedAlignments", lambda *of: of)
+    monkeypatch.setattr(learning, "targets", lambda run, aligner: aligner)
+
+    def labelled(*overrides):
+        config = apply_overrides(PROFILES["demo"](), overrides, tmp_path)
+        run = SimpleNamespace(config=config, need=PurePath)
+        return learning.labelled_speech(run, "gmm", "first")
+
+    train, copies = PurePath("fbank/train"), PurePath("fbank/copies")
+    last = [PurePath(f"first/rounds/1/ali.{offset}") for offset in range(3)]
+    assert labelled() == ([train], ["gmm"])
+    assert labelled("augment.speeds=0.9") == ([train, copies], ["gmm", ("gmm", copies)])
+    assert labelled("align.rounds=2") == ([train], [last])
+    assert labelled("align.rounds=2", "augment.speeds=0.9")[1] == [last, (last, copies)]
