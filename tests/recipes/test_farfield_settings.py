@@ -1,7 +1,7 @@
 """Settings of the far-field recipe, and what its stages make of them."""
 
 import re
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import PurePath
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ pytest.importorskip("pyroomacoustics")
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
-from recipes.farfield_ssl.config import PROFILES
+from recipes.farfield_ssl.config import PARTS, PROFILES
 from recipes.settings import HybridConfig
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
@@ -117,3 +117,12 @@ def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_pa
     assert labelled("augment.speeds=0.9") == ([train, copies], ["gmm", ("gmm", copies)])
     assert labelled("align.rounds=2") == ([train], [last])
     assert labelled("align.rounds=2", "augment.speeds=0.9")[1] == [last, (last, copies)]
+
+
+def test_the_breakdown_has_every_stage_but_its_own_once():
+    from recipes.farfield_ssl.run import recipe
+
+    own = [number for stages in PARTS.values() for number in stages]
+    assert sorted(own) == [stage.number for stage in recipe.stages][:-1]
+    style = resources.files("toolkit.report").joinpath("page.css").read_text()
+    assert all(f".c{number} " in style for number in range(len(PARTS)))
