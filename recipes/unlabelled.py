@@ -16,6 +16,7 @@ from toolkit.pipeline.prepare import (
 )
 from toolkit.pipeline.shards import read_shards
 from toolkit.pipeline.spark import SparkConfig, SparkExecutor, check_spark
+from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
 from toolkit.ssl.target_store import TargetStore
 from toolkit.stages.run import Run
@@ -87,7 +88,11 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     """
     work, out, store = run.make("pipeline/features"), run.make("unlabelled"), _store(run)
     lake = open_lake(store, str(run.need("rooms/lake")))
-    config = replace(run.config.prepare, frontend=run.config.fbank.frontend)
+    config = replace(
+        run.config.prepare,
+        frontend=run.config.fbank.frontend,
+        stats=StatsConfig(run.config.prior_frames),
+    )
     hours = min(config.select.hours, ALMOST_ALL * totals(lake.objects)["hours"])
     config = replace(config, select=replace(config.select, hours=hours))
     with open_executor(run) as executor:

@@ -76,7 +76,7 @@ class Config(HybridConfig):
     """Who runs the data pipeline's steps: this machine's processes, or Spark."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     """What is selected of the lake, its order and statistics (C16 to C19); the front end is that of
-    `fbank`."""
+    `fbank`, and the normaliser has `prior_frames` as theirs."""
     targets: TargetsSection = TargetsSection()
     """What is kept of the teacher's posteriors (C11)."""
     repartition: RepartitionConfig = RepartitionConfig()

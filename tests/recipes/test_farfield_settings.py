@@ -126,3 +126,21 @@ def test_the_breakdown_has_every_stage_but_its_own_once():
     assert sorted(own) == [stage.number for stage in recipe.stages][:-1]
     style = resources.files("toolkit.report").joinpath("page.css").read_text()
     assert all(f".c{number} " in style for number in range(len(PARTS)))
+
+
+def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
+    from recipes import unlabelled
+
+    seen = []
+
+    def prepare_features(lake, config, *others):
+        seen.append(config.stats.prior_frames)
+        return unlabelled.ShardSet(str(tmp_path), (), ()), None
+
+    monkeypatch.setattr(unlabelled, "prepare_features", prepare_features)
+    monkeypatch.setattr(unlabelled, "open_lake", lambda *_: SimpleNamespace(objects=()))
+    monkeypatch.setattr(unlabelled, "totals", lambda objects: {"hours": 1.0})
+    config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
+    places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
+    unlabelled.prepare_unlabelled(SimpleNamespace(config=config, jobs=1, **places))
+    assert seen == [77]
