@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+from recipes.data import has_copies
 from recipes.farfield import validation
 from recipes.hybrid import network_decoder, targets
 from recipes.unlabelled import taught_folders
+from toolkit.align.augmented import AugmentedAlignments
+from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -14,7 +17,9 @@ from toolkit.ssl.choice_of_k import choose_k, smallest_sufficient
 from toolkit.ssl.judged import Judge
 from toolkit.ssl.self_training import recognise_and_align, self_labelled
 from toolkit.stages.run import Run
+from toolkit.train.corpus import Alignments
 from toolkit.train.cross_entropy import train_cross_entropy
+from toolkit.train.windows import OFFSETS
 
 
 def student_normaliser(run: Run) -> Path:
@@ -43,12 +48,36 @@ def judge_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[st
     return {name: found[name] for name in shown} | {"sufficient k": smallest_sufficient(rows)}
 
 
-def train_student(run: Run, system: str, aligner: str) -> dict[str, float]:
+def labelled_speech(
+    run: Run, aligner: str, baseline: str
+) -> tuple[list[FeatureStore], list[Alignments]]:
+    """Give what the baseline has learnt from: the labelled speech, its copies, and the targets.
+
+    Args:
+      run: of the stage.
+      aligner: the GMM system that has aligned the speech.
+      baseline: the network whose last alignments are the targets where `align.rounds` has it align
+        the speech anew (C4).
+    """
+    found, rounds = targets(run, aligner), run.config.align.rounds
+    if rounds:
+        last = run.need(f"{baseline}/rounds/{rounds - 1}")
+        stores = [AlignmentStore(last / f"ali.{offset}") for offset in range(OFFSETS)]
+        found = OffsetAlignments(stores, Senones.load(run.need("senones")))
+    train = FeatureStore(run.need("fbank/train"))
+    if not has_copies(run):
+        return [train], [found]
+    copies = FeatureStore(run.need("fbank/copies"))
+    return [train, copies], [found, AugmentedAlignments(found, copies)]
+
+
+def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
     """Train a student on the teacher's targets, and on labelled data in between (C12)."""
+    features, alignments = labelled_speech(run, aligner, baseline)
     return scheduled.train_student(
         unlabelled=taught_folders(run),
-        features=FeatureStore(run.need("fbank/train")),
-        alignments=targets(run, aligner),
+        features=features,
+        alignments=alignments,
         normaliser=Normaliser.load(student_normaliser(run)),
         config=run.config.student,
         num_targets=Senones.load(run.need("senones")).num_pdfs,
@@ -76,13 +105,14 @@ def recognise_unlabelled(run: Run, teacher: str) -> dict[str, float]:
     )
 
 
-def train_on_recognised(run: Run, system: str, aligner: str) -> dict[str, float]:
+def train_on_recognised(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
     """Train a network like the student on labelled data and on what was recognised (C13)."""
     senones = Senones.load(run.need("senones"))
+    features, alignments = labelled_speech(run, aligner, baseline)
     store, found = self_labelled(run.need("unlabelled"), run.need("recognised"), senones)
     return train_cross_entropy(
-        [FeatureStore(run.need("fbank/train")), store],
-        [targets(run, aligner), found],
+        [*features, store],
+        [*alignments, found],
         Normaliser.load(student_normaliser(run)),
         run.config.self_trained,
         senones.num_pdfs,

@@ -84,14 +84,19 @@ def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
 
 
 def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") -> dict[str, Score]:
-    """A decoded system's scores by split."""
+    """A decoded system's scores by split.
+
+    A sentence may be heard at several placements, as `id-DP1`, `id-DP2` and so on; where speakers
+    are too few to be resampled, sentences are, with all their copies.
+    """
     found = {}
     for split in splits:
         known = cuts(run, split)
         references = {cut.id: text_of(cut) for cut in known}
         speakers = {cut.id: speaker_of(cut) for cut in known}
+        sources = {cut.id: cut.id.removesuffix(f"-{split}") for cut in known}
         hypotheses = read_transcripts(run.need(f"decode/{system}") / split / "text", "text").texts
-        found[split] = score(references, hypotheses, unit, speakers)
+        found[split] = score(references, hypotheses, unit, speakers, sources=sources)
     return found
 
 

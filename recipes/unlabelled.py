@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolkit.pipeline.executor import Executor, ExecutorConfig
 from toolkit.pipeline.lake import open_lake, totals
@@ -15,7 +15,8 @@ from toolkit.pipeline.prepare import (
     repartition,
 )
 from toolkit.pipeline.shards import read_shards
-from toolkit.pipeline.spark import SparkConfig, SparkExecutor
+from toolkit.pipeline.spark import SparkConfig, SparkExecutor, check_spark
+from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
 from toolkit.ssl.target_store import TargetStore
 from toolkit.stages.run import Run
@@ -55,6 +56,12 @@ class TargetsSection:
             raise ValueError(f"offsets are {self.offsets}, needs to be one or more different ones")
 
 
+def check_executor(config: Any) -> None:
+    """See that the executor of a recipe's settings can start on this machine."""
+    if config.executor.kind == "spark":
+        check_spark()
+
+
 def open_executor(run: Run, device: str = "cpu") -> Executor:
     """Open what runs steps, for a `with` statement.
 
@@ -81,7 +88,11 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     """
     work, out, store = run.make("pipeline/features"), run.make("unlabelled"), _store(run)
     lake = open_lake(store, str(run.need("rooms/lake")))
-    config = replace(run.config.prepare, frontend=run.config.fbank.frontend)
+    config = replace(
+        run.config.prepare,
+        frontend=run.config.fbank.frontend,
+        stats=StatsConfig(run.config.prior_frames),
+    )
     hours = min(config.select.hours, ALMOST_ALL * totals(lake.objects)["hours"])
     config = replace(config, select=replace(config.select, hours=hours))
     with open_executor(run) as executor:

@@ -5,13 +5,20 @@ from typing import Any
 
 from local.farfield_config import FarfieldConfig, Placement
 from local.synthetic import SyntheticConfig
-from recipes.settings import SHORT_MONO, SMALL_SEQUENCE, HybridConfig, small_network
+from recipes.settings import (
+    SHORT_MONO,
+    SMALL_SEQUENCE,
+    WIDE_BEAM,
+    HybridConfig,
+    small_network,
+)
 from recipes.unlabelled import ExecutorSection, TargetsSection
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.lda_mllt import LdaMlltConfig
 from toolkit.align.training import EmConfig
 from toolkit.align.triphone import TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
+from toolkit.decode.first_pass import DecodeConfig
 from toolkit.features.enhance import EnhanceConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
@@ -19,6 +26,7 @@ from toolkit.hmm.tree_build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
+from toolkit.parallel.config import ParallelConfig
 from toolkit.pipeline.prepare import PrepareConfig
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig
@@ -28,6 +36,7 @@ from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.sequence import SequenceConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"
@@ -35,16 +44,20 @@ ALIGNER = "lda_mllt"
 SYSTEMS = ("teacher", "student_ce", "student_smbr", "self_training")
 """What is compared with the baseline."""
 PARTS = {
-    "labelled data and its targets": range(1, 13),
+    "clean speech and rooms": (1, 2),
+    "labelled data and its targets": range(3, 13),
     "baseline": range(13, 16),
     "teacher": range(16, 19),
     "unlabelled features": (20,),
+    "judging the teacher": (21,),
     "targets": (22,),
     "student": range(23, 26),
     "self-training": (27, 28),
     "decoding": (19, 26, 29),
+    "front end on arrays": (30, 31),
 }
-"""Stages by the part of the processing that they belong to (C34)."""
+"""Stages by the part of the processing that they belong to (C34): all but the last, which adds
+their times up."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Config(HybridConfig):
     """Who runs the data pipeline's steps: this machine's processes, or Spark."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     """What is selected of the lake, its order and statistics (C16 to C19); the front end is that of
-    `fbank`."""
+    `fbank`, and the normaliser has `prior_frames` as theirs."""
     targets: TargetsSection = TargetsSection()
     """What is kept of the teacher's posteriors (C11)."""
     repartition: RepartitionConfig = RepartitionConfig()
@@ -79,6 +92,9 @@ class Config(HybridConfig):
     """What is kept of the unlabelled speech that the teacher has recognised (C13)."""
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM on that and on labelled speech; of the student's size."""
+    decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
+    """Decoding with the networks, 33 frames per second; after rescoring several of them are best at
+    0.2 or below."""
     enhance: EnhanceConfig = EnhanceConfig()
     """The front end of the array version of the test sets (C1)."""
 
@@ -180,13 +196,18 @@ def mini() -> Config:
         ),
         lm=NgramConfig(min_counts=(1, 2, 2)),
         rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
+        decode=replace(Config.decode, beam=WIDE_BEAM),
         **_small(leaves=500, gaussians=5000, senones=300, hidden=320),
     )
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12)."""
-    whole = WholeUtteranceConfig(epochs=2)
+    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
+
+    With torchrun its methods too: BMUF for the student (C12), GTC on labelled data (C14); one
+    process trains plainly.
+    """
+    whole, gtc = WholeUtteranceConfig(epochs=2), ParallelConfig("gtc")
     return Config(
         corpus=CorpusConfig(
             "librispeech", train="train-clean-*,train-other-*", dev="dev-clean", test="test-clean"
@@ -204,10 +225,11 @@ def full() -> Config:
         tri=TriphoneConfig(TreeConfig(max_leaves=4200), EmConfig(gaussians=40_000)),
         lda_mllt=LdaMlltConfig(TreeConfig(max_leaves=5000), EmConfig(gaussians=100_000)),
         align=CorpusAlignConfig(rounds=2),
-        baseline=CrossEntropyConfig(whole=whole),
-        teacher=CrossEntropyConfig(model=BlstmConfig(), whole=whole),
-        student=ScheduledConfig(hours=None),
-        self_trained=CrossEntropyConfig(whole=whole),
+        baseline=CrossEntropyConfig(whole=whole, parallel=gtc),
+        teacher=CrossEntropyConfig(model=BlstmConfig(), whole=whole, parallel=gtc),
+        sequence=SequenceConfig(parallel=gtc),
+        student=ScheduledConfig(hours=None, parallel=ParallelConfig("bmuf")),
+        self_trained=CrossEntropyConfig(whole=whole, parallel=gtc),
     )
 
 

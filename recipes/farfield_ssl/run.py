@@ -34,7 +34,7 @@ from recipes.hybrid import (
 from recipes.language import check_splits, prepare_language, train_language_models
 from recipes.learning import student_normaliser
 from recipes.placements import compare_placements, show_placements
-from recipes.unlabelled import label_with_teacher, prepare_unlabelled
+from recipes.unlabelled import check_executor, label_with_teacher, prepare_unlabelled
 from toolkit.align import lda_mllt, monophone, triphone
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -160,7 +160,7 @@ def decode_labelled(run: Run) -> dict[str, float]:
     return decode_systems(run, "baseline", "teacher")
 
 
-@recipe.stage(20, "Select, group, extract, shuffle, take statistics")
+@recipe.stage(20, "Select, group, extract, shuffle, take statistics", check=check_executor)
 def prepare(run: Run) -> dict[str, float]:
     """The data pipeline (C16 to C19), on `executor`."""
     return prepare_unlabelled(run)
@@ -172,7 +172,7 @@ def judge(run: Run) -> dict[str, float]:
     return learning.judge_teacher(run, "teacher", "baseline_ce", ALIGNER)
 
 
-@recipe.stage(22, "Let the teacher label it, repartition")
+@recipe.stage(22, "Let the teacher label it, repartition", check=check_executor)
 def label(run: Run) -> dict[str, float]:
     """The k highest logits of every frame (C11, C20, C21)."""
     return label_with_teacher(run, "teacher", run.need("fbank/normaliser.json"))
@@ -181,7 +181,7 @@ def label(run: Run) -> dict[str, float]:
 @recipe.stage(23, "Train the student: scheduled learning", parallel=True)
 def student_ce(run: Run) -> dict[str, float]:
     """Sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
-    return learning.train_student(run, "student_ce", ALIGNER)
+    return learning.train_student(run, "student_ce", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(24, "Make the student's lattices")
@@ -213,7 +213,7 @@ def recognise(run: Run) -> dict[str, float]:
 @recipe.stage(28, "Train on them: self-training", parallel=True)
 def self_training(run: Run) -> dict[str, float]:
     """Cross entropy with the labelled speech, the student's size (C13)."""
-    return learning.train_on_recognised(run, "self_training", ALIGNER)
+    return learning.train_on_recognised(run, "self_training", ALIGNER, "baseline_ce")
 
 
 @recipe.stage(29, "Decode with the self-trained network")

@@ -9,6 +9,7 @@ from recipes.settings import (
     SHORT_MONO,
     SMALL_SEQUENCE,
     THREE_SPEEDS,
+    WIDE_BEAM,
     HybridConfig,
     small_network,
 )
@@ -110,8 +111,7 @@ def mini() -> Config:
             penalties=(-2.0, -1.0, 0.0),
             beam=Beam(search=13.0, output=4.0, max_active=7000),
         ),
-        # With 4,000 states and a beam of 15 the networks lose another two points.
-        decode=replace(HybridConfig.decode, beam=Beam(search=18.0, output=6.0, max_active=12_000)),
+        decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
         **_small_systems(leaves=1000, gaussians=10_000, senones=400)
         # More epochs on the lattices of three speeds change a few words of a thousand.
         | {"sequence": replace(SMALL_SEQUENCE, epochs=1)},

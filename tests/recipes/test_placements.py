@@ -1,9 +1,19 @@
 """Relative gains of one system on another, with their intervals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from lhotse import Recording
+from lhotse.audio import AudioSource
 
+from toolkit.corpus.exclusions import write_exclusions
+from toolkit.corpus.manifest import make_cut, write_cuts
+from toolkit.score.results import record_results
+from toolkit.score.split import score_split
 from toolkit.score.wer import score
+
+PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
 
 
 def scored(errors):
@@ -34,6 +44,59 @@ def test_a_gain_is_relative_and_its_interval_is_that_of_pairs():
     assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
     assert 0 < found.low < found.werr < found.high
     assert found.p_value < 1e-4
+
+
+class Decoded:
+    """A run whose two systems have decoded every placement."""
+
+    command = "./run.py"
+
+    def __init__(self, root, systems):
+        """Write what was said and recognised: of each system the errors by sentence."""
+        self.root = root
+        write_exclusions([], root / "check/excluded.tsv")
+        refs = {
+            f"u{n:03d}": " ".join("abcdefghij") for n in range(len(next(iter(systems.values()))))
+        }
+        source = [AudioSource("file", [0], "u.flac")]
+        for split in PLACEMENTS:
+            cuts = [
+                make_cut(f"{u}-{split}", Recording(u, source, 16000, 16000, 1.0), text, "s")
+                for u, text in refs.items()
+            ]
+            write_cuts(cuts, root / f"data/{split}.jsonl")
+        for system, errors in systems.items():
+            rows = [
+                score_split(
+                    {f"{u.id}-{split}": u.ref_text for u in scored(errors).utterances},
+                    {f"{u.id}-{split}": u.hyp_text for u in scored(errors).utterances},
+                    {f"{u.id}-{split}": "s" for u in scored(errors).utterances},
+                    root / f"decode/{system}/{split}",
+                    system=system, split=split, lm="4gram", rtf=0.1, command="",
+                )
+                for split in PLACEMENTS
+            ]  # fmt: skip
+            record_results(root / f"decode/{system}/rows.json", rows)
+
+    def need(self, name):
+        return self.root / name
+
+
+def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
+    """Every sentence has the same errors at all five: intervals and tests are those of one."""
+    from recipes.placements import gains, placement_rows
+
+    chance = np.random.default_rng(3)
+    before = chance.integers(0, 7, 60)
+    after = np.maximum(before - chance.integers(-1, 3, 60), 0)
+    run = Decoded(tmp_path, {"baseline": before, "student": after})
+    found = {gain.split: gain for gain in gains(run, "baseline", "student")}
+    for name in ("DP2-DP5", "TST"):
+        assert replace(found[name], split="DP1", p_value=0.0) == replace(found["DP1"], p_value=0.0)
+        assert found[name].p_value == pytest.approx(found["DP1"].p_value)
+    rows = {row.split: row for row in placement_rows(run, "student", "4gram")}
+    assert rows["TST"].ref_words == 5 * rows["DP1"].ref_words
+    assert rows["TST"].interval == rows["DP1"].interval != ""
 
 
 def test_without_errors_of_the_baseline_there_is_no_gain():

@@ -78,6 +78,15 @@ def test_statistic_is_students_on_the_utterances_with_errors():
     assert found.p_value == pytest.approx(2 * norm.sf(abs(found.z)))
 
 
+def test_copies_of_a_sentence_are_one_segment():
+    ref = ["r", "r", "r", "r", "r", "r"]
+    wrong = ["x", "r", "r", "r", "r", "x"]
+    pairs = [(align(ref, ref), align(ref, wrong))] * 3 + [(align(ref, ref), align(ref, ref))] * 2
+    found = matched_pairs(pairs, ["a", "b", "a", "c", "c"])
+    assert (found.segments, found.mean) == (3, 2.0)  # of a one, of b both its own, of c none
+    assert matched_pairs(pairs).segments == 6
+
+
 def test_agreement_of_all_segments_is_certain_and_one_segment_tells_nothing():
     assert MatchedPairs(5, -1.0, 0.0).p_value == 0.0
     assert MatchedPairs(5, -1.0, 0.0).z == -math.inf

@@ -176,6 +176,21 @@ def test_surest():
     assert names(share=0.3, threshold=0.95 - 0.06) == ["b"]
 
 
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.49])
+def test_equals_are_taken_by_chance_until_they_make_up_the_share(share):
+    """All paths of half of the utterances agree: their confidences are all 1."""
+    found = [Recognised(f"u{n:03d}", 5 + n % 7, "X", 1.0 if n % 2 else 0.8) for n in range(200)]
+    kept = surest(found, SelfTrainingConfig(share=share))
+    frames, total = sum(one.frames for one in kept), sum(one.frames for one in found)
+    assert 0 <= frames - share * total < 12
+    assert all(one.confidence == 1 for one in kept)
+    assert [one.utterance for one in kept] == sorted(one.utterance for one in kept)
+    middle = sum(one.utterance < "u100" for one in kept) / len(kept)
+    assert 0.2 < middle < 0.8
+    again = surest(found[::-1], SelfTrainingConfig(share=share))
+    assert again == kept[::-1]
+
+
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"threshold": 1.5}, {"samples": 0}])
 def test_impossible_settings(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -1,5 +1,9 @@
+from dataclasses import dataclass
+from functools import partial
+
 import pytest
 
+from toolkit.errors import ToolkitError
 from toolkit.stages.recipe import Recipe
 
 
@@ -13,6 +17,45 @@ def test_stages_are_declared_upwards(tmp_path):
             recipe.stage(number, "again")(lambda run: None)
     with pytest.raises(ValueError, match="numbered upwards"):
         Recipe("r", tmp_path / "run.py", {}).stage(-1, "minus")(lambda run: None)
+
+
+class MissingError(ToolkitError):
+    """What a stage takes is not there."""
+
+
+def test_a_stage_looks_for_what_it_takes_before_the_first_one_runs(tmp_path):
+    recipe, done = Recipe("r", tmp_path / "run.py", {"a": Settings}), []
+    made = partial(write_into, done)
+
+    def check(config):
+        if config.far:
+            raise MissingError("no cluster: say far=false")
+
+    recipe.stage(1, "one")(partial(made, "one"))
+    recipe.stage(2, "two", check=check)(partial(made, "two"))
+
+    def status(*arguments):
+        done.clear()
+        with pytest.raises(SystemExit) as exit_:
+            recipe.main(arguments)
+        return exit_.value.code, list(done)
+
+    assert status("--set", "far=true") == (1, [])
+    assert status("--set", "far=true", "--list") == (0, [])
+    assert status("--set", "far=true", "--stop-stage", "1") == (0, ["one"])
+    assert status() == (0, ["two"])
+    assert status("--set", "far=true") == (0, [])
+    assert status("--set", "far=true", "--force", "2") == (1, [])
+
+
+@dataclass(frozen=True)
+class Settings:
+    far: bool = False
+
+
+def write_into(done, name, run):
+    done.append(name)
+    run.make(name).write_text(name)
 
 
 def test_another_corpus_takes_the_same_stages(tmp_path):

@@ -178,7 +178,9 @@ def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") ->
     if config.method == "single":
         raise ParallelError(
             f"torchrun started {ranks.count()} processes, but the training is for one: choose how "
-            "they work together, e.g. --set ce.parallel.method=bmuf, or start it without torchrun"
+            "they work together with --set SECTION.parallel.method=gtc (or bmuf, ssgd, ...), where "
+            "SECTION has the settings of this training, such as ce, baseline, sequence or student; "
+            "or start it without torchrun"
         )
     from toolkit.parallel.launch import Workers
 

@@ -17,6 +17,7 @@ import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,26 @@ class SparkConfig:
     """Any other property of Spark."""
 
 
+def check_spark() -> None:
+    """See that this machine can drive Spark; with a cluster elsewhere the driver needs Java too.
+
+    Raises:
+      SparkError: pyspark or Java is missing.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = {
+        "pyspark": find_spec("pyspark"),
+        "Java": shutil.which(f"{home}/bin/java" if home else "java"),
+    }
+    missing = [name for name, where in found.items() if not where]
+    if missing:
+        raise SparkError(
+            f"Spark cannot start, as {' and '.join(missing)} cannot be found: install pyspark with "
+            "`pip install -e '.[spark]'` and a Java 17 on the PATH or at JAVA_HOME, or let the "
+            "local executor do the work"
+        )
+
+
 class SparkExecutor(Executor):
     """Runs partitions as Spark tasks, one per task, each in a cell beside the Python worker.
 
@@ -78,17 +99,14 @@ class SparkExecutor(Executor):
         self, config: ExecutorConfig | None = None, spark: SparkConfig | None = None
     ) -> None:
         super().__init__(config)
+        check_spark()
         self.spark = spark or SparkConfig()
         self._folder = Path(tempfile.mkdtemp(prefix="spark-project-"))
         self._context = self._connect()
 
     def _connect(self) -> Any:
-        try:
-            import pyspark
-        except ImportError as error:
-            raise SparkError(
-                f"pyspark cannot be imported ({error}): install this package with the extra `spark`"
-            ) from error
+        import pyspark
+
         os.environ["PYSPARK_PYTHON"] = self.spark.python or sys.executable
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         conf = pyspark.SparkConf().setAll(sorted(self._properties().items()))

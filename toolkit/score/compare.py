@@ -66,8 +66,8 @@ class Comparison:
     @cached_property
     def matched_pairs(self) -> MatchedPairs:
         """NIST's segment test."""
-        both = zip(self.first.utterances, self.second.utterances, strict=True)
-        return matched_pairs((a.pairs, b.pairs) for a, b in both)
+        both = list(zip(self.first.utterances, self.second.utterances, strict=True))
+        return matched_pairs(((a.pairs, b.pairs) for a, b in both), [a.block for a, _ in both])
 
     @cached_property
     def utterances(self) -> tuple[int, int, int]:

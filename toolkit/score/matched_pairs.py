@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import copysign, erfc, inf, sqrt
 
 import numpy as np
@@ -67,7 +68,9 @@ class MatchedPairs:
         return erfc(abs(self.z) / sqrt(2))
 
 
-def matched_pairs(pairs: Iterable[tuple[Sequence[Pair], Sequence[Pair]]]) -> MatchedPairs:
+def matched_pairs(
+    pairs: Iterable[tuple[Sequence[Pair], Sequence[Pair]]], sentences: Iterable[str] | None = None
+) -> MatchedPairs:
     """Test two systems on segments of speech that share no errors with their neighbours.
 
     Gillick and Cox, "Some statistical issues in the comparison of speech recognition algorithms"
@@ -76,8 +79,18 @@ def matched_pairs(pairs: Iterable[tuple[Sequence[Pair], Sequence[Pair]]]) -> Mat
 
     Args:
       pairs: for each utterance its alignments by the first system and by the second.
+      sentences: for each utterance what is said, where a sentence is heard several times: as such
+        copies share its difficulty, all of one sentence are one segment. By default all differ.
     """
-    found = [d for first, second in pairs for d in _segments(first, second)]
+    by_sentence: dict[str | int, list[list[int]]] = {}
+    for sentence, both in zip(sentences or count(), pairs, strict=False):
+        by_sentence.setdefault(sentence, []).append(_segments(*both))
+    found = []
+    for copies in by_sentence.values():
+        if len(copies) == 1:
+            found += copies[0]
+        elif any(copies):
+            found.append(sum(map(sum, copies)))
     mean = float(np.mean(found)) if found else 0.0
     deviation = float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
     return MatchedPairs(len(found), mean, deviation)

@@ -25,6 +25,14 @@ class UtteranceScore:
     """No hypothesis was given: all units count as deletions."""
     speaker: str | None = None
     """Who spoke, when known."""
+    source: str | None = None
+    """The sentence that it is a copy of, where one is heard several times: their errors are not
+    independent."""
+
+    @property
+    def block(self) -> str:
+        """What is resampled as a whole where speakers are not: the copies of a sentence."""
+        return self.source or self.id
 
     @property
     def ref(self) -> list[str]:

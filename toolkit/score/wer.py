@@ -112,10 +112,11 @@ class Score:
           counts: K sequences with an entry per utterance.
 
         Returns:
-          [B, K] integers for B speakers or utterances, in the order of their names.
+          [B, K] integers for B speakers or utterances, copies of one sentence being one of these,
+          in the order of their names.
         """
         by_speaker = self.resampled == "speaker"
-        names = [(u.speaker or "") if by_speaker else u.id for u in self.utterances]
+        names = [(u.speaker or "") if by_speaker else u.block for u in self.utterances]
         return bootstrap.block_sums(names, np.asarray(counts, dtype=np.int64).T)
 
     @cached_property
@@ -228,6 +229,7 @@ def score(
     mode: Missing = "all",
     normalise: Callable[[str], str] | None = None,
     normaliser: str = "none",
+    sources: Mapping[str, str] | None = None,
 ) -> Score:
     """Score hypotheses against references.
 
@@ -244,6 +246,8 @@ def score(
       mode: what references without a hypothesis are.
       normalise: applied to every text of both sides.
       normaliser: its name.
+      sources: by utterance id the sentence that it is a copy of, for intervals and tests that
+        respect that copies are not independent.
 
     Raises:
       ScoreError: no reference, no word in any reference, no id in common, an utterance whose
@@ -273,6 +277,7 @@ def score(
                 unit=unit,
                 missing=utterance not in hyps,
                 speaker=None if speakers is None else speakers[utterance],
+                source=None if sources is None else sources[utterance],
             )
             for utterance, ref, hyp, alignment in zip(ids, ref_texts, hyp_texts, steps, strict=True)
         ),
@@ -326,8 +331,8 @@ def pool(scores: Mapping[str, Score]) -> Score:
     """Put several test sets together into one, such as the held-out splits of two corpora.
 
     Args:
-      scores: score by name. Utterances become `name/id`; speakers keep their names, one of the same
-        name in two sets being the same person.
+      scores: score by name. Utterances become `name/id`; speakers and sources keep their names, one
+        of the same name in two sets being the same person or sentence.
 
     Raises:
       ScoreError: no score, or scores in different units, weights or normalisations.

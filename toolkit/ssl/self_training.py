@@ -1,9 +1,11 @@
 """Self-training: transcripts that a trained system recognised, the surest of them learnt (C13)."""
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,6 @@ from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
-from toolkit.ssl.selection import lowest_taken
 from toolkit.stages.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
@@ -194,7 +195,10 @@ def self_labelled(
 
 
 def surest(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Recognised]:
-    """Choose utterances that have words, in the order given.
+    """Choose utterances that have words, in the order given, until they make up the share.
+
+    Sampled paths that all agree give a confidence of 1, which a good recogniser has for half of the
+    utterances: among equals the checksum of the id decides.
 
     Raises:
       TrainingDataError: none is sure enough.
@@ -206,9 +210,10 @@ def surest(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Reco
             f"{config.threshold:g}: lower the threshold"
         )
     wanted = config.share * sum(one.frames for one in found)
-    scores, frames = [one.confidence for one in able], [one.frames for one in able]
-    lowest = lowest_taken(scores, frames, wanted)
-    return [one for one in able if one.confidence >= lowest]
+    ranked = sorted(able, key=lambda one: (-one.confidence, zlib.crc32(one.utterance.encode())))
+    before = accumulate((one.frames for one in ranked), initial=0)
+    taken = {one.utterance for one, frames in zip(ranked, before, strict=False) if frames < wanted}
+    return [one for one in able if one.utterance in taken]
 
 
 @dataclass(frozen=True)

@@ -50,17 +50,24 @@ class Recipe:
         self.profiles = dict(profiles)
         self.stages: list[Stage] = []
 
-    def stage(self, number: int, title: str, parallel: bool = False) -> Callable[[Body], Body]:
+    def stage(
+        self,
+        number: int,
+        title: str,
+        parallel: bool = False,
+        check: Callable[[Any], None] | None = None,
+    ) -> Callable[[Body], Body]:
         """Declare the decorated function as stage `number`; stages are declared in order.
 
         With `parallel`, all processes that torchrun starts do it together: they call the function
-        with a run that names the same places, and what rank 0 returns counts.
+        with a run that names the same places, and what rank 0 returns counts. `check` is told the
+        configuration before anything runs, and raises where the stage could not.
         """
 
         def declare(body: Body) -> Body:
             if number < 0 or (self.stages and number <= self.stages[-1].number):
                 raise ValueError(f"stage {number} ({title}): stages are numbered upwards from 0")
-            self.stages.append(Stage(number, title, body, parallel))
+            self.stages.append(Stage(number, title, body, parallel, check))
             return body
 
         return declare

@@ -15,7 +15,7 @@ from toolkit.stages.follow import accompanied
 from toolkit.stages.journal import Journal, duration, headline
 from toolkit.stages.marker import Marker, git_state, versions
 from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.stages.plan import Inspector, State, join_reasons
+from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, Neighbour, Run, plain_headline
 
@@ -33,6 +33,9 @@ class Stage:
     body: Callable[[Run], Mapping[str, float] | None]
     parallel: bool = False
     """Whether all ranks that torchrun starts do it together, rather than rank 0 alone."""
+    check: Callable[[Any], None] | None = None
+    """Called with the configuration before the first stage of a run that comes to this one; raises
+    a `ToolkitError` where the machine lacks what it takes."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Runner:
           ToolkitError: when a stage fails; those before it are finished.
         """
         complete_interrupted(self.directory, self.digests)
+        self._check()
         for stage in self.stages:
             state = self.inspector.state(stage.number)
             if stage.number < self.request.first:
@@ -82,6 +86,17 @@ class Runner:
                 else:
                     self._attempt(stage, state)
         self.digests.save()
+
+    def _check(self) -> None:
+        """Let the stages that are to run look for what they take, before hours are spent."""
+        first, last = self.request.first, self.request.last
+        chosen = [stage for stage in self.stages if first <= stage.number <= last]
+        if not any(stage.check for stage in chosen):
+            return
+        states = [(s.number, s.title, self.inspector.state(s.number)) for s in chosen]
+        for stage, step in zip(chosen, plan(states, self.request.forced), strict=True):
+            if stage.check and step.action != "skip":
+                stage.check(self.request.config)
 
     def _attempt(self, stage: Stage, state: State) -> None:
         self.journal.say(f"== {stage.number} {stage.title} (--stage {stage.number})")

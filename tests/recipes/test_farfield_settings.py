@@ -1,0 +1,146 @@
+"""Settings of the far-field recipe, and what its stages make of them."""
+
+import re
+from importlib import import_module, resources
+from pathlib import PurePath
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+pytest.importorskip("pyroomacoustics")
+
+from lhotse import Recording
+from lhotse.audio import AudioSource
+
+from recipes.farfield_ssl.config import PARTS, PROFILES
+from recipes.settings import HybridConfig
+from toolkit.corpus.manifest import make_cut
+from toolkit.features.extract import pack_shards
+from toolkit.parallel.config import ParallelError, make_strategy
+from toolkit.stages.config import apply_overrides
+
+
+def spoken(speaker, number, seconds=5.0):
+    """An utterance of so many seconds."""
+    id = f"{speaker}-{number:02d}"
+    source = AudioSource("file", [0], f"{id}.flac")
+    recording = Recording(id, [source], 16000, int(16000 * seconds), seconds)
+    return make_cut(id, recording, "T", speaker)
+
+
+def test_the_grid_reaches_below_the_scales_that_are_chosen():
+    usual = HybridConfig().decode
+    for profile in PROFILES.values():
+        assert profile().decode.scales == (0.15, *usual.scales)
+
+
+def test_mini_decodes_books_with_a_wide_beam():
+    from recipes.librispeech.config import PROFILES as LIBRISPEECH
+
+    assert PROFILES["mini"]().decode.beam == LIBRISPEECH["mini"]().decode.beam
+    assert PROFILES["mini"]().decode.beam.max_active > PROFILES["demo"]().decode.beam.max_active
+
+
+def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
+    """Three minutes of four speakers are four shards."""
+    from recipes import frontend
+
+    cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
+    shards = []
+
+    def extract(found, config, out, jobs):
+        shards.append(len(pack_shards(found, config.hours_per_shard)))
+
+    monkeypatch.setattr(frontend, "_versions", lambda run: {"DP1-raw": cuts})
+    monkeypatch.setattr(frontend, "_decode", lambda *_: SimpleNamespace(split="DP1-raw", wer=1.0))
+    monkeypatch.setattr(frontend, "record_results", lambda *_: None)
+    monkeypatch.setattr(frontend, "extract", extract)
+    run = SimpleNamespace(
+        config=PROFILES["mini"](), jobs=2, make=tmp_path.joinpath, need=tmp_path.joinpath
+    )
+    frontend.decode_arrays(run, "student_smbr", tmp_path)
+    assert shards == [4]
+
+
+def test_spark_is_looked_for_before_the_first_stage(tmp_path, monkeypatch, capsys):
+    from recipes.farfield_ssl.run import recipe
+    from toolkit.pipeline import spark
+
+    monkeypatch.setattr(spark, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as exit_:
+        recipe.main(["--set", "executor.kind=spark", "--exp", str(tmp_path / "exp")])
+    assert exit_.value.code == 1
+    assert "pip install -e '.[spark]'" in capsys.readouterr().err
+    assert not list(tmp_path.glob("exp/stages/[0-9]*"))
+
+
+def test_full_trains_in_parallel_as_the_paper_does():
+    """BMUF for the student, GTC for what learns from labelled data (C12, C14)."""
+    config = PROFILES["full"]()
+    for section in ("baseline", "teacher", "sequence", "self_trained"):
+        assert getattr(config, section).parallel.method == "gtc"
+    assert config.student.parallel.method == "bmuf"
+
+
+@pytest.mark.parametrize("recipe", ["farfield_ssl", "librispeech"])
+def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe, monkeypatch):
+    config = import_module(f"recipes.{recipe}.config").PROFILES["demo"]()
+    monkeypatch.setattr("toolkit.parallel.config.ranks.count", lambda: 2)
+    with pytest.raises(ParallelError) as error:
+        make_strategy(config.sequence.parallel)
+    named = re.search("such as (.*) or (.*);", str(error.value))
+    sections = [*named[1].split(", "), named[2]]
+    assert any(hasattr(getattr(config, name, None), "parallel") for name in sections)
+    assert "--set ce." not in str(error.value)
+
+
+def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_path, monkeypatch):
+    """From its copies too, and on the targets of the last round of alignment."""
+    from recipes import learning
+
+    for name in ("FeatureStore", "AlignmentStore", "Senones.load"):
+        monkeypatch.setattr(f"recipes.learning.{name}", lambda path: path)
+    monkeypatch.setattr(learning, "OffsetAlignments", lambda stores, senones: stores)
+    monkeypatch.setattr(learning, "AugmentedAlignments", lambda *of: of)
+    monkeypatch.setattr(learning, "targets", lambda run, aligner: aligner)
+
+    def labelled(*overrides):
+        config = apply_overrides(PROFILES["demo"](), overrides, tmp_path)
+        run = SimpleNamespace(config=config, need=PurePath)
+        return learning.labelled_speech(run, "gmm", "first")
+
+    train, copies = PurePath("fbank/train"), PurePath("fbank/copies")
+    last = [PurePath(f"first/rounds/1/ali.{offset}") for offset in range(3)]
+    assert labelled() == ([train], ["gmm"])
+    assert labelled("augment.speeds=0.9") == ([train, copies], ["gmm", ("gmm", copies)])
+    assert labelled("align.rounds=2") == ([train], [last])
+    assert labelled("align.rounds=2", "augment.speeds=0.9")[1] == [last, (last, copies)]
+
+
+def test_the_breakdown_has_every_stage_but_its_own_once():
+    from recipes.farfield_ssl.run import recipe
+
+    own = [number for stages in PARTS.values() for number in stages]
+    assert sorted(own) == [stage.number for stage in recipe.stages][:-1]
+    style = resources.files("toolkit.report").joinpath("page.css").read_text()
+    assert all(f".c{number} " in style for number in range(len(PARTS)))
+
+
+def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
+    from recipes import unlabelled
+
+    seen = []
+
+    def prepare_features(lake, config, *others):
+        seen.append(config.stats.prior_frames)
+        return unlabelled.ShardSet(str(tmp_path), (), ()), None
+
+    monkeypatch.setattr(unlabelled, "prepare_features", prepare_features)
+    monkeypatch.setattr(unlabelled, "open_lake", lambda *_: SimpleNamespace(objects=()))
+    monkeypatch.setattr(unlabelled, "totals", lambda objects: {"hours": 1.0})
+    config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
+    places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
+    unlabelled.prepare_unlabelled(SimpleNamespace(config=config, jobs=1, **places))
+    assert seen == [77]
