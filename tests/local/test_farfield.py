@@ -187,7 +187,7 @@ def test_other_settings_are_not_mixed_in(source, made):
         make_farfield(parts, dataclasses.replace(config, seed=2), made[0])
 
 
-def test_unreadable_audio_is_listed_or_an_error(source, tmp_path):
+def test_unreadable_audio_is_listed(source, tmp_path, caplog):
     parts, config = source
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"RIFF" + bytes(60))
@@ -201,6 +201,7 @@ def test_unreadable_audio_is_listed_or_an_error(source, tmp_path):
     left_out = (tmp_path / "out" / "left_out.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in left_out] == [source_cut.id]
     assert str(broken) in left_out[0]
+    assert f"left out, 1 times: {left_out[0].partition(chr(9))[2]}" in caplog.text
 
 
 def test_rooms_are_computed_where_none_are_given(source, tmp_path):
