@@ -2,16 +2,16 @@
 
 On disk, all paths relative, so that the folder can be moved:
 
-    <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, DP1..DP5 and
-                                DP1-array..DP5-array
+    <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, val-clean, DP1..DP5
+                                and DP1-array..DP5-array
     <root>/audio/<set>/NNNN/    a hundred utterances each; of arrays also what the microphones hear
                                 of the speech and of the echo alone
     <root>/lake/                the unlabelled audio and its metadata, see `toolkit.pipeline.lake`
     <root>/left_out.tsv         utterances of the source that could not be used, and why
 
-`clean` has the ids of `train` and the source's audio. Unlabelled cuts have no text: transcripts of
-unlabelled speech are nowhere in the folder. Far-field audio keeps the time of the clean one:
-alignments carry over.
+`clean` and `val-clean` have the ids of `train` and `val` and the source's audio. Unlabelled cuts
+have no text: transcripts of unlabelled speech are nowhere in the folder. Far-field audio keeps the
+time of the clean one: alignments carry over.
 """
 
 import json
