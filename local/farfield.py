@@ -2,20 +2,22 @@
 
 On disk, all paths relative, so that the folder can be moved:
 
-    <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, DP1..DP5 and
-                                DP1-array..DP5-array
+    <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, val-clean, DP1..DP5
+                                and DP1-array..DP5-array
     <root>/audio/<set>/NNNN/    a hundred utterances each; of arrays also what the microphones hear
                                 of the speech and of the echo alone
     <root>/lake/                the unlabelled audio and its metadata, see `toolkit.pipeline.lake`
     <root>/left_out.tsv         utterances of the source that could not be used, and why
 
-`clean` has the ids of `train` and the source's audio. Unlabelled cuts have no text: transcripts of
-unlabelled speech are nowhere in the folder. Far-field audio keeps the time of the clean one:
-alignments carry over.
+`clean` and `val-clean` have the ids of `train` and `val` and the source's audio. Unlabelled cuts
+have no text: transcripts of unlabelled speech are nowhere in the folder. Far-field audio keeps the
+time of the clean one: alignments carry over.
 """
 
 import json
+import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +38,12 @@ from toolkit.stages.digest import digest_bytes
 from toolkit.stages.files import write_atomically
 from toolkit.stages.workers import map_in_processes
 
+logger = logging.getLogger("toolkit.farfield")  # a run says what is logged below `toolkit`
+
 GROUP_UTTERANCES = 100
 """What is made, and kept after an interruption, as one."""
+SHOWN_REASONS = 3
+"""Reasons for leaving utterances out that are said; left_out.tsv has all."""
 MAX_FAILED = 0.05
 """Share of the utterances whose audio may be unreadable."""
 
@@ -54,7 +60,7 @@ def make_farfield(
     The bytes depend on `parts` and `config` alone, not on `jobs` or interruptions.
 
     Args:
-      parts: clean cuts by part or split, as the readers of `local` return them.
+      parts: clean cuts by split, as the readers of `local` return them, see `divide`.
       config: amounts, rooms, placements.
       jobs: processes.
       progress: called with (utterances done, utterances).
@@ -146,8 +152,11 @@ def _list_left_out(groups: list[Group], left_out: list[tuple[str, str]], out: Pa
     failed: list[tuple[str, str]] = []
     for group in groups:
         failed += map(tuple, json.loads(group.done.read_text(encoding="utf-8"))["failed"])
-    lines = [f"{id}\t{reason}\n" for id, reason in sorted({*left_out, *failed})]
+    listed = sorted({*left_out, *failed})
+    lines = [f"{id}\t{reason}\n" for id, reason in listed]
     write_atomically(out / "left_out.tsv", "".join(lines))
+    for reason, count in Counter(reason for _, reason in listed).most_common(SHOWN_REASONS):
+        logger.warning("left out, %d times: %s (all: left_out.tsv)", count, reason)
     total = sum(len(group.wanted) for group in groups)
     if len(failed) > MAX_FAILED * total:
         raise FarfieldError(

@@ -67,7 +67,7 @@ class FarfieldConfig:
     common; 5: all have the same ones, for corpora with little test speech."""
     val: str = "dev*"
     """Pattern of the source's parts that become val. Where none matches, speakers are held out of
-    training."""
+    training. Parts for neither training, val nor test are left out."""
     test: str = "test*"
     """Pattern of the source's parts that become the test sets; likewise."""
     val_speakers: int = 2

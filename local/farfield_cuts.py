@@ -15,14 +15,16 @@ from toolkit.corpus.manifest import make_cut, read_cuts, speaker_of, text_of, wr
 from toolkit.stages.files import write_atomically
 
 Cuts = list[MonoCut | MultiCut]
+TWINS = {"train": "clean", "val": "val-clean"}
+"""The sets whose utterances are kept as they were in the source too, and where."""
 SETS = "sets.json"
 """The names of the sets in their order; written last."""
 
 
 def cuts_of(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
-    """Give the cuts by set of finished groups; of a training utterance its clean twin too."""
+    """Give the cuts by set of finished groups; of train and val the clean twins too."""
     config = groups[0].config
-    names = ["train", "clean", UNLABELLED, "val", *config.placements]
+    names = ["train", TWINS["train"], UNLABELLED, "val", TWINS["val"], *config.placements]
     names += [f"{name}-array" for name in config.placements] if config.array_hours else []
     sets: dict[str, Cuts] = {name: [] for name in names}
     for group in groups:
@@ -32,8 +34,8 @@ def cuts_of(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
             item = wanted[made["id"]]
             cut = _cut(item, made, folder, config.encoding)
             sets[item.split].append(cut)
-            if item.split == "train":
-                sets["clean"].append(item.source)
+            if item.split in TWINS:
+                sets[TWINS[item.split]].append(item.source)
             if item.array:
                 array = _array_cut(cut, made, folder, config.encoding)
                 sets[f"{item.split}-array"].append(array)

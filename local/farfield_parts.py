@@ -56,8 +56,8 @@ def divide(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig) -> Divisi
     What is drawn depends on ids and speakers' names alone, not on the order of `parts`.
 
     Args:
-      parts: cuts by part or split, as the readers of `local` return them. Parts that fit neither
-        `config.val` nor `config.test` are for training.
+      parts: cuts by split, as the readers of `local` return them: all training speech is `train`.
+        Other parts that fit neither `config.val` nor `config.test` are left out.
 
     Raises:
       FarfieldError: a speaker of val or test is in training too, or nothing is left for a set.
@@ -117,11 +117,12 @@ def _sort_out(
     """Sort the cuts by purpose into `sources`; return what cannot be used."""
     left_out, seen = [], set()
     for part in sorted(parts):
-        purpose = "test" if matches(part, config.test) else "train"
-        purpose = "val" if matches(part, config.val) else purpose
+        purpose = _purpose(part, config)
         for cut in parts[part]:
             custom = cut.custom or {}
-            if cut.duration <= 0 or "fault" in custom:
+            if purpose is None:
+                left_out.append((cut.id, f"the part {part} fits neither rooms.val nor rooms.test"))
+            elif cut.duration <= 0 or "fault" in custom:
                 left_out.append((cut.id, custom.get("fault_detail") or "no audio"))
             elif cut.id in seen:
                 left_out.append((cut.id, "another utterance has this id"))
@@ -129,6 +130,13 @@ def _sort_out(
                 seen.add(cut.id)
                 sources[purpose].append(cut)
     return left_out
+
+
+def _purpose(part: str, config: FarfieldConfig) -> str | None:
+    for purpose, patterns in (("val", config.val), ("test", config.test), ("train", "train")):
+        if matches(part, patterns):
+            return purpose
+    return None
 
 
 def _see_apart(sources: Mapping[str, list[MonoCut]]) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from local import farfield, manifests
+from local.farfield_cuts import TWINS
 from recipes.data import corpus_root, cuts, need_user_files
 from recipes.hybrid import align_system, decode_network, extract_fbank, targets
 from recipes.placements import PLACEMENTS
@@ -25,12 +26,9 @@ def make_rooms(run: Run) -> dict[str, float]:
 
 
 def write_manifests(run: Run) -> dict[str, float]:
-    """Write a manifest per set, of the clean twins of val too, and what each set is for."""
+    """Write a manifest per set, and what each set is for."""
     rewrite = normaliser(run.config.lang.normaliser).transcript
     sets, data = farfield.manifests(run.need("rooms")), run.make("data")
-    held = {cut.id for cut in sets["val"]}
-    clean = manifests(run.config.corpus, corpus_root(run))
-    sets["val-clean"] = [cut for part in clean.values() for cut in part if cut.id in held]
     for name, found in sets.items():
         rewrite_texts(found, rewrite)
         write_cuts(found, data / f"{name}.jsonl")
@@ -41,7 +39,7 @@ def write_manifests(run: Run) -> dict[str, float]:
 def extract_features(run: Run) -> dict[str, float]:
     """Extract the features of all that has transcripts, and of the clean twins of train and val."""
     plp, fbank = run.make("plp"), run.make("fbank")
-    for split, twins in {"train": "clean", "val": "val-clean"}.items():
+    for split, twins in TWINS.items():
         kept = {cut.id for cut in cuts(run, split)}
         found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
         extract(found, run.config.cepstra, plp / twins, run.jobs)

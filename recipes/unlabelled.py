@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.pipeline.executor import Executor, ExecutorConfig
-from toolkit.pipeline.lake import open_lake, totals
+from toolkit.pipeline.lake import Lake, LakeError, open_lake
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.prepare import (
@@ -16,6 +16,8 @@ from toolkit.pipeline.prepare import (
 )
 from toolkit.pipeline.shards import read_shards
 from toolkit.pipeline.spark import SparkConfig, SparkExecutor, check_spark
+from toolkit.pipeline.steps.sample import SelectConfig
+from toolkit.pipeline.steps.select import hours_on_offer
 from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
 from toolkit.ssl.target_store import TargetStore
@@ -83,22 +85,36 @@ def open_executor(run: Run, device: str = "cpu") -> Executor:
 def prepare_unlabelled(run: Run) -> dict[str, float]:
     """Select records, extract their features in a shuffled order, take statistics (C16-C19).
 
-    A lake of fewer hours than are wanted is taken as a whole, but for a thousandth. What the steps
-    write lies in `pipeline/`, the features without their bookkeeping in `unlabelled/`.
+    Where fewer hours may be chosen than are wanted, all are taken, but for a thousandth. What the
+    steps write lies in `pipeline/`, the features without their bookkeeping in `unlabelled/`.
     """
     work, out, store = run.make("pipeline/features"), run.make("unlabelled"), _store(run)
     lake = open_lake(store, str(run.need("rooms/lake")))
     config = replace(
         run.config.prepare,
+        select=within_reach(run.config.prepare.select, lake, store),
         frontend=run.config.fbank.frontend,
         stats=StatsConfig(run.config.prior_frames),
     )
-    hours = min(config.select.hours, ALMOST_ALL * totals(lake.objects)["hours"])
-    config = replace(config, select=replace(config.select, hours=hours))
     with open_executor(run) as executor:
         features, _ = prepare_features(lake, config, executor, store, str(work))
     _link(features, out)
     return _headline(features)
+
+
+def within_reach(config: SelectConfig, lake: Lake, store: ObjectStore) -> SelectConfig:
+    """Ask for no more hours than the lake has of what may be chosen.
+
+    Raises:
+      LakeError: it has none.
+    """
+    most = ALMOST_ALL * hours_on_offer(lake, config, store)
+    if not most:
+        raise LakeError(
+            f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"
+            " and fits the other limits of prepare.select: widen them"
+        )
+    return replace(config, hours=min(config.hours, most))
 
 
 def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, float]:

@@ -32,6 +32,9 @@ def source(tmp_path_factory):
             soundfile.write(root / f"{id}.wav", 0.1 * bursts * rng.standard_normal(length), RATE)
             recording, _ = recording_or_fault(root / f"{id}.wav", id)
             parts[part].append(make_cut(id, recording, f"SECRET {id}", speaker))
+    again = dataclasses.replace(parts["dev"][1])  # an id twice, as in a list that has a line twice
+    again.supervisions = [dataclasses.replace(again.supervisions[0], text="ANOTHER")]
+    parts["dev"].append(again)
     for folder in ("responses", "noise"):
         (root / folder).mkdir()
     for number in range(20):
@@ -69,7 +72,7 @@ def made(source, tmp_path_factory):
 def _extra(out):
     """Cuts that are another version of a cut in another set."""
     sets = manifests(out)
-    return len(sets["clean"]) + sum(len(cuts) for name, cuts in sets.items() if "array" in name)
+    return sum(len(cuts) for name, cuts in sets.items() if "clean" in name or "array" in name)
 
 
 def contents(folder):
@@ -83,7 +86,7 @@ def contents(folder):
 def test_sets_have_cuts_that_can_be_read(source, made):
     sets, (out, hours) = manifests(made[0]), made
     tests = [f"DP{number}" for number in range(1, 6)]
-    assert list(sets) == ["train", "clean", "unlabelled", "val", *tests] + [
+    assert list(sets) == ["train", "clean", "unlabelled", "val", "val-clean", *tests] + [
         f"{name}-array" for name in tests
     ]
     for name, cuts in sets.items():
@@ -100,8 +103,13 @@ def test_sets_have_cuts_that_can_be_read(source, made):
 
 def test_far_field_speech_has_the_text_and_time_of_the_clean_one(made):
     sets = manifests(made[0])
-    assert [cut.id for cut in sets["train"]] == [cut.id for cut in sets["clean"]]
-    for far, clean in zip(sets["train"], sets["clean"], strict=True):
+    pairs = [
+        *zip(sets["train"], sets["clean"], strict=True),
+        *zip(sets["val"], sets["val-clean"], strict=True),
+    ]
+    assert len(sets["val"]) == 4
+    for far, clean in pairs:
+        assert far.id == clean.id
         assert text_of(far) == text_of(clean) == f"SECRET {far.id}"
         assert speaker_of(far) == speaker_of(clean)
         assert far.duration == clean.duration
@@ -187,7 +195,7 @@ def test_other_settings_are_not_mixed_in(source, made):
         make_farfield(parts, dataclasses.replace(config, seed=2), made[0])
 
 
-def test_unreadable_audio_is_listed_or_an_error(source, tmp_path):
+def test_unreadable_audio_is_listed(source, tmp_path, caplog):
     parts, config = source
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"RIFF" + bytes(60))
@@ -199,8 +207,9 @@ def test_unreadable_audio_is_listed_or_an_error(source, tmp_path):
     hours = make_farfield(parts, config, tmp_path / "out")
     assert hours["val"] > 0
     left_out = (tmp_path / "out" / "left_out.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in left_out] == [source_cut.id]
+    assert [line.split("\t")[0] for line in left_out] == [source_cut.id, parts["dev"][1].id]
     assert str(broken) in left_out[0]
+    assert f"left out, 1 times: {left_out[0].partition(chr(9))[2]}" in caplog.text
 
 
 def test_rooms_are_computed_where_none_are_given(source, tmp_path):

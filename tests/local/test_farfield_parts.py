@@ -106,6 +106,19 @@ def test_missing_parts_are_held_out_by_speaker():
     assert sum(map(len, groups)) == len(set.union(*groups)) == 10
 
 
+def test_parts_for_nothing_are_left_out_and_not_trained_on(parts):
+    config = FarfieldConfig(labelled_hours=9, unlabelled_hours=9, val="val*", test="dev*")
+    division = divide(parts | {"train_dev": speakers("x", 1)}, config)
+    assert owners(division.wanted) == {f"t{s}" for s in range(10)} | {"d0", "d1"}
+    assert {speaker_of(cut) for own in division.talk.values() for cut in own} <= {
+        f"t{s}" for s in range(10)
+    }
+    reason = "the part {} fits neither rooms.val nor rooms.test"
+    expected = [(cut.id, reason.format("test-clean")) for cut in parts["test-clean"]]
+    expected += [(cut.id, reason.format("train_dev")) for cut in speakers("x", 1)]
+    assert division.left_out == expected
+
+
 def test_babble_is_of_other_speakers_than_those_heard(parts):
     division = divide(parts, CONFIG)
     for pool in ("val", "test"):

@@ -251,9 +251,9 @@ def test_the_run_directory_has_no_transcript_of_unlabelled_speech(finished, clea
 
 
 def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
-    """Nor does it matter how those of labelled speech are written: stage 3 normalises them.
+    """Nor does it matter how those of labelled speech are written: the reader has them in capitals.
 
-    The files are read, so that the first stages run again; the last one tells how long they took.
+    The second stage reads the files, so it runs again; the last one tells how long it took.
     """
     unlabelled = {json.loads(x)["id"] for x in (finished.root / "data/unlabelled.jsonl").open()}
     results = (finished.root / "results.json").read_bytes()
@@ -269,7 +269,7 @@ def test_other_transcripts_of_unlabelled_speech_change_nothing(finished, clean):
     finally:
         for path, text in before.items():
             path.write_text(text)
-    assert set(stages(said, "==")) == {2, 3, 32}
+    assert set(stages(said, "==")) == {2, 32}
     assert (finished.root / "results.json").read_bytes() == results
 
 

@@ -92,6 +92,13 @@ def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
     return seconds / 3600 / objects[0].size * sum(ref.size for ref in objects)
 
 
+def hours_on_offer(lake: Lake, config: SelectConfig, store: ObjectStore) -> float:
+    """Sum the hours of the records that may be chosen; reads all of the lake's metadata."""
+    lines = (store.get(ref).splitlines() for ref in lake.objects)
+    records = (record for own in lines for record in _readable(own) if config.takes(record))
+    return sum(record.duration for record in records) / 3600
+
+
 def _readable(lines: Iterable[bytes]) -> Iterator[Record]:
     for line in lines:
         try:
