@@ -17,9 +17,8 @@ from toolkit.bench.tta_runs import read_platforms
 from toolkit.bench.utilisation import sampling
 from toolkit.corpus.check import check
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.decode.ctc_greedy import GreedyDecoder
+from toolkit.decode.ctc_evaluation import EvaluationPlan, make_recognition
 from toolkit.decode.ctc_posteriors import Posteriors, write_posteriors
-from toolkit.decode.ctc_prefix import PrefixConfig, PrefixDecoder
 from toolkit.decode.ctc_system import Decoded, decode_ctc
 from toolkit.decode.ctc_words import WordsDecoder
 from toolkit.features.audio import load_cut_audio
@@ -29,13 +28,11 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.units import load_units, make_units
-from toolkit.score.cer import error_rates
 from toolkit.score.results import read_results
 from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
 from toolkit.stages.threads import torch_threads
 from toolkit.train.ctc import train_ctc
-from toolkit.train.evaluation import Recognition
 from toolkit.train.readers import RecordSource
 from toolkit.train.records import count_too_long, write_records
 
@@ -110,11 +107,25 @@ def record_sources(run: Run) -> Iterator[tuple[RecordSource, RecordSource]]:
         yield train, valid
 
 
+def evaluation_plan(run: Run) -> EvaluationPlan:
+    """What another process needs to evaluate as the training's own would."""
+    return EvaluationPlan(
+        units="units",
+        normaliser="features/normaliser.json",
+        records=f"records/{splits(run).tune[0]}",
+        batch=run.config.readers.batch,
+        pad_to=run.config.readers.pad_to,
+        width=run.config.evaluation_width,
+        weight=run.config.train.weight,
+    )
+
+
 def train(run: Run) -> dict[str, float]:
     """Train through the states of A22."""
     units, out = load_units(run.need("units")), run.make("ctc")
-    search = PrefixDecoder(units, PrefixConfig(width=run.config.evaluation_width))
-    recognition = Recognition(units, GreedyDecoder(units), search, error_rates, run.jobs)
+    recognition = make_recognition(units, run.config.evaluation_width, run.jobs)
+    if run.config.train.machine.evaluator == "elsewhere":
+        evaluation_plan(run).leave(out)
     with torch_threads(run.config.train.threads):
         machine = describe(out.parent)
     bf16 = run.config.train.bf16(torch.device(run.device))

@@ -15,6 +15,7 @@ from toolkit.errors import ToolkitError
 COMMANDS = (
     "align",
     "bench",
+    "ctc",
     "doctor",
     "export",
     "hmm",

@@ -1,3 +1,4 @@
+import threading
 from dataclasses import replace
 from multiprocessing import get_context
 
@@ -96,6 +97,32 @@ def test_what_an_earlier_start_asked_for_is_dropped_unless_wanted(ctc_toy, tmp_p
         folder.submit(epoch, model)
     BackgroundEvaluator("elsewhere", tmp_path, ctc_toy.evaluation, "cpu").begin(2)
     assert folder.waiting() == [2]
+
+
+@pytest.mark.parametrize("becomes", ["renamed", "another"])
+def test_evaluation_ends_with_the_plan_that_it_was_made_of(ctc_toy, tmp_path, model, becomes):
+    """The end of a training is not always seen: its folder is renamed soon afterwards."""
+    out = tmp_path / "partial"
+    folder = EpochFolder(out)
+    folder.write_plan("one")
+    folder.submit(1, model)
+    told = threading.Event()
+
+    def evaluate():
+        options = {"plan": "one", "told": lambda *_: told.set()}
+        evaluate_elsewhere(out, ctc_toy.evaluation, **options)
+
+    work = threading.Thread(target=evaluate, daemon=True)
+    work.start()
+    assert told.wait(60)
+    if becomes == "renamed":
+        out.rename(tmp_path / "finished")
+    else:
+        folder.write_plan("two")
+        folder.submit(2, model)
+    work.join(60)
+    assert not work.is_alive()
+    assert folder.result(2) is None
 
 
 def test_an_epoch_that_is_submitted_again_is_evaluated_again(ctc_toy, tmp_path, model):

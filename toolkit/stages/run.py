@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.config import flatten, parameters_of, to_plain
+from toolkit.stages.devices import chosen_device
 from toolkit.stages.digest import Content, listing
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Progress, Record
@@ -148,15 +149,8 @@ class Run:
 
     @property
     def device(self) -> str:
-        """The torch device to compute on: `--device`, or "cuda" when there is one, or "cpu"."""
-        import torch
-
-        available = torch.cuda.is_available()
-        if self._device is None:
-            return "cuda" if available else "cpu"
-        if self._device.startswith("cuda") and not available:
-            raise ToolkitError(f"--device {self._device}: torch finds no GPU; use --device cpu")
-        return self._device
+        """The torch device to compute on, see `chosen_device`."""
+        return chosen_device(self._device)
 
     def record_parameter(self, name: str, value: Any) -> None:
         """Record that the stage has read a top-level field of the configuration."""

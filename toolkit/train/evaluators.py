@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FOLDER = "evaluation"
 POLL = 0.1  # seconds
 REMINDER = 60.0  # seconds
 _FINISHED = "finished"
+_PLAN = "plan.json"
 
 
 class EpochFolder:
@@ -35,7 +37,7 @@ class EpochFolder:
 
     `epoch-0003/` is a model (see `toolkit.models.store`), complete once it has its configuration;
     `epoch-0003.json` is its result; who asked for it then removes the model. `finished` says that
-    no more models come.
+    no more models come. `plan.json` says what is to be measured, where it is left to others.
     """
 
     def __init__(self, out: Path) -> None:
@@ -86,12 +88,28 @@ class EpochFolder:
         """Whether no more models come."""
         return (self._folder / _FINISHED).exists()
 
+    def write_plan(self, text: str) -> None:
+        """Say what others are to measure."""
+        write_atomically(self._folder / _PLAN, text)
+
+    def plan(self) -> str | None:
+        """Return what others are to measure; None where the training does not say."""
+        try:
+            return (self._folder / _PLAN).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def _result(self, epoch: int) -> Path:
         return self._folder / f"epoch-{epoch:04d}.json"
 
 
 def evaluate_elsewhere(
-    out: Path, evaluation: Evaluation, device: str = "cpu", until_finished: bool = True
+    out: Path,
+    evaluation: Evaluation,
+    device: str = "cpu",
+    until_finished: bool = True,
+    plan: str | None = None,
+    told: Callable[[int, dict[str, float]], None] | None = None,
 ) -> int:
     """Evaluate the epochs of a training that runs in another process, maybe on another machine.
 
@@ -100,21 +118,29 @@ def evaluate_elsewhere(
       evaluation: what to measure.
       device: where to compute.
       until_finished: stay until the training says that it is over; otherwise do what is there.
+      plan: what `evaluation` was made of; when there is another one, or none any more, the training
+        has begun anew or its folder has been renamed, and this ends.
+      told: called with each epoch and its result.
 
     Returns:
       How many epochs were evaluated.
     """
     folder, number = EpochFolder(out), 0
-    while True:
+    while folder.plan() == plan:
         finished = folder.is_finished()
         for epoch in folder.waiting():
             before = time.monotonic()
             result = evaluation(load_model(folder.model(epoch)).to(device))
+            if folder.plan() != plan:
+                break
             folder.finish(epoch, {**result, "duration": time.monotonic() - before})
             number += 1
+            if told is not None:
+                told(epoch, result)
         if finished or not until_finished:
-            return number
+            break
         time.sleep(POLL)
+    return number
 
 
 class BackgroundEvaluator:
@@ -167,7 +193,10 @@ class BackgroundEvaluator:
             self._check(epoch)
             if self._kind == "elsewhere" and time.monotonic() - reminded > REMINDER:
                 reminded = time.monotonic()
-                logger.info("waiting for the evaluation of %s elsewhere", self._folder.model(epoch))
+                logger.info(
+                    "waiting for the evaluation of %s elsewhere, by `toolkit ctc evaluate`",
+                    self._folder.model(epoch),
+                )
             time.sleep(POLL)
         return result, time.monotonic() - before
 

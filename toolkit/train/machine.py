@@ -47,8 +47,8 @@ class MachineConfig:
     """Who evaluates after an epoch (A22, A23). `swap`: this process, once the training model has
     made place on the device for the evaluation model. `in_place`: this process, with the training
     model itself. Training goes on meanwhile with the others. `resident`: a process that stays.
-    `process`: one that is started for it. `elsewhere`: whoever runs `evaluate_elsewhere` on the
-    same folder, such as another machine with the same storage."""
+    `process`: one that is started for it. `elsewhere`: whoever runs `toolkit ctc evaluate` on the
+    same run directory, such as another machine with the same storage."""
 
     def __post_init__(self) -> None:
         for name in ("sentences_every", "checkpoint_every"):
