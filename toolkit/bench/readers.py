@@ -14,7 +14,7 @@ from toolkit.bench.made_up_records import write_made_up_records
 from toolkit.bench.reading import Measured, Setting, measure
 from toolkit.environment import git_commit, machine, versions
 from toolkit.stages.files import write_atomically
-from toolkit.train.config import ADADELTA_RATE, OptimizerName, TrainerConfig
+from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.readers import ReaderConfig
 
 GAIN = 0.05
@@ -170,8 +170,7 @@ def command(
 
     limit = psutil.virtual_memory().available * 0.8 if memory is None else memory * 1e9
     config = ReaderConfig(batch, buffer=buffer, pad_to=pad_to, order=order)
-    rate = ADADELTA_RATE.get(optimizer, TrainerConfig.initial_rate)
-    training = TrainerConfig(optimizer=optimizer, initial_rate=rate, amp=amp, threads=threads)
+    training = TrainerConfig(optimizer=optimizer, initial_rate=None, amp=amp, threads=threads)
     most = max_readers or 2 * (os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as temporary:
         if records is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from toolkit.stages.threads import torch_threads
-from toolkit.train.config import ADADELTA_RATE, TrainerConfig, make_optimizer
+from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc_batch import CtcBatch
 from toolkit.train.readers import ReaderConfig, RecordSource
 
@@ -27,9 +27,7 @@ class Setting:
     model: str = "none"
     """`none`: nobody computes with the batches; `paper`: the network of A12 and A13; or the folder
     of a trained network."""
-    training: TrainerConfig = TrainerConfig(
-        optimizer="adadelta", initial_rate=ADADELTA_RATE["adadelta"]
-    )
+    training: TrainerConfig = TrainerConfig(optimizer="adadelta", initial_rate=None)
     """Its `threads`, `amp`, `optimizer` and rate, as the recipe's `train` has them."""
     seconds: float = 10.0
     """How long to train, after up to half of that to warm up."""
