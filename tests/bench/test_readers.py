@@ -154,7 +154,7 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     assert {(s.records, s.readers.pad_to, s.readers.order) for s in settings} == {
         (records, 1670, "buckets")
     }
-    training = TrainerConfig(threads=1, amp="auto", optimizer="adam")
+    training = TrainerConfig(threads=1, amp="auto", optimizer="adam", initial_rate=None)
     assert {setting.training for setting in settings} == {training}
     plain = json.loads(path.read_text())
     told = [plain["settings"][name] for name in ("threads", "amp", "optimizer")]
