@@ -56,7 +56,7 @@ class FarfieldConfig:
     """Hours of test speech per placement."""
     array_hours: float = 0.05
     """Hours of every placement's test speech that are written with all microphones and the
-    playback channel too."""
+    playback channel too; 0: none, and no front end is tried on them."""
     labelled_speakers: float = 0.4
     """Share of the training speakers whose speech is labelled."""
     shared_speakers: bool = False
