@@ -153,6 +153,13 @@ class FarfieldConfig:
             raise ValueError("days must be at least 1")
 
     @property
+    def hours(self) -> dict[str, float]:
+        """Hours wanted by set, those of arrays not among them."""
+        speech = {"train": self.labelled_hours, "unlabelled": self.unlabelled_hours}
+        tests = dict.fromkeys(self.placements, self.test_hours)
+        return {**speech, "val": self.val_hours, **tests}
+
+    @property
     def placements(self) -> dict[str, Placement]:
         """Placements by the name of their test set, from the easiest to the hardest."""
         return {f"DP{n}": getattr(self, f"dp{n}") for n in range(1, 6)}

@@ -185,7 +185,10 @@ def mini() -> Config:
 
 
 def full() -> Config:
-    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12)."""
+    """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
+
+    The rest of the labelled speakers' speech is unlabelled: that of the others is 575 h.
+    """
     whole = WholeUtteranceConfig(epochs=2)
     return Config(
         corpus=CorpusConfig(
@@ -197,6 +200,7 @@ def full() -> Config:
             val_hours=1.0,
             test_hours=1.0,
             array_hours=0.5,
+            shared_speakers=True,
             train_rooms=1000,
             test_rooms=20,
         ),
