@@ -44,6 +44,8 @@ GROUP_UTTERANCES = 100
 """What is made, and kept after an interruption, as one."""
 SHOWN_REASONS = 3
 """Reasons for leaving utterances out that are said; left_out.tsv has all."""
+ENOUGH = 0.9
+"""Share of the hours wanted of a set below which it is said that there are fewer."""
 MAX_FAILED = 0.05
 """Share of the utterances whose audio may be unreadable."""
 
@@ -94,7 +96,11 @@ def make_farfield(
     write_lake(below(sets[UNLABELLED], "lake"), ObjectStore(), str(out / "lake"))
     write_sets(sets, out / "cuts")
     shutil.rmtree(rooms, ignore_errors=True)
-    return {name: sum(cut.duration for cut in cuts) / 3600 for name, cuts in sets.items()}
+    hours = {name: sum(cut.duration for cut in cuts) / 3600 for name, cuts in sets.items()}
+    for name, wanted in config.hours.items():
+        if hours[name] < ENOUGH * wanted:
+            logger.warning("%s: %.3g h, fewer than the %.3g h wanted", name, hours[name], wanted)
+    return hours
 
 
 def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:

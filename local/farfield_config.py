@@ -56,7 +56,7 @@ class FarfieldConfig:
     """Hours of test speech per placement."""
     array_hours: float = 0.05
     """Hours of every placement's test speech that are written with all microphones and the
-    playback channel too."""
+    playback channel too; 0: none, and no front end is tried on them."""
     labelled_speakers: float = 0.4
     """Share of the training speakers whose speech is labelled."""
     shared_speakers: bool = False
@@ -151,6 +151,13 @@ class FarfieldConfig:
             raise ValueError(f"encoding is {self.encoding!r}: FLAC or WAV")
         if self.days < 1:
             raise ValueError("days must be at least 1")
+
+    @property
+    def hours(self) -> dict[str, float]:
+        """Hours wanted by set, those of arrays not among them."""
+        speech = {"train": self.labelled_hours, "unlabelled": self.unlabelled_hours}
+        tests = dict.fromkeys(self.placements, self.test_hours)
+        return {**speech, "val": self.val_hours, **tests}
 
     @property
     def placements(self) -> dict[str, Placement]:

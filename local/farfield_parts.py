@@ -60,15 +60,12 @@ def divide(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig) -> Divisi
         Other parts that fit neither `config.val` nor `config.test` are left out.
 
     Raises:
-      FarfieldError: a speaker of val or test is in training too, or nothing is left for a set.
-      ManifestError: too few speakers to hold out.
+      FarfieldError: a speaker of val or test is in training too, there are too few to hold out, or
+        nothing is left for a set.
     """
     sources: dict[str, list[MonoCut]] = {"train": [], "val": [], "test": []}
     left_out = _sort_out(parts, config, sources)
-    sizes = {"val": config.val_speakers, "test": config.test_speakers}
-    missing = {name: size for name, size in sizes.items() if not sources[name]}
-    sources["train"], held = hold_out(sources["train"], missing)
-    sources |= held
+    _hold_out(sources, config)
     _see_apart(sources)
     labelled, unlabelled = _label(sources["train"], config)
     chosen = {
@@ -90,8 +87,9 @@ def divide(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig) -> Divisi
     empty = sorted({*chosen, *config.placements} - {w.split for w in wanted})
     if empty:
         raise FarfieldError(
-            f"no utterance for {', '.join(empty)}: the corpus has too few speakers, or the wanted"
-            " hours are fewer than one utterance"
+            f"no utterance for {', '.join(empty)}: the hours wanted are fewer than one utterance,"
+            " or the corpus has too little speech or too few speakers (rooms.shared_speakers=true"
+            " lets labelled and unlabelled speech be of the same ones)"
         )
     wanted.sort(key=lambda w: (w.split, speaker_of(w.source), w.time or 0.0, w.id))
     talk = {"train": sources["train"], "val": sources["train"], "test": sources["val"]}
@@ -139,21 +137,41 @@ def _purpose(part: str, config: FarfieldConfig) -> str | None:
     return None
 
 
+def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None:
+    """Take speakers out of training for val and test, where there are no such parts."""
+    sizes = {"val": config.val_speakers, "test": config.test_speakers}
+    missing = {name: size for name, size in sizes.items() if not sources[name]}
+    if not missing:
+        return
+    speakers = {speaker_of(cut) for cut in sources["train"]}
+    if sum(missing.values()) >= len(speakers):
+        keys = " and ".join(f"rooms.{name}_speakers={size}" for name, size in missing.items())
+        parts = " and ".join(f"rooms.{name}" for name in missing)
+        raise FarfieldError(
+            f"the training part has {len(speakers)} speakers: too few to hold out {keys} of them;"
+            f" lower these, or name other parts of the corpus with {parts}"
+        )
+    sources["train"], held = hold_out(sources["train"], missing)
+    sources |= held
+
+
 def _see_apart(sources: Mapping[str, list[MonoCut]]) -> None:
     speakers = {name: {speaker_of(cut) for cut in cuts} for name, cuts in sources.items()}
     for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
         common = sorted(speakers[one] & speakers[other])
         if common:
             raise FarfieldError(
-                f"speaker {common[0]} would be in {one} and in {other}: choose other parts with"
-                " `val` and `test`, or let speakers be held out"
+                f"speaker {common[0]} would be in {one} and in {other}: name other parts with"
+                " rooms.val and rooms.test, or hold out speakers with corpus.hold_out=speakers"
             )
 
 
 def _label(cuts: list[MonoCut], config: FarfieldConfig) -> tuple[list[MonoCut], list[MonoCut]]:
     """Divide training speech by speaker into labelled and unlabelled."""
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
-    count = min(max(1, round(config.labelled_speakers * len(speakers))), len(speakers) - 1)
+    count = max(1, round(config.labelled_speakers * len(speakers)))
+    if not config.shared_speakers:
+        count = min(count, len(speakers) - 1)
     labelled = set(speakers[:count])
     own = [cut for cut in cuts if speaker_of(cut) in labelled]
     return own, [cut for cut in cuts if speaker_of(cut) not in labelled]

@@ -54,7 +54,8 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
     """
     lm = f"{run.config.rescoring.order}gram"
     rows = [row for s in (baseline, *systems) for row in placement_rows(run, s, lm)]
-    rows += read_results(run.need("decode/arrays/rows.json"))
+    if run.config.rooms.array_hours:
+        rows += read_results(run.need("decode/arrays/rows.json"))
     record_results(run.make("results.json"), rows)
     write_atomically(run.make("results.md"), markdown_table(rows))
     found = {system: gains(run, baseline, system) for system in systems}

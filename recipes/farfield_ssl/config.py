@@ -204,8 +204,9 @@ def mini() -> Config:
 def full() -> Config:
     """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
 
-    With torchrun its methods too: BMUF for the student (C12), GTC on labelled data (C14); one
-    process trains plainly.
+    The rest of the labelled speakers' speech is unlabelled: that of the others is 575 h. With
+    torchrun it has the paper's methods too: BMUF for the student (C12), GTC on labelled data (C14);
+    one process trains plainly.
     """
     whole, gtc = WholeUtteranceConfig(epochs=2), ParallelConfig("gtc")
     return Config(
@@ -218,6 +219,7 @@ def full() -> Config:
             val_hours=1.0,
             test_hours=1.0,
             array_hours=0.5,
+            shared_speakers=True,
             train_rooms=1000,
             test_rooms=20,
         ),

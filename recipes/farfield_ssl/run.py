@@ -223,14 +223,16 @@ def decode_self_trained(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(30, "Front end: cancel the echo on the arrays, form a beam")
-def front_end(run: Run) -> dict[str, float]:
+def front_end(run: Run) -> dict[str, float] | None:
     """With the playback channel; echo and noise before and after are known here (C1)."""
-    return enhance_arrays(run)
+    return enhance_arrays(run) if run.config.rooms.array_hours else None
 
 
 @recipe.stage(31, "Decode with and without the front end")
-def decode_front_end(run: Run) -> dict[str, float]:
+def decode_front_end(run: Run) -> dict[str, float] | None:
     """The same utterances, by the student as tuned on val."""
+    if not run.config.rooms.array_hours:
+        return None
     return decode_arrays(run, "student_smbr", student_normaliser(run))
 
 

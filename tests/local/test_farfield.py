@@ -195,7 +195,7 @@ def test_other_settings_are_not_mixed_in(source, made):
         make_farfield(parts, dataclasses.replace(config, seed=2), made[0])
 
 
-def test_unreadable_audio_is_listed(source, tmp_path, caplog):
+def test_unreadable_audio_is_listed_and_missing_hours_are_said(source, tmp_path, caplog):
     parts, config = source
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"RIFF" + bytes(60))
@@ -204,8 +204,10 @@ def test_unreadable_audio_is_listed(source, tmp_path, caplog):
     recording = dataclasses.replace(source_cut.recording)
     recording.sources = [dataclasses.replace(recording.sources[0], source=str(broken))]
     parts["dev"][0] = dataclasses.replace(source_cut, recording=recording)
-    hours = make_farfield(parts, config, tmp_path / "out")
-    assert hours["val"] > 0
+    hours = make_farfield(parts, dataclasses.replace(config, val_hours=0.01), tmp_path / "out")
+    assert 0 < hours["val"] < 0.001
+    assert f"val: {hours['val']:.3g} h, fewer than the 0.01 h wanted" in caplog.text
+    assert "DP1: " not in caplog.text
     left_out = (tmp_path / "out" / "left_out.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in left_out] == [source_cut.id, parts["dev"][1].id]
     assert str(broken) in left_out[0]

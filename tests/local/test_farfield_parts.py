@@ -155,11 +155,36 @@ def test_times_rise_with_each_speakers_ids():
 
 def test_speakers_in_two_sets_are_an_error(parts):
     parts["test-clean"].append(cut("x", "t3"))
-    with pytest.raises(FarfieldError, match="speaker t3 would be in train and in test"):
+    with pytest.raises(FarfieldError, match=r"speaker t3 .* train and in test: .*rooms\.test"):
         divide(parts, CONFIG)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, "rooms.val_speakers=2 and rooms.test_speakers=3 of them; .* rooms.val and rooms.test"),
+        ({"dev": speakers("d", 1)}, "out rooms.test_speakers=3 of them; .* with rooms.test$"),
+    ],
+)
+def test_too_few_speakers_to_hold_out_are_an_error(more, message):
+    few = 3 if more else 5
+    with pytest.raises(FarfieldError, match=f"has {few} speakers: too few .*{message}"):
+        divide({"train": speakers("t", few)} | more, FarfieldConfig())
+    divide({"train": speakers("t", few + 2)} | more, FarfieldConfig())
+
+
+def test_one_training_speaker_is_enough_where_speakers_are_shared():
+    parts = {"train": speakers("t", 1, 60), "dev": speakers("d", 1), "test": speakers("e", 1)}
+    hours = {"labelled_hours": 0.1, "unlabelled_hours": 0.3}
+    sets = by_split(divide(parts, FarfieldConfig(shared_speakers=True, **hours)))
+    assert (len(sets["train"]), len(sets["unlabelled"])) == (10, 30)
+    with pytest.raises(FarfieldError, match=r"for train: .*rooms\.shared_speakers=true"):
+        divide(parts, FarfieldConfig(**hours))
+
+
 def test_an_empty_set_is_an_error(parts):
+    with pytest.raises(FarfieldError, match="no utterance for train, unlabelled"):
+        divide(parts | {"train": []}, CONFIG)
     with pytest.raises(FarfieldError, match="no utterance for val"):
         divide(parts, FarfieldConfig(val_hours=0.001))
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +87,31 @@ SMALL = (
     "choice_of_k.ks=5,20",
     "choice_of_k.utterances=5",
 )
+
+
+def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
+    """Shown on a hundredth of LibriSpeech."""
+    from lhotse import Recording
+
+    from local.farfield_parts import divide
+    from recipes.farfield_ssl.config import full
+    from toolkit.corpus.manifest import make_cut
+
+    rooms = full().rooms
+    amounts = [name for name in vars(rooms) if name.endswith("_hours")]
+    rooms = replace(rooms, **{name: getattr(rooms, name) / 100 for name in amounts})
+    ids = [f"train-{s}-{u}" for s in range(24) for u in range(80)]  # of 18 s: 9.6 h
+    ids += [f"{part}-{s}-{u}" for part in ("dev", "test") for s in range(2) for u in range(6)]
+    parts = {"train": [], "dev-clean": [], "test-clean": []}
+    for id in ids:
+        part, speaker, _ = id.split("-")
+        name = part if part == "train" else f"{part}-clean"
+        sound = Recording(id, [], 16000, 18 * 16000, 18.0)
+        parts[name].append(make_cut(id, sound, "", f"{part}{speaker}"))
+    hours = dict.fromkeys(rooms.hours, 0.0)
+    for wanted in divide(parts, rooms).wanted:
+        hours[wanted.split] += wanted.source.duration / 3600
+    assert hours == pytest.approx(rooms.hours)
 
 
 @pytest.fixture(scope="module")

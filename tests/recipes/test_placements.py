@@ -1,15 +1,18 @@
 """Relative gains of one system on another, with their intervals."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
+from local.farfield_config import FarfieldConfig
 from toolkit.corpus.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
-from toolkit.score.results import record_results
+from toolkit.lang.config import NgramConfig
+from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
 from toolkit.score.wer import score
 
@@ -105,3 +108,26 @@ def test_without_errors_of_the_baseline_there_is_no_gain():
     found = gain("DP1", scored([0, 0, 0]), scored([0, 1, 0]))
     assert (found.werr, found.low, found.high) == (None, None, None)
     assert "| student |  |" in gains_table({"student": [found] * 7})
+
+
+def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(tmp_path, monkeypatch):
+    pytest.importorskip("k2")
+    from recipes import placements
+    from recipes.farfield_ssl.run import decode_front_end, front_end
+
+    run = SimpleNamespace(
+        config=SimpleNamespace(rooms=FarfieldConfig(array_hours=0), rescoring=NgramConfig()),
+        make=lambda name: tmp_path / name,
+    )
+    assert front_end(run) is decode_front_end(run) is None
+
+    def rows(run, system, lm):
+        named = {"system": system, "split": "TST", "lm": lm, "rtf": 1.0, "command": ""}
+        return [Result.of(scored([1, 2]), scored([1, 2]), **named)]
+
+    monkeypatch.setattr(placements, "placement_rows", rows)
+    monkeypatch.setattr(placements, "scores", lambda run, system, splits: {"DP1": scored([1, 2])})
+    monkeypatch.setattr(placements, "SETS", dict.fromkeys(placements.SETS, ("DP1",)))
+    placements.compare_placements(run, "baseline", ["student"])
+    found = [row.system for row in read_results(tmp_path / "results.json")]
+    assert found == ["baseline", "student"]
