@@ -111,7 +111,9 @@ class FarfieldConfig:
     """Range of the circles' radius."""
     responses: Path | None = None
     """Folder of room impulse responses, searched with its subfolders, to use instead of computed
-    ones: the channels of a file are the microphones; the clearest are DP1's. None: computed."""
+    ones: the channels of a file are the microphones; the clearest are DP1's. Where there are enough
+    folders, each goes as a whole to training, val or test: put the files of a room into one.
+    Otherwise these may hear the same rooms. None: computed."""
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: made-up noise and babble of
     the corpus's own speakers."""

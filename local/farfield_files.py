@@ -1,6 +1,8 @@
 """Rooms and noise from recordings: who hears which file."""
 
+import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,8 @@ import soundfile
 from local.farfield_config import FarfieldConfig
 from local.farfield_rooms import LEAD, SAMPLING_RATE, FarfieldError, Room
 from toolkit.features.audio import load_audio
+
+logger = logging.getLogger("toolkit.farfield")  # a run says what is logged below `toolkit`
 
 SUFFIXES = (".wav", ".flac", ".ogg")
 TURNS = ("train", "test", "train", "val")
@@ -44,6 +48,9 @@ def dealt_noises(folder: Path) -> dict[str, list[Path]]:
 def dealt_responses(config: FarfieldConfig) -> dict[tuple[str, str], list[Path]]:
     """Deal impulse responses out by (pool, placement): the clearest are the first placement's.
 
+    A folder counts as a room and goes to one pool as a whole, if that leaves each pool a file for
+    every placement. Otherwise the files of each placement are dealt out one by one.
+
     Raises:
       FarfieldError: fewer than the placements and pools need.
     """
@@ -55,11 +62,17 @@ def dealt_responses(config: FarfieldConfig) -> dict[tuple[str, str], list[Path]]
             f"{config.responses} holds {len(files)} impulse responses; {len(names)} placements need"
             f" at least {len(names) * len(TURNS)}"
         )
-    dealt = {}
-    for number, name in enumerate(names):
-        own = files[number * len(files) // len(names) : (number + 1) * len(files) // len(names)]
-        dealt |= {(pool, name): paths for pool, paths in _deal(own).items()}
-    return dealt
+    pools = _deal_folders(files)
+    if min(map(len, pools.values())) >= len(names):
+        parts = {pool: _in_parts(own, len(names)) for pool, own in pools.items()}
+        return {(p, name): own[n] for p, own in parts.items() for n, name in enumerate(names)}
+    logger.warning(
+        "%s: too few folders to give whole ones to train, val and test, which may hear the same"
+        " rooms",
+        config.responses,
+    )
+    placed = zip(names, _in_parts(files, len(names)), strict=True)
+    return {(pool, name): own for name, part in placed for pool, own in _deal(part).items()}
 
 
 def clarity(response: np.ndarray) -> float:
@@ -96,6 +109,26 @@ def _response(path: Path) -> np.ndarray:
     channels = min(soundfile.info(str(path)).channels, MICROPHONES)
     rows = [load_audio(path, SAMPLING_RATE, channel=c).numpy() for c in range(channels)]
     return np.stack(rows)
+
+
+def _in_parts(files: Sequence[Path], count: int) -> list[Sequence[Path]]:
+    ends = [number * len(files) // count for number in range(count + 1)]
+    return [files[start:end] for start, end in pairwise(ends)]
+
+
+def _deal_folders(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Give whole folders, the largest first, to the pool that is furthest from its share.
+
+    Of folders with as many files, the one with the clearest is first; files keep their order.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(path.parent, []).append(path)
+    pools: dict[str, set[Path]] = {pool: set() for pool in TURNS}
+    for own in sorted(folders.values(), key=len, reverse=True):
+        pool = min(pools, key=lambda name: len(pools[name]) / TURNS.count(name))
+        pools[pool].update(own)
+    return {pool: [path for path in files if path in own] for pool, own in pools.items()}
 
 
 def _deal(files: Sequence[Path]) -> dict[str, list[Path]]:

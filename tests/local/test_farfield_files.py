@@ -18,11 +18,11 @@ def write(path, seconds, decay, channels=1, delay=50):
     response *= np.exp(-np.arange(length) / (decay * RATE))[:, None]
     response[:delay] = 0.0
     response[delay] = 0.9
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, response, RATE)
 
 
-def test_the_clearest_responses_are_the_first_placement_s(tmp_path):
+def test_the_clearest_responses_are_the_first_placement_s(tmp_path, caplog):
     for number in range(20):
         write(tmp_path / f"{(7 * number) % 20:02d}.wav", 0.6, 0.01 * (1 + (7 * number) % 20))
     dealt = dealt_responses(FarfieldConfig(responses=tmp_path))
@@ -31,6 +31,23 @@ def test_the_clearest_responses_are_the_first_placement_s(tmp_path):
         own = [names[pool, f"DP{number + 1}"] for pool in ("train", "val", "test")]
         assert sorted(itertools.chain(*own)) == list(range(4 * number, 4 * number + 4))
         assert [len(files) for files in own] == [2, 1, 1]
+    assert "may hear the same rooms" in caplog.text
+
+
+def test_rooms_are_in_one_pool_where_each_has_a_folder(tmp_path, caplog):
+    for number in range(40):
+        write(tmp_path / f"room{number % 8}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
+    dealt = dealt_responses(FarfieldConfig(responses=tmp_path))
+    rooms = {pool: set() for pool in ("train", "val", "test")}
+    for (pool, _), paths in dealt.items():
+        rooms[pool] |= {path.parent.name for path in paths}
+    assert {pool: len(own) for pool, own in rooms.items()} == {"train": 4, "val": 2, "test": 2}
+    assert len(set.union(*rooms.values())) == 8
+    for pool in rooms:
+        own = [sorted(int(path.stem) for path in dealt[pool, f"DP{n}"]) for n in range(1, 6)]
+        assert list(itertools.chain(*own)) == sorted(itertools.chain(*own))
+        assert all(own)
+    assert not caplog.text
 
 
 def test_clarity_compares_the_first_50_ms_with_the_rest():
