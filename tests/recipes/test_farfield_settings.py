@@ -138,8 +138,8 @@ def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkey
         return unlabelled.ShardSet(str(tmp_path), (), ()), None
 
     monkeypatch.setattr(unlabelled, "prepare_features", prepare_features)
-    monkeypatch.setattr(unlabelled, "open_lake", lambda *_: SimpleNamespace(objects=()))
-    monkeypatch.setattr(unlabelled, "totals", lambda objects: {"hours": 1.0})
+    monkeypatch.setattr(unlabelled, "open_lake", lambda *_: None)
+    monkeypatch.setattr(unlabelled, "within_reach", lambda config, *_: config)
     config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
     places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
     unlabelled.prepare_unlabelled(SimpleNamespace(config=config, jobs=1, **places))
