@@ -2,6 +2,9 @@
 
 import pytest
 
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+
 from recipes.librispeech.ctc_config import PROFILES, Config
 from toolkit.stages.config import ConfigError, apply_overrides
 
