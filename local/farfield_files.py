@@ -48,8 +48,9 @@ def dealt_noises(folder: Path) -> dict[str, list[Path]]:
 def dealt_responses(config: FarfieldConfig) -> dict[tuple[str, str], list[Path]]:
     """Deal impulse responses out by (pool, placement): the clearest are the first placement's.
 
-    A folder counts as a room and goes to one pool as a whole, if that leaves each pool a file for
-    every placement. Otherwise the files of each placement are dealt out one by one.
+    A folder counts as a room and goes to one pool as a whole, if that gives each pool as many rooms
+    as there are placements: with fewer, training would hear other kinds of rooms than the tests.
+    Otherwise the files of each placement are dealt out one by one.
 
     Raises:
       FarfieldError: fewer than the placements and pools need.
@@ -63,7 +64,7 @@ def dealt_responses(config: FarfieldConfig) -> dict[tuple[str, str], list[Path]]
             f" at least {len(names) * len(TURNS)}"
         )
     pools = _deal_folders(files)
-    if min(map(len, pools.values())) >= len(names):
+    if min(len({path.parent for path in own}) for own in pools.values()) >= len(names):
         parts = {pool: _in_parts(own, len(names)) for pool, own in pools.items()}
         return {(p, name): own[n] for p, own in parts.items() for n, name in enumerate(names)}
     logger.warning(

@@ -36,18 +36,28 @@ def test_the_clearest_responses_are_the_first_placement_s(tmp_path, caplog):
 
 def test_rooms_are_in_one_pool_where_each_has_a_folder(tmp_path, caplog):
     for number in range(40):
-        write(tmp_path / f"room{number % 8}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
+        write(tmp_path / f"room{number % 20}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
     dealt = dealt_responses(FarfieldConfig(responses=tmp_path))
     rooms = {pool: set() for pool in ("train", "val", "test")}
     for (pool, _), paths in dealt.items():
         rooms[pool] |= {path.parent.name for path in paths}
-    assert {pool: len(own) for pool, own in rooms.items()} == {"train": 4, "val": 2, "test": 2}
-    assert len(set.union(*rooms.values())) == 8
+    assert {pool: len(own) for pool, own in rooms.items()} == {"train": 10, "val": 5, "test": 5}
+    assert len(set.union(*rooms.values())) == 20
     for pool in rooms:
         own = [sorted(int(path.stem) for path in dealt[pool, f"DP{n}"]) for n in range(1, 6)]
         assert list(itertools.chain(*own)) == sorted(itertools.chain(*own))
         assert all(own)
     assert not caplog.text
+
+
+def test_every_pool_hears_all_of_a_few_rooms(tmp_path, caplog):
+    for number in range(40):
+        write(tmp_path / f"room{number % 7}" / f"{number:02d}.wav", 0.3, 0.01 * (1 + number))
+    rooms = {"train": set(), "val": set(), "test": set()}
+    for (pool, _), paths in dealt_responses(FarfieldConfig(responses=tmp_path)).items():
+        rooms[pool] |= {path.parent.name for path in paths}
+    assert {pool: len(own) for pool, own in rooms.items()} == {"train": 7, "val": 7, "test": 7}
+    assert "the same rooms" in caplog.text
 
 
 def test_clarity_compares_the_first_50_ms_with_the_rest():
