@@ -21,7 +21,7 @@ def ctc() -> None:
 @click.argument("run", metavar="RUN_DIR", type=FILE)
 @click.option("--device", help="cpu, cuda, ...; default: a GPU if there is.")
 def evaluate(run: Path, device: str | None) -> None:
-    """Evaluate the epochs of a training that goes on, maybe on another machine (A23).
+    """Evaluate a training that goes on elsewhere (A23).
 
     RUN_DIR is the run directory of a CTC recipe that trains with train.machine.evaluator=elsewhere;
     this machine needs to see it too. Prints a line per epoch and ends with the training; one that

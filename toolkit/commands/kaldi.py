@@ -16,10 +16,11 @@ _PIPES = click.option(
 
 @click.group()
 def kaldi() -> None:
-    """Bring data, lexicons, features and alignments to Kaldi and back.
+    """Exchange data and models' parts with Kaldi.
 
-    ARPA language models, CTM and %WER lines are Kaldi's own form already. Features need
-    kaldi_native_io: pip install 'asr-recipe-toolkit[kaldi]'.
+    Data directories, lexicons, features and alignments go both ways. ARPA language models, CTM and
+    %WER lines are Kaldi's own form already. Features need kaldi_native_io: pip install
+    'asr-recipe-toolkit[kaldi]'.
 
     \b
     Example:
@@ -32,10 +33,11 @@ def kaldi() -> None:
 @click.option("--excluded", type=FILE, help="The check's excluded.tsv: leave these out.")
 @_OUT
 def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
-    """Write a Kaldi data directory, checked as validate_data_dir.sh does.
+    """Write a Kaldi data directory.
 
-    Writes wav.scp, text, utt2spk, spk2utt, utt2dur, reco2dur and, for parts of recordings,
-    segments. Where ids do not begin with their speakers, they are prefixed; utt_map has the old.
+    Writes, and checks as validate_data_dir.sh does, wav.scp, text, utt2spk, spk2utt, utt2dur,
+    reco2dur and, for parts of recordings, segments. Where ids do not begin with their speakers,
+    they are prefixed; utt_map has the old.
 
     \b
     Example:
@@ -83,7 +85,7 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
 @click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
 @_OUT
 def export_lang(folder: Path, out: Path) -> None:
-    """Write a dictionary directory, and the tables of a lang directory.
+    """Write a dictionary and a lang directory.
 
     OUT/dict is what Kaldi's prepare_lang.sh takes (lexicon, phone sets, questions); OUT/lang has
     phones.txt and words.txt with the toolkit's own ids, phone sets and align_lexicon.
@@ -107,7 +109,7 @@ def export_lang(folder: Path, out: Path) -> None:
 @click.option("--position-dependent", is_flag=True, help="Mark the phones of a dictionary.")
 @_OUT
 def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
-    """Read a dictionary directory or a lang directory of Kaldi.
+    """Read a dictionary or a lang directory.
 
     OUT is a lang folder as a recipe's language stage writes it; its lexicon.txt serves as
     `lang.lexicon` of a recipe.
@@ -209,7 +211,7 @@ def _two_columns(path: Path) -> dict[str, str]:
 @click.option("--system", type=FILE, required=True, help="The folder of the system that made it.")
 @_OUT
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
-    """Write alignments as integer vectors, and their phones as CTM.
+    """Write alignments as integers and as CTM.
 
     The integers are the toolkit's HMM states, listed in states.tsv: no Kaldi model's pdfs.
     phones.ctm means the same everywhere.
@@ -229,11 +231,11 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 @click.option("--features", type=FILE, help="With a CTM: the features that are aligned.")
 @_OUT
 def import_alignments(table: Path, system: Path, features: Path | None, out: Path) -> None:
-    """Read alignments: HMM states that export-alignments wrote, or phones with times.
+    """Read alignments of states or of phones.
 
-    TABLE is ali.scp, an archive (gzipped or text too), or, named *.ctm, a CTM of phones, such as
-    Kaldi's ali-to-phones --ctm-output and other aligners write; the frames of a phone are then
-    dealt out evenly to its states.
+    TABLE is ali.scp or an archive (gzipped or text too) that export-alignments wrote, or, named
+    *.ctm, a CTM of phones, such as Kaldi's ali-to-phones --ctm-output and other aligners write; the
+    frames of a phone are then dealt out evenly to its states.
 
     \b
     Example:

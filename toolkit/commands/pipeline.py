@@ -49,10 +49,11 @@ def plan(
     aggregated: bool,
     json_file: Path | None,
 ) -> None:
-    """Predict time, cost, objects, calls and bytes of a run, beside the paper's figures.
+    """Predict a run's time, cost, calls and bytes.
 
-    Without --rates the steps' rates are measured now, which takes about a minute. Rates of target
-    generation are of a CPU core unless --gpu-speed is given; with it, GPUs are used.
+    The paper's figures stand beside them. Without --rates the steps' rates are measured now, which
+    takes about a minute. Rates of target generation are of a CPU core unless --gpu-speed is given;
+    with it, GPUs are used.
 
     \b
     Example:
@@ -95,9 +96,10 @@ def plan(
 def summary(
     ctx: click.Context, outputs: tuple[str, ...], page: Path | None, endpoint: str | None
 ) -> None:
-    """Show what became of steps: OUTPUTS are the prefixes that they wrote to, URLs or folders.
+    """Show what became of the steps of a run.
 
-    The exit status is 1 when a step has partitions that are missing or set aside.
+    OUTPUTS are the prefixes that they wrote to, URLs or folders. The exit status is 1 when a step
+    has partitions that are missing or set aside.
 
     \b
     Example:

@@ -36,13 +36,13 @@ def choose_k(
     utterances: int,
     out: Path,
 ) -> None:
-    """Show what storing the k best of a teacher's logits costs and loses, for several k (C11).
+    """Show what k best logits cost and lose (C11).
 
-    Prints, for each k: MB per hour of audio in the files that hold the targets; the probability
-    that is not stored; the total variation between the rebuilt posteriors and the teacher's; the
-    loss, against the teacher's full posteriors, of a student whose output layer has learnt from
-    the k best, and its change against learning from all. --out gets the table as choice_of_k.tsv
-    and .json, and choice_of_k.png.
+    Of a teacher's logits only the k highest are stored. Prints, for each k: MB per hour of audio in
+    the files that hold the targets; the probability that is not stored; the total variation between
+    the rebuilt posteriors and the teacher's; the loss, against the teacher's full posteriors, of a
+    student whose output layer has learnt from the k best, and its change against learning from all.
+    --out gets the table as choice_of_k.tsv and .json, and choice_of_k.png.
 
     \b
     Example:
@@ -84,10 +84,11 @@ def calibration(
     utterances: int,
     out: Path,
 ) -> None:
-    """Compare a teacher's posteriors with an alignment of held-out data.
+    """Judge a teacher's posteriors on held-out data.
 
-    Prints frame accuracy, the expected calibration error, the negative log-likelihood per frame,
-    and the temperature that makes it least. --out gets calibration.json and reliability.png.
+    Compares them with an alignment. Prints frame accuracy, the expected calibration error, the
+    negative log-likelihood per frame, and the temperature that makes it least. --out gets
+    calibration.json and reliability.png.
 
     \b
     Example:

@@ -98,20 +98,20 @@ def parameters_of(value: Any) -> Any:
 
 
 def _plain(value: Any, every_field: bool) -> Any:
-    def to_plain(part: Any) -> Any:
+    def inner(part: Any) -> Any:
         return _plain(part, every_field)
 
     if _is_section(value):
         wanted = [f.name for f in _fields(type(value)) if every_field or f.metadata != NO_RESULT]
-        return {name: to_plain(getattr(value, name)) for name in wanted}
+        return {name: inner(getattr(value, name)) for name in wanted}
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
+        return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [to_plain(item) for item in value]
+        return [inner(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted(to_plain(item) for item in value)
+        return sorted(inner(item) for item in value)
     if isinstance(value, Enum):
-        return to_plain(value.value)
+        return inner(value.value)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
