@@ -1,10 +1,13 @@
-"""Fake trainings: run logs with planted curves, written by the real writer on a fake clock."""
+"""Fake trainings, whose run logs have planted curves and a fake clock; a clock for benchmarks."""
 
 import math
+from functools import partial
+from time import process_time
 
 import numpy as np
 import pytest
 
+from toolkit.bench.harness import compare
 from toolkit.train.runlog import (
     RUN_LOG,
     Created,
@@ -114,3 +117,13 @@ def training(tmp_path):
         return folder
 
     return make
+
+
+@pytest.fixture
+def processor_clock(monkeypatch):
+    """Let a benchmark's module count processor time: other programs do not change its order."""
+
+    def count(module):
+        monkeypatch.setattr(module, "compare", partial(compare, clock=process_time))
+
+    return count

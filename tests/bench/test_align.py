@@ -27,18 +27,21 @@ def speech():
     return PlantedSpeech.make(words=200)
 
 
-def test_compares_all_sides(monkeypatch):
+def test_compares_all_sides(monkeypatch, processor_clock):
     pytest.importorskip("k2")
     from toolkit.bench import align
 
+    processor_clock(align)
     monkeypatch.delenv(kaldi.VARIABLE, raising=False)
     for name, value in {"UTTERANCES": 3, "SECONDS": 3.0, "REPEATS": 3, "HOUR": 90.0}.items():
         monkeypatch.setattr(align, name, value)
     table = align.benchmark()
     whole = table.row(align.OURS)
     assert whole.ratio == 1.0
-    parts = {"scores alone", "graphs alone", align.K2, align.BOTH}
-    assert parts < {row.name for row in table.rows}
+    # Parts take less than the whole, on any machine.
+    for part in ("scores alone", "graphs alone"):
+        assert table.row(part).rate > whole.rate
+    assert {align.K2, align.BOTH} < {row.name for row in table.rows}
     _, factors, correctness, missing, hour = table.notes
     assert f"{1 / whole.rate:.5f} (target: at most 0.005" in factors
     assert float(correctness.split("%")[0]) > 95

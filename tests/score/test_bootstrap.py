@@ -1,4 +1,5 @@
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -100,3 +101,13 @@ def test_blocks_cover_the_true_rate_where_single_utterances_do_not():
             covered[by] += interval.low <= 10 <= interval.high
     assert covered["speaker"] >= 0.9 * trials
     assert covered["utterance"] <= 0.75 * trials
+
+
+def test_ten_thousand_replicates_of_2600_utterances_take_less_than_a_second():
+    blocks = np.random.default_rng(0).integers(0, 30, (2600, 3))
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        resample(blocks)
+        times.append(time.process_time() - start)
+    assert min(times) < 1

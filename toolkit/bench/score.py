@@ -5,21 +5,17 @@ import random
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import numpy as np
 
 from toolkit.bench.harness import BenchmarkError, Case, Table, compare
 from toolkit.score.align import Weights
-from toolkit.score.bootstrap import REPLICATES, resample
 from toolkit.score.nist import write_trn
 from toolkit.score.wer import Score, score
 
 WORDS, SPEAKERS = 5000, 40
-RESAMPLED = 2600  # utterances, about as many as in LibriSpeech's test-clean
 _SHARES = {"deleted": 0.03, "substituted": 0.06, "inserted": 0.02}
 _BASELINE = "jiwer, words"
 
@@ -130,16 +126,7 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
         f"{utterances:,} utterances, {words:,} words; all sides count the same errors"
         + ("" if counts else "; sclite is not installed (Debian: sctk)"),
         "sclite reads and writes files; a row of the toolkit keeps every alignment",
-        f"{REPLICATES:,} resamples of {RESAMPLED:,} utterances, for an interval, take"
-        f" {_seconds_of_an_interval():.2f} s",
     )
-
-
-def _seconds_of_an_interval() -> float:
-    counts = np.random.default_rng(0).integers(0, 30, (RESAMPLED, 3))
-    began = time.perf_counter()
-    resample(counts)
-    return time.perf_counter() - began
 
 
 def _check_equal(

@@ -10,6 +10,7 @@ import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -98,9 +99,7 @@ def parameters_of(value: Any) -> Any:
 
 
 def _plain(value: Any, every_field: bool) -> Any:
-    def inner(part: Any) -> Any:
-        return _plain(part, every_field)
-
+    inner = partial(_plain, every_field=every_field)
     if _is_section(value):
         wanted = [f.name for f in _fields(type(value)) if every_field or f.metadata != NO_RESULT]
         return {name: inner(getattr(value, name)) for name in wanted}
