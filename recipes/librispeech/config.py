@@ -125,12 +125,13 @@ def an4() -> Config:
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         augment=SEVEN_SPEEDS,
         # Epochs on whole utterances brought nothing here, so that they would be undone.
-        ce=replace(_small_lstm(hidden=256, epochs=5), whole=WholeUtteranceConfig()),
+        ce=replace(_small_lstm(hidden=256, epochs=6), whole=WholeUtteranceConfig()),
         **gmms
         | {
             "mono": MonophoneConfig(),
-            # One epoch on the lattices of all speeds is seven on those of the utterances.
-            "sequence": replace(SMALL_SEQUENCE, epochs=1),
+            # Expected accuracy of held-out utterances: 0.837 before, 0.872 after three epochs from
+            # 1e-4, 0.892 from 4e-4, 0.901 from 1e-3.
+            "sequence": replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4),
         },
     )
 
