@@ -1,11 +1,12 @@
 """The hybrid recipe's settings as a function of how much training speech there is."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
 from recipes.librispeech.config import Config
+from recipes.settings import SMALL_SEQUENCE
 from toolkit.align.lda_mllt import LdaMlltConfig
 from toolkit.align.monophone import MonophoneConfig
 from toolkit.align.sat import SatConfig
@@ -18,8 +19,6 @@ from toolkit.hmm.tree_build import TreeConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.sequence import SequenceConfig
-from toolkit.train.sequence_data import SequenceDataConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 
@@ -131,12 +130,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
             chunks=ChunkConfig(batch=32 if small else 64),
             whole=WholeUtteranceConfig(epochs=2),
         ),
-        "sequence": SequenceConfig(
-            threads=1 if small else None,
-            initial_rate=1e-4,
-            final_rate=4e-5,
-            data=SequenceDataConfig(batch=8),
-        ),
+        "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
     }
 
 
