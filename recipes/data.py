@@ -85,6 +85,15 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
     return replace(config, text=text or (own if own.exists() else None))
 
 
+def lattice_lm_config(run: Run) -> NgramConfig:
+    """The settings of the denominator lattices' language model."""
+    config = run.config.lattice_lm
+    if run.config.lattice_text == "lm":
+        return lm_config(run, config)
+    need_user_files(run, config.text, config.arpa)
+    return config
+
+
 def has_copies(run: Run) -> bool:
     """Whether the networks train on augmented copies of the training utterances too."""
     return bool(run.config.augment.speeds)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.data import copies, cuts, has_copies, need_user_files, splits, texts
+from recipes.data import copies, cuts, has_copies, lattice_lm_config, need_user_files, splits, texts
 from recipes.language import lang_config
 from toolkit.align.adaptation import adapt_speakers
 from toolkit.align.adapted_features import write_adapted_features
@@ -233,12 +233,11 @@ def make_denominators(
     name: str = "denominators",
     normaliser: Path | None = None,
 ) -> dict[str, float]:
-    """Make lattices of the training data and its copies with a bigram, and references."""
+    """Make lattices of the training data and its copies with a weak LM, and references."""
     out, lang = run.make(name), run.need("lang")
     senones = Senones.load(run.need("senones"))
-    lm = run.config.lattice_lm
-    need_user_files(run, lm.text, lm.arpa)
     words = Lang.load(lang)
+    lm = lattice_lm_config(run)
     prepare_lm(lm, texts(run), words.vocabulary, out, rules=words.normaliser)
     make_decoding_graph(lang, out / "lm.arpa", senones, out / "graph.safetensors")
     normaliser = normaliser or features / "normaliser.json"

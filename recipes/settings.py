@@ -1,6 +1,7 @@
 """The settings that the hybrid recipes share: sections of the same verbs, and small sizes."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.lda_mllt import LdaMlltConfig
@@ -58,7 +59,10 @@ class HybridConfig:
     senones: TreeConfig = TreeConfig(max_leaves=3183)
     """The tree of the low frame rate (C3)."""
     lattice_lm: NgramConfig = NgramConfig(order=2)
-    """The weak language model of the denominator lattices, by default of the transcripts."""
+    """The weak language model of the denominator lattices."""
+    lattice_text: Literal["transcripts", "lm"] = "transcripts"
+    """Its text where it names none: the transcripts, or `lm.text` as for `rescoring`. Bigrams know
+    the transcripts of an hour or two by heart, so that lattices hold too little but the truth."""
     lattices: LatticeConfig = LatticeConfig()
     """The denominator lattices (C8)."""
     sequence: SequenceConfig = SequenceConfig()
