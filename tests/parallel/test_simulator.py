@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
@@ -90,6 +91,61 @@ def test_synchronous_training_is_sgd_on_joint_minibatches(task):
     outcome = simulate("ssgd", 4, PLAIN, task)
     joint = replace(PLAIN, minibatches=60, frames=16, rate=0.2, final_rate=0.04)
     assert outcome.loss == pytest.approx(sgd(task, joint)[0], abs=1e-5)
+
+
+ADAM = replace(PLAIN, optimizer="adam", rate=0.01, final_rate=0.002)
+
+
+def adam(task, scenario, learners=1):
+    """Models of learners that average them after every step, each with an Adam of its own."""
+    models = [torch.nn.Parameter(task.initial()) for _ in range(learners)]
+    optimizers = [torch.optim.Adam([model]) for model in models]
+    for first in range(0, scenario.minibatches, learners):
+        rate = scenario.rate_at(first / scenario.minibatches, learners)
+        for number, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            gradients = task.gradients(model.data[None], [first + number], scenario.frames)
+            model.grad = gradients[0]
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+        mean = torch.stack([model.data for model in models]).mean(dim=0)
+        for model in models:
+            model.data = mean.clone()
+    return task.evaluate(mean)[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_worker_with_adam_is_adam(task, method):
+    scenario = replace(ADAM, gtc=GtcConfig(threshold=0.0), bmuf=BmufConfig(momentum=0))
+    outcome = simulate(method, 1, scenario, task)
+    assert outcome.loss == pytest.approx(adam(task, scenario), abs=1e-4)
+    assert outcome.loss != pytest.approx(simulate(method, 1, PLAIN, task).loss, abs=1e-2)
+
+
+def test_where_gradients_are_averaged_adam_has_one_state(task):
+    joint = replace(ADAM, minibatches=60, frames=16, rate=0.04, final_rate=0.008)
+    assert simulate("ssgd", 4, ADAM, task).loss == pytest.approx(adam(task, joint), abs=1e-4)
+    nodes = simulate("hadpsgd", 4, ADAM, task)  # one node
+    assert nodes.loss == pytest.approx(adam(task, joint), abs=1e-4)
+    asynchronous = simulate("asgd", 4, ADAM, task)
+    assert asynchronous.loss == pytest.approx(adam(task, joint), rel=0.05)
+
+
+def test_where_models_are_averaged_every_adam_has_its_own_state(task):
+    outcome = simulate("scpsgd", 4, ADAM, task)
+    assert outcome.loss == pytest.approx(adam(task, ADAM, learners=4), abs=1e-4)
+    assert outcome.loss != pytest.approx(simulate("ssgd", 4, ADAM, task).loss, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_many_workers_learn_with_adam_also_when_the_data_end_within_a_step(task, method):
+    outcome = simulate(method, 8, replace(ADAM, minibatches=242, rate=0.002), task)
+    assert outcome.loss < task.evaluate(task.initial())[0]
+
+
+def test_averaged_states_of_optimizers_are_not_simulated(task):
+    scenario = replace(ADAM, bmuf=BmufConfig(block=5, optimizer="average"))
+    with pytest.raises(ValueError, match="optimizer is 'average'"):
+        simulate("bmuf", 4, scenario, task)
 
 
 def test_threshold_zero_is_synchronous_training(task):

@@ -1,6 +1,7 @@
 """Scaling of the methods of data-parallel training, simulated: `toolkit bench scaling`."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -28,6 +29,16 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
     help="Of BMUF in table1, for one of 100.",
 )
 @click.option("--threshold", default=8.0, show_default=True, help="tau of GTC in table1.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["sgd", "adam"]),
+    default="sgd",
+    show_default=True,
+    help="Of frontier; the recipes train with adam.",
+)
+@click.option(
+    "--rate", default=0.1, show_default=True, help="Of frontier: learning rate with batch 64."
+)
 @click.option("--epochs", default=8, show_default=True, help="Of frontier.")
 @click.option("--first", default=512, show_default=True, help="Smallest batch of frontier.")
 @click.option("--largest", default=24_576, show_default=True, help="Largest batch of frontier.")
@@ -41,6 +52,8 @@ def command(
     minibatches: int,
     block: int,
     threshold: float,
+    optimizer: Literal["sgd", "adam"],
+    rate: float,
     epochs: int,
     first: int,
     largest: int,
@@ -91,7 +104,14 @@ def command(
         if "stragglers" in chosen:
             results.stragglers(stragglers(shares))
         if "frontier" in chosen:
-            study = Frontier(epochs=epochs, first=first, largest=largest, seeds=seeds)
+            study = Frontier(
+                optimizer=optimizer,
+                rate=rate,
+                epochs=epochs,
+                first=first,
+                largest=largest,
+                seeds=seeds,
+            )
             results.frontier(study, list(study.trained(task, click.echo)))
     results.write(out)
     click.echo(f"wrote {out / 'scaling.html'} and the CSVs beside it")

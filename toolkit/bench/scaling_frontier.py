@@ -9,6 +9,7 @@ from typing import Literal
 
 from toolkit.bench.scaling_studies import Report
 from toolkit.parallel.simulator import Outcome, Scenario, simulate
+from toolkit.parallel.simulator_optimizer import OptimizerName
 from toolkit.parallel.simulator_task import FrameTask
 
 LEARNERS = 16
@@ -58,6 +59,8 @@ class Frontier:
     """Smallest batch tried; the next are 1.5, 2, 3, 4, 6, 8, 12, ... times as large."""
     largest: int = 24_576
     """Of the batches tried."""
+    optimizer: OptimizerName = "sgd"
+    """Of every learner."""
     rate: float = 0.1
     """Learning rate of the baseline; it grows in proportion to the batch."""
     epochs: int = 8
@@ -68,7 +71,7 @@ class Frontier:
     median over the seeds."""
     seeds: int = 3
     """Trainings of each kind, from other weights and with the data in another order."""
-    methods: tuple[str, ...] = ("scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
+    methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
 
     def batches(self) -> list[int]:
         """List the batches tried."""
@@ -92,7 +95,7 @@ class Frontier:
 
     def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
         """Give the median, by method and batch, of loss over the baseline's of the same seed."""
-        alone = {t.seed: t.outcome.loss for t in trained if t.method == "ssgd"}
+        alone = {t.seed: t.outcome.loss for t in trained if t.batch == self.smallest}
         found: dict[tuple[str, int], list[float]] = {}
         for t in trained:
             loss = inf if isnan(t.outcome.loss) else t.outcome.loss  # it diverged
@@ -112,7 +115,8 @@ class Frontier:
         excess = self.excess(trained)
         found = {}
         for method in self.methods:
-            batches = sorted(batch for name, batch in excess if name == method)
+            tried = {batch for name, batch in excess if name == method}
+            batches = sorted(tried - {self.smallest})
             good = [excess[method, batch] <= 1 + tolerance for batch in batches]
             count = good.index(False) if False in good else len(good)
             mark = "<" if count == 0 else ">=" if count == len(good) else ""
@@ -120,8 +124,11 @@ class Frontier:
         return found
 
     def _train(self, method: str, batch: int, task: FrameTask, seed: int) -> Trained:
-        """Synchronous methods compute one gradient of the whole batch, which is the same."""
-        joint = method in ("ssgd", "scpsgd")
+        """Where learners have the same weights and state, one gradient of the whole batch will do.
+
+        Those of SCPSGD have an optimizer's state of their own, if the optimizer has any.
+        """
+        joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
         learners = 1 if joint else LEARNERS
         rate = self.rate * batch / self.smallest / learners
         scenario = Scenario(
@@ -131,6 +138,7 @@ class Frontier:
             final_rate=rate / 30,
             max_rate=float("inf"),
             warmup=self.warmup,
+            optimizer=self.optimizer,
             seed=seed,
         )
         outcome = simulate(method, learners, scenario, task, points=self.epochs)

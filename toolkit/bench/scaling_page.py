@@ -269,7 +269,7 @@ class Results:
                 {
                     "method": NAMES[method],
                     "batch": str(reach),
-                    "ratio": reach.ratio(reached["scpsgd"]),
+                    "ratio": reach.ratio(reached["ssgd"]),
                     "published": batch,
                     "published_ratio": batch and round(batch / theirs["SCPSGD"], 2),
                 }
@@ -281,19 +281,22 @@ class Results:
             {
                 "method": "method",
                 "batch": "batch",
-                "ratio": "by SCPSGD's",
+                "ratio": "by S-SGD's",
                 "published": "published",
                 "published_ratio": "by SCPSGD's",
             },
             found,
             f"Median of {study.seeds} seeds. >= where all batches tried are good, < where none "
             f"is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
-            f"{study.epochs} epochs, learning rate {study.rate:g} at batch {study.smallest} and in "
-            "proportion to it. S-SGD's batch is SCPSGD's, which does the same.",
+            f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
+            f"{study.smallest} and in proportion to it.",
         )
         parts = []
         for method in study.methods:
-            mine = [trained[0], *(t for t in trained if t.method == method and t.seed == 0)]
+            mine = [
+                trained[0],
+                *(t for t in trained[1:] if t.method == method and t.seed == 0),
+            ]
             lines = [
                 Series(
                     "one worker" if t is trained[0] else f"batch {t.batch}",
@@ -313,10 +316,10 @@ class Results:
         for tolerance in TOLERANCES:
             reached = study.reached(trained, tolerance)
             for row, reach in zip(rows, reached.values(), strict=True):
-                row[f"{tolerance:.0%}"] = f"{reach} ({reach.ratio(reached['scpsgd'])})"
+                row[f"{tolerance:.0%}"] = f"{reach} ({reach.ratio(reached['ssgd'])})"
         self._files["frontier_tolerances.csv"] = comma_separated(rows)
         return _table(
-            "Largest batch, and its ratio to SCPSGD's, by how much higher a good loss may be",
+            "Largest batch, and its ratio to S-SGD's, by how much higher a good loss may be",
             {key: key for key in rows[0]},
             rows,
         )

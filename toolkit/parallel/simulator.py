@@ -15,6 +15,7 @@ from torch import Tensor
 
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator_network import Network
+from toolkit.parallel.simulator_optimizer import OptimizerName, Optimizers
 from toolkit.parallel.simulator_task import FrameTask
 from toolkit.parallel.ssgd import BUCKET_BYTES
 
@@ -76,6 +77,9 @@ class Scenario:
     """A method that takes one step for N minibatches uses N times the rate, but at most this."""
     warmup: float = 0.0
     """Share of the data over which rates climb."""
+    optimizer: OptimizerName = "sgd"
+    """Of every worker, with torch's settings. Where models are exchanged, each worker's has a state
+    of its own gradients; where gradients are, the state is of their mean."""
     model_bytes: float = 4 * 24_270_000
     """Of the model whose training time is simulated: 24.27 M float32 (C6)."""
     times: StepTimes = StepTimes()
@@ -188,6 +192,10 @@ class Run:
     def left(self) -> int:
         """Minibatches not taken yet."""
         return self.scenario.minibatches - self.outcome.minibatches
+
+    def optimizers(self, workers: int) -> Optimizers:
+        """Make the optimizers of so many models of the task."""
+        return Optimizers(self.scenario.optimizer, workers, self.task.size)
 
     def draw(self, workers: Sequence[int]) -> np.ndarray:
         """Draw the seconds of a step of each of `workers`."""

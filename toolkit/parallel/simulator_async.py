@@ -10,6 +10,7 @@ from torch import nn
 from toolkit.parallel.learner import Accumulator, Learner
 from toolkit.parallel.simulator import Outcome, Run
 from toolkit.parallel.simulator_network import Cards
+from toolkit.parallel.simulator_optimizer import make_optimizer
 from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
 
 
@@ -51,6 +52,7 @@ class Adpsgd:
         self._count = -(-run.workers // group)
         initial = run.task.initial() if run.task else torch.zeros(1)
         self._learners = [Learner(initial) for _ in range(self._count)]
+        self._optimizers = [run.optimizers(1) for _ in range(self._count)] if run.task else []
         self._averagings = [0] * self._count
         self._busy = [False] * self._count
         self._wanted = [False] * self._count
@@ -93,7 +95,9 @@ class Adpsgd:
             after = weights
             if run.task:
                 gradients = run.task.gradients(weights[None], minibatches, scenario.frames)
-                after = self._learners[number].add(-rate * gradients.mean(dim=0))
+                mean = gradients.mean(dim=0, keepdim=True)
+                update = self._optimizers[number].step(weights[None], mean, rate)[0] - weights
+                after = self._learners[number].add(update)
                 if run.due:
                     models = [learner.weights() for learner in self._learners]
                     run.watch(torch.stack(models).mean(dim=0))
@@ -139,7 +143,7 @@ def asgd(run: Run) -> Outcome:
     scenario, task, outcome = run.scenario, run.task, run.outcome
     clock, cards = Clock(), Cards(run.network)
     initial = task.initial() if task else torch.zeros(1)
-    optimizer = torch.optim.SGD([nn.Parameter(initial.clone())], lr=1.0)
+    optimizer = make_optimizer(scenario.optimizer, [nn.Parameter(initial.clone())])
     accumulator = Accumulator(initial, optimizer, parts=run.workers)
 
     def begin(worker: int, weights: torch.Tensor) -> None:

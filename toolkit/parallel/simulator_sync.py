@@ -16,29 +16,35 @@ WORD = 4  # bytes
 
 def ssgd(run: Run) -> Outcome:
     """Gradients of all workers are averaged at every step, while the backward pass goes on."""
-    return _averaging(run, run.exposed)
+    optimizer = run.optimizers(1) if run.task else None
+
+    def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
+        gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
+        return optimizer.step(weights[None], gradients.mean(dim=0, keepdim=True), rate)[0]
+
+    return _in_step(run, update, lambda: _all_reduced(run, run.scenario.model_bytes), run.exposed)
 
 
 def scpsgd(run: Run) -> Outcome:
-    """Models of all workers are averaged after every step (B1): as S-SGD, but nothing overlaps."""
-    return _averaging(run, lambda reduction, step: reduction)
+    """Models of all workers are averaged after every step (B1).
 
+    With plain SGD they become what they become by S-SGD; but nothing overlaps.
+    """
+    optimizers = run.optimizers(run.workers) if run.task else None
 
-def _averaging(run: Run, outlasting: Callable[[float, float], float]) -> Outcome:
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
-        return weights - rate * gradients.mean(dim=0)
+        models = optimizers.step(weights.repeat(run.workers, 1), gradients, rate)
+        return models[: len(minibatches)].mean(dim=0)
 
-    def exchange() -> tuple[float, float, float]:
-        return _all_reduced(run, run.scenario.model_bytes)
-
-    return _in_step(run, update, exchange, outlasting)
+    return _in_step(run, update, lambda: _all_reduced(run, run.scenario.model_bytes))
 
 
 def gtc(run: Run) -> Outcome:
     """Every worker sends the elements beyond the threshold to every other (C28)."""
     scenario, task, workers = run.scenario, run.task, run.workers
     states = [GtcState(task.size, scenario.gtc) for _ in range(workers)] if task else []
+    optimizer = run.optimizers(1) if task else None
     sizes = [WORD + _share(scenario) * scenario.model_bytes] * workers
     densities: list[float] = []
 
@@ -55,7 +61,7 @@ def gtc(run: Run) -> Outcome:
         for state in states[1:]:
             state.threshold = states[0].threshold
         densities.append(density)
-        return weights - rate / (scale * len(messages)) * total
+        return optimizer.step(weights[None], total[None] / (scale * len(messages)), rate)[0]
 
     def exchange() -> tuple[float, float, float]:
         if workers == 1:
@@ -78,10 +84,14 @@ def _share(scenario: Scenario) -> float:
 def bmuf(run: Run) -> Outcome:
     """Workers train alone for a block of minibatches; then the global model moves on (C29).
 
-    Minibatches that are too few for all workers are left, as the training loop leaves them.
+    Minibatches that are too few for all workers are left, as the training loop leaves them. Every
+    worker keeps the state of its optimizer.
     """
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
+    if scenario.optimizer != "sgd" and scenario.bmuf.optimizer != "keep":
+        raise ValueError(f"bmuf.optimizer is {scenario.bmuf.optimizer!r}; simulated is only keep")
     state = BmufState(task.initial(), workers, scenario.bmuf) if task else None
+    optimizers = run.optimizers(workers) if task else None
     everyone = range(workers)
     while steps := min(scenario.bmuf.block, run.left // workers):
         models = state.start.repeat(workers, 1) if state else None
@@ -91,7 +101,8 @@ def bmuf(run: Run) -> Outcome:
             minibatches = run.take(workers)
             alone += run.draw(everyone)
             if task:
-                models -= rate * task.gradients(models, minibatches, scenario.frames)
+                gradients = task.gradients(models, minibatches, scenario.frames)
+                models = optimizers.step(models, gradients, rate)
         once = (value / scenario.stands_for for value in _all_reduced(run, scenario.model_bytes))
         seconds, sent, between = once
         outcome.seconds += alone.max() + seconds
@@ -111,6 +122,7 @@ def delay_by_one(run: Run) -> Outcome:
     """
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
     models = task.initial().repeat(workers, 1) if task else None
+    optimizers = run.optimizers(workers) if task else None
     while run.done < 1:
         rate = scenario.rate_at(run.done, workers)
         minibatches = run.take(workers)
@@ -121,9 +133,10 @@ def delay_by_one(run: Run) -> Outcome:
         _count(run, seconds, sent, between)
         if task:
             mean = models.mean(dim=0)
-            before = models[: len(minibatches)]
-            after = before - rate * task.gradients(before, minibatches, scenario.frames)
-            models = delayed(before, after, mean)
+            taking = models[: len(minibatches)]
+            gradients = task.gradients(taking, minibatches, scenario.frames)
+            after = optimizers.step(models, gradients, rate)
+            models = delayed(taking, after[: len(minibatches)], mean)
             run.watch(mean)
     if task:
         outcome.spread = _spread(models)

@@ -1,0 +1,51 @@
+"""The optimizers of simulated workers: torch's own, on flat weights."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+OptimizerName = Literal["sgd", "adam"]
+
+
+def make_optimizer(name: OptimizerName, weights: Iterable[nn.Parameter]) -> Optimizer:
+    """Make an optimizer with torch's settings; its learning rate is set before every step."""
+    return (torch.optim.Adam if name == "adam" else torch.optim.SGD)(weights, lr=1.0)
+
+
+class Optimizers:
+    """Optimizers of workers that keep step, each with a state of its own.
+
+    They treat each weight alone, so that one of all workers' weights does the same.
+
+    Args:
+      name: which.
+      workers: N.
+      size: P, weights of a model.
+    """
+
+    def __init__(self, name: OptimizerName, workers: int, size: int) -> None:
+        self._weights = nn.Parameter(torch.zeros(workers, size))
+        self._optimizer = make_optimizer(name, [self._weights])
+
+    def step(self, weights: Tensor, gradients: Tensor, rate: float) -> Tensor:
+        """Return what the optimizers make of the workers' weights.
+
+        Args:
+          weights: [N, P].
+          gradients: [K, P] of the first K workers. There are fewer than N at the last step alone,
+            when the data end; the others' weights stay as they are.
+          rate: learning rate.
+
+        Returns:
+          [N, P].
+        """
+        moved = len(gradients)
+        self._weights.data.copy_(weights)
+        self._weights.grad = torch.zeros_like(weights)
+        self._weights.grad[:moved] = gradients
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer.step()
+        return torch.cat([self._weights.data[:moved], weights[moved:]])
