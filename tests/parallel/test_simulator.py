@@ -138,8 +138,10 @@ def test_where_models_are_averaged_every_adam_has_its_own_state(task):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_many_workers_learn_with_adam_also_when_the_data_end_within_a_step(task, method):
-    outcome = simulate(method, 8, replace(ADAM, minibatches=242, rate=0.002), task)
+    outcome = simulate(method, 8, replace(ADAM, minibatches=241, rate=0.002), task)
     assert outcome.loss < task.evaluate(task.initial())[0]
+    if method.startswith("adpsgd"):
+        assert outcome.spread > 0  # all learners' models, not only of those that had data
 
 
 def test_averaged_states_of_optimizers_are_not_simulated(task):

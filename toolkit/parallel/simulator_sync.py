@@ -135,8 +135,7 @@ def delay_by_one(run: Run) -> Outcome:
             mean = models.mean(dim=0)
             taking = models[: len(minibatches)]
             gradients = task.gradients(taking, minibatches, scenario.frames)
-            after = optimizers.step(models, gradients, rate)
-            models = delayed(taking, after[: len(minibatches)], mean)
+            models = delayed(models, optimizers.step(models, gradients, rate), mean)
             run.watch(mean)
     if task:
         outcome.spread = _spread(models)
