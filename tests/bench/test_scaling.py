@@ -128,6 +128,14 @@ def test_a_batch_is_as_good_as_the_median_over_seeds_says():
     assert study.reached(trained)["adpsgd"] == Reach(384)
 
 
+def test_the_baseline_is_one_worker_also_where_its_batch_is_tried():
+    study = Frontier(first=64, methods=("ssgd", "adpsgd"))
+    losses = {("ssgd", 64): 1.0, ("ssgd", 96): 1.2, ("adpsgd", 64): 1.04, ("adpsgd", 96): 1.2}
+    trained = [Trained(m, b, Outcome(m, 1, 1.0, loss=loss)) for (m, b), loss in losses.items()]
+    assert study.excess(trained) == losses
+    assert study.reached(trained) == {"ssgd": Reach(64), "adpsgd": Reach(64)}
+
+
 def test_batches_grow_by_a_half_and_a_third_in_turn():
     assert Frontier(first=4096, largest=12_288).batches() == [4096, 6144, 8192, 12_288]
     assert all(batch % 16 == 0 for batch in Frontier(first=256).batches())

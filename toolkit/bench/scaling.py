@@ -1,11 +1,12 @@
 """Scaling of the methods of data-parallel training, simulated: `toolkit bench scaling`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import click
 
 from toolkit.commands import FILE
+from toolkit.parallel.simulator_optimizer import OptimizerName
 
 STUDIES = ("table1", "ibm", "stragglers", "frontier")
 
@@ -31,7 +32,7 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
 @click.option("--threshold", default=8.0, show_default=True, help="tau of GTC in table1.")
 @click.option(
     "--optimizer",
-    type=click.Choice(["sgd", "adam"]),
+    type=click.Choice(get_args(OptimizerName)),
     default="sgd",
     show_default=True,
     help="Of frontier; the recipes train with adam.",
@@ -52,7 +53,7 @@ def command(
     minibatches: int,
     block: int,
     threshold: float,
-    optimizer: Literal["sgd", "adam"],
+    optimizer: OptimizerName,
     rate: float,
     epochs: int,
     first: int,

@@ -95,7 +95,8 @@ class Frontier:
 
     def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
         """Give the median, by method and batch, of loss over the baseline's of the same seed."""
-        alone = {t.seed: t.outcome.loss for t in trained if t.batch == self.smallest}
+        baseline = "ssgd", self.smallest
+        alone = {t.seed: t.outcome.loss for t in trained if (t.method, t.batch) == baseline}
         found: dict[tuple[str, int], list[float]] = {}
         for t in trained:
             loss = inf if isnan(t.outcome.loss) else t.outcome.loss  # it diverged
@@ -116,7 +117,9 @@ class Frontier:
         found = {}
         for method in self.methods:
             tried = {batch for name, batch in excess if name == method}
-            batches = sorted(tried - {self.smallest})
+            if self.first > self.smallest:
+                tried.discard(self.smallest)  # the baseline, which is no batch that was tried
+            batches = sorted(tried)
             good = [excess[method, batch] <= 1 + tolerance for batch in batches]
             count = good.index(False) if False in good else len(good)
             mark = "<" if count == 0 else ">=" if count == len(good) else ""
