@@ -94,11 +94,17 @@ def test_gemm_leaves_the_number_of_threads():
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("fpu avx2", False), ("avx512_bf16 fpu", True), ("amx_bf16", True), (None, False)],
+    ("vendor", "flags", "expected"),
+    [
+        ("AuthenticAMD", "fpu avx2", False),
+        ("AuthenticAMD", "avx512_bf16 fpu", True),
+        ("GenuineIntel", "avx512_bf16 fpu", False),
+        ("GenuineIntel", "avx512_bf16 amx_bf16", True),
+        (None, None, False),
+    ],
 )
-def test_bf16_needs_instructions_for_it(monkeypatch, flags, expected):
-    monkeypatch.setattr(environment, "_cpu_field", lambda name: flags)
+def test_bf16_needs_fast_instructions_for_it(monkeypatch, vendor, flags, expected):
+    monkeypatch.setattr(environment, "_cpu_field", {"vendor_id": vendor, "flags": flags}.get)
     assert environment.has_bf16() is expected
 
 

@@ -50,7 +50,10 @@ def tune_blas() -> bool:
 def has_bf16(device: str = "cpu") -> bool:
     """Whether matrix products in bfloat16 are faster than in float32 there.
 
-    Where the processor has instructions for them; without, they are emulated and slow.
+    Without instructions for them they are emulated and slow. AMD's `avx512_bf16` makes training on
+    chunks 1.7 times as fast; Intel's is slower than its float32 (3 x 320 cells on one core of
+    family 6, model 207: 3,800 frames per second against 6,400), and only `amx_bf16`, which was not
+    measured, is taken to be faster there.
 
     Args:
       device: torch's type of device, such as "cpu" or "cuda".
@@ -61,7 +64,7 @@ def has_bf16(device: str = "cpu") -> bool:
         # from Ampere on; torch 2's is_bf16_supported also counts what it emulates
         return torch.cuda.get_device_capability()[0] >= 8
     flags = (_cpu_field("flags") or "").split()
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+    return "amx_bf16" in flags or (_cpu_field("vendor_id") == AMD and "avx512_bf16" in flags)
 
 
 def _cpu_field(name: str) -> str | None:

@@ -114,7 +114,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     type=click.Choice(["fp32", "bf16", "auto"]),
     default=TrainerConfig.amp,
     show_default=True,
-    help="Precision of the training; `auto` is bf16 where the processor has it.",
+    help="Precision of the training; `auto` is bf16 where it is faster.",
 )
 @click.option(
     "--optimizer",

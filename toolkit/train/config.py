@@ -44,8 +44,8 @@ class TrainerConfig:
     max_gradient_norm: float = 5.0
     """Longer gradients (of the mean loss per frame) are scaled down to this length."""
     amp: Literal["fp32", "bf16", "auto"] = "fp32"
-    """`bf16`: autocast to bfloat16, twice the speed where the processor has it (avx512_bf16, GPU);
-    weights, optimizer and loss stay float32. `auto`: bf16 where the processor has it."""
+    """`bf16`: autocast to bfloat16, up to twice as fast; weights, optimizer and loss stay float32.
+    `auto`: bf16 where it is faster (GPUs, AMD's avx512_bf16, Intel's amx_bf16)."""
     threads: int | None = None
     """Threads on a CPU; None: one per core. Networks of some million weights train fastest with
     one, all the more where other programs run."""
