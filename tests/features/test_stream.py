@@ -67,7 +67,10 @@ def test_pieces_give_the_features_of_the_whole(config, piece):
         found.append(stream.finish())
         whole = frontend(samples)
         assert torch.cat(found).shape == whole.shape
-        assert torch.allclose(torch.cat(found), whole, atol=1e-5)
+        # Sums of other numbers of frames at once differ in their last bits, by up to 3 units in the
+        # last place of the largest value (cepstra: 98) where the processor is an Intel one.
+        rounding = 4 * torch.finfo(torch.float32).eps * float(whole.abs().max())
+        assert torch.allclose(torch.cat(found), whole, rtol=0.0, atol=rounding)
 
 
 def _milliseconds(config):
