@@ -1,8 +1,7 @@
 """Fake trainings, whose run logs have planted curves and a fake clock; a clock for benchmarks."""
 
 import math
-from functools import partial
-from time import process_time
+from itertools import count
 
 import numpy as np
 import pytest
@@ -120,10 +119,13 @@ def training(tmp_path):
 
 
 @pytest.fixture
-def processor_clock(monkeypatch):
-    """Let a benchmark's module count processor time: other programs do not change its order."""
+def ticking_clock(monkeypatch):
+    """Let every case of a benchmark's module take one second: its rate is its amount of work."""
 
-    def count(module):
-        monkeypatch.setattr(module, "compare", partial(compare, clock=process_time))
+    def tick(module):
+        def compare_by_ticks(*args, **kwargs):
+            return compare(*args, **{**kwargs, "clock": count().__next__})
 
-    return count
+        monkeypatch.setattr(module, "compare", compare_by_ticks)
+
+    return tick

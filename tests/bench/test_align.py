@@ -27,21 +27,20 @@ def speech():
     return PlantedSpeech.make(words=200)
 
 
-def test_compares_all_sides(monkeypatch, processor_clock):
+def test_compares_all_sides(monkeypatch, ticking_clock):
     pytest.importorskip("k2")
     from toolkit.bench import align
 
-    processor_clock(align)
+    ticking_clock(align)
     monkeypatch.delenv(kaldi.VARIABLE, raising=False)
-    for name, value in {"UTTERANCES": 3, "SECONDS": 3.0, "REPEATS": 3, "HOUR": 90.0}.items():
+    for name, value in {"UTTERANCES": 3, "SECONDS": 3.0, "REPEATS": 1, "HOUR": 90.0}.items():
         monkeypatch.setattr(align, name, value)
     table = align.benchmark()
     whole = table.row(align.OURS)
     assert whole.ratio == 1.0
-    # Parts take less than the whole, on any machine.
-    for part in ("scores alone", "graphs alone"):
-        assert table.row(part).rate > whole.rate
-    assert {align.K2, align.BOTH} < {row.name for row in table.rows}
+    assert {"scores alone", "graphs alone", align.K2, align.BOTH} < {r.name for r in table.rows}
+    assert {row.rate for row in table.rows} == {whole.rate}  # s of speech, the same for all
+    assert whole.rate >= 3 * 3.0
     _, factors, correctness, missing, hour = table.notes
     assert f"{1 / whole.rate:.5f} (target: at most 0.005" in factors
     assert float(correctness.split("%")[0]) > 95

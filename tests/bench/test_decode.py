@@ -25,8 +25,8 @@ for line in sys.stdin:
 """
 
 
-def test_compares_all_beams(monkeypatch, processor_clock):
-    processor_clock(decode)
+def test_compares_all_beams(monkeypatch, ticking_clock):
+    ticking_clock(decode)
     monkeypatch.setenv(faster_decoder.VARIABLE, "no-such-python")
     monkeypatch.delenv(decode.VARIABLE, raising=False)
     small = {
@@ -41,7 +41,7 @@ def test_compares_all_beams(monkeypatch, processor_clock):
         monkeypatch.setattr(decode, name, value)
     table = decode.benchmark()
     narrow, wide = (table.row(decode.OURS.format(beam)) for beam in (6.0, 16.0))
-    assert narrow.rate > wide.rate
+    assert narrow.rate == wide.rate >= 2 * 2.0  # s of speech, sentences not cut off
     about, missing, rates, torchaudio = table.notes
     assert "2 utterances of made-up sentences of 100 words" in about
     assert "pip install 'kaldi-decoder==" in missing
