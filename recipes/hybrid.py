@@ -7,9 +7,9 @@ from typing import Any
 from recipes.data import copies, cuts, has_copies, lattice_lm_config, need_user_files, splits, texts
 from recipes.language import lang_config
 from toolkit.align.adaptation import adapt_speakers
-from toolkit.align.adapted_features import write_adapted_features
 from toolkit.align.bundle import write_aligner_bundle
 from toolkit.align.corpus import align_corpus
+from toolkit.align.gmm_features import write_gmm_features
 from toolkit.align.low_rate import tie_low_rate
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments, PdfAlignments
@@ -142,15 +142,34 @@ def estimate_transforms(
 
 def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
     """Write the features that an adapted system sees: of training, copies and decoded splits."""
-    system = run.need(adapted)
-    transforms = {"train": system / "fmllr.safetensors"}
+    if _written(out):
+        return
+    transforms = {"train": run.need(adapted) / "fmllr.safetensors"}
     transforms |= {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
     if has_copies(run):
         transforms["copies"] = out / "copies.safetensors"
         words = {cut.id: text_of(cut).split() for cut in copies(run)}
         estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
-    for split, path in transforms.items():
-        write_adapted_features(system, run.need(f"plp/{split}"), path, out / split, run.jobs)
+    _write_features(run, adapted, transforms, out)
+
+
+def write_independent(run: Run, independent: str, out: Path) -> None:
+    """Write the features of LDA + MLLT alone: of training, copies and decoded splits."""
+    if not _written(out):
+        parts = ["train", *splits(run).decoded, *(["copies"] if has_copies(run) else [])]
+        _write_features(run, independent, dict.fromkeys(parts), out)
+
+
+def _written(features: Path) -> bool:
+    """Whether a run that was killed while it trained has written them all: this file is last."""
+    return (features / "normaliser.json").exists()
+
+
+def _write_features(
+    run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
+) -> None:
+    for part, path in transforms.items():
+        write_gmm_features(run.need(system), run.need(f"plp/{part}"), path, out / part, run.jobs)
     estimate_normaliser(FeatureStore(out / "train"), run.config.prior_frames).save(
         out / "normaliser.json"
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from recipes.librispeech.config import Config
+from recipes.librispeech.config import BOTH_WAYS, Config
 from recipes.settings import SMALL_SEQUENCE
 from toolkit.align.lda_mllt import LdaMlltConfig
 from toolkit.align.monophone import MonophoneConfig
@@ -16,6 +16,7 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.hmm.tree_build import TreeConfig
+from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
@@ -115,21 +116,25 @@ def _gmms(size: Sizes) -> dict[str, Any]:
 
 def _networks(size: Sizes) -> dict[str, Any]:
     small = size.hours <= ONE_THREAD_UP_TO
-    return {
-        "ce": CrossEntropyConfig(
-            epochs=round(size.epochs),
-            initial_rate=2e-3 if small else 1e-3,
-            amp="auto",
-            threads=1 if small else None,
-            average_epochs=3,
-            model=LstmConfig(
-                hidden=32 * round(size.hidden / 32),
-                layers=round(size.layers),
-                dropout=0.2 if small else 0.0,
-            ),
-            chunks=ChunkConfig(batch=32 if small else 64),
-            whole=WholeUtteranceConfig(epochs=2),
+    layers, batch = round(size.layers), 32 if small else 64
+    ce = CrossEntropyConfig(
+        epochs=round(size.epochs),
+        initial_rate=2e-3 if small else 1e-3,
+        amp="auto",
+        threads=1 if small else None,
+        average_epochs=3,
+        model=LstmConfig(
+            hidden=32 * round(size.hidden / 32), layers=layers, dropout=0.2 if small else 0.0
         ),
+        chunks=ChunkConfig(batch=batch),
+        whole=WholeUtteranceConfig(epochs=2),
+    )
+    blstm = BlstmConfig(  # as in `mini`, four fifths of the LSTM's cells in each direction
+        hidden=32 * round(size.hidden / 40), layers=layers, dropout=0.3 if small else 0.0
+    )
+    return {
+        "ce": ce,
+        "blstm": replace(ce, model=blstm, chunks=replace(BOTH_WAYS, batch=batch)),
         "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
     }
 

@@ -27,6 +27,7 @@ from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.search import Beam
 from toolkit.hmm.tree_build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
+from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
@@ -35,6 +36,9 @@ from toolkit.train.whole_utterances import WholeUtteranceConfig
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
 """Chosen by held-out utterances' expected accuracy. AN4: 0.837 before, after three epochs from
 1e-4 0.872, from 4e-4 0.892, from 1e-3 0.901. `mini`: 0.676, from 3e-4 0.721, from 1e-3 0.735."""
+
+BOTH_WAYS = ChunkConfig(left_context=10, right_context=10)
+"""Chunks for a network that sees both ways, with 0.3 s on either side that is not scored."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,15 @@ class Config(HybridConfig):
     adapted: bool = False
     """Train an LSTM on the features of the speaker-adapted GMMs too; decoding with it takes their
     first pass."""
+    bidirectional: bool = False
+    """Train a BLSTM on the features of the LDA + MLLT GMMs too. It needs an utterance's end, and
+    the speaker's mean over all utterances, before it says a word: the bundle holds the LSTM."""
+    blstm: CrossEntropyConfig = field(
+        default_factory=lambda: CrossEntropyConfig(
+            model=BlstmConfig(), chunks=BOTH_WAYS, whole=WholeUtteranceConfig(epochs=2)
+        )
+    )
+    """That BLSTM and its training (C9)."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists and confidences of the sMBR-trained network."""
 
@@ -73,12 +86,14 @@ def _small_systems(
     quarter = iterations // 4
     realign = (quarter, 2 * quarter, 3 * quarter)
     em = EmConfig(iterations, realign, gaussians, grow_until=3 * quarter)
+    blstm = BlstmConfig(hidden=256, layers=3, dropout=0.3)
     return {
         "mono": SHORT_MONO,
         "tri": TriphoneConfig(tree, em),
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
+        "blstm": small_network(blstm, epochs=6, chunks=replace(BOTH_WAYS, batch=32)),
         "sequence": SMALL_SEQUENCE,
         "cepstra": _small_shards("plp"),
         "fbank": _small_shards("fbank"),
@@ -108,6 +123,7 @@ def mini() -> Config:
         augment=THREE_SPEEDS,
         adapted=True,
         ce=_small_lstm(hidden=320, epochs=6),
+        bidirectional=True,
         # With 3,000 states the search loses two points of WER among 20,000 words.
         gmm_decode=DecodeConfig(
             acoustic_scale=0.08,

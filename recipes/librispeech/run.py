@@ -28,6 +28,7 @@ from recipes.hybrid import (
     train_on_lattices,
     write_adapted,
     write_bundles,
+    write_independent,
 )
 from recipes.language import check_splits, prepare_language, train_language_models
 from recipes.librispeech.config import PROFILES
@@ -76,7 +77,8 @@ def train_lm(run: Run) -> dict[str, float]:
 def extract_features(run: Run) -> dict[str, float]:
     """Raw, once, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5)."""
     plp, fbank = run.make("plp"), run.make("fbank")
-    extract_splits(run, run.config.cepstra, plp, also_copies=run.config.adapted)
+    cepstra_of_copies = run.config.adapted or run.config.bidirectional
+    extract_splits(run, run.config.cepstra, plp, also_copies=cepstra_of_copies)
     run.progress(1, 2)
     return extract_fbank(run, fbank)
 
@@ -190,12 +192,31 @@ def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
     return decode_network(run, "lstm_fmllr", run.need("adapted"))
 
 
-@recipe.stage(24, "Bundle recogniser and aligner, list the results")
+@recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True)
+def train_bidirectional(run: Run) -> dict[str, float] | None:
+    """On what the speaker-independent GMMs see, with `bidirectional` (C9)."""
+    if not run.config.bidirectional:
+        return None
+    features = run.make("independent")
+    ranks.once(lambda: write_independent(run, "lda_mllt", features))
+    return train_network(run, "blstm", features, run.config.blstm)
+
+
+@recipe.stage(25, "Decode with the BLSTM")
+def decode_bidirectional(run: Run) -> dict[str, float] | None:
+    """Without transforms: of a speaker it knows the mean cepstrum, as the GMMs of stage 12 do."""
+    if not run.config.bidirectional:
+        return None
+    return decode_network(run, "blstm", run.need("independent"))
+
+
+@recipe.stage(26, "Bundle recogniser and aligner, list the results")
 def bundle(run: Run) -> dict[str, float]:
     """exp/<profile>/final is all that `toolkit transcribe` and `toolkit align` need."""
     write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
     systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
     systems += ["lstm_fmllr"] if run.config.adapted else []
+    systems += ["blstm"] if run.config.bidirectional else []
     return list_results(run, systems)
 
 

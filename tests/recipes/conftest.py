@@ -57,6 +57,13 @@ SMALL = (
     "ce.whole.epochs=1",
     "augment.speeds=0.9",
     "adapted=true",
+    "bidirectional=true",
+    "blstm.epochs=20",
+    "blstm.initial_rate=4e-3",
+    "blstm.model.hidden=32",
+    "blstm.model.layers=1",
+    "blstm.chunks.batch=8",
+    "blstm.whole.epochs=1",
     "sequence.epochs=2",
     "decode.beam.search=10",
     "decode.scales=0.3,0.5",
@@ -82,10 +89,10 @@ SMALL_CTC = (
 )
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
 MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
-MADE += ("denominators", "adapted", "final", "graph.safetensors")
-NAMED = ("text", "tuned.json", "tree.json", "topology.json")
+MADE += ("denominators", "adapted", "independent", "final", "graph.safetensors")
+NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
 # In the run directory, but not of the work: what was said and typed, who holds the lock, which
 # digests are remembered.
 JOURNAL = ("log.txt", "stages/.lock", "stages/last_command.json", "stages/digests.json")

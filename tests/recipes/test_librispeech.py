@@ -15,9 +15,9 @@ soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]
 FIELDS += ["wer_low", "wer_high"]
-STAGES = [*range(1, 25)]
+STAGES = [*range(1, 27)]
 GMMS = ("mono", "tri", "lda_mllt", "sat")
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
 SPEAKERS = {"dev": 3, "test": 4}
 
 
@@ -78,6 +78,7 @@ def test_results_hold_a_row_for_each_system_and_split(finished, commands):
         ("lstm_ce", 50, 95),  # 23 and 79
         ("lstm_smbr", 50, 95),
         ("lstm_fmllr", 20, 50),
+        ("blstm", 20, 60),  # 2 and 32
     ],
 )
 def test_word_error_rates_are_those_of_a_recogniser(finished, system, dev, test):
@@ -130,7 +131,7 @@ def test_the_decoding_benchmark_finds_what_it_needs(finished):
 
 def table_of(rows, output, mark):
     """What a command has printed of its last stage, with the table of results."""
-    table = output[output.index(f"{mark} 24 ") :]
+    table = output[output.index(f"{mark} 26 ") :]
     for row in rows:
         named = {row["system"], row["split"], row["lm"]}
         line = next(line for line in table.splitlines() if named <= {*line.split()})
@@ -185,7 +186,7 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
     lines = commands.run(*arguments).output.splitlines()
     assert len(lines) == len(STAGES)
     assert all(line.endswith(": would skip: done") for line in lines)
-    lines = commands.run(*arguments, "--force", 24, "--stage", 21).output.splitlines()
+    lines = commands.run(*arguments, "--force", 26, "--stage", 23).output.splitlines()
     assert [line.rpartition(": would ")[2] for line in lines] == [
         *["skip: done"] * 3,
         "run: forced",
@@ -194,9 +195,9 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
 
 
 def test_force_makes_one_stage_again(finished, commands, copy):
-    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 24)
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 26)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [24]
+    assert again.stages("==") == [26]
     assert again.stages("--") == STAGES[:-1]
     assert copy.rows == finished.rows
     assert copy.results() == finished.results()
@@ -205,7 +206,7 @@ def test_force_makes_one_stage_again(finished, commands, copy):
 def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, commands, copy):
     """And only these: the listing, the dry run and the run agree."""
     changed = (*commands.demo, "--set", "ce.epochs=3", "--exp", copy.root)
-    depends = [*range(17, 25)]
+    depends = [*range(17, 24), 26]
     rest = [number for number in STAGES if number not in depends]
     shown = states(commands.run(*changed, "--list"))
     assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
@@ -231,10 +232,12 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, co
 @pytest.mark.parametrize(
     ("setting", "depends"),
     [
-        ("tri.tree.max_leaves=99", [*range(9, 25)]),
-        ("sat.fmllr=2", [*range(13, 25)]),
-        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 24]),
-        ("senones.max_leaves=50", [*range(16, 25)]),
+        ("tri.tree.max_leaves=99", [*range(9, 27)]),
+        ("sat.fmllr=2", [*range(13, 27)]),
+        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26]),
+        ("senones.max_leaves=50", [*range(16, 27)]),
+        ("blstm.epochs=3", [24, 25, 26]),
+        ("bidirectional=false", [24, 25, 26]),
     ],
 )
 def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
@@ -244,12 +247,25 @@ def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, sett
     assert shown[depends[0]].startswith(f"stale: `{setting.split('=')[0]}` ")
 
 
+def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands, copy):
+    """As most profiles have it; the cepstra of copies, which nothing else reads, go with them."""
+    off = ("--set", "adapted=false", "--set", "bidirectional=false", "--exp", copy.root)
+    again = commands.run(*commands.demo, *off)
+    assert again.status == 0, again.errors
+    assert again.stages("==") == [6, *range(22, 27)]
+    for name in ("adapted", "lstm_fmllr", "independent", "blstm", "plp/copies"):
+        assert (finished.root / name).exists()
+        assert not (copy.root / name).exists()
+    kept = [row for row in finished.rows if row["system"] not in ("lstm_fmllr", "blstm")]
+    assert copy.rows == kept
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
         (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
-        (["--stage", "25"], "--stage 25: no such stage; did you mean 24?"),
+        (["--stage", "27"], "--stage 27: no such stage; did you mean 26?"),
         (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
     ],
 )
@@ -279,6 +295,8 @@ def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands
         ".partial/17/lstm_ce/checkpoints/epoch-*": 0,
         ".partial/19/denominators/train/lattices/lattices.*": 0,
         ".partial/20/lstm_smbr/checkpoints/epoch-*": 0,
+        # Whose features were written before, and are not written again.
+        ".partial/24/blstm/checkpoints/epoch-*": 0,
     }
     kills, done = 0, set()
     for number, (pattern, delay) in enumerate(moments.items()):

@@ -42,6 +42,8 @@ def test_a_configuration_of_half_an_hour():
         250,
     )
     assert config.augment.speeds == (0.9, 1.1)
+    assert (config.blstm.model.hidden, config.blstm.epochs) == (192, config.ce.epochs)
+    assert (config.blstm.chunks.left_context, config.blstm.chunks.right_context) == (10, 10)
 
 
 @pytest.mark.parametrize("hours", [0.02, 0.3, 4, 40, 900])

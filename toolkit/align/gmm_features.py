@@ -1,4 +1,4 @@
-"""Features of a speaker-adapted GMM system as a store of their own, for networks to train on."""
+"""What a GMM system sees as a feature store of its own, for networks to train on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,41 +12,44 @@ from toolkit.features.store import map_shards
 
 
 @dataclass(frozen=True)
-class AdaptedFormat:
+class GmmFormat:
     """What the store says of its features."""
 
+    kind: str
+    """Type of features: lda_mllt or fmllr."""
     dimension: int
     """Values per frame, 40 after LDA + MLLT (C4)."""
-    kind: str = "fmllr"
-    """Type of features."""
     frame_shift_ms: float = 10.0
     """Step in milliseconds."""
     sampling_rate: int = 16000
     """Of the audio, in Hz."""
 
 
-def write_adapted_features(
-    system: Path, cepstra: Path, transforms: Path, out: Path, jobs: int = 1
+def write_gmm_features(
+    system: Path, cepstra: Path, transforms: Path | None, out: Path, jobs: int = 1
 ) -> None:
-    """Write LDA + MLLT features moved by each speaker's fMLLR, as Kaldi's make_fmllr_feats.sh.
+    """Write LDA + MLLT features; with transforms as Kaldi's make_fmllr_feats.sh writes them.
 
     Args:
-      system: the folder of a GMM system trained with fMLLR.
+      system: the folder of a GMM system on LDA + MLLT features, trained with fMLLR or without.
       cepstra: a feature store of raw cepstra.
-      transforms: the file of its speakers' transforms; those of a speaker without one stay as
-        LDA + MLLT gives them.
+      transforms: the file of its speakers' fMLLR transforms; the features of a speaker without
+        one stay as LDA + MLLT gives them. None: those of all do.
       out: the feature store to write, with the shards of `cepstra`.
       jobs: worker processes.
     """
-    features = GmmSystem.load(system, cepstra).adapted(load_transforms(transforms)).features
-    form = AdaptedFormat(features.dimension)
+    model, kind = GmmSystem.load(system, cepstra), "lda_mllt"
+    if transforms is not None:
+        model, kind = model.adapted(load_transforms(transforms)), "fmllr"
+    features = model.features
+    form = GmmFormat(kind, features.dimension)
     work = partial(_write_shard, features, form, out)
-    written = list(map_shards(work, features.store, jobs, "adapt"))
+    written = list(map_shards(work, features.store, jobs, kind))
     write_manifest(out, form, written)
 
 
 def _write_shard(
-    features: GmmFeatures, form: AdaptedFormat, out: Path, shard: tuple[int, Sequence[str]]
+    features: GmmFeatures, form: GmmFormat, out: Path, shard: tuple[int, Sequence[str]]
 ) -> dict[str, int]:
     number, ids = shard
     found = ((features.store.cut(u), features.speaker(u), features.load(u)) for u in ids)

@@ -1,9 +1,9 @@
-"""A store of speaker-adapted features: what it holds, and that networks can be trained on it."""
+"""A store of a GMM system's features: what it holds, and that networks can be trained on it."""
 
 import pytest
 import torch
 
-from toolkit.align.adapted_features import write_adapted_features
+from toolkit.align.gmm_features import write_gmm_features
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 
@@ -13,7 +13,7 @@ def write(training, speech, tmp_path_factory):
     def run(jobs):
         out = tmp_path_factory.mktemp("adapted")
         sat = training.root / "sat"
-        write_adapted_features(sat, speech.cepstra, sat / "fmllr.safetensors", out, jobs)
+        write_gmm_features(sat, speech.cepstra, sat / "fmllr.safetensors", out, jobs)
         return out
 
     return run
@@ -30,6 +30,18 @@ def test_holds_what_the_adapted_system_sees(write, training):
             store.load(utterance), features.load(utterance), rtol=2**-10, atol=1e-5
         )
         assert store.speaker(utterance) == features.speaker(utterance)
+
+
+def test_without_transforms_holds_what_lda_and_mllt_give(training, speech, tmp_path):
+    features = training.system("lda_mllt").features
+    write_gmm_features(training.root / "lda_mllt", speech.cepstra, None, tmp_path)
+    store = FeatureStore(tmp_path)
+    assert (store.manifest["frontend"]["kind"], store.dimension) == ("lda_mllt", 5)
+    assert store.shards == features.store.shards
+    for utterance in store.ids:
+        torch.testing.assert_close(
+            store.load(utterance), features.load(utterance), rtol=2**-10, atol=1e-5
+        )
 
 
 def test_files_do_not_depend_on_jobs(write):
