@@ -166,7 +166,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert [(row["method"], row["workers"]) for row in rows] == [("S-SGD", "1"), *wanted]
     assert float(rows[0]["speedup"]) == pytest.approx(1, abs=0.02)
     assert [float(row["published_speedup"]) for row in rows[1:3]] == [7.01, 12.53]
-    (again, *_) = rows_of(tmp_path / "table1_speedups.csv")
+    again, *changed = rows_of(tmp_path / "table1_speedups.csv")
     for row in rows[1:]:  # time alone is that of training
         speedup = float(again[f"{row['method']} {row['workers']}"])
         assert speedup == pytest.approx(float(row["speedup"]), rel=0.05)
@@ -191,6 +191,10 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert "Table I" in page
     assert "<svg" in page
     assert "12,288" in page
+    assert f"It is {again['peak']} in the table; inputs that move it:" in page
+    for row in changed:
+        moved = row["peak"] != again["peak"]
+        assert (f"{row['input']} ({row['peak']})" in page) == moved
 
 
 def test_command_writes_what_it_is_asked_for(tmp_path):

@@ -119,7 +119,8 @@ def table1_inputs(scenario: Scenario, task: FrameTask, made_up: bool) -> list[In
             "all hosts together",
             core,
             "assumed",
-            "not in (C25); GTC does not fall at 64 workers without it, see below",
+            "not in (C25); whether GTC is slower with 64 workers than with 32 depends on it and on "
+            "how much it sends, see below",
         ),
         Input(
             "latency",

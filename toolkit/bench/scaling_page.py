@@ -104,8 +104,7 @@ class Results:
             },
             values,
             f"One worker: accuracy {100 * single.accuracy:.2f} %. The speed-ups of BMUF are no "
-            "result, since the spread of the workers' speeds is fitted to the published ones; that "
-            "GTC falls at 64 workers needs the assumed limit of all hosts together.",
+            "result, since the spread of the workers' speeds is fitted to the published ones.",
         )
         parts = [table, self._inputs(inputs), self._speedups(speedups)]
         parts.append(self._accuracies(accuracies))
@@ -137,7 +136,7 @@ class Results:
             {key: key for key in rows[0]},
             rows,
             "Time alone is simulated, with one input changed in each row; peak: number of workers "
-            "with which GTC is fastest.",
+            f"with which GTC is fastest. {_peak_note(variations)}",
         )
 
     def _accuracies(self, variations: Sequence[Retrained]) -> Table:
@@ -337,6 +336,12 @@ class Results:
             rows = [Row([row.cells[n] for n in spoken]) for row in table.rows]
             replace(table, columns=columns, rows=rows).print()
         self._page.add(Section(name, title, parts=[*(t.html() for t in tables), *parts]))
+
+
+def _peak_note(variations: Sequence[Variation]) -> str:
+    table, *others = variations
+    moving = ", ".join(f"{v.name} ({v.peak})" for v in others if v.peak != table.peak)
+    return f"It is {table.peak} in the table; inputs that move it: {moving or 'none of these'}."
 
 
 def _variation_values(variation: Variation) -> dict[str, object]:
