@@ -51,9 +51,13 @@ def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool
 def extract_fbank(run: Run, out: Path) -> dict[str, float]:
     """Extract the networks' features of all splits and copies, and estimate their normaliser."""
     hours = extract_splits(run, run.config.fbank, out, also_copies=True)
-    normaliser = estimate_normaliser(FeatureStore(out / "train"), run.config.prior_frames)
-    normaliser.save(out / "normaliser.json")
+    _write_normaliser(run, out)
     return {f"hours {split}": found for split, found in hours.items()}
+
+
+def _write_normaliser(run: Run, features: Path) -> None:
+    normaliser = estimate_normaliser(FeatureStore(features / "train"), run.config.prior_frames)
+    normaliser.save(features / "normaliser.json")
 
 
 def train_gmm(
@@ -170,9 +174,7 @@ def _write_features(
 ) -> None:
     for part, path in transforms.items():
         write_gmm_features(run.need(system), run.need(f"plp/{part}"), path, out / part, run.jobs)
-    estimate_normaliser(FeatureStore(out / "train"), run.config.prior_frames).save(
-        out / "normaliser.json"
-    )
+    _write_normaliser(run, out)
 
 
 def align_system(
