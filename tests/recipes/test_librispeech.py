@@ -260,23 +260,6 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     assert copy.rows == kept
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
-        (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
-        (["--stage", "27"], "--stage 27: no such stage; did you mean 26?"),
-        (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
-    ],
-)
-def test_a_typo_is_answered_with_what_was_meant(commands, tmp_path, arguments, message):
-    result = commands.run(*arguments, "--exp", "exp", cwd=tmp_path)
-    assert result.status == 1
-    assert message in result.errors
-    assert "Traceback" not in result.errors
-    assert not (tmp_path / "exp").exists()
-
-
 @pytest.mark.timeout(1200)
 def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands, tmp_path):
     """kill -9 at random moments, then the same with more jobs: nothing is lost, nothing differs."""

@@ -1,0 +1,24 @@
+"""What the hybrid recipe says of a mistyped command."""
+
+import pytest
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+pytest.importorskip("soundfile")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
+        (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
+        (["--stage", "27"], "--stage 27: no such stage; did you mean 26?"),
+        (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
+    ],
+)
+def test_a_typo_is_answered_with_what_was_meant(commands, tmp_path, arguments, message):
+    result = commands.run(*arguments, "--exp", "exp", cwd=tmp_path)
+    assert result.status == 1
+    assert message in result.errors
+    assert "Traceback" not in result.errors
+    assert not (tmp_path / "exp").exists()
