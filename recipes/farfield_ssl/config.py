@@ -5,14 +5,14 @@ from typing import Any
 
 from local.farfield_config import FarfieldConfig, Placement
 from local.synthetic import SyntheticConfig
-from recipes.settings import (
+from recipes.steps.settings import (
     SHORT_MONO,
     SMALL_SEQUENCE,
     WIDE_BEAM,
     HybridConfig,
     small_network,
 )
-from recipes.unlabelled import ExecutorSection, TargetsSection
+from recipes.steps.unlabelled import ExecutorSection, TargetsSection
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.lda_mllt import LdaMlltConfig
 from toolkit.align.training import EmConfig

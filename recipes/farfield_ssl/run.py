@@ -11,10 +11,11 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
-from recipes import learning
-from recipes.breakdown import write_breakdown
-from recipes.data import get_corpus
-from recipes.farfield import (
+from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES, SYSTEMS
+from recipes.steps import learning
+from recipes.steps.breakdown import write_breakdown
+from recipes.steps.data import get_corpus
+from recipes.steps.farfield import (
     align_twins,
     decode_systems,
     extract_features,
@@ -22,19 +23,18 @@ from recipes.farfield import (
     validation,
     write_manifests,
 )
-from recipes.farfield_ssl.config import ALIGNER, PARTS, PROFILES, SYSTEMS
-from recipes.frontend import decode_arrays, enhance_arrays
-from recipes.hybrid import (
+from recipes.steps.frontend import decode_arrays, enhance_arrays
+from recipes.steps.hybrid import (
     make_denominators,
     tie_senones,
     train_gmm,
     train_network,
     train_on_lattices,
 )
-from recipes.language import check_splits, prepare_language, train_language_models
-from recipes.learning import student_normaliser
-from recipes.placements import compare_placements, show_placements
-from recipes.unlabelled import check_executor, label_with_teacher, prepare_unlabelled
+from recipes.steps.language import check_splits, prepare_language, train_language_models
+from recipes.steps.learning import student_normaliser
+from recipes.steps.placements import compare_placements, show_placements
+from recipes.steps.unlabelled import check_executor, label_with_teacher, prepare_unlabelled
 from toolkit.align import lda_mllt, monophone, triphone
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from local.synthetic import SyntheticConfig
-from recipes.settings import (
+from recipes.steps.settings import (
     SEVEN_SPEEDS,
     SHORT_MONO,
     SMALL_SEQUENCE,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from local.synthetic import SyntheticConfig
-from recipes.settings import SEVEN_SPEEDS, THREE_SPEEDS
+from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
 from toolkit.bench.dataset import Dataset
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig

@@ -12,8 +12,9 @@ use_project_environment(ROOT)
 
 from functools import partial
 
-from recipes.data import get_corpus, list_results, show_results, write_corpus
-from recipes.hybrid import (
+from recipes.librispeech.config import PROFILES
+from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
+from recipes.steps.hybrid import (
     adapt,
     align_system,
     decode_gmm,
@@ -30,8 +31,7 @@ from recipes.hybrid import (
     write_bundles,
     write_independent,
 )
-from recipes.language import check_splits, prepare_language, train_language_models
-from recipes.librispeech.config import PROFILES
+from recipes.steps.language import check_splits, prepare_language, train_language_models
 from toolkit.align.lda_mllt import train_lda_mllt
 from toolkit.align.monophone import train_monophone
 from toolkit.align.sat import train_sat

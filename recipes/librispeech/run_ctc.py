@@ -10,7 +10,8 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
-from recipes.ctc import (
+from recipes.librispeech.ctc_config import PROFILES
+from recipes.steps.ctc import (
     check_letters,
     decode,
     extract_features,
@@ -20,8 +21,7 @@ from recipes.ctc import (
     write_all_records,
     write_tta_page,
 )
-from recipes.data import get_corpus, list_results, show_results, write_corpus
-from recipes.librispeech.ctc_config import PROFILES
+from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 

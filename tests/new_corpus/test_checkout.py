@@ -37,7 +37,7 @@ def test_good_names(root, name):
         ("Smith", "such as 'smith'"),
         ("an4", r"'an4' is taken \(local/an4.py\)"),
         ("librispeech", r"taken \(recipes/librispeech\)"),
-        ("data", r"taken \(recipes/data.py\)"),
+        ("steps", r"taken \(recipes/steps\)"),
     ],
 )
 def test_names_that_cannot_be(root, name, message):

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
-from recipes.ctc import train
 from recipes.librispeech.ctc_config import demo
+from recipes.steps.ctc import train
 from toolkit.cli import main
 from toolkit.corpus.splits import Splits
 from toolkit.decode.ctc_greedy import GreedyDecoder

@@ -15,7 +15,7 @@ from lhotse import Recording
 from lhotse.audio import AudioSource
 
 from recipes.farfield_ssl.config import PARTS, PROFILES
-from recipes.settings import HybridConfig
+from recipes.steps.settings import HybridConfig
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
 from toolkit.parallel.config import ParallelError, make_strategy
@@ -45,7 +45,7 @@ def test_mini_decodes_books_with_a_wide_beam():
 
 def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     """Three minutes of four speakers are four shards."""
-    from recipes import frontend
+    from recipes.steps import frontend
 
     cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
     shards = []
@@ -98,10 +98,10 @@ def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe,
 
 def test_the_student_learns_from_the_labelled_speech_as_the_baseline_does(tmp_path, monkeypatch):
     """From its copies too, and on the targets of the last round of alignment."""
-    from recipes import learning
+    from recipes.steps import learning
 
     for name in ("FeatureStore", "AlignmentStore", "Senones.load"):
-        monkeypatch.setattr(f"recipes.learning.{name}", lambda path: path)
+        monkeypatch.setattr(f"recipes.steps.learning.{name}", lambda path: path)
     monkeypatch.setattr(learning, "OffsetAlignments", lambda stores, senones: stores)
     monkeypatch.setattr(learning, "AugmentedAlignments", lambda *of: of)
     monkeypatch.setattr(learning, "targets", lambda run, aligner: aligner)
@@ -129,7 +129,7 @@ def test_the_breakdown_has_every_stage_but_its_own_once():
 
 
 def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkeypatch):
-    from recipes import unlabelled
+    from recipes.steps import unlabelled
 
     seen = []
 

@@ -17,7 +17,7 @@ class Recorder:
 
 
 def test_files_folders_and_patterns_of_the_user_are_recorded(tmp_path):
-    from recipes.hybrid import need_user_files
+    from recipes.steps.hybrid import need_user_files
 
     for name in ("b.txt", "a.txt", "c.gz"):
         (tmp_path / name).touch()
@@ -29,8 +29,8 @@ def test_files_folders_and_patterns_of_the_user_are_recorded(tmp_path):
 
 @pytest.mark.parametrize("text", ["transcripts", "lm"])
 def test_lattices_have_the_language_model_of_the_transcripts_or_of_the_text(tmp_path, text):
-    from recipes.data import lattice_lm_config
-    from recipes.settings import HybridConfig
+    from recipes.steps.data import lattice_lm_config
+    from recipes.steps.settings import HybridConfig
     from toolkit.lang.config import NgramConfig
 
     books = tmp_path / "books.txt"

@@ -30,7 +30,7 @@ def scored(errors):
 
 
 def test_a_gain_is_relative_and_its_interval_is_that_of_pairs():
-    from recipes.placements import gain
+    from recipes.steps.placements import gain
 
     chance = np.random.default_rng(5)
     before = chance.integers(0, 7, 200)
@@ -87,7 +87,7 @@ class Decoded:
 
 def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
     """Every sentence has the same errors at all five: intervals and tests are those of one."""
-    from recipes.placements import gains, placement_rows
+    from recipes.steps.placements import gains, placement_rows
 
     chance = np.random.default_rng(3)
     before = chance.integers(0, 7, 60)
@@ -103,7 +103,7 @@ def test_copies_of_a_sentence_at_other_placements_tell_nothing_new(tmp_path):
 
 
 def test_without_errors_of_the_baseline_there_is_no_gain():
-    from recipes.placements import gain, gains_table
+    from recipes.steps.placements import gain, gains_table
 
     found = gain("DP1", scored([0, 0, 0]), scored([0, 1, 0]))
     assert (found.werr, found.low, found.high) == (None, None, None)
@@ -112,8 +112,8 @@ def test_without_errors_of_the_baseline_there_is_no_gain():
 
 def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(tmp_path, monkeypatch):
     pytest.importorskip("k2")
-    from recipes import placements
     from recipes.farfield_ssl.run import decode_front_end, front_end
+    from recipes.steps import placements
 
     run = SimpleNamespace(
         config=SimpleNamespace(rooms=FarfieldConfig(array_hours=0), rescoring=NgramConfig()),

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("k2")
 
 from recipes.librispeech.config import Config
-from recipes.sizes import TABLE, sized, sizes
+from recipes.steps.sizes import TABLE, sized, sizes
 from toolkit.corpus.config import CorpusConfig
 from toolkit.stages.config import to_plain
 

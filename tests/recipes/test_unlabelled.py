@@ -32,7 +32,7 @@ def lake(tmp_path):
 
 
 def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
-    from recipes.unlabelled import within_reach
+    from recipes.steps.unlabelled import within_reach
 
     store = ObjectStore()
     config = within_reach(SelectConfig(hours_per_file=0.05), lake, store)
@@ -43,7 +43,7 @@ def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
 
 
 def test_nothing_to_choose_from_is_an_error(lake):
-    from recipes.unlabelled import within_reach
+    from recipes.steps.unlabelled import within_reach
 
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
         within_reach(SelectConfig(min_duration=400, max_duration=500), lake, ObjectStore())

@@ -53,7 +53,7 @@ recipes/{name}/run.py --list             # stages, their state, times and result
 ```
 
 `config.py` holds the settings; `--set section.key=value` changes one for a run. Trees, mixtures and
-networks are sized by `HOURS` there (recipes/sizes.py). The stages are those of
+networks are sized by `HOURS` there (recipes/steps/sizes.py). The stages are those of
 [recipes/librispeech](../librispeech/README.md).
 
 ## Results
@@ -136,7 +136,7 @@ def config_py(name: str, settings: Settings) -> str:
     sections = {"corpus": own_reader if settings.corpus is None else _corpus(settings.corpus)}
     modules = {
         "recipes.librispeech.config": {"Config"},
-        "recipes.sizes": {"sized"},
+        "recipes.steps.sizes": {"sized"},
         "toolkit.corpus.config": {"CorpusConfig"},
     }
     if settings.lexicon != "cmudict":
@@ -158,7 +158,7 @@ def config_py(name: str, settings: Settings) -> str:
     ]
     if "Path(" in body:
         imports = ["from pathlib import Path", "", *imports]
-    about = "Hours of training speech, by which the systems are sized (recipes/sizes.py).\n" + (
+    about = "Hours of training speech, which sizes the systems (recipes/steps/sizes.py).\n" + (
         "Put here what stage 3 tells: hours_train."
         if settings.corpus is None
         else "Measured when this file was made; stage 3 tells those of a corpus that has grown."

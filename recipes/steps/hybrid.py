@@ -4,8 +4,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.data import copies, cuts, has_copies, lattice_lm_config, need_user_files, splits, texts
-from recipes.language import lang_config
+from recipes.steps.data import (
+    copies,
+    cuts,
+    has_copies,
+    lattice_lm_config,
+    need_user_files,
+    splits,
+    texts,
+)
+from recipes.steps.language import lang_config
 from toolkit.align.adaptation import adapt_speakers
 from toolkit.align.bundle import write_aligner_bundle
 from toolkit.align.corpus import align_corpus

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from recipes.data import cuts, show_results
+from recipes.steps.data import cuts, show_results
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.score import bootstrap
 from toolkit.score.compare import compare

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from recipes.librispeech.config import BOTH_WAYS, Config
-from recipes.settings import SMALL_SEQUENCE
+from recipes.steps.settings import SMALL_SEQUENCE
 from toolkit.align.lda_mllt import LdaMlltConfig
 from toolkit.align.monophone import MonophoneConfig
 from toolkit.align.sat import SatConfig

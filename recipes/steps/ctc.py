@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from recipes.data import copies, cuts, has_copies, lm_config, splits, texts
+from recipes.steps.data import copies, cuts, has_copies, lm_config, splits, texts
 from toolkit.bench.ctc_sweep import stored_sweep
 from toolkit.bench.feature_panels import utterance_figure
 from toolkit.bench.platform import describe

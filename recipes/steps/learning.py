@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from recipes.data import has_copies
-from recipes.farfield import validation
-from recipes.hybrid import network_decoder, targets
-from recipes.unlabelled import taught_folders
+from recipes.steps.data import has_copies
+from recipes.steps.farfield import validation
+from recipes.steps.hybrid import network_decoder, targets
+from recipes.steps.unlabelled import taught_folders
 from toolkit.align.augmented import AugmentedAlignments
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.features.normalise import Normaliser

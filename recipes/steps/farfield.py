@@ -4,9 +4,9 @@ from pathlib import Path
 
 from local import farfield, manifests
 from local.farfield_cuts import TWINS
-from recipes.data import corpus_root, cuts, need_user_files
-from recipes.hybrid import align_system, decode_network, extract_fbank, targets
-from recipes.placements import PLACEMENTS
+from recipes.steps.data import corpus_root, cuts, need_user_files
+from recipes.steps.hybrid import align_system, decode_network, extract_fbank, targets
+from recipes.steps.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, write_cuts
 from toolkit.corpus.splits import Splits

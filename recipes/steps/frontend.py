@@ -6,9 +6,9 @@ from pathlib import Path
 
 from lhotse import MonoCut, MultiCut
 
-from recipes.data import cuts
-from recipes.hybrid import network_decoder
-from recipes.placements import PLACEMENTS
+from recipes.steps.data import cuts
+from recipes.steps.hybrid import network_decoder
+from recipes.steps.placements import PLACEMENTS
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.first_pass import decode_store, real_time_factor
 from toolkit.features.enhance import enhance, enhanced_cuts
