@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from local.farfield_config import FarfieldConfig, Placement
-from local.synthetic import SyntheticConfig
+from local.farfield.config import FarfieldConfig, Placement
+from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import (
     SHORT_MONO,
     SMALL_SEQUENCE,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from local.synthetic import SyntheticConfig
+from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
 from toolkit.bench.dataset import Dataset
 from toolkit.bench.tta_rules import TtaConfig

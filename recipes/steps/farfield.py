@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from local import farfield, manifests
-from local.farfield_cuts import TWINS
+from local import manifests
+from local.farfield import sets as farfield_sets
+from local.farfield.cuts import TWINS
 from recipes.steps.data import corpus_root, cuts, need_user_files
 from recipes.steps.hybrid import align_system, decode_network, extract_fbank, targets
 from recipes.steps.placements import PLACEMENTS
@@ -20,7 +21,7 @@ def make_rooms(run: Run) -> dict[str, float]:
     """Make the far-field sets of the clean corpus."""
     need_user_files(run, run.config.rooms.noise, run.config.rooms.responses)
     clean = manifests(run.config.corpus, corpus_root(run))
-    return farfield.make_farfield(
+    return farfield_sets.make_farfield(
         clean, run.config.rooms, run.make("rooms"), run.jobs, run.progress
     )
 
@@ -28,7 +29,7 @@ def make_rooms(run: Run) -> dict[str, float]:
 def write_manifests(run: Run) -> dict[str, float]:
     """Write a manifest per set, and what each set is for."""
     rewrite = normaliser(run.config.lang.normaliser).transcript
-    sets, data = farfield.manifests(run.need("rooms")), run.make("data")
+    sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
     for name, found in sets.items():
         rewrite_texts(found, rewrite)
         write_cuts(found, data / f"{name}.jsonl")

@@ -8,13 +8,16 @@ def test_readers_are_the_modules_that_read(tmp_path):
     (tmp_path / "mine.py").write_text('"""Mine."""\n\n\ndef manifests(corpus, root):\n    ...\n')
     (tmp_path / "theirs.py").write_text("manifests = mine.manifests\n")
     (tmp_path / "helper.py").write_text("def sounds():\n    manifests = 1\n")
-    assert reader_names(tmp_path) == ["mine", "theirs"]
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "__init__.py").write_text("manifests = mine.manifests\n")
+    (tmp_path / "made" / "sounds.py").write_text("manifests = mine.manifests\n")
+    assert reader_names(tmp_path) == ["made", "mine", "theirs"]
 
 
 def test_the_readers_that_are_there():
     assert {"an4", "kaldi", "librispeech", "synthetic", "table"} <= set(reader_names())
     assert reader_exists("table")
-    assert not any(map(reader_exists, ("espeak", "../table", "", "__init__")))
+    assert not any(map(reader_exists, ("farfield", "../table", "", "__init__")))
 
 
 def test_an_unknown_reader_is_refused_with_the_nearest():

@@ -34,7 +34,7 @@ class Speech:
 
     def say(self, file, text, voice):
         """Speak a sentence in some noise, with some silence around it."""
-        from local.espeak import Voice, speak
+        from local.synthetic.espeak import Voice, speak
 
         spoken = speak(text, Voice(voice)).samples / 32768
         samples = np.pad(resample_poly(spoken, 320, 441), 3000)

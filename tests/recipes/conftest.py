@@ -212,7 +212,7 @@ class Exp:
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory):
-    from local.synthetic_text import vocabulary
+    from local.synthetic.text import vocabulary
     from toolkit.lang.lexicon import Lexicon
 
     path = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"

@@ -93,7 +93,7 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
     """Shown on a hundredth of LibriSpeech."""
     from lhotse import Recording
 
-    from local.farfield_parts import divide
+    from local.farfield.parts import divide
     from recipes.farfield_ssl.config import full
     from toolkit.corpus.manifest import make_cut
 
@@ -117,7 +117,7 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     """A clean corpus that belongs to the user."""
-    from local.synthetic import SyntheticConfig, generate
+    from local.synthetic.corpus import SyntheticConfig, generate
 
     root = tmp_path_factory.mktemp("clean") / "corpus"
     generate(SyntheticConfig(**CLEAN), root, jobs=2)
@@ -127,7 +127,7 @@ def clean(tmp_path_factory):
 @pytest.fixture(scope="module")
 def typed(clean, tmp_path_factory):
     """The settings of a small run, as typed."""
-    from local.synthetic_text import vocabulary
+    from local.synthetic.text import vocabulary
     from toolkit.lang.lexicon import Lexicon
 
     lexicon = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"

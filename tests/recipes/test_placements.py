@@ -8,7 +8,7 @@ import pytest
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
-from local.farfield_config import FarfieldConfig
+from local.farfield.config import FarfieldConfig
 from toolkit.corpus.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.lang.config import NgramConfig

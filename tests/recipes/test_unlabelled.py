@@ -4,7 +4,7 @@ import pytest
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
-from local.farfield_lake import write_lake
+from local.farfield.lake import write_lake
 from toolkit.corpus.manifest import make_cut
 from toolkit.pipeline.lake import LakeError
 from toolkit.pipeline.local import LocalExecutor

@@ -1,4 +1,4 @@
-"""The corpora that can be read: the modules of the package `local` that have `manifests`."""
+"""The corpora that can be read: the modules and folders of `local` that have `manifests`."""
 
 import re
 from importlib.util import find_spec
@@ -10,7 +10,11 @@ _READER = re.compile(r"^(?:def manifests\(|manifests\s*=)", re.MULTILINE)
 def reader_names(folder: Path | None = None) -> list[str]:
     """List the readers in `folder`, by default that of the package `local`; nothing is imported."""
     folder = _local() if folder is None else folder
-    return sorted(path.stem for path in folder.glob("*.py") if _reads(path)) if folder else []
+    if folder is None:
+        return []
+    names = {path.stem for path in folder.glob("*.py")}
+    names |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    return sorted(name for name in names if _reads(folder, name))
 
 
 def reader_exists(name: str) -> bool:
@@ -20,7 +24,7 @@ def reader_exists(name: str) -> bool:
     will do: nothing can read a corpus there.
     """
     folder = _local()
-    return folder is None or (name.isidentifier() and _reads(folder / f"{name}.py"))
+    return folder is None or (name.isidentifier() and _reads(folder, name))
 
 
 def _local() -> Path | None:
@@ -29,7 +33,8 @@ def _local() -> Path | None:
     return Path(places[0]) if places else None
 
 
-def _reads(path: Path) -> bool:
-    if path.name.startswith("_") or not path.is_file():
+def _reads(folder: Path, name: str) -> bool:
+    if name.startswith("_"):
         return False
-    return bool(_READER.search(path.read_text(encoding="utf-8")))
+    files = [folder / f"{name}.py", folder / name / "__init__.py"]
+    return any(file.is_file() and _READER.search(file.read_text("utf-8")) for file in files)

@@ -8,9 +8,9 @@ from pathlib import Path
 from lhotse import MonoCut, MultiCut, Recording
 from lhotse.audio import AudioSource
 
-from local.farfield_audio import Group, file_name
-from local.farfield_parts import UNLABELLED, Wanted
-from local.farfield_rooms import SAMPLING_RATE
+from local.farfield.audio import Group, file_name
+from local.farfield.parts import UNLABELLED, Wanted
+from local.farfield.rooms import SAMPLING_RATE
 from toolkit.corpus.manifest import make_cut, read_cuts, speaker_of, text_of, write_cuts
 from toolkit.stages.files import write_atomically
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from local.farfield_config import FarfieldConfig, Placement
+from local.farfield.config import FarfieldConfig, Placement
 from toolkit.errors import ToolkitError
 from toolkit.stages.files import open_atomically
 

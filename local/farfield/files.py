@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from local.farfield_config import FarfieldConfig
-from local.farfield_rooms import LEAD, SAMPLING_RATE, FarfieldError, Room
+from local.farfield.config import FarfieldConfig
+from local.farfield.rooms import LEAD, SAMPLING_RATE, FarfieldError, Room
 from toolkit.features.audio import load_audio
 
 logger = logging.getLogger("toolkit.farfield")  # a run says what is logged below `toolkit`

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from lhotse import MonoCut
 
-from local import farfield_noise as noises
-from local.farfield_config import FarfieldConfig
-from local.farfield_files import dealt_noises, dealt_responses, room_of_file
-from local.farfield_rooms import SAMPLING_RATE, Room, compute_room
+from local.farfield import noise as noises
+from local.farfield.config import FarfieldConfig
+from local.farfield.files import dealt_noises, dealt_responses, room_of_file
+from local.farfield.rooms import SAMPLING_RATE, Room, compute_room
 from toolkit.features.audio import AudioError, load_audio, load_cut_audio
 from toolkit.stages.files import open_atomically
 from toolkit.stages.workers import map_in_processes

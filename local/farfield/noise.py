@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.signal import butter, lfilter
 
-from local.synthetic_sound import SAMPLING_RATE, coloured_noise
+from local.synthetic.sound import SAMPLING_RATE, coloured_noise
 
 Rng = np.random.Generator
 BABBLERS = 4

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from local.farfield_mix import DISTORTION, HIGHEST, PLAYED_PEAK, SELF_NOISE_DB, hear
-from local.farfield_noise import KINDS, babble, music, talk
-from local.farfield_rooms import LEAD
+from local.farfield.mix import DISTORTION, HIGHEST, PLAYED_PEAK, SELF_NOISE_DB, hear
+from local.farfield.noise import KINDS, babble, music, talk
+from local.farfield.rooms import LEAD
 
 LENGTH, MICROPHONES, TAPS = 8000, 2, 200
 

@@ -6,7 +6,7 @@ from pathlib import Path
 GEOMETRIES = ("circle-4", "circle-6", "circle-7")
 """Microphones of a device: that many on a circle, the seventh of `circle-7` at its centre."""
 SPOTS = ("centre", "table", "wall", "shelf", "corner")
-"""Where a device can stand: see `local.farfield_rooms.device_position`."""
+"""Where a device can stand: see `local.farfield.rooms.device_position`."""
 
 
 @dataclass(frozen=True)

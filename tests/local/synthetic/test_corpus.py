@@ -8,7 +8,7 @@ import soundfile
 pytest.importorskip("espeakng_loader")
 
 from local import synthetic
-from local.synthetic import SPEAKERS, SyntheticConfig
+from local.synthetic.corpus import SPEAKERS, WORD_TIMES, SyntheticConfig, generate
 from toolkit.align.ctm import read_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.errors import ToolkitError
@@ -29,7 +29,7 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     root = tmp_path_factory.mktemp("synthetic") / "corpus"
-    return root, synthetic.generate(TINY, root, jobs=1)
+    return root, generate(TINY, root, jobs=1)
 
 
 def test_manifests_have_the_splits_speakers_and_hours(corpus):
@@ -79,7 +79,7 @@ def test_words_are_where_they_are_heard_in_the_final_audio(tmp_path):
     quiet = dataclasses.replace(
         TINY, snr_db=(60.0, 60.0), t60_seconds=(0.05, 0.05), direct_to_reverberant_db=(50.0, 50.0)
     )
-    synthetic.generate(quiet, tmp_path)
+    generate(quiet, tmp_path)
     entries = {}
     for entry in read_ctm(tmp_path / "words" / "test.ctm"):
         entries.setdefault(entry.utterance, []).append(entry)
@@ -102,8 +102,8 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
     shutil.rmtree(copy / "train" / "101")
     (copy / "test" / "301").rename(copy / "test" / ".301.partial")
     seen = []
-    (copy / "dev" / "202" / synthetic.WORD_TIMES).unlink()
-    synthetic.generate(TINY, copy, jobs=2, progress=lambda *args: seen.append(args))
+    (copy / "dev" / "202" / WORD_TIMES).unlink()
+    generate(TINY, copy, jobs=2, progress=lambda *args: seen.append(args))
     assert contents(copy) == contents(root)
     assert seen == [(7, 9), (8, 9), (9, 9)]
 
@@ -111,8 +111,8 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
 def test_a_corpus_of_other_settings_is_not_mixed_in(corpus):
     root, _ = corpus
     with pytest.raises(ToolkitError, match="other settings"):
-        synthetic.generate(dataclasses.replace(TINY, seed=2), root)
-    synthetic.generate(dataclasses.replace(TINY, hours=0.001, rotation=1), root)
+        generate(dataclasses.replace(TINY, seed=2), root)
+    generate(dataclasses.replace(TINY, hours=0.001, rotation=1), root)
 
 
 def test_voices_differ():

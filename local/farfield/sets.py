@@ -25,13 +25,13 @@ from typing import Any
 
 from lhotse import MonoCut, MultiCut
 
-from local.farfield_audio import Group, make_group
-from local.farfield_config import FarfieldConfig
-from local.farfield_cuts import below, cuts_of, read_sets, write_sets
-from local.farfield_lake import write_lake
-from local.farfield_parts import UNLABELLED, Wanted, divide
-from local.farfield_pools import make_pools
-from local.farfield_rooms import FarfieldError
+from local.farfield.audio import Group, make_group
+from local.farfield.config import FarfieldConfig
+from local.farfield.cuts import below, cuts_of, read_sets, write_sets
+from local.farfield.lake import write_lake
+from local.farfield.parts import UNLABELLED, Wanted, divide
+from local.farfield.pools import make_pools
+from local.farfield.rooms import FarfieldError
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.stages.config import to_plain
 from toolkit.stages.digest import digest_bytes

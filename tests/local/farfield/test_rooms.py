@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from local.farfield_config import SPOTS, FarfieldConfig
-from local.farfield_rooms import LEAD, Room, circle, compute_room, device_position, wall_absorption
+from local.farfield.config import SPOTS, FarfieldConfig
+from local.farfield.rooms import LEAD, Room, circle, compute_room, device_position, wall_absorption
 
 CONFIG = FarfieldConfig(room_metres=((3.0, 3.0, 2.4), (4.0, 4.0, 2.6)), talkers=2)
 

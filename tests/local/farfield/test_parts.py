@@ -2,9 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from local.farfield_config import FarfieldConfig, Placement
-from local.farfield_parts import DAY, FIRST_DAY, divide, times_of
-from local.farfield_rooms import FarfieldError
+from local.farfield.config import FarfieldConfig, Placement
+from local.farfield.parts import DAY, FIRST_DAY, divide, times_of
+from local.farfield.rooms import FarfieldError
 from toolkit.corpus.manifest import make_cut, speaker_of
 
 SECONDS = 3600

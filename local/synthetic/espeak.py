@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from local.espeak_words import Event, SpokenWord, locate
+from local.synthetic.espeak_words import Event, SpokenWord, locate
 from toolkit.errors import ToolkitError
 
 SAMPLING_RATE = 22050

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from local.farfield_config import FarfieldConfig
-from local.farfield_files import clarity, dealt_noises, dealt_responses, room_of_file
-from local.farfield_rooms import LEAD, FarfieldError
+from local.farfield.config import FarfieldConfig
+from local.farfield.files import clarity, dealt_noises, dealt_responses, room_of_file
+from local.farfield.rooms import LEAD, FarfieldError
 
 RATE = 16000
 

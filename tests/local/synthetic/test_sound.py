@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from local import espeak, synthetic_sound
-from local.synthetic_sound import SAMPLING_RATE
+from local.synthetic import espeak, sound
+from local.synthetic.sound import SAMPLING_RATE
 
 
 def rng():
@@ -13,7 +13,7 @@ def rng():
 def test_resampling_moves_a_tone_by_the_tract_length(tract):
     time = np.arange(espeak.SAMPLING_RATE) / espeak.SAMPLING_RATE
     tone = (10000 * np.sin(2 * np.pi * 1000 * time)).astype(np.int16)
-    samples = synthetic_sound.to_corpus_rate(tone, tract)
+    samples = sound.to_corpus_rate(tone, tract)
     assert len(samples) == pytest.approx(SAMPLING_RATE * tract, rel=0.01)
     spectrum = np.abs(np.fft.rfft(samples[:16000] * np.hanning(len(samples[:16000])), 64000))
     assert np.argmax(spectrum) / 4 == pytest.approx(1000 / tract, rel=0.01)
@@ -21,7 +21,7 @@ def test_resampling_moves_a_tone_by_the_tract_length(tract):
 
 def test_room_response_has_the_decay_and_the_direct_sound_asked_for():
     t60, ratio = 0.3, 6.0
-    energies = [synthetic_sound.room_response(np.random.default_rng(s), t60, ratio) ** 2
+    energies = [sound.room_response(np.random.default_rng(s), t60, ratio) ** 2
                 for s in range(50)]  # fmt: skip
     assert all(energy[0] == 1.0 for energy in energies)
     for energy in energies:
@@ -33,7 +33,7 @@ def test_room_response_has_the_decay_and_the_direct_sound_asked_for():
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
 def test_noise_has_the_slope_asked_for(exponent):
-    noise = synthetic_sound.coloured_noise(rng(), 1 << 17, exponent)
+    noise = sound.coloured_noise(rng(), 1 << 17, exponent)
     assert np.mean(noise**2) == pytest.approx(1.0)
     power = np.abs(np.fft.rfft(noise)) ** 2
     hertz = np.arange(len(power)) * SAMPLING_RATE / (1 << 17)
@@ -44,7 +44,7 @@ def test_noise_has_the_slope_asked_for(exponent):
 def mixed(snr_db, level_db=-26.0):
     speech = rng().standard_normal(16000)
     noise = np.random.default_rng(6).standard_normal(20000)
-    samples = synthetic_sound.mix(speech, np.array([1.0]), noise, snr_db, level_db, 3000, 1000)
+    samples = sound.mix(speech, np.array([1.0]), noise, snr_db, level_db, 3000, 1000)
     return samples / 32767
 
 
@@ -65,7 +65,7 @@ def test_a_loud_mixture_does_not_clip():
 def test_reverberation_keeps_the_direct_sound_in_place():
     speech = np.zeros(8000)
     speech[100] = 1.0
-    response = synthetic_sound.room_response(rng(), 0.2, 6.0)
+    response = sound.room_response(rng(), 0.2, 6.0)
     noise = rng().standard_normal(9000) * 1e-9
-    samples = synthetic_sound.mix(speech, response, noise, 80.0, -40.0, 500, 500)
+    samples = sound.mix(speech, response, noise, 80.0, -40.0, 500, 500)
     assert np.argmax(np.abs(samples)) == 600

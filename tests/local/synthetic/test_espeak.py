@@ -3,8 +3,8 @@ import pytest
 
 pytest.importorskip("espeakng_loader")
 
-from local import espeak
-from local.espeak import SpeechSynthesisError, Voice, speak
+from local.synthetic import espeak
+from local.synthetic.espeak import SpeechSynthesisError, Voice, speak
 
 TEXT = "the weather was cold in the north."
 

@@ -2,8 +2,9 @@
 
 On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
 bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, where each word is heard (from the
-synthesiser's events, see `local/espeak_words.py`), and `<root>/lm.txt`, text of the same grammar
-for the language model. No sentence of a split is in another one or, for dev and test, in `lm.txt`.
+synthesiser's events, see `local/synthetic/espeak_words.py`), and `<root>/lm.txt`, text of the same
+grammar for the language model. No sentence of a split is in another one or, for dev and test, in
+`lm.txt`.
 """
 
 import dataclasses
@@ -18,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from local import espeak, librispeech, synthetic_sound, synthetic_text
-from local.espeak import Voice
-from local.synthetic_sound import SAMPLING_RATE
+from local.synthetic import espeak, sound
+from local.synthetic.espeak import Voice
+from local.synthetic.sound import SAMPLING_RATE
+from local.synthetic.text import sentences
 from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
@@ -158,9 +160,6 @@ def fetch(
     return generate(corpus, out, jobs, progress)
 
 
-manifests = librispeech.manifests
-
-
 def generate(
     settings: SyntheticConfig,
     out: Path,
@@ -182,9 +181,7 @@ def generate(
       ToolkitError: `out` holds a corpus of other settings.
     """
     _claim(out, settings)
-    lm_text = itertools.islice(
-        synthetic_text.sentences("train", f"{settings.seed}/lm"), settings.lm_sentences
-    )
+    lm_text = itertools.islice(sentences("train", f"{settings.seed}/lm"), settings.lm_sentences)
     write_atomically(out / "lm.txt", "".join(f"{text}\n" for text in lm_text))
     tasks = []
     for split, speakers in SPEAKERS.items():
@@ -235,7 +232,7 @@ def _make_speaker(task: _Task) -> None:
     settings, speaker = task.settings, task.speaker
     partial = task.folder.with_name(f".{speaker.id}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    texts = synthetic_text.sentences(task.split, f"{settings.seed}/{task.split}/{speaker.id}")
+    texts = sentences(task.split, f"{settings.seed}/{task.split}/{speaker.id}")
     babble = _babble(settings, speaker)
     samples, number = 0, 0
     words: list[CtmEntry] = []
@@ -270,16 +267,16 @@ def _utterance(
     speech = espeak.speak(
         text.lower() + ".", dataclasses.replace(speaker.voice, rate=rate, pitch=pitch)
     )
-    dry = synthetic_sound.to_corpus_rate(speech.samples, speaker.tract)
+    dry = sound.to_corpus_rate(speech.samples, speaker.tract)
     lead, trail = (int(SAMPLING_RATE * rng.uniform(0.15, 0.4)) for _ in range(2))
     length = lead + len(dry) + trail
-    noise = synthetic_sound.coloured_noise(rng, length, rng.uniform(0.0, 2.0))
+    noise = sound.coloured_noise(rng, length, rng.uniform(0.0, 2.0))
     start = int(rng.integers(len(babble) - length))
     noise += rng.uniform(0.0, 1.0) * babble[start : start + length]
-    response = synthetic_sound.room_response(
+    response = sound.room_response(
         rng, rng.uniform(*settings.t60_seconds), rng.uniform(*settings.direct_to_reverberant_db)
     )
-    mixture = synthetic_sound.mix(
+    mixture = sound.mix(
         dry,
         response,
         noise,
@@ -288,7 +285,7 @@ def _utterance(
         lead=lead,
         trail=trail,
     )
-    up, down = synthetic_sound.resampling(speaker.tract)
+    up, down = sound.resampling(speaker.tract)
     times = [
         tuple((lead + sample * up / down) / SAMPLING_RATE for sample in (word.start, word.end))
         for word in speech.words
@@ -303,11 +300,11 @@ def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) 
     others = [other for other in SPEAKERS["train"] if other.id != speaker.id]
     rng = np.random.default_rng([settings.seed, zlib.crc32(speaker.id.encode())])
     for index in rng.choice(len(others), 3, replace=False):
-        texts = synthetic_text.sentences("train", f"{settings.seed}/babble/{speaker.id}/{index}")
+        texts = sentences("train", f"{settings.seed}/babble/{speaker.id}/{index}")
         spoken, parts = 0, []
         while spoken < length:
             speech = espeak.speak(next(texts).lower(), others[index].voice)
-            parts.append(synthetic_sound.to_corpus_rate(speech.samples))
+            parts.append(sound.to_corpus_rate(speech.samples))
             spoken += len(parts[-1])
         track = np.concatenate(parts)[:length]
         total += track / np.sqrt(np.mean(track**2))

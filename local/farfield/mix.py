@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft
 
-from local.farfield_rooms import LEAD
+from local.farfield.rooms import LEAD
 
 SELF_NOISE_DB = -40.0
 """A microphone's own noise, to the reverberant speech."""

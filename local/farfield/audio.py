@@ -10,11 +10,11 @@ from urllib.parse import quote
 import numpy as np
 import soundfile
 
-from local.farfield_config import FarfieldConfig
-from local.farfield_mix import Heard, hear
-from local.farfield_parts import Wanted
-from local.farfield_pools import Pool
-from local.farfield_rooms import SAMPLING_RATE, FarfieldError
+from local.farfield.config import FarfieldConfig
+from local.farfield.mix import Heard, hear
+from local.farfield.parts import Wanted
+from local.farfield.pools import Pool
+from local.farfield.rooms import SAMPLING_RATE, FarfieldError
 from toolkit.features.audio import AudioError, load_cut_audio
 
 

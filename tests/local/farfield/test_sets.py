@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from local.farfield import make_farfield, manifests
-from local.farfield_config import FarfieldConfig
-from local.farfield_rooms import FarfieldError
+from local.farfield.config import FarfieldConfig
+from local.farfield.rooms import FarfieldError
+from local.farfield.sets import make_farfield, manifests
 from toolkit.corpus.manifest import audio_of, make_cut, recording_or_fault, speaker_of, text_of
 from toolkit.features.array import load_array, load_components
 from toolkit.features.audio import load_cut_audio

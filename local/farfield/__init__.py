@@ -1,0 +1,1 @@
+"""Far-field speech simulated from any clean corpus (C1, C32)."""
