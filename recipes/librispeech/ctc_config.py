@@ -7,17 +7,17 @@ from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
 from toolkit.bench.dataset import Dataset
 from toolkit.bench.tta_rules import TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.ctc_system import CtcDecodeConfig
+from toolkit.decode.ctc.system import CtcDecodeConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.units import UnitsConfig
 from toolkit.models.ctc import CtcConfig
-from toolkit.train.ctc import CtcTrainingConfig
-from toolkit.train.ctc_masks import UtteranceMaskConfig
-from toolkit.train.readers import ReaderConfig
-from toolkit.train.records import RecordConfig
+from toolkit.train.ctc.masks import UtteranceMaskConfig
+from toolkit.train.ctc.readers import ReaderConfig
+from toolkit.train.ctc.records import RecordConfig
+from toolkit.train.ctc.training import CtcTrainingConfig
 
 
 @dataclass(frozen=True)

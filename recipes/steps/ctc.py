@@ -17,10 +17,10 @@ from toolkit.bench.tta_runs import read_platforms
 from toolkit.bench.utilisation import sampling
 from toolkit.corpus.check import check
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.decode.ctc_evaluation import EvaluationPlan, make_recognition
-from toolkit.decode.ctc_posteriors import Posteriors, write_posteriors
-from toolkit.decode.ctc_system import Decoded, decode_ctc
-from toolkit.decode.ctc_words import WordsDecoder
+from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
+from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
+from toolkit.decode.ctc.system import Decoded, decode_ctc
+from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.features.audio import load_cut_audio
 from toolkit.features.extract import extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
@@ -32,9 +32,9 @@ from toolkit.score.results import read_results
 from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
 from toolkit.stages.threads import torch_threads
-from toolkit.train.ctc import train_ctc
-from toolkit.train.readers import RecordSource
-from toolkit.train.records import count_too_long, write_records
+from toolkit.train.ctc.readers import RecordSource
+from toolkit.train.ctc.records import count_too_long, write_records
+from toolkit.train.ctc.training import train_ctc
 
 
 def check_letters(run: Run) -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 from toolkit.bench.ctc_decode import OURS, THEIRS, Row, measure, text_score, verdicts
 from toolkit.bench.ctc_emissions import Emissions
 from toolkit.bench.ctc_material import FRAMES, LABELS, CtcMaterial
-from toolkit.decode.ctc_greedy import collapse
+from toolkit.decode.ctc.greedy import collapse
 
 
 @pytest.fixture(scope="module")

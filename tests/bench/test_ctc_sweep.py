@@ -14,7 +14,7 @@ from toolkit.bench.ctc_emissions import Emissions
 from toolkit.bench.ctc_sweep import Task, command, stored_sweep
 from toolkit.bench.tta_runs import BenchRunError
 from toolkit.corpus.manifest import make_cut, write_cuts
-from toolkit.decode.ctc_words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.arpa import write_arpa
 from toolkit.lang.ngram import estimate
 from toolkit.lang.units import Characters

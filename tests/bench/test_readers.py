@@ -15,12 +15,12 @@ from toolkit.bench.reading import Measured, Setting, measure
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
 from toolkit.stages.threads import torch_threads
-from toolkit.train import ctc_objective
 from toolkit.train.config import TrainerConfig, make_optimizer
-from toolkit.train.ctc import CtcTrainingConfig
-from toolkit.train.ctc_objective import CtcObjective
-from toolkit.train.readers import ReaderConfig, RecordSource
-from toolkit.train.record_folder import Records
+from toolkit.train.ctc import objective
+from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.ctc.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.record_folder import Records
+from toolkit.train.ctc.training import CtcTrainingConfig
 
 
 def machine_with(rates, memory=lambda readers, batch: 0):
@@ -122,7 +122,7 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
 
     model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))
     save_model(tmp_path, model)
-    monkeypatch.setattr(ctc_objective, "CtcObjective", Objective)
+    monkeypatch.setattr(objective, "CtcObjective", Objective)
     monkeypatch.setattr(reading, "make_optimizer", make)
     readers = ReaderConfig(2, readers=0, buffer=2)
     with torch_threads(2):

@@ -21,8 +21,8 @@ from toolkit.features.tars import TarWriter
 from toolkit.lang.units import Characters
 from toolkit.ssl.target_store import MANIFEST, TargetStore
 from toolkit.ssl.targets import k_best
-from toolkit.train.record_file import Record, write_file
-from toolkit.train.record_folder import RECORDS, Records, record_path
+from toolkit.train.ctc.record_file import Record, write_file
+from toolkit.train.ctc.record_folder import RECORDS, Records, record_path
 
 NAMES = ("anna-1", "anna-2", "bert-1")
 GENERATOR = torch.Generator().manual_seed(0)

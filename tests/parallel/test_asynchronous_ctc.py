@@ -10,8 +10,8 @@ import torch
 
 from tests.parallel.tiny import Job, with_method
 from tests.train.conftest import CtcToy, Spelling
+from toolkit.train.ctc.state_machine import MachineConfig
 from toolkit.train.loop import Trainer
-from toolkit.train.machine import MachineConfig
 
 STEPS = 6  # of a worker, per epoch
 TIMEOUT = 3.0
@@ -57,7 +57,7 @@ def spelled(out, method, deadly):
     machine = MachineConfig(sentences_every=4, checkpoint_every=4)
     config = replace(CtcToy.config, epochs=2, machine=machine, parallel=parallel)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolkit.train.ctc.Trainer", Watched)
+        patch.setattr("toolkit.train.ctc.training.Trainer", Watched)
         headline = toy.train(out, config)
     return {"made": made, "cer": headline["cer"]}
 

@@ -17,16 +17,16 @@ from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train
 from toolkit.cli import main
 from toolkit.corpus.splits import Splits
-from toolkit.decode.ctc_greedy import GreedyDecoder
+from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.stages.recipe import Recipe
-from toolkit.train.machine import MachineConfig
-from toolkit.train.readers import ReaderConfig
-from toolkit.train.record_file import Record, write_file
-from toolkit.train.record_folder import record_path
-from toolkit.train.records import RecordConfig
+from toolkit.train.ctc.readers import ReaderConfig
+from toolkit.train.ctc.record_file import Record, write_file
+from toolkit.train.ctc.record_folder import record_path
+from toolkit.train.ctc.records import RecordConfig
+from toolkit.train.ctc.state_machine import MachineConfig
 from toolkit.train.runlog import Evaluated, read_run_log
 
 
@@ -80,7 +80,7 @@ def widths(monkeypatch):
         asked.append(config.width)
         return GreedyDecoder(units)
 
-    monkeypatch.setattr("toolkit.decode.ctc_evaluation.PrefixDecoder", decoder)
+    monkeypatch.setattr("toolkit.decode.ctc.evaluation.PrefixDecoder", decoder)
     return asked
 
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.decode.ctc_greedy import GreedyDecoder
+from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.lang.units import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.cer import error_rates
-from toolkit.train.ctc import CtcTrainingConfig, train_ctc
-from toolkit.train.ctc_batch import CtcBatch
-from toolkit.train.ctc_objective import CtcObjective
-from toolkit.train.evaluation import Evaluation, Recognition
-from toolkit.train.machine import MachineConfig
+from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.evaluation import Evaluation, Recognition
+from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.runlog import Started, read_run_log
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from toolkit.train.config import TrainerConfig, make_optimizer
-from toolkit.train.ctc import CtcTrainingConfig
+from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.schedule import exponential_rate
 
 GRADIENTS = [0.5, -2.0, 0.1, 0.1, 30.0]

@@ -17,8 +17,8 @@ from toolkit.bench.flashlight_decoder import FlashlightDecoder
 from toolkit.bench.harness import Case, compare
 from toolkit.bench.peer import PeerUnavailableError
 from toolkit.commands import FILE
-from toolkit.decode.ctc_ngrams import Ngrams
-from toolkit.decode.ctc_words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.ngrams import Ngrams
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.arpa import write_arpa
 from toolkit.score.wer import score

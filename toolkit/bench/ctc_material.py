@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.bench.ctc_emissions import Emissions
-from toolkit.decode.ctc_dictionary import Dictionary
+from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.lang.backoff import BackoffModel
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram import estimate

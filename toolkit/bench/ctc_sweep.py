@@ -15,8 +15,8 @@ from toolkit.bench.published import MARK, published
 from toolkit.bench.tta_runs import BenchRunError
 from toolkit.commands import FILE
 from toolkit.corpus.manifest import read_cuts, text_of
-from toolkit.decode.ctc_posteriors import Posteriors
-from toolkit.decode.ctc_words import WordsConfig, WordsDecoder
+from toolkit.decode.ctc.posteriors import Posteriors
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.errors import ToolkitError
 from toolkit.lang.arpa import read_arpa

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from toolkit.bench.peer import PeerUnavailableError
-from toolkit.decode.ctc_dictionary import Dictionary
+from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.lang.units import Units
 
 _SPACE = "|"

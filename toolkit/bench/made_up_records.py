@@ -7,8 +7,8 @@ import numpy as np
 
 from toolkit.lang.units import Characters
 from toolkit.stages.files import write_atomically
-from toolkit.train.record_file import Record, write_file
-from toolkit.train.record_folder import RECORDS, record_path
+from toolkit.train.ctc.record_file import Record, write_file
+from toolkit.train.ctc.record_folder import RECORDS, record_path
 
 DIMENSION = 93
 PER_FILE = 64

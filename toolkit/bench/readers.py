@@ -15,7 +15,7 @@ from toolkit.bench.reading import Measured, Setting, measure
 from toolkit.environment import git_commit, machine, versions
 from toolkit.stages.files import write_atomically
 from toolkit.train.config import OptimizerName, TrainerConfig
-from toolkit.train.readers import ReaderConfig
+from toolkit.train.ctc.readers import ReaderConfig
 
 GAIN = 0.05
 """What counts as more throughput: 5 %."""

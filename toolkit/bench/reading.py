@@ -10,8 +10,8 @@ from time import perf_counter
 
 from toolkit.stages.threads import torch_threads
 from toolkit.train.config import TrainerConfig, make_optimizer
-from toolkit.train.ctc_batch import CtcBatch
-from toolkit.train.readers import ReaderConfig, RecordSource
+from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 
 BATCHES_AHEAD = 4  # as in the training loop
 
@@ -123,7 +123,7 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 
     from toolkit.models.ctc import CtcConfig, CtcModel
     from toolkit.models.store import load_model
-    from toolkit.train.ctc_objective import CtcObjective
+    from toolkit.train.ctc.objective import CtcObjective
 
     if setting.model == "paper":
         config = CtcConfig(source.records.dimension, len(source.records.symbols))

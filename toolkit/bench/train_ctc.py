@@ -14,9 +14,9 @@ from toolkit.bench.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.recurrence import faster_than_torch, run_lstm, spread_rows
 from toolkit.train.config import make_optimizer
-from toolkit.train.ctc import CtcTrainingConfig
-from toolkit.train.ctc_batch import CtcBatch
-from toolkit.train.ctc_objective import CtcObjective, ctc_losses
+from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.objective import CtcObjective, ctc_losses
+from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.loop import Trainer
 
 BATCH = {"cpu": 4, "cuda": 24}  # A10: 24 per GPU on Sys1$

@@ -31,7 +31,7 @@ def evaluate(run: Path, device: str | None) -> None:
     Example:
       toolkit ctc evaluate exp/ctc-full --device cuda
     """
-    from toolkit.decode.ctc_evaluation import evaluate_run
+    from toolkit.decode.ctc.evaluation import evaluate_run
     from toolkit.stages.devices import chosen_device
 
     def tell(epoch: int, result: dict[str, float]) -> None:

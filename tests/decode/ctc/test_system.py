@@ -1,0 +1,137 @@
+"""Every search on the same posteriors, killed and continued."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldilm")
+
+from toolkit.bench.ctc_emissions import Emissions
+from toolkit.decode.ctc import system as module
+from toolkit.decode.ctc.graph import GraphDecoder
+from toolkit.decode.ctc.greedy import GreedyDecoder
+from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc.system import CtcDecodeConfig, Decoded, decode_ctc
+from toolkit.decode.ctc.tune import TuneConfig
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.lang.arpa import write_arpa
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
+
+TEXTS = {
+    "dev": {"u1": "A BIG BALL", "u2": "THE CAT SAT"},
+    "test": {"u3": "A CAT", "u4": "THE BALL SAT"},
+}
+SEARCHES = (GreedyDecoder, PrefixDecoder, WordsDecoder, GraphDecoder)
+CONFIG = CtcDecodeConfig(
+    PrefixConfig(width=8),
+    WordsConfig(width=8),
+    tune=TuneConfig(lm_weights=(0.5, 1.0), word_bonuses=(0.0,)),
+    tune_width=4,
+)
+
+
+class KilledError(Exception):
+    """In place of a signal."""
+
+
+class Task:
+    """Two splits of two utterances each; counts what is done."""
+
+    def __init__(self, folder, patch):
+        units, rng = Characters(), np.random.default_rng(0)
+        self.units, self.arpa = units, folder / "lm.arpa"
+        sentences = [text.split() for texts in TEXTS.values() for text in texts.values()]
+        self.words = sorted({word for sentence in sentences for word in sentence})
+        write_arpa(estimate(sentences, set(self.words), 2)[0], self.arpa)
+        self.splits = {
+            split: Decoded(
+                {
+                    name: torch.from_numpy(
+                        Emissions().draw(units.encode(text), units.size, units.blank, rng)
+                    )
+                    for name, text in texts.items()
+                },
+                texts,
+                dict.fromkeys(texts, "anna"),
+                4.0,
+            )
+            for split, texts in TEXTS.items()
+        }
+        self.done = Counter()
+        for name in ("make_ctc_graph", "tune"):
+            self._count(patch, module, name, name)
+        for search in SEARCHES:
+            self._count(patch, search, "decode_many", search.__name__)
+
+    def _count(self, patch, place, name, key):
+        real = getattr(place, name)
+
+        def counted(*args):
+            self.done[key] += 1
+            return real(*args)
+
+        patch.setattr(place, name, counted)
+
+    def decode(self, out, progress=lambda done, total: None, more=()):
+        given = self.splits, ["dev"], self.units, [*self.words, *more], self.arpa, "2gram", CONFIG
+        return decode_ctc(*given, out, 1, "./run_ctc.py", progress)
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    return Task(tmp_path, monkeypatch)
+
+
+def rows(out):
+    return [{**row, "rtf": 0.0} for row in json.loads((out / "rows.json").read_text())]
+
+
+def test_a_killed_decode_repeats_no_search(task, tmp_path):
+    headline = task.decode(tmp_path / "whole")
+    once, task.done = task.done, Counter()
+    assert once["make_ctc_graph"] == 1
+    assert once["GraphDecoder"] == once["GreedyDecoder"] == once["PrefixDecoder"] == 2
+    out = tmp_path / "killed"
+
+    def kill(done, total):
+        assert total == 10
+        if not (out / f"killed.{done}").exists():
+            (out / f"killed.{done}").touch()
+            raise KilledError
+
+    for _ in range(10):
+        with pytest.raises(KilledError):
+            task.decode(out, kill)
+    assert task.decode(out, kill) == headline
+    # the tuning's searches are counted with the others: nothing is searched twice
+    assert {key: n for key, n in task.done.items() if key != "tune"} == {
+        key: n for key, n in once.items() if key != "tune"
+    }
+    assert rows(out) == rows(tmp_path / "whole")
+    stored = out / "greedy" / "dev" / "row.json"
+    assert json.loads((out / "rows.json").read_text())[0] == json.loads(stored.read_text())[0]
+    for path in (tmp_path / "whole").rglob("t*"):  # text, tuned.json
+        name = path.relative_to(tmp_path / "whole")
+        assert path.is_dir() or (out / name).read_bytes() == path.read_bytes(), name
+
+
+def kill_at_once(done, total):
+    raise KilledError
+
+
+def test_words_that_the_units_cannot_write_are_told(task, tmp_path, caplog):
+    with pytest.raises(KilledError):
+        task.decode(tmp_path / "none", kill_at_once)
+    assert not (tmp_path / "none" / "unwritable.txt").exists()
+    assert caplog.messages == []
+    with pytest.raises(KilledError):
+        task.decode(tmp_path / "two", kill_at_once, more=["3D", "R2D2"])
+    (told,) = caplog.messages
+    assert told.startswith("2 of 8 words of the dictionary")
+    assert "such as 3D, R2D2" in told
+    assert (tmp_path / "two" / "unwritable.txt").read_text() == "3D\nR2D2\n"

@@ -1,0 +1,59 @@
+"""Tuning of weight and bonus: the fewest errors, the mildest choice among equals."""
+
+import json
+
+import pytest
+
+from toolkit.decode.ctc.decoder import CtcDecodeError
+from toolkit.decode.ctc.tune import TuneConfig, Tuned, tune
+
+REFERENCES = {"u1": "A B", "u2": "C"}
+
+
+class Told:
+    """Gives the texts that a table has for a weight and a bonus."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def texts(self, utterances, pairs, jobs=1):
+        return (self._table[pair] for pair in pairs)
+
+
+def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
+    table = {
+        (1.0, 0.0): ["A", "C"],
+        (1.0, 2.0): ["A B", "C"],
+        (2.0, 0.0): ["", ""],
+        (2.0, 2.0): ["A B C", "C"],
+    }
+    config = TuneConfig(lm_weights=(1.0, 2.0), word_bonuses=(0.0, 2.0))
+    best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
+    assert (best.lm_weight, best.word_bonus, best.errors, best.words) == (1.0, 2.0, 0, 3)
+    rows = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()]
+    assert rows[0] == ["lm_weight", "word_bonus", "errors", "words", "wer"]
+    assert [row[2] for row in rows[1:]] == ["1", "0", "3", "1"]
+    stored = json.loads((tmp_path / "tuned.json").read_text())
+    assert (stored["lm_weight"], stored["word_bonus"]) == (1.0, 2.0)
+
+
+def test_what_was_tuned_before_is_taken(tmp_path):
+    stored = '{"lm_weight": 3.0, "word_bonus": -1.0, "errors": 5, "words": 9}'
+    (tmp_path / "tuned.json").write_text(stored)
+    found = tune(Told({}), {"u1": None, "u2": None}, REFERENCES, TuneConfig(), tmp_path)
+    assert found == Tuned(3.0, -1.0, 5, 9)
+    (tmp_path / "tuned.json").write_text(stored[:20])
+    with pytest.raises(CtcDecodeError, match="remove it to tune again"):
+        tune(Told({}), {}, REFERENCES, TuneConfig(), tmp_path)
+
+
+def test_among_equals_the_mildest_wins(tmp_path):
+    table = {(w, b): ["A B", "C"] for w in (0.5, 1.0) for b in (-1.0, 0.0, 1.0)}
+    config = TuneConfig(lm_weights=(1.0, 0.5), word_bonuses=(-1.0, 1.0, 0.0))
+    best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
+    assert (best.lm_weight, best.word_bonus) == (0.5, 0.0)
+
+
+def test_an_empty_grid_is_refused():
+    with pytest.raises(ValueError, match="value each"):
+        TuneConfig(lm_weights=())

@@ -1,0 +1,348 @@
+"""Beam search with a dictionary: equal to the sum over every alignment of every legal text."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.decode.ctc.decoder import CtcDecodeError
+from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.lang.backoff import BackoffModel, Level
+from toolkit.lang.units import Characters, UnitsError
+
+LN10 = math.log(10.0)
+EXACT = {"width": 4000, "margin": math.inf, "nbest": 4000}
+
+
+class Toy:
+    """Units of a few letters, each label one character; `starts` mark pieces that begin words."""
+
+    kind = "toy"
+
+    def __init__(self, letters, starts=""):
+        self.symbols = [*letters, "<blank>"]
+        self.size, self.blank, self._starts = len(self.symbols), len(letters), starts
+
+    def encode(self, text):
+        if not set(text) <= set(self.symbols):
+            raise UnitsError(f"cannot write {text!r}")
+        return [self.symbols.index(c) for c in text]
+
+    def decode(self, ids):
+        text = "".join(f" {c}" if (c := self.symbols[i]) in self._starts else c for i in ids)
+        return " ".join(text.split())
+
+    def save(self, folder):
+        raise NotImplementedError
+
+
+def posteriors(frames, columns, seed, sharpness=2.0):
+    logits = sharpness * np.random.default_rng(seed).standard_normal((frames, columns))
+    return torch.from_numpy(logits).log_softmax(dim=1).float()
+
+
+def random_lm(words, order, seed):
+    """Random n-grams, not normalised: equalities must not need that."""
+    rng = np.random.default_rng(seed)
+    vocabulary = sorted(["<s>", "</s>", "<UNK>", *words])
+    count, levels, below = len(vocabulary), [], 1
+    for n in range(1, order + 1):
+        keys = np.arange(below * count)
+        if n > 1:
+            keys = np.sort(rng.choice(keys, len(keys) // 3, replace=False))
+        logprob, backoff = rng.uniform(-2, 0, (2, len(keys)))
+        backoff[rng.random(len(keys)) < 0.5] = 0.0  # states that matter to nothing
+        levels.append(Level(keys // count, keys % count, logprob, backoff))
+        below = len(keys)
+    return BackoffModel(vocabulary, levels)
+
+
+def all_texts(log_probs, units):
+    """The log-probability of every label sequence, by enumerating all alignments."""
+    sums = {}
+    rows = np.asarray(log_probs, dtype=float)
+    for path in itertools.product(*(np.flatnonzero(row > -math.inf).tolist() for row in rows)):
+        score = sum(rows[t, s] for t, s in enumerate(path))
+        labels = tuple(s for s, _ in itertools.groupby(path) if s != units.blank)
+        sums[labels] = np.logaddexp(sums.get(labels, -math.inf), score)
+    return sums
+
+
+def legal(text, words, between, complete):
+    """The words of a text, or None if it may not be written."""
+    for character in between:
+        text = text.replace(character, " ")
+    found = text.split()
+    if found and complete and not text.endswith(" ") and found[-1] not in words:
+        continued = [w for w in words if w.startswith(found[-1])]
+        if len(continued) == 1:
+            found[-1] = continued[0]
+    return found if all(word in words for word in found) else None
+
+
+def expected(log_probs, units, words, lm, config):
+    """Scores of all texts from all alignments."""
+    sums = {}
+    for labels, score in all_texts(log_probs, units).items():
+        text = "".join(units.symbols[i] for i in labels)
+        found = legal(text, words, config.between, config.complete)
+        if found is None:
+            continue
+        score += config.word_bonus * len(found)
+        if config.mode != "words":
+            score += config.lm_weight * LN10 * lm.logprob(found)
+        key = " ".join(found)
+        sums[key] = np.logaddexp(sums.get(key, -math.inf), score)
+    return sums
+
+
+def assert_equal_scores(found, wanted):
+    assert {h.text for h in found} == set(wanted)
+    scores = [h.score for h in found]
+    assert scores == sorted(scores, reverse=True)
+    for hypothesis in found:
+        assert hypothesis.score == pytest.approx(wanted[hypothesis.text], abs=1e-4)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    words=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=5, unique=True),
+    order=st.integers(1, 3),
+    mode=st.sampled_from(["words", "ngrams", "forecast"]),
+    weight=st.sampled_from([0.0, 0.7, 2.0]),
+    bonus=st.sampled_from([-1.0, 0.0, 1.5]),
+    complete=st.booleans(),
+)
+def test_all_texts_have_the_score_of_all_their_alignments(
+    seed, words, order, mode, weight, bonus, complete
+):
+    units = Toy(" ab")
+    lm = random_lm(words, order, seed)
+    config = WordsConfig(mode=mode, lm_weight=weight, word_bonus=bonus, complete=complete, **EXACT)
+    log_probs = posteriors(5, units.size, seed)
+    found = WordsDecoder(units, words, lm, config).decode(log_probs)
+    assert_equal_scores(found, expected(log_probs, units, words, lm, config))
+
+
+def test_any_of_several_characters_between_words():
+    units = Toy(" ,ab")
+    words, config = ["a", "ba"], WordsConfig(mode="words", between=" ,", complete=False, **EXACT)
+    log_probs = posteriors(5, units.size, 1)
+    found = WordsDecoder(units, words, config=config).decode(log_probs)
+    wanted = {}
+    for labels, score in all_texts(log_probs, units).items():
+        text = "".join(units.symbols[i] for i in labels)
+        if legal(text, words, " ,", complete=False) is not None:
+            key = " ".join(text.split())
+            wanted[key] = np.logaddexp(wanted.get(key, -math.inf), score)
+    assert any("," in text for text in wanted)
+    assert_equal_scores(found, wanted)
+
+
+@pytest.mark.parametrize("mode", ["words", "ngrams", "forecast"])
+def test_pieces_need_nothing_between_words(mode):
+    units = Toy("ABxy", starts="AB")  # A and B begin words, x and y continue them
+    words = ["A", "Ax", "Bxy", "Byx"]
+    lm = random_lm(words, 2, seed=3)
+    config = WordsConfig(mode=mode, complete=False, word_bonus=0.3, lm_weight=0.8, **EXACT)
+    log_probs = posteriors(5, units.size, 4)
+    wanted = {}
+    for labels, score in all_texts(log_probs, units).items():
+        found = units.decode(labels).split()
+        if all(word in words for word in found):
+            score += 0.3 * len(found)
+            score += 0.8 * LN10 * lm.logprob(found) if mode != "words" else 0.0
+            wanted[" ".join(found)] = score
+    assert_equal_scores(WordsDecoder(units, words, lm, config).decode(log_probs), wanted)
+
+
+def test_a_frame_with_few_possible_symbols_among_many():
+    letters = "abcdefghijklmnop"
+    units = Toy(f" {letters}")
+    words = [*letters, *(a + b for a, b in zip(letters, letters[5:], strict=False))]
+    rng = np.random.default_rng(0)
+    log_probs = np.full((6, units.size), -math.inf)
+    for row in log_probs:
+        possible = [*rng.choice(units.blank, 3, replace=False), units.blank]
+        row[possible] = np.log(rng.dirichlet(np.ones(4)))
+    config = WordsConfig(mode="words", **EXACT)
+    found = WordsDecoder(units, words, config=config).decode(log_probs)
+    assert_equal_scores(found, expected(log_probs, units, words, None, config))
+
+
+def test_prefixes_grow_by_the_likeliest_symbols_alone():
+    units = Toy(" abcd")
+    log_probs = np.log([[0.02, 0.1, 0.4, 0.3, 0.08, 0.1]])
+    config = WordsConfig(mode="words", symbols=2, nbest=9)
+    found = WordsDecoder(units, ["a", "b", "c", "d"], config=config).decode(log_probs)
+    assert [h.text for h in found] == ["b", "c", ""]
+
+
+def test_what_is_far_below_the_best_is_dropped():
+    units = Toy(" abc")
+    log_probs = np.log([[0.01, 0.91, 0.05, 0.001, 0.029]])
+    config = WordsConfig(mode="words", margin=math.log(20), nbest=9)
+    found = WordsDecoder(units, ["a", "b", "c"], config=config).decode(log_probs)
+    assert [h.text for h in found] == ["a", "b"]
+
+
+def test_an_unknown_word_has_its_share_of_the_unknown():
+    units, words = Toy(" ab"), ["a", "b", "ab"]
+    lm = random_lm(["a"], 2, seed=5)  # b and ab share what <UNK> has
+    log_probs = posteriors(4, units.size, 6)
+    wanted = {}
+    for labels, score in all_texts(log_probs, units).items():
+        text = "".join(units.symbols[i] for i in labels)
+        found = legal(text, words, " ", complete=False)
+        if found is not None:
+            score += LN10 * lm.logprob(found) - math.log(2) * sum(w != "a" for w in found)
+            key = " ".join(found)
+            wanted[key] = np.logaddexp(wanted.get(key, -math.inf), score)
+    for mode in ("ngrams", "forecast"):
+        config = WordsConfig(mode=mode, complete=False, **EXACT)
+        assert_equal_scores(WordsDecoder(units, words, lm, config).decode(log_probs), wanted)
+
+
+def one_hot_like(rows):
+    """Posteriors of Characters from {symbol: probability} for each frame."""
+    units = Characters()
+    table = np.full((len(rows), units.size), 1e-30)
+    for frame, row in enumerate(rows):
+        for symbol, probability in row.items():
+            table[frame, units.symbols.index(symbol)] = probability
+    return np.log(table)
+
+
+def test_scheidls_example():
+    log_probs = one_hot_like([{"a": 0.9, "b": 0.1}, {"<blank>": 1.0}, {"a": 0.6, "b": 0.4}])
+    decoder = WordsDecoder(Characters(), ["A", "BA"], config=WordsConfig(mode="words"))
+    best = decoder.decode(log_probs)[0]
+    assert best.text == "BA"
+    assert best.score == pytest.approx(math.log(0.06), abs=1e-5)
+
+
+def test_double_letters_hold_the_separator():
+    rows = [{c: 1.0} for c in ["c", "o", "_", "o", "l", " ", "a", "l", "_", "l"]]
+    decoder = WordsDecoder(Characters(), ["COOL", "COL", "ALL"], config=WordsConfig(mode="words"))
+    assert decoder.decode(one_hot_like(rows))[0].text == "COOL ALL"
+
+
+def test_scores_far_below_what_linear_probabilities_hold():
+    units = Toy(" ab")
+    log_probs = np.full((60, 4), -2000.0, dtype=np.float32)
+    log_probs[::2, units.symbols.index("a")] = -1000.0  # the best there is, always
+    log_probs[1::2, units.blank] = -1000.0
+    best = WordsDecoder(units, ["a" * 30], config=WordsConfig(mode="words")).decode(log_probs)[0]
+    assert best.text == "a" * 30
+    assert best.score == pytest.approx(-60_000.0)
+
+
+def test_a_narrow_beam_finds_no_more_than_there_is():
+    units, words = Toy(" abc"), ["a", "ab", "cab", "cb", "bca"]
+    lm = random_lm(words, 2, seed=8)
+    missed = 0
+    for seed in range(8):
+        log_probs = posteriors(6, units.size, seed, sharpness=1.0)
+        exact = WordsDecoder(units, words, lm, WordsConfig(**EXACT)).decode(log_probs)
+        scores = {h.text: h.score for h in exact}
+        for width in (1, 3, 10):
+            found = WordsDecoder(units, words, lm, WordsConfig(width=width, symbols=3))
+            best = found.decode(log_probs)[0]
+            if best.text in scores:
+                assert best.score <= scores[best.text] + 1e-4
+            missed += best.text != exact[0].text
+    assert 0 < missed < 24
+
+
+def test_a_word_that_only_one_begins_with_is_completed_on_request():
+    log_probs = one_hot_like([{c: 1.0} for c in "it wash"])
+    words = ["IT", "WAST", "WASHED"]
+    for complete, text, score in ((True, "IT WASHED", 0.0), (False, "IT", -math.inf)):
+        config = WordsConfig(mode="words", width=1, complete=complete)
+        best = WordsDecoder(Characters(), words, config=config).decode(log_probs)[0]
+        assert (best.text, best.score) == (text, pytest.approx(score, abs=1e-5))
+
+
+def test_an_unfinished_end_is_left_out_when_nothing_else_remains():
+    log_probs = one_hot_like([{c: 1.0} for c in "it was"])
+    config = WordsConfig(mode="words", width=1, complete=True)
+    decoder = WordsDecoder(Characters(), ["IT", "WAST", "WASH"], config=config)
+    best = decoder.decode(log_probs)[0]
+    assert (best.text, best.score) == ("IT", -math.inf)
+
+
+def test_nothing_possible_gives_an_empty_text():
+    log_probs = np.full((3, 4), -np.inf, dtype=np.float32)
+    decoder = WordsDecoder(Toy(" ab"), ["a"], config=WordsConfig(mode="words"))
+    assert [(h.text, h.score) for h in decoder.decode(log_probs)] == [("", -math.inf)]
+    assert [(h.text, h.score) for h in decoder.decode(log_probs[:0])] == [("", 0.0)]
+
+
+def test_jobs_change_nothing():
+    units, words = Toy(" abc"), ["a", "ab", "cab", "cb", "bca"]
+    decoder = WordsDecoder(units, words, config=WordsConfig(mode="words", nbest=3))
+    utterances = [posteriors(20, units.size, seed) for seed in range(6)]
+    alone = [decoder.decode(x) for x in utterances]
+    assert list(decoder.decode_many(utterances, jobs=3)) == alone
+    assert list(decoder.decode_many(utterances)) == alone
+
+
+def test_configured_anew_like_made_anew():
+    units, words = Toy(" ab"), ["a", "ba", "bb"]
+    lm = random_lm(words, 2, seed=2)
+    other = WordsConfig(lm_weight=2.0, word_bonus=1.0, nbest=5)
+    log_probs = posteriors(6, units.size, 3)
+    made = WordsDecoder(units, words, lm, other).decode(log_probs)
+    assert WordsDecoder(units, words, lm).configured(other).decode(log_probs) == made
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "message"),
+    [
+        (np.zeros((3, 5)), r"\[3, 5\], needed \[frames, 4\]"),
+        (np.array([[0.0] * 4, [math.nan] * 4]), "NaN from frame 1"),
+    ],
+)
+def test_posteriors_that_cannot_be(log_probs, message):
+    decoder = WordsDecoder(Toy(" ab"), ["a"], config=WordsConfig(mode="words"))
+    with pytest.raises(CtcDecodeError, match=message):
+        decoder.decode(log_probs)
+
+
+def test_a_language_model_is_asked_for():
+    with pytest.raises(CtcDecodeError, match="mode='words'"):
+        WordsDecoder(Toy(" ab"), ["a"])
+
+
+def test_dictionary_keeps_one_of_words_written_alike_and_says_what_it_cannot_write():
+    units = Characters()
+    made = Dictionary.of(["IT", "it", "3D", "AS"], units)
+    assert made.words == ("AS", "IT")
+    assert made.unwritable == ("3D",)
+
+
+@pytest.mark.parametrize(
+    ("units", "words", "message"),
+    [
+        (Toy(" ab"), ["x"], "no word that the units can write"),
+        (Toy(" ab"), ["a b"], "parts words"),
+        (Toy("AB"), ["AB", "B"], "cannot be told apart"),
+    ],
+)
+def test_dictionaries_that_cannot_be(units, words, message):
+    with pytest.raises(CtcDecodeError, match=message):
+        Dictionary.of(words, units)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"width": 0}, {"margin": 0.0}, {"mode": "best"}, {"lm_weight": -1.0}, {"nbest": 0}]
+)
+def test_configurations_that_cannot_be(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        WordsConfig(**wrong)

@@ -1,0 +1,136 @@
+import threading
+from dataclasses import replace
+from multiprocessing import get_context
+
+import pytest
+import torch
+
+from toolkit.train.ctc.evaluators import BackgroundEvaluator, EpochFolder, evaluate_elsewhere
+from toolkit.train.ctc.training import train_ctc
+from toolkit.train.errors import TrainingError
+from toolkit.train.runlog import Evaluated, read_run_log
+
+
+@pytest.fixture
+def model(ctc_toy):
+    from toolkit.models.ctc import CtcModel
+
+    torch.manual_seed(0)
+    return CtcModel(replace(ctc_toy.config.model, input_dim=5))
+
+
+def elsewhere(ctc_toy, out):
+    """Evaluate in another process what a training leaves in a folder."""
+    process = get_context("spawn").Process(
+        target=evaluate_elsewhere, args=(out, ctc_toy.evaluation), daemon=True
+    )
+    process.start()
+    return process
+
+
+def test_all_evaluators_give_the_same(ctc_toy, tmp_path):
+    ctc_toy.train(tmp_path / "in_place")
+    expected = [record["valid_cer"] for record in ctc_toy.history(tmp_path / "in_place")]
+    process = elsewhere(ctc_toy, tmp_path / "elsewhere")
+    for kind in ("swap", "elsewhere", "resident", "process"):
+        ctc_toy.train(tmp_path / kind, evaluator=kind)
+        assert ctc_toy.same(tmp_path / kind, tmp_path / "in_place"), kind
+        evaluated = read_run_log(tmp_path / kind).of(Evaluated)
+        assert [e.cer for e in evaluated] == expected
+        assert [e.step for e in evaluated] == [6, 12, 18]
+        assert all(e.trained <= e.seconds for e in evaluated)
+        assert not list((tmp_path / kind / "evaluation").glob("epoch-*/*"))
+    process.join(60)
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_a_background_evaluation_is_found_again(ctc_toy, tmp_path, evaluated, monkeypatch):
+    """Stopped while an epoch waits for its evaluation elsewhere, with and without the result."""
+    ctc_toy.train(tmp_path / "whole")
+    out = tmp_path / "stopped"
+
+    def stop(done, total):
+        if done > 6:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("toolkit.train.monitor.SECONDS_BETWEEN_REPORTS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            ctc_toy.train(out, evaluator="elsewhere", progress=stop)
+    if evaluated:
+        assert evaluate_elsewhere(out, ctc_toy.evaluation, until_finished=False) == 1
+    process = elsewhere(ctc_toy, out)
+    ctc_toy.train(out, evaluator="elsewhere")
+    process.join(60)
+    assert process.exitcode == 0
+    assert ctc_toy.same(out, tmp_path / "whole")
+    assert read_run_log(out).starts == 2
+
+
+class Broken:
+    """Cannot be made in another process."""
+
+    def __reduce__(self):
+        return (int, ("no number",))
+
+
+def test_an_evaluator_that_fails_is_named(ctc_toy, tmp_path):
+    config = replace(ctc_toy.config, machine=replace(ctc_toy.config.machine, evaluator="process"))
+    recognition = replace(ctc_toy.recognition, search=Broken())
+    with pytest.raises(TrainingError, match=r"evaluates .*epoch-0001 ended with exit status 1"):
+        train_ctc(ctc_toy.data, ctc_toy.valid, recognition, config, tmp_path)
+
+
+def test_a_model_that_was_removed_is_not_waited_for(ctc_toy, tmp_path, model):
+    evaluator = BackgroundEvaluator("elsewhere", tmp_path, ctc_toy.evaluation, "cpu")
+    evaluator.begin(None)
+    evaluator.submit(1, model)
+    EpochFolder(tmp_path).remove(1)
+    with pytest.raises(TrainingError, match="removed"):
+        evaluator.result(1)
+
+
+def test_what_an_earlier_start_asked_for_is_dropped_unless_wanted(ctc_toy, tmp_path, model):
+    folder = EpochFolder(tmp_path)
+    for epoch in (1, 2):
+        folder.submit(epoch, model)
+    BackgroundEvaluator("elsewhere", tmp_path, ctc_toy.evaluation, "cpu").begin(2)
+    assert folder.waiting() == [2]
+
+
+@pytest.mark.parametrize("becomes", ["renamed", "another"])
+def test_evaluation_ends_with_the_plan_that_it_was_made_of(ctc_toy, tmp_path, model, becomes):
+    """The end of a training is not always seen: its folder is renamed soon afterwards."""
+    out = tmp_path / "partial"
+    folder = EpochFolder(out)
+    folder.write_plan("one")
+    folder.submit(1, model)
+    told = threading.Event()
+
+    def evaluate():
+        options = {"plan": "one", "told": lambda *_: told.set()}
+        evaluate_elsewhere(out, ctc_toy.evaluation, **options)
+
+    work = threading.Thread(target=evaluate, daemon=True)
+    work.start()
+    assert told.wait(60)
+    if becomes == "renamed":
+        out.rename(tmp_path / "finished")
+    else:
+        folder.write_plan("two")
+        folder.submit(2, model)
+    work.join(60)
+    assert not work.is_alive()
+    assert folder.result(2) is None
+
+
+def test_an_epoch_that_is_submitted_again_is_evaluated_again(ctc_toy, tmp_path, model):
+    folder = EpochFolder(tmp_path)
+    for expected in (1, 1):
+        folder.submit(3, model)
+        assert folder.waiting() == [3]
+        assert evaluate_elsewhere(tmp_path, ctc_toy.evaluation, until_finished=False) == expected
+        assert folder.waiting() == []
+    assert folder.result(3).keys() == {"loss", "wer", "cer", "cer_usual", "ser", "duration"}
+    assert folder.result(3)["cer"] == pytest.approx(ctc_toy.evaluation(model)["cer"])

@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
+
+LENGTHS = torch.tensor([200, 400, 90])
+
+
+class Ones:
+    """Batches of ones: what is masked is what is 0."""
+
+    def steps(self, epoch, ranks=1):
+        return 5 // ranks
+
+    def batches(self, epoch, start=0, rank=0, ranks=1):
+        for _ in range(start, self.steps(epoch, ranks)):
+            labels = torch.zeros(3, 1, dtype=torch.int64)
+            inputs = torch.ones(3, 400, 12)
+            yield CtcBatch(["a", "b", "c"], inputs, LENGTHS, labels, torch.ones(3).long(), 690)
+
+
+def masks(config, **place):
+    return [b.inputs == 0 for b in MaskedUtterances(Ones(), config, 3).batches(0, **place)]
+
+
+def test_frequency_masks_leave_the_cepstra():
+    found = masks(UtteranceMaskConfig(frequency_masks=2, frequency_width=4, mel_bins=8))
+    for mask in found:
+        assert (mask == mask[:, :1]).all()
+        assert not mask[:, :, 8:].any()
+        assert mask[:, 0].sum(1).max() <= 8
+    assert sum(int(mask[:, 0].sum()) for mask in found) > 0
+
+
+def test_time_masks_come_by_the_second_and_stay_inside():
+    config = UtteranceMaskConfig(time_masks=2.0, time_width=10)
+    hidden = [mask.all(dim=2) for mask in masks(config)]
+    for mask in hidden:
+        for row, length in zip(mask, LENGTHS, strict=True):
+            assert not row[length:].any()
+            assert row.sum() <= 10 * 2 * (length / 100 + 0.5)
+    share = sum(mask.sum().item() for mask in hidden) / (5 * LENGTHS.sum().item())
+    assert 0.04 < share < 0.13  # 2 masks of 5 frames on average in a hundred
+
+
+def test_masks_follow_from_the_place():
+    config = UtteranceMaskConfig(time_masks=2.0, frequency_masks=1)
+    whole = masks(config)
+    assert not torch.equal(whole[0], whole[1])
+    for a, b in zip(whole[3:], masks(config, start=3), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(whole[1:4:2], masks(config, rank=1, ranks=2), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_impossible_configurations_are_refused():
+    with pytest.raises(ValueError, match="mel_bins"):
+        UtteranceMaskConfig(mel_bins=0)

@@ -1,0 +1,148 @@
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.train.conftest import Spelling
+from toolkit.train.ctc import states
+from toolkit.train.ctc.evaluators import EpochFolder, evaluate_elsewhere
+from toolkit.train.ctc.state_machine import Machine, State
+from toolkit.train.runlog import Evaluated, Started, Step, read_run_log
+
+
+def transitions(ctc_toy, out):
+    """Train; return all transitions."""
+    seen = []
+
+    class Counted(Machine):
+        def _go(self, target):
+            super()._go(target)
+            seen.append(self.transitions[-1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(states, "Machine", Counted)
+        ctc_toy.train(out, evaluator="swap")
+    return seen
+
+
+def kill_at(ctc_toy, out, place):
+    """Train in a process of its own that kills itself right after its transition `place`."""
+
+    class Deadly(Machine):
+        def _go(self, target):
+            super()._go(target)
+            if len(self.transitions) > place:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    killed(Deadly, lambda: ctc_toy.train(out, evaluator="swap"))
+
+
+def killed(machine, train):
+    """Train with a machine that kills the process, which is one of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            states.Machine = machine
+            train()
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_killed_in_any_state_it_ends_with_the_same_losses(ctc_toy, tmp_path):
+    every = transitions(ctc_toy, tmp_path / "whole")
+    expected = ctc_toy.events(tmp_path / "whole")
+    for state in State:
+        places = [i for i, transition in enumerate(every) if transition.target is state]
+        place = places[len(places) // 2]
+        out = tmp_path / state.name
+        kill_at(ctc_toy, out, place)
+        assert not (out / "headline.json").exists()
+        ctc_toy.train(out, evaluator="swap")
+        assert ctc_toy.same(out, tmp_path / "whole"), state
+        assert ctc_toy.events(out) == expected, state
+        (started,) = read_run_log(out).of(Started)
+        assert started.step in (every[place].step, 5, 6, 10, 12)
+
+
+def test_killed_again_and_again(ctc_toy, tmp_path):
+    """Each start comes a few transitions further, whatever they are."""
+    every = transitions(ctc_toy, tmp_path / "whole")
+    for _ in range(3):
+        kill_at(ctc_toy, tmp_path / "killed", len(every) // 3)
+    ctc_toy.train(tmp_path / "killed", evaluator="swap")
+    assert ctc_toy.same(tmp_path / "killed", tmp_path / "whole")
+    assert ctc_toy.events(tmp_path / "killed") == ctc_toy.events(tmp_path / "whole")
+    assert read_run_log(tmp_path / "killed").starts > 2
+
+
+class Patient(Spelling):
+    """From the second batch of an epoch on, batches come when the epoch before is evaluated."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.folder = EpochFolder(out)
+
+    def batches(self, epoch, start=0, rank=0, ranks=1):
+        for step, batch in enumerate(super().batches(epoch, start, rank, ranks), start):
+            end = time.monotonic() + 60
+            while epoch and step and self.folder.result(epoch) is None:
+                assert time.monotonic() < end, f"epoch {epoch} is not evaluated"
+                time.sleep(0.01)
+            yield batch
+
+
+def train_patiently(ctc_toy, out):
+    """Train; somebody else evaluates meanwhile."""
+
+    @contextmanager
+    def evaluating(write):
+        work = threading.Thread(
+            target=evaluate_elsewhere, args=(out, ctc_toy.evaluation), daemon=True
+        )
+        work.start()
+        yield
+        work.join()
+
+    ctc_toy.data = Patient(out)
+    config = replace(ctc_toy.config, log_every=1)
+    ctc_toy.train(out, config, evaluator="elsewhere", beside=evaluating)
+
+
+def test_an_evaluation_in_the_background_is_logged_when_its_result_is_there(ctc_toy, tmp_path):
+    train_patiently(ctc_toy, tmp_path)
+    events = read_run_log(tmp_path).events
+    places = {event.epoch: n for n, event in enumerate(events) if type(event) is Evaluated}
+    assert list(places) == [1, 2, 3]
+    for epoch in (1, 2):  # the result is there before the second iteration of the next epoch ends
+        third = next(n for n, e in enumerate(events) if type(e) is Step and e.step == 6 * epoch + 3)
+        assert places[epoch] < third
+        assert events[places[epoch]].waited == 0
+
+
+@pytest.mark.parametrize("last", [9, 11])
+def test_it_is_logged_once_when_killed_before_and_after_the_next_checkpoint(
+    ctc_toy, tmp_path, last
+):
+    """The first epoch's is logged after iteration 7 or 8; there is a checkpoint after 10."""
+
+    class Deadly(Machine):
+        def after_iteration(self, *arguments):
+            yield from super().after_iteration(*arguments)
+            if self.step == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    killed(Deadly, lambda: train_patiently(ctc_toy, tmp_path))
+    assert [event.step for event in read_run_log(tmp_path).of(Evaluated)] == [6]
+    train_patiently(ctc_toy, tmp_path)
+    log = read_run_log(tmp_path)
+    assert log.of(Started)[0].step == (6 if last == 9 else 10)
+    assert [(event.epoch, event.step) for event in log.of(Evaluated)] == [(1, 6), (2, 12), (3, 18)]
+    rates = [record["valid_cer"] for record in ctc_toy.history(tmp_path)]
+    assert [event.cer for event in log.of(Evaluated)] == rates

@@ -1,0 +1,133 @@
+"""From posteriors to the best label sequences: a compiled search and what it ends with."""
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from toolkit.decode.ctc import arrays
+from toolkit.decode.ctc.arrays import NO_LM, ROOT, SEARCH, SYMBOL
+from toolkit.decode.ctc.dictionary import Tree
+from toolkit.decode.ctc.ngrams import Ngrams
+from toolkit.decode.ctc.search import search
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the search is told besides posteriors, tree and n-grams; see `SEARCH`."""
+
+    blank: int
+    space: int
+    width: int
+    margin: float
+    symbols: int
+    mode: int = NO_LM
+    weight: float = 0.0
+    bonus: float = 0.0
+    complete: bool = False
+
+
+class BeamSearch:
+    """A search that is ready to run; used by several threads at once.
+
+    Args:
+      tree: the dictionary.
+      ngrams: the language model; None when the options have no use for it.
+      options: the search.
+    """
+
+    def __init__(self, tree: Tree, ngrams: Ngrams | None, options: Options) -> None:
+        self._tree, self._options = tree, options
+        self._ngrams = Ngrams.none() if ngrams is None else ngrams
+        self._settings = np.zeros(1, SEARCH)
+        for name, value in asdict(options).items():
+            self._settings[name] = value
+        self._settings["joined"], self._settings["between"] = tree.joined, len(tree.between)
+
+    def run(self, log_probs: np.ndarray, count: int) -> list[tuple[list[int], float]]:
+        """The `count` best label sequences that read differently, and their scores.
+
+        Scores of those that differ in spaces alone are added up. If nothing in the last beam may
+        end, the best prefix without its unfinished word is all there is, with the score -inf.
+
+        Args:
+          log_probs: [T, C] float32, none NaN.
+          count: sequences wanted; there may be fewer, or none where nothing is possible.
+        """
+        beam, trie = self._search(log_probs)
+        if not len(beam):
+            return []
+        nodes, prefixes = beam["node"], trie[beam["node"]]
+        word, scores = self._end(prefixes, beam["total"])
+        whole = np.flatnonzero(scores > -math.inf)
+        if not len(whole):
+            best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
+            return [(self._labels(trie, int(nodes[best]), -1), -math.inf)]
+        text = self._reading(trie, nodes[whole])
+        _, first, group = np.unique(text, return_index=True, return_inverse=True)
+        sums = np.full(len(first), -math.inf)
+        np.logaddexp.at(sums, group, scores[whole])
+        best = np.argsort(-sums, kind="stable")[:count]
+        return [
+            (self._labels(trie, int(nodes[i]), int(word[i])), score)
+            for i, score in zip(whole[first[best]], sums[best].tolist(), strict=True)
+        ]
+
+    def _search(self, log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The last beam and all prefixes."""
+        frames, columns = log_probs.shape
+        width, settings = self._options.width, self._settings.copy()
+        most = 1 + frames * width
+        trie = arrays.prefixes(most, self._options.space, self._ngrams.start)
+        beams = arrays.beam(width), arrays.beam(width)
+        symbols = np.zeros(columns, SYMBOL)
+        symbols["between"][: len(self._tree.between)] = self._tree.between
+        table, candidates = arrays.hash_table(most), arrays.candidates(width)
+        search(
+            log_probs, self._tree.nodes, self._ngrams.arrays, beams, trie, table, candidates,
+            symbols, settings,
+        )  # fmt: skip
+        return beams[frames % 2][: settings["size"][0]], trie
+
+    def _end(self, prefixes: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For prefixes the word that ends there (-1: none) and the score as a whole text (-inf: it
+        is none)."""
+        word = self._last_word(prefixes["place"])
+        ends, between = word >= 0, prefixes["place"] == ROOT
+        scores = total + np.where(ends, prefixes["ended"], prefixes["fixed"])
+        if self._options.mode != NO_LM:
+            state = np.where(ends, prefixes["end_state"], prefixes["state"])
+            scores += self._options.weight * self._ngrams.contexts["end"][state]
+        return word, np.where(ends | between, scores, -math.inf)
+
+    def _last_word(self, place: np.ndarray) -> np.ndarray:
+        """The words that end in nodes of the tree, or must if `complete` says so; -1: none."""
+        here = self._tree.nodes[place]
+        only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
+        return np.where((here["word"] < 0) & only, here["low"], here["word"])
+
+    def _reading(self, trie: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Numbers for what prefixes read: where the last word begins, and which one it is."""
+        prefixes = trie[nodes]
+        behind = (prefixes["symbol"] == self._options.space) & (nodes > 0)
+        nodes = np.where(behind, prefixes["parent"], nodes)
+        place = trie["place"][nodes]
+        word, depth = self._last_word(place), self._tree.nodes["depth"][place]
+        for k in range(depth.max(initial=0)):
+            nodes = np.where(depth > k, trie["parent"][nodes], nodes)
+        return nodes.astype(np.int64) * len(self._tree.begin) + word + 1
+
+    def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
+        """The labels of a prefix, its unfinished word completed to `word`, or cut off (-1)."""
+        tree, path = self._tree, []
+        while node > 0:
+            path.append(node)
+            node = int(trie["parent"][node])
+        labels = trie["symbol"][path[::-1]].tolist()
+        place = tree.nodes[int(trie["place"][path[0]])] if path else tree.nodes[ROOT]
+        if place["word"] < 0:
+            depth = int(place["depth"])
+            if word < 0:
+                return labels[: len(labels) - depth]
+            labels += tree.letters[tree.begin[word] + depth : tree.begin[word + 1]].tolist()
+        return labels

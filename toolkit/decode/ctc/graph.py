@@ -1,0 +1,188 @@
+"""CTC decoding by k2: dense search in the graph of units, dictionary and language model."""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+import torch
+
+from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
+from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.decode.ctc.tune import Pair
+from toolkit.fsa.arcs import Fsa, dump_fsa, load_graph
+from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
+from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.nbest import n_best
+from toolkit.fsa.search import Beam, search_widening
+from toolkit.lang.lexicon import add_disambiguation
+from toolkit.lang.tables import SymbolTable, word_table
+from toolkit.lang.units import Units
+from toolkit.stages.files import write_atomically
+from toolkit.stages.workers import map_in_processes
+
+GRAPH = "graph.safetensors"
+# Dense search has no -inf.
+_LEAST = -1e4
+
+
+@dataclass(frozen=True)
+class GraphConfig:
+    """The search, and how texts are scored: as in `WordsConfig`, with the best alignment of each
+    text in place of their sum."""
+
+    beam: Beam = Beam(search=20.0, output=8.0)
+    """The pruning, in units of the language model (log-probabilities over `lm_weight`)."""
+    retries: tuple[float, ...] = (2.0, 4.0)
+    """Factors by which the beam is widened when no path survives."""
+    lm_weight: float = 1.0
+    """Factor on the language model's log-probability."""
+    word_bonus: float = 0.0
+    """Added for each word; positive means more words."""
+    nbest: int = 1
+    """Hypotheses wanted."""
+
+    def __post_init__(self) -> None:
+        if not self.lm_weight > 0:
+            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be above 0")
+        if self.nbest < 1:
+            raise ValueError(f"nbest is {self.nbest}, needs to be at least 1")
+
+
+def make_ctc_graph(
+    words: Collection[str] | Dictionary,
+    units: Units,
+    arpa: Path,
+    out: Path,
+    between: str = " ",
+    max_order: int | None = None,
+) -> dict[str, float]:
+    """Compose topology, dictionary and language model.
+
+    Words that the language model lacks cannot be recognised.
+
+    Args:
+      words: the dictionary.
+      units: those of the model.
+      arpa: the language model.
+      out: the folder that gets `words.txt` and, last, `graph.safetensors`.
+      between: see `Dictionary.of`.
+      max_order: read only n-grams up to this order.
+    """
+    if not isinstance(words, Dictionary):
+        words = Dictionary.of(words, units, between)
+    table = word_table(words.words)
+    out.mkdir(parents=True, exist_ok=True)
+    table.write(out / "words.txt")
+    tree = words.tree
+    spelt = [
+        (word, tuple(str(label + 1) for label in tree.letters[begin:end].tolist()))
+        for word, begin, end in zip(words.words, tree.begin[:-1], tree.begin[1:], strict=True)
+    ]
+    marked, highest = add_disambiguation(spelt)
+    first = units.size + 1  # #0, then those of words, then the end's
+    entries = [
+        (
+            table[word],
+            [first + int(x[1:]) if x.startswith("#") else int(x) for x in labels],
+        )
+        for word, labels in marked
+    ]
+    graph = compile_ctc_graph(
+        units.size,
+        units.blank,
+        spelling_transducer(
+            entries,
+            between=[label + 1 for label in tree.between],
+            word_disambig=table["#0"],
+            label_disambig=first,
+            end_disambig=first + highest + 1,
+        ),
+        grammar_acceptor(arpa, out / "words.txt", max_order),
+        first_label_disambig=first,
+        first_word_disambig=table["#0"],
+    )
+    write_atomically(out / GRAPH, dump_fsa(graph))
+    return {"states": graph.shape[0], "arcs": graph.num_arcs}
+
+
+class GraphDecoder(Decoder):
+    """The best paths of k2's pruned search.
+
+    Args:
+      graph: a folder that `make_ctc_graph` wrote.
+      units: what the columns of the posteriors stand for.
+      config: the search.
+    """
+
+    def __init__(self, graph: Path, units: Units, config: GraphConfig = GraphConfig()) -> None:
+        self._folder, self._columns, self.config = graph, units.size, config
+
+    def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
+        """See `Decoder.decode`; no path even through the widest beam counts as nothing."""
+        config = self.config
+        lattice = self._search(log_probs, config.lm_weight)
+        if lattice is None:
+            return [Hypothesis("", -math.inf)]
+        weights = _weights(config.lm_weight, config.word_bonus)
+        if config.nbest == 1:
+            path = lattice.best_path(weights)
+            found = [(path.words, path.score)]
+        else:
+            found = [(best.words, best.score) for best in n_best(lattice, weights, config.nbest)]
+        return [Hypothesis(self._text(ids), score * config.lm_weight) for ids, score in found]
+
+    def decode_many(
+        self, utterances: Sequence[LogProbs], jobs: int = 1
+    ) -> Iterator[list[Hypothesis]]:
+        """See `Decoder.decode_many`, with processes: k2 holds the interpreter's lock."""
+        yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
+
+    def texts(
+        self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
+    ) -> Iterator[list[str]]:
+        """See `toolkit.decode.ctc.tune`; the pairs of a weight share a search."""
+        function = partial(GraphDecoder._all_texts, self, pairs)
+        yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
+
+    def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
+        """The best text of one utterance for each pair."""
+        lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
+        return [
+            ""
+            if (lattice := lattices[weight]) is None
+            else self._text(lattice.best_path(_weights(weight, bonus)).words)
+            for weight, bonus in pairs
+        ]
+
+    def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
+        """Search without a word bonus; None where no path survives."""
+        graph, _ = _load(self._folder)
+        rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
+        scores = rows / lm_weight
+        tries = self.config.beam.tries(self.config.retries)
+        lattice, _ = search_widening(scores, graph, tries)
+        return None if lattice is None else ScoredLattice(lattice, scores, 1.0 / lm_weight)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return " ".join(map(_load(self._folder)[1].symbol, ids))
+
+    def tuned(self, lm_weight: float, word_bonus: float) -> "GraphDecoder":
+        """See `toolkit.decode.ctc.tune`."""
+        decoder = copy(self)
+        decoder.config = replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus)
+        return decoder
+
+
+def _weights(lm_weight: float, word_bonus: float) -> Weights:
+    """In units of the language model, as the search."""
+    return Weights(1.0 / lm_weight, word_bonus / lm_weight)
+
+
+@lru_cache(maxsize=1)
+def _load(folder: Path) -> tuple[Fsa, SymbolTable]:
+    """Graph and words, loaded once per process."""
+    return load_graph(folder / GRAPH), SymbolTable.read(folder / "words.txt")

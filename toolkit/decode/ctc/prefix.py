@@ -1,0 +1,81 @@
+"""Prefix beam search for CTC without a dictionary."""
+
+import math
+from dataclasses import dataclass
+
+from toolkit.decode.ctc.beam import BeamSearch, Options
+from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
+from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.lang.units import SPACE, Units
+
+
+@dataclass(frozen=True)
+class PrefixConfig:
+    """The search."""
+
+    width: int = 256
+    """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
+    256 for evaluation, 512 for the final table)."""
+    margin: float = 25.0
+    """Score below the best prefix of a frame from which prefixes are dropped, in natural log units;
+    inf keeps `width` of them always."""
+    symbols: int = 50
+    """Symbols by which prefixes may grow in a frame, the most likely ones."""
+    nbest: int = 1
+    """Hypotheses wanted."""
+
+    def __post_init__(self) -> None:
+        check_search(self.width, self.margin, self.symbols, self.nbest)
+
+
+def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
+    """Raise ValueError for what no search can have."""
+    for name, value in (("width", width), ("symbols", symbols), ("nbest", nbest)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, needs to be at least 1")
+    if not margin > 0:
+        raise ValueError(f"margin is {margin}, needs to be above 0")
+
+
+class PrefixDecoder(Decoder):
+    """The most likely label sequences; scores are log-probabilities summed over alignments.
+
+    Label sequences that differ in repeated spaces alone are one. Of others that read alike (with
+    and without the separator of double letters) the best counts.
+
+    Args:
+      units: what the columns of the posteriors stand for.
+      config: the search.
+    """
+
+    def __init__(self, units: Units, config: PrefixConfig = PrefixConfig()) -> None:
+        self._units, self._nbest = units, config.nbest
+        options = Options(
+            units.blank, space_label(units), config.width, config.margin, config.symbols
+        )
+        tree = Dictionary.free(units).tree
+        self._search = BeamSearch(tree, None, options)
+
+    def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
+        """See `Decoder.decode`."""
+        array = as_array(log_probs, self._units.size)
+        # As many again, since several may read alike.
+        return read(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
+
+
+def space_label(units: Units) -> int:
+    """The column of the space, -1 if there is none."""
+    return units.symbols.index(SPACE) if SPACE in units.symbols else -1
+
+
+def read(found: list[tuple[list[int], float]], units: Units, count: int) -> list[Hypothesis]:
+    """At most `count` hypotheses with different texts, of label sequences and their scores.
+
+    At least one: empty, with the score -inf, when there are no label sequences.
+    """
+    texts: dict[str, float] = {}
+    for labels, score in found:
+        texts.setdefault(" ".join(units.decode(labels).split()), score)
+    if not texts:
+        return [Hypothesis("", -math.inf)]
+    return [Hypothesis(*item) for item in list(texts.items())[:count]]

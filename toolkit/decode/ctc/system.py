@@ -1,0 +1,162 @@
+"""A CTC model decoded by several searches on the same posteriors (A21, A24)."""
+
+import logging
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import process_time
+
+from toolkit.decode.ctc.decoder import Decoder
+from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
+from toolkit.decode.ctc.greedy import GreedyDecoder
+from toolkit.decode.ctc.posteriors import Posteriors
+from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc.tune import TuneConfig, tune
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.lang.arpa import read_arpa
+from toolkit.lang.units import Units
+from toolkit.score.results import Result, read_results, record_results
+from toolkit.score.split import score_split
+from toolkit.stages.files import write_atomically
+
+logger = logging.getLogger(__name__)
+ROW, UNWRITABLE = "row.json", "unwritable.txt"
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class CtcDecodeConfig:
+    """The searches of the final table."""
+
+    prefix: PrefixConfig = PrefixConfig(width=512)
+    """Without a dictionary."""
+    words: WordsConfig = WordsConfig(width=512)
+    """With the dictionary, alone and with the language model."""
+    graph: GraphConfig = GraphConfig()
+    """Dictionary and language model as a graph for k2."""
+    tune: TuneConfig = TuneConfig()
+    """What is tried on the development splits."""
+    tune_width: int = 64
+    """Beam width of the dictionary's search while its weights are tuned."""
+
+    def __post_init__(self) -> None:
+        if self.tune_width < 1:
+            raise ValueError(f"tune_width is {self.tune_width}, needs to be at least 1")
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A split to decode."""
+
+    posteriors: Posteriors
+    """What the model says."""
+    references: Mapping[str, str]
+    """Transcript by utterance."""
+    speakers: Mapping[str, str]
+    """By utterance."""
+    seconds: float
+    """Of audio."""
+
+
+def decode_ctc(
+    splits: Mapping[str, Decoded],
+    tune_on: Sequence[str],
+    units: Units,
+    words: Sequence[str],
+    arpa: Path,
+    lm: str,
+    config: CtcDecodeConfig,
+    out: Path,
+    jobs: int,
+    command: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Decode every split by every search; weights are chosen on the development splits.
+
+    Called again after a kill, it takes what is finished in `out`: the graph, tuned weights, and
+    the row of every search and split.
+
+    Args:
+      splits: to decode.
+      tune_on: those of them that choose weights.
+      units: of the model.
+      words: the dictionary.
+      arpa: the language model over these words.
+      lm: its name in the rows.
+      config: the searches.
+      out: gets `rows.json` and a folder per search: `tuned.json` where something is tuned and, by
+        split, hypotheses, reports and `row.json`; `graph/` too,
+        and `unwritable.txt` with the words that the units cannot write, if there are any.
+      jobs: threads, or processes of k2.
+      command: the command line, for the rows.
+      progress: told (decodes done, decodes).
+
+    Returns:
+      WER and CER in percent by split, of the search with the language model.
+    """
+    rows: list[Result] = []
+    model = read_arpa(arpa)
+    dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
+    _tell_unwritable(dictionary.dictionary, out)
+    searches: dict[str, Decoder] = {
+        "greedy": GreedyDecoder(units),
+        "prefixes": PrefixDecoder(units, config.prefix),
+        "words": dictionary,
+        f"words+{lm}": WordsDecoder(units, dictionary.dictionary, model, config.words),
+    }
+    if not (out / "graph" / GRAPH).exists():
+        make_ctc_graph(dictionary.dictionary, units, arpa, out / "graph")
+    searches[f"graph+{lm}"] = GraphDecoder(out / "graph", units, config.graph)
+    tuning = {u: x for s in tune_on for u, x in splits[s].posteriors.items()}
+    references = {u: text for s in tune_on for u, text in splits[s].references.items()}
+    for name, search in searches.items():
+        if name.endswith(f"+{lm}"):
+            quick = search
+            if isinstance(search, WordsDecoder):
+                quick = search.configured(replace(config.words, width=config.tune_width))
+            chosen = tune(quick, tuning, references, config.tune, out / name, jobs)
+            search = search.tuned(chosen.lm_weight, chosen.word_bonus)
+        for split, data in splits.items():
+            named = {"system": "ctc", "split": split, "lm": name, "command": command}
+            rows += _row(data, search, out / name / split, jobs, named)
+            progress(len(rows), len(searches) * len(splits))
+    record_results(out / "rows.json", rows)
+    best = [row for row in rows if row.lm == f"words+{lm}"]
+    wer = {f"wer {row.split}": row.wer for row in best}
+    return wer | {f"cer {row.split}": row.cer for row in best}
+
+
+def _tell_unwritable(dictionary: Dictionary, out: Path) -> None:
+    """Say which words can never be recognised."""
+    if lost := dictionary.unwritable:
+        write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in lost))
+        logger.warning(
+            "%d of %d words of the dictionary cannot be written in the units, such as %s: no search"
+            " finds them. All are listed in %s",
+            len(lost),
+            len(lost) + len(dictionary.words),
+            ", ".join(lost[:EXAMPLES]),
+            UNWRITABLE,
+        )
+
+
+def _row(
+    data: Decoded, search: Decoder, out: Path, jobs: int, named: Mapping[str, str]
+) -> list[Result]:
+    """Decode and score a split, or read what came of it before; `row.json` is written last."""
+    if found := read_results(out / ROW):
+        return found
+    before = _processor_seconds()
+    hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
+    texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
+    rtf = (_processor_seconds() - before) / data.seconds
+    row = score_split(data.references, texts, data.speakers, out, rtf=rtf, **named)
+    return record_results(out / ROW, [row])
+
+
+def _processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return process_time() + children.ru_utime + children.ru_stime

@@ -1,0 +1,242 @@
+"""Who evaluates a training's epochs, and where (A22, A23).
+
+All evaluators go through files: the training leaves the model of an epoch in a folder, and whoever
+evaluates it writes the result beside it. So a result that a killed run left is found again, and
+another machine with the same storage can do the work.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from toolkit.models.store import CONFIG, load_model, save_model
+from toolkit.stages.files import write_atomically
+from toolkit.stages.reading import read_json, reading
+from toolkit.stages.workers import start_worker
+from toolkit.train.ctc.evaluation import Evaluation
+from toolkit.train.ctc.state_machine import EvaluatorKind
+from toolkit.train.errors import TrainingError
+
+logger = logging.getLogger(__name__)
+FOLDER = "evaluation"
+POLL = 0.1  # seconds
+REMINDER = 60.0  # seconds
+_FINISHED = "finished"
+_PLAN = "plan.json"
+
+
+class EpochFolder:
+    """The models that are to be evaluated and the results, in `evaluation/` of a training.
+
+    `epoch-0003/` is a model (see `toolkit.models.store`), complete once it has its configuration;
+    `epoch-0003.json` is its result; who asked for it then removes the model. `finished` says that
+    no more models come. `plan.json` says what is to be measured, where it is left to others.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._folder = Path(out) / FOLDER
+
+    def submit(self, epoch: int, model: torch.nn.Module) -> None:
+        """Leave a model, in place of one that an earlier start left."""
+        folder = self.model(epoch)
+        (folder / CONFIG).unlink(missing_ok=True)
+        self._result(epoch).unlink(missing_ok=True)
+        save_model(folder, model)
+
+    def model(self, epoch: int) -> Path:
+        """Where the model of an epoch is."""
+        return self._folder / f"epoch-{epoch:04d}"
+
+    def waiting(self) -> list[int]:
+        """Epochs whose model is there and has no result, oldest first."""
+        found = sorted(path.parent.name for path in self._folder.glob(f"epoch-*/{CONFIG}"))
+        epochs = [int(name.removeprefix("epoch-")) for name in found]
+        return [epoch for epoch in epochs if self.result(epoch) is None]
+
+    def finish(self, epoch: int, result: dict[str, float]) -> None:
+        """Store a result."""
+        write_atomically(self._result(epoch), json.dumps(result) + "\n")
+
+    def remove(self, epoch: int) -> None:
+        """Remove a model."""
+        shutil.rmtree(self.model(epoch), ignore_errors=True)
+
+    def result(self, epoch: int) -> dict[str, float] | None:
+        """Read a result; None while there is none."""
+        path = self._result(epoch)
+        if not os.path.lexists(path):
+            return None
+        with reading(path, TrainingError, "remove it to evaluate that epoch again"):
+            return read_json(path, {str: int | float})
+
+    def begin(self) -> None:
+        """Say that models will come."""
+        (self._folder / _FINISHED).unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Say that no more models come."""
+        write_atomically(self._folder / _FINISHED, "")
+
+    def is_finished(self) -> bool:
+        """Whether no more models come."""
+        return (self._folder / _FINISHED).exists()
+
+    def write_plan(self, text: str) -> None:
+        """Say what others are to measure."""
+        write_atomically(self._folder / _PLAN, text)
+
+    def plan(self) -> str | None:
+        """Return what others are to measure; None where the training does not say."""
+        try:
+            return (self._folder / _PLAN).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _result(self, epoch: int) -> Path:
+        return self._folder / f"epoch-{epoch:04d}.json"
+
+
+def evaluate_elsewhere(
+    out: Path,
+    evaluation: Evaluation,
+    device: str = "cpu",
+    until_finished: bool = True,
+    plan: str | None = None,
+    told: Callable[[int, dict[str, float]], None] | None = None,
+) -> int:
+    """Evaluate the epochs of a training that runs in another process, maybe on another machine.
+
+    Args:
+      out: the training's folder; it need not exist yet.
+      evaluation: what to measure.
+      device: where to compute.
+      until_finished: stay until the training says that it is over; otherwise do what is there.
+      plan: what `evaluation` was made of; when there is another one, or none any more, the training
+        has begun anew or its folder has been renamed, and this ends.
+      told: called with each epoch and its result.
+
+    Returns:
+      How many epochs were evaluated.
+    """
+    folder, number = EpochFolder(out), 0
+    while folder.plan() == plan:
+        finished = folder.is_finished()
+        for epoch in folder.waiting():
+            before = time.monotonic()
+            result = evaluation(load_model(folder.model(epoch)).to(device))
+            if folder.plan() != plan:
+                break
+            folder.finish(epoch, {**result, "duration": time.monotonic() - before})
+            number += 1
+            if told is not None:
+                told(epoch, result)
+        if finished or not until_finished:
+            break
+        time.sleep(POLL)
+    return number
+
+
+class BackgroundEvaluator:
+    """Evaluates beside the training: `resident`, `process` or `elsewhere`.
+
+    Args:
+      kind: who does it, see `MachineConfig.evaluator`.
+      out: the training's folder.
+      evaluation: what to measure; for a process of its own it is copied, so everything in it must
+        be what pickle can copy.
+      device: where that process computes, with one thread on a CPU.
+    """
+
+    def __init__(self, kind: EvaluatorKind, out: Path, evaluation: Evaluation, device: str) -> None:
+        self._kind = kind
+        self._out = Path(out)
+        self._evaluation = evaluation
+        self._device = device
+        self._folder = EpochFolder(out)
+        self._process = None
+
+    def begin(self, pending: int | None) -> None:
+        """Be ready for epochs.
+
+        Args:
+          pending: an epoch that an earlier start asked for and that is still wanted; what else it
+            asked for is not.
+        """
+        self._folder.begin()
+        for epoch in self._folder.waiting():
+            if epoch != pending:
+                self._folder.remove(epoch)
+        if self._kind == "resident" or self._folder.waiting():
+            self._start()
+
+    def submit(self, epoch: int, model: torch.nn.Module) -> None:
+        """Ask for an epoch; the model may change afterwards."""
+        self._folder.submit(epoch, model)
+        if self._kind == "process":
+            self._start()
+
+    def result(self, epoch: int) -> tuple[dict[str, float], float]:
+        """Wait for the result of an epoch; return it and the seconds waited.
+
+        Raises:
+          TrainingError: the process that should give it has ended.
+        """
+        before = reminded = time.monotonic()
+        while (result := self._folder.result(epoch)) is None:
+            self._check(epoch)
+            if self._kind == "elsewhere" and time.monotonic() - reminded > REMINDER:
+                reminded = time.monotonic()
+                logger.info(
+                    "waiting for the evaluation of %s elsewhere, by `toolkit ctc evaluate`",
+                    self._folder.model(epoch),
+                )
+            time.sleep(POLL)
+        return result, time.monotonic() - before
+
+    def end(self) -> None:
+        """No more epochs come."""
+        self._folder.end()
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None and self._folder.is_finished():
+            self._process.join()
+        elif self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = None
+
+    def _start(self) -> None:
+        """Start a process, after the one before."""
+        if self._kind == "elsewhere":
+            return
+        if self._process is not None:
+            self._process.join()
+        arguments = (self._out, self._evaluation, self._device, self._kind == "resident")
+        self._process = get_context("spawn").Process(target=_serve, args=arguments)
+        self._process.start()
+
+    def _check(self, epoch: int) -> None:
+        model, process = self._folder.model(epoch), self._process
+        gone = not (model / CONFIG).exists()
+        ended = process is not None and not process.is_alive()
+        if not (gone or ended) or self._folder.result(epoch) is not None:
+            return
+        if ended:
+            raise TrainingError(
+                f"the process that evaluates {model} ended with exit status {process.exitcode}; "
+                "its own message stands above. The same command goes on from the last checkpoint"
+            )
+        raise TrainingError(f"{model} was removed before it was evaluated: train anew")
+
+
+def _serve(out: Path, evaluation: Evaluation, device: str, until_finished: bool) -> None:
+    start_worker()
+    evaluate_elsewhere(out, evaluation, device, until_finished)

@@ -1,0 +1,91 @@
+"""Connectionist temporal classification as what training minimises (A17)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from toolkit.train.ctc.batch import CtcBatch
+
+Weight = Literal["utterances", "labels"]
+
+
+class CtcObjective:
+    """Minus the log-probability of the labels, summed over all alignments, in float32.
+
+    Utterances with fewer frames than their labels need have no alignment: their loss is 0 instead
+    of infinite, they have no part in the weight, and `stats` counts them.
+
+    `stats`: `weight`; `utterances`, those that count; `excluded`, those without an alignment.
+
+    Args:
+      blank: the index of the blank.
+      weight: what a mean is taken over: the utterances of a batch, as with TensorFlow's mean of its
+        CTC losses, or their labels, which makes every label count the same.
+    """
+
+    def __init__(self, blank: int, weight: Weight = "utterances") -> None:
+        self._blank = blank
+        self._weight = weight
+
+    def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `toolkit.train.objectives.Objective`."""
+        return self.of(*model(batch.inputs, batch.input_lengths), batch)
+
+    def of(
+        self, log_probs: Tensor, lengths: Tensor, batch: CtcBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of a model's output.
+
+        Args:
+          log_probs: [N, T, C].
+          lengths: [N] int64 on the CPU, at most T.
+          batch: with the labels.
+
+        Returns:
+          As an objective.
+        """
+        losses, possible = ctc_losses(
+            log_probs, lengths, batch.labels, batch.label_lengths, self._blank
+        )
+        counted = possible.float()
+        stats = {"utterances": counted.sum(), "excluded": (~possible).sum()}
+        if self._weight == "labels":
+            counted = counted * batch.label_lengths.to(counted.device)
+        weight = counted.sum().clamp(min=1)  # a batch without any alignment has loss 0
+        return losses.sum(), {"weight": weight, **stats}
+
+
+def ctc_losses(
+    log_probs: Tensor, lengths: Tensor, labels: Tensor, label_lengths: Tensor, blank: int
+) -> tuple[Tensor, Tensor]:
+    """Compute each utterance's loss.
+
+    Args:
+      log_probs: [N, T, C], natural logarithms.
+      lengths: [N] int64 on the CPU, the real frames.
+      labels: [N, L] int64 on the device of `log_probs`.
+      label_lengths: [N] int64 on the CPU.
+      blank: the index of the blank.
+
+    Returns:
+      losses: [N], 0 where there is no alignment.
+      possible: [N] bool, whether there is one: a frame for each label, and one for the blank
+        between two equal labels; at least one frame in any case.
+    """
+    device = log_probs.device
+    inside = torch.arange(1, labels.shape[1], device=device) < label_lengths.to(device)[:, None]
+    repeats = ((labels[:, 1:] == labels[:, :-1]) & inside).sum(dim=1)
+    needed = (label_lengths.to(device) + repeats).clamp(min=1)
+    possible = lengths.to(device) >= needed
+    losses = functional.ctc_loss(
+        log_probs.transpose(0, 1),
+        labels,
+        lengths.clamp(min=1),
+        label_lengths,
+        blank=blank,
+        reduction="none",
+        zero_infinity=True,  # the gradient of an infinite loss is no number
+    )
+    return losses.masked_fill(~possible, 0), possible

@@ -1,0 +1,166 @@
+"""Training of a CTC model through the states of the co-processor paper (A12-A24)."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.store import save_model
+from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import Strategy
+from toolkit.stages import ranks
+from toolkit.stages.threads import torch_threads
+from toolkit.train.batch import DataSource
+from toolkit.train.config import OptimizerName, TrainerConfig
+from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.evaluation import Evaluation, Recognition
+from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
+from toolkit.train.ctc.objective import CtcObjective, Weight
+from toolkit.train.ctc.state_machine import MachineConfig
+from toolkit.train.ctc.states import Beside, CtcStates
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.headline import finished, settings_of, write_headline
+from toolkit.train.loop import Trainer
+from toolkit.train.monitor import Progress
+from toolkit.train.runlog import RUN_LOG, Created, RunLogWriter, read_run_log
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CtcTrainingConfig(TrainerConfig):
+    """Training with CTC; the defaults are the paper's where it says something."""
+
+    epochs: int = 50
+    """Passes over the data; the paper trained for 3,400 minutes (A35)."""
+    optimizer: OptimizerName = "adadelta"
+    """AdaDelta (A18), by default with torch's constants and rate; see `TrainerConfig`."""
+    initial_rate: float | None = None
+    """Learning rate after the warm-up; None: the optimizer's in its library."""
+    final_rate: float | None = None
+    """Learning rate of the last step; None: the same as the first."""
+    max_gradient_norm: float = 100.0
+    """Longer gradients (of the mean loss, see `weight`) are scaled down to this length."""
+    model: CtcConfig = field(default_factory=CtcConfig)
+    """The network; its input and output sizes are taken from the data and the units."""
+    weight: Weight = "utterances"
+    """What the loss of a batch is divided by: its utterances, or their labels."""
+    machine: MachineConfig = MachineConfig()
+    """When sentences are generated and checkpoints made, and who evaluates (A22, A23)."""
+    masks: UtteranceMaskConfig = UtteranceMaskConfig()
+    """SpecAugment's masks on the training batches; none by default, nor in the paper."""
+    log_every: int = 10
+    """Iterations between two events of the run log with loss and throughput (A27, A35, A37)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight not in get_args(Weight):
+            raise ValueError(f"weight is {self.weight!r}, needs to be utterances or labels")
+        if self.log_every < 1:
+            raise ValueError(f"log_every is {self.log_every}, needs to be at least 1")
+
+
+def train_ctc(
+    data: DataSource,
+    valid: Iterable[CtcBatch],
+    recognition: Recognition,
+    config: CtcTrainingConfig,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    strategy: Strategy | None = None,
+    batch: int = 0,
+    about: dict[str, Any] | None = None,
+    beside: Beside | None = None,
+) -> dict[str, float]:
+    """Train a CTC model, or continue what a killed run left in `out`.
+
+    Writes into `out`: the model (`config.json`, `model.safetensors`), `log.jsonl` (see
+    `toolkit.train.runlog`), `history.json`, `evaluation/` with the result of each epoch,
+    `headline.json` and TensorBoard events. The weights kept are those of the epoch with the lowest
+    CER, or the average of the last ones if that is better. Checkpoints are removed at the end.
+
+    Args:
+      data: training batches.
+      valid: held-out batches, the same each time they are gone through; what pickle can copy where
+        another process evaluates.
+      recognition: how sentences are made of outputs; the units are the model's.
+      config: sizes, rates, states, seed.
+      out: folder of this training alone.
+      device: where to train.
+      progress: told from time to time (steps done, steps in all).
+      strategy: data-parallel method; by default the one of `config.parallel`.
+      batch: utterances per step of one process, for the run log, which says how many they are of
+        all together; 0 if that varies.
+      about: what the run log shall say of the run, as plain data: its name, machine, settings.
+      beside: goes on beside the training, such as `toolkit.bench.utilisation.sampling`.
+
+    Returns:
+      `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,
+      `examples_per_second` and `minutes` of the run log, see `RunLog`,
+      `excluded` (share of the examples of the last epoch that were too short for their labels).
+
+    Raises:
+      TrainingDataError: there is no held-out data.
+      TrainingError: training went wrong, or `out` holds another one.
+    """
+    out = Path(out)
+    settings = settings_of(config, units=recognition.units.size)
+    earlier = finished(out, settings)
+    if earlier is not None:
+        return earlier
+    strategy = make_strategy(config.parallel, str(device)) if strategy is None else strategy
+    rank, number = strategy.part()
+    first = next(iter(valid), None)
+    if first is None:
+        raise TrainingDataError("there is no held-out data: every epoch is evaluated on some")
+    sizes = {"input_dim": first.inputs.shape[2], "output_dim": recognition.units.size}
+    log = RunLogWriter(out / RUN_LOG)
+    torch.manual_seed(config.seed)
+    model = CtcModel(replace(config.model, **sizes))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    logger.info("%.1f M parameters, %d units", parameters / 1e6, recognition.units.size)
+    objective = CtcObjective(recognition.units.blank, config.weight)
+    states = CtcStates(
+        config.machine,
+        config.log_every,
+        log,
+        Created(0.0, parameters, batch * number, number, about),
+        recognition,
+        Evaluation(valid, recognition, objective),
+        out,
+        (rank, number),
+        beside,
+    )
+    trainer = Trainer(
+        model,
+        objective,
+        MaskedUtterances(data, config.masks, config.seed) if config.masks.active else data,
+        config,
+        out,
+        device=device,
+        strategy=strategy,
+        progress=progress,
+        observer=states,
+    )
+    with torch_threads(config.threads):
+        record = trainer.run()
+    save_model(out, model)
+    measured = [*trainer.history, states.measured]
+    kept = next(m for m in reversed(measured) if m.get("valid_accuracy") == record["score"])
+    headline = {name: kept[f"valid_{name}"] for name in ("cer", "wer", "ser")}
+    headline["loss"] = record["loss"]
+    headline["excluded"] = record["excluded"] / (record["excluded"] + record["utterances"])
+    headline |= ranks.once(lambda: _times(out))
+    write_headline(out, settings, headline)
+    trainer.clean()
+    return headline
+
+
+def _times(out: Path) -> dict[str, float]:
+    log = read_run_log(out)
+    return {"examples_per_second": log.examples_per_second, "minutes": log.seconds / 60}
