@@ -20,8 +20,8 @@ from toolkit.bench.scaling_studies import (
     table1_scenario,
 )
 from toolkit.bench.scaling_task import measured_shares
-from toolkit.parallel.simulator import Outcome, simulate
-from toolkit.parallel.simulator_task import FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.simulator.simulate import Outcome, simulate
+from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
 
 QUIET = (0.98, 1.0, 1.02)
 

@@ -8,9 +8,9 @@ from statistics import median
 from typing import Literal
 
 from toolkit.bench.scaling_studies import Report
-from toolkit.parallel.simulator import Outcome, Scenario, simulate
-from toolkit.parallel.simulator_optimizer import OptimizerName
-from toolkit.parallel.simulator_task import FrameTask
+from toolkit.parallel.simulator.optimizer import OptimizerName
+from toolkit.parallel.simulator.simulate import Outcome, Scenario, simulate
+from toolkit.parallel.simulator.task import FrameTask
 
 LEARNERS = 16
 TOLERANCES = (0.05, 0.1, 0.2, 0.4)

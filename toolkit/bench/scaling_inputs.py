@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit.parallel.simulator import Scenario
-from toolkit.parallel.simulator_task import FrameTask
+from toolkit.parallel.simulator.simulate import Scenario
+from toolkit.parallel.simulator.task import FrameTask
 
 FRAMES = 64 * 32
 """Low-rate frames of a real minibatch: 64 chunks of 32 frames (C7), where 64 is assumed."""

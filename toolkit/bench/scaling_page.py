@@ -18,7 +18,7 @@ from toolkit.bench.scaling_studies import (
     Retrained,
     Variation,
 )
-from toolkit.parallel.simulator import Outcome
+from toolkit.parallel.simulator.simulate import Outcome
 from toolkit.report.chart import Chart, Series
 from toolkit.report.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
 from toolkit.stages.files import write_atomically

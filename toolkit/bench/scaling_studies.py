@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.simulator import Outcome, Scenario, StepTimes, simulate
-from toolkit.parallel.simulator_network import Network
-from toolkit.parallel.simulator_task import FrameTask
+from toolkit.parallel.simulator.network import Network
+from toolkit.parallel.simulator.simulate import Outcome, Scenario, StepTimes, simulate
+from toolkit.parallel.simulator.task import FrameTask
 
 TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}
 """Methods and numbers of workers of the paper's table (C31)."""

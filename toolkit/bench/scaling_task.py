@@ -14,7 +14,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.parallel.simulator_task import (
+from toolkit.parallel.simulator.task import (
     Frames,
     FrameTask,
     SyntheticConfig,

@@ -8,9 +8,9 @@ import torch
 
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.simulator import Scenario, StepTimes, simulate
-from toolkit.parallel.simulator_network import GIGABIT, Cards, Network
-from toolkit.parallel.simulator_task import FrameTask, SyntheticConfig, synthetic_frames
+from toolkit.parallel.simulator.network import GIGABIT, Cards, Network
+from toolkit.parallel.simulator.simulate import Scenario, StepTimes, simulate
+from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
 from toolkit.parallel.ssgd import BUCKET_BYTES
 
 FREE = Network(per_host=4, between=1e9, inside=1e9, latency=0, latency_inside=0)

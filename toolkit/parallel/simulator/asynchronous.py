@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from toolkit.parallel.learner import Accumulator, Learner
-from toolkit.parallel.simulator import Outcome, Run
-from toolkit.parallel.simulator_network import Cards
-from toolkit.parallel.simulator_optimizer import make_optimizer
+from toolkit.parallel.simulator.network import Cards
+from toolkit.parallel.simulator.optimizer import make_optimizer
+from toolkit.parallel.simulator.simulate import Outcome, Run
 from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.simulator_network import Network
-from toolkit.parallel.simulator_optimizer import OptimizerName, Optimizers
-from toolkit.parallel.simulator_task import FrameTask
+from toolkit.parallel.simulator.network import Network
+from toolkit.parallel.simulator.optimizer import OptimizerName, Optimizers
+from toolkit.parallel.simulator.task import FrameTask
 from toolkit.parallel.ssgd import BUCKET_BYTES
 
 
@@ -261,7 +261,8 @@ def simulate(
     Raises:
       ValueError: there are fewer minibatches than workers.
     """
-    from toolkit.parallel import simulator_async, simulator_sync
+    from toolkit.parallel.simulator import asynchronous as simulator_async
+    from toolkit.parallel.simulator import synchronous as simulator_sync
 
     if scenario.minibatches < workers:
         raise ValueError(f"{scenario.minibatches} minibatches are too few for {workers} workers")

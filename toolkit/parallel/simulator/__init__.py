@@ -1,0 +1,1 @@
+"""N workers in one process, under a virtual clock: what a method would do with more machines."""
