@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit import __version__, cli
-from toolkit.bench.harness import Case, compare
+from toolkit.bench.instruments.harness import Case, compare
 from toolkit.commands import bench
 
 
@@ -156,7 +156,7 @@ def test_bench_prints_the_table_and_writes_json(monkeypatch, tmp_path):
     module = ModuleType("toolkit.bench.quick")
     module.benchmark = lambda: compare([Case("ours", lambda: 1.0)], "runs", "ours", 1)
     monkeypatch.setitem(sys.modules, "toolkit.bench.quick", module)
-    monkeypatch.setattr(bench, "available_benchmarks", lambda: ["quick"])
+    monkeypatch.setitem(bench.BENCHMARKS, "quick", "quick")
     result = run("bench", "quick", "--json", tmp_path / "quick.json")
     assert result.exit_code == 0
     assert "runs / s" in result.stdout
@@ -176,5 +176,5 @@ def test_bench_with_options_of_its_own(monkeypatch):
         "two-words", params=[click.Option(["--size"])], callback=lambda size: click.echo(size)
     )
     monkeypatch.setitem(sys.modules, "toolkit.bench.two_words", module)
-    monkeypatch.setattr(bench, "available_benchmarks", lambda: ["two_words"])
+    monkeypatch.setitem(bench.BENCHMARKS, "two-words", "two_words")
     assert run("bench", "two-words", "--size", "7").stdout == "7\n"

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
-from toolkit.bench.dataset import Dataset
-from toolkit.bench.tta_rules import TtaConfig
+from toolkit.bench.tta.dataset import Dataset
+from toolkit.bench.tta.rules import TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig
 from toolkit.features.augment import AugmentConfig

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from recipes.steps.data import copies, cuts, has_copies, lm_config, splits, texts
-from toolkit.bench.ctc_sweep import stored_sweep
-from toolkit.bench.feature_panels import utterance_figure
-from toolkit.bench.platform import describe
-from toolkit.bench.tta_page import Extras, write_page
-from toolkit.bench.tta_records import sweep_table
-from toolkit.bench.tta_runs import read_platforms
-from toolkit.bench.utilisation import sampling
+from toolkit.bench.ctc.sweep import stored_sweep
+from toolkit.bench.instruments.platform import describe
+from toolkit.bench.instruments.utilisation import sampling
+from toolkit.bench.tta.feature_panels import utterance_figure
+from toolkit.bench.tta.page import Extras, write_page
+from toolkit.bench.tta.records import sweep_table
+from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.check import check
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition

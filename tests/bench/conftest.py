@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from toolkit.bench.harness import compare
+from toolkit.bench.instruments.harness import compare
 from toolkit.train.runlog import (
     RUN_LOG,
     Created,

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.bench import kaldi, peer
-from toolkit.bench.peer import PeerUnavailableError
-from toolkit.bench.planted_speech import PlantedSpeech
+from toolkit.bench.instruments.planted_speech import PlantedSpeech
+from toolkit.bench.peers import kaldi_hmm_gmm, peer
+from toolkit.bench.peers.peer import PeerUnavailableError
 from toolkit.hmm.gmm import Gmm
 
 STUB = """
@@ -32,7 +32,7 @@ def test_compares_all_sides(monkeypatch, ticking_clock):
     from toolkit.bench import align
 
     ticking_clock(align)
-    monkeypatch.delenv(kaldi.VARIABLE, raising=False)
+    monkeypatch.delenv(kaldi_hmm_gmm.VARIABLE, raising=False)
     for name, value in {"UTTERANCES": 3, "SECONDS": 3.0, "REPEATS": 1, "HOUR": 90.0}.items():
         monkeypatch.setattr(align, name, value)
     table = align.benchmark()
@@ -83,13 +83,13 @@ def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-hmm-gmm."""
     (tmp_path / "kaldi_side.py").write_text(STUB.format(answer=answer))
     monkeypatch.setattr(peer, "__file__", str(tmp_path / "peer.py"))
-    monkeypatch.setattr(kaldi, "_CHECK", "")
-    monkeypatch.setenv(kaldi.VARIABLE, sys.executable)
+    monkeypatch.setattr(kaldi_hmm_gmm, "_CHECK", "")
+    monkeypatch.setenv(kaldi_hmm_gmm.VARIABLE, sys.executable)
 
 
 def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch, tmp_path, task):
     stand_in(monkeypatch, tmp_path, "pass")
-    with kaldi.KaldiSide(*task, tmp_path) as side:
+    with kaldi_hmm_gmm.KaldiSide(*task, tmp_path) as side:
         side.align()
         side.align()
         assert side.processor_seconds == 0.5
@@ -99,7 +99,7 @@ def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
     stand_in(monkeypatch, tmp_path, answer)
-    with kaldi.KaldiSide(*task, tmp_path) as side:
+    with kaldi_hmm_gmm.KaldiSide(*task, tmp_path) as side:
         side.patience = 0.5
         with pytest.raises(PeerUnavailableError, match="crashed, or gave no answer"):
             side.align()
@@ -114,10 +114,10 @@ def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, an
     ],
 )
 def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pinned, reason):
-    monkeypatch.setenv(kaldi.VARIABLE, python)
-    monkeypatch.setattr(kaldi, "PINNED", (pinned,))
+    monkeypatch.setenv(kaldi_hmm_gmm.VARIABLE, python)
+    monkeypatch.setattr(kaldi_hmm_gmm, "PINNED", (pinned,))
     with pytest.raises(PeerUnavailableError, match=reason):
-        kaldi.KaldiSide(*task, tmp_path)
+        kaldi_hmm_gmm.KaldiSide(*task, tmp_path)
 
 
 def test_kaldis_own_paths_are_those_of_exhaustive_search(monkeypatch, tmp_path, task):
@@ -125,7 +125,7 @@ def test_kaldis_own_paths_are_those_of_exhaustive_search(monkeypatch, tmp_path, 
     gmm = Gmm(gmm.owner, gmm.weights, torch.arange(9.0)[:, None].expand(9, 2), gmm.variances)
     x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])
     try:
-        side = kaldi.KaldiSide(gmm, graphs, [x], tmp_path)
+        side = kaldi_hmm_gmm.KaldiSide(gmm, graphs, [x], tmp_path)
     except PeerUnavailableError as error:
         pytest.skip(str(error))
     with side:

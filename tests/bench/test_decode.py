@@ -7,8 +7,9 @@ import torch
 pytest.importorskip("k2")
 pytest.importorskip("kaldilm")
 
-from toolkit.bench import decode, faster_decoder, peer
-from toolkit.bench.peer import PeerUnavailableError
+from toolkit.bench import decode
+from toolkit.bench.peers import faster_decoder, peer
+from toolkit.bench.peers.peer import PeerUnavailableError
 from toolkit.fsa.arcs import fsa_from_arcs
 
 STUB = """

@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("k2")
 
 from toolkit.bench import lattice
-from toolkit.bench.planted_sentences import PlantedSentences
+from toolkit.bench.instruments.planted_sentences import PlantedSentences
 from toolkit.fsa.arcs import load_fsa
 from toolkit.fsa.density import reference_path
 

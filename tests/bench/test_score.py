@@ -2,7 +2,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.bench import score as bench
-from toolkit.bench.harness import BenchmarkError
+from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.bench.score import benchmark, command, made_up
 from toolkit.score.wer import score
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from toolkit.bench import gemm, train
+from toolkit.bench import train
+from toolkit.bench.instruments import gemm
 from toolkit.models.lstm import LstmConfig, LstmModel
 
 SMALL = LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)

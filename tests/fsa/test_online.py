@@ -6,7 +6,7 @@ import torch
 k2 = pytest.importorskip("k2")
 pytest.importorskip("kaldilm")
 
-from toolkit.bench.planted_sentences import PlantedSentences  # noqa: E402
+from toolkit.bench.instruments.planted_sentences import PlantedSentences  # noqa: E402
 from toolkit.fsa.arcs import fsa_from_arcs, load_graph  # noqa: E402
 from toolkit.fsa.density import number_arcs  # noqa: E402
 from toolkit.fsa.online import OnlineSearch  # noqa: E402

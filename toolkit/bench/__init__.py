@@ -1,1 +1,24 @@
-"""Benchmarks: a module with `benchmark()`, or `command`, is run by `toolkit bench NAME`."""
+"""Benchmarks: each prints ratios that were measured side by side in one run.
+
+A benchmark is a module that defines `benchmark()`, which returns a table, or a click `command` with
+options of its own.
+"""
+
+BENCHMARKS = {
+    "align": "align",
+    "compression": "compression",
+    "ctc-decode": "ctc.decode",
+    "ctc-sweep": "ctc.sweep",
+    "decode": "decode",
+    "features": "features",
+    "lattice": "lattice",
+    "pipeline": "pipeline",
+    "readers": "ctc.readers",
+    "scaling": "scaling.command",
+    "score": "score",
+    "train": "train",
+    "train-ctc": "ctc.train",
+    "transcribe": "transcribe",
+    "tta": "tta.command",
+}
+"""What `toolkit bench NAME` runs: the module below `toolkit.bench` by name."""

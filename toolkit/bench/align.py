@@ -12,11 +12,11 @@ from torch import Tensor
 
 from toolkit.align.batched import SEARCH_FRAMES, align_batched
 from toolkit.align.graphs import TranscriptCompiler
-from toolkit.bench.harness import Case, Table, compare
-from toolkit.bench.hour import LongRun, align_hour
-from toolkit.bench.kaldi import PINNED, KaldiSide
-from toolkit.bench.peer import PeerUnavailableError
-from toolkit.bench.planted_speech import PlantedSpeech
+from toolkit.bench.instruments.harness import Case, Table, compare
+from toolkit.bench.instruments.hour import LongRun, align_hour
+from toolkit.bench.instruments.planted_speech import PlantedSpeech
+from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiSide
+from toolkit.bench.peers.peer import PeerUnavailableError
 from toolkit.features.cepstra import GmmFrontend
 from toolkit.fsa.alignment import AlignConfig, Aligned, force_align_batch
 from toolkit.stages.threads import one_thread

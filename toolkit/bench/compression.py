@@ -6,7 +6,7 @@ from time import process_time
 
 import torch
 
-from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.parallel.compression import SPARSE, decode, encode, encode_by_torch
 from toolkit.stages.threads import one_thread
 

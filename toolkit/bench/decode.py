@@ -11,10 +11,10 @@ from time import process_time
 
 from torch import Tensor
 
-from toolkit.bench.faster_decoder import FasterDecoderSide
-from toolkit.bench.harness import BenchmarkError, Case, Table, compare
-from toolkit.bench.peer import PeerUnavailableError
-from toolkit.bench.planted_sentences import FRAMES_PER_SECOND, PlantedSentences
+from toolkit.bench.instruments.harness import BenchmarkError, Case, Table, compare
+from toolkit.bench.instruments.planted_sentences import FRAMES_PER_SECOND, PlantedSentences
+from toolkit.bench.peers.faster_decoder import FasterDecoderSide
+from toolkit.bench.peers.peer import PeerUnavailableError
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.fsa.arcs import load_fsa, load_graph

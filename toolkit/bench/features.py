@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.instruments.harness import Case, Table, compare
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

@@ -9,8 +9,8 @@ from time import process_time
 import numpy as np
 from torch.nn.utils.rnn import pad_sequence
 
-from toolkit.bench.harness import Case, Table, compare
-from toolkit.bench.planted_sentences import FRAMES_PER_SECOND, PlantedSentences
+from toolkit.bench.instruments.harness import Case, Table, compare
+from toolkit.bench.instruments.planted_sentences import FRAMES_PER_SECOND, PlantedSentences
 from toolkit.decode.denominators import LatticeConfig, search
 from toolkit.fsa.arcs import load_graph
 from toolkit.fsa.density import number_arcs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.commands import FILE
 from toolkit.environment import machine
 from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.bench.harness import BenchmarkError, Case, Table, compare
+from toolkit.bench.instruments.harness import BenchmarkError, Case, Table, compare
 from toolkit.score.align import Weights
 from toolkit.score.nist import write_trn
 from toolkit.score.wer import Score, score

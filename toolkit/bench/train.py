@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.bench import gemm
-from toolkit.bench.gemm import Gemm, waiting
-from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.instruments import gemm
+from toolkit.bench.instruments.gemm import Gemm, waiting
+from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.features.lfr import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.train.batch import Batch

@@ -7,7 +7,7 @@ from time import process_time
 
 import click
 
-from toolkit.bench.harness import Case, Table, compare
+from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.commands import FILE
 
 PIECES = (0.01, 0.1, 0.16, 1.0)

@@ -7,25 +7,24 @@ from types import ModuleType
 
 import click
 
-from toolkit.bench.harness import available_benchmarks
+from toolkit.bench import BENCHMARKS
 from toolkit.commands import FILE
 
 
 class _Benchmarks(click.Group):
     """One subcommand per benchmark.
 
-    A module of `toolkit/bench` that defines `command` is run with its own options; one that
-    defines only `benchmark()`, which returns a table, gets the options common to all tables.
+    A module that defines `command` is run with its own options; one that defines only
+    `benchmark()`, which returns a table, gets the options common to all tables.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name.replace("_", "-") for name in available_benchmarks()]
+        return sorted(BENCHMARKS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = cmd_name.replace("-", "_")
-        if name not in available_benchmarks():
+        if cmd_name not in BENCHMARKS:
             return None
-        module = importlib.import_module(f"toolkit.bench.{name}")
+        module = importlib.import_module(f"toolkit.bench.{BENCHMARKS[cmd_name]}")
         return getattr(module, "command", None) or _table_command(cmd_name, module)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("k2")
 pytest.importorskip("kaldilm")
 
-from toolkit.bench.ctc_emissions import Emissions
+from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc import system as module
 from toolkit.decode.ctc.graph import GraphDecoder
 from toolkit.decode.ctc.greedy import GreedyDecoder

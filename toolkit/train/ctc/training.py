@@ -97,7 +97,7 @@ def train_ctc(
       batch: utterances per step of one process, for the run log, which says how many they are of
         all together; 0 if that varies.
       about: what the run log shall say of the run, as plain data: its name, machine, settings.
-      beside: goes on beside the training, such as `toolkit.bench.utilisation.sampling`.
+      beside: goes on beside the training, such as `toolkit.bench.instruments.utilisation.sampling`.
 
     Returns:
       `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,

@@ -1,0 +1,97 @@
+import re
+
+import pytest
+
+from toolkit.bench.tta.cards import machine_cards, result_cards
+from toolkit.bench.tta.figures import (
+    accuracy_figure,
+    loss_figure,
+    states_figure,
+    throughput_figure,
+    utilisation_figure,
+)
+from toolkit.bench.tta.rules import TtaConfig
+from toolkit.bench.tta.runs import read_platforms
+
+CONFIG = TtaConfig(cer=(12, 8), wer=(24,), epochs=3)
+MACHINE = {
+    "cpu": "Some CPU",
+    "cpus": 8,
+    "cores": 4,
+    "sockets": 2,
+    "ghz": 3.0,
+    "memory_gib": 16,
+    "devices": [
+        {"name": "GPU", "memory_gib": 8.0, "link": "PCIe 3 x16"},
+        {"name": "GPU", "memory_gib": 8.0, "link": "PCIe 2 x1"},
+    ],
+}
+
+
+@pytest.fixture
+def platforms(training):
+    about = {"name": "with <devices>", "machine": MACHINE, "settings": {"readers": 4}}
+    folders = training("a", devices=2, about=about), training("b", cer=(30, 20, 10, 9, 9, 9))
+    return read_platforms(map(str, folders))
+
+
+def test_a_ring_marks_each_target_that_was_reached(platforms):
+    text = accuracy_figure(platforms, "cer", CONFIG)
+    assert text.count('class="ring') == 2 * 2  # 12 % by both, 8 % by none; in two drawings
+    assert "TTA(12)" in text
+    assert "with &lt;devices&gt;, epoch 2: CER 20.00 %" in text
+
+
+def test_utilisation_shows_the_phases_of_devices(platforms):
+    text = utilisation_figure(platforms[0], 0)
+    for words in ("devices compute", "data and model to the devices", "device 1", "seconds"):
+        assert words in text
+    wide = text[text.index('<div class="wide">') : text.index('<div class="narrow">')]
+    computes = re.findall(r'class="band compute"', wide)
+    assert 8 <= len(computes) <= 12  # of 2 s each in 25 s, with an evaluation between
+
+
+def test_without_devices_pauses_alone_are_marked(platforms):
+    text = utilisation_figure(platforms[1], 1)
+    assert "no phases" in text
+    assert "band compute" not in text
+    assert "band pause" in text
+    assert "evaluating" in text
+
+
+def test_without_samples_there_is_no_figure(training, platforms):
+    folder = training("c")
+    log = folder / "log.jsonl"
+    kept = [line for line in log.read_text().splitlines(True) if "utilisation" not in line]
+    log.write_text("".join(kept))
+    (platform,) = read_platforms([str(folder)])
+    assert utilisation_figure(platform, 0) == ""
+
+
+def test_throughput_has_a_panel_per_platform_with_equal_axes(platforms):
+    text = throughput_figure(platforms, "Throughput")
+    assert text.count("<h4>") == 2
+    panels = text.split("<h4>")[1:]
+    ticks = [re.findall(r'class="tick"[^>]*>([^<]+)<', panel) for panel in panels]
+    assert ticks[0] == ticks[1]
+    assert "Entries with a swap" in text
+
+
+def test_the_other_figures_name_all_platforms(platforms):
+    for text in (loss_figure(platforms), states_figure(platforms)):
+        assert "with &lt;devices&gt;" in text
+        assert ">b<" in text
+    assert "evaluating 15 %" in states_figure(platforms)  # 5 of 4 s in 136.75
+
+
+def test_cards_tell_result_machine_and_wires(platforms):
+    text = result_cards(platforms, CONFIG)
+    assert f"<b>{(3 + 4 * 26.75) / 60:.2f}</b><span>min to CER 12 %</span>" in text
+    assert text.count('class="card c') == 2
+    of_the_first = result_cards(platforms, TtaConfig(cer=(8,), wer=(), epochs=1))
+    assert "<b>NA</b><span>never reached CER 8 %</span>" in of_the_first
+    machines = machine_cards(platforms)
+    for words in ("2 x Some CPU, 4 cores (8 CPUs usable), 3.0 GHz", "readers", "PCIe 2 x1"):
+        assert words in machines
+    widths = [float(w) for w in re.findall(r"stroke-width:([\d.]+)", machines)]
+    assert widths[0] > 3 * widths[1]  # x16 against x1

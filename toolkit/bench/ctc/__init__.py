@@ -1,0 +1,1 @@
+"""Benchmarks of the CTC recipe's training, readers and decoders."""

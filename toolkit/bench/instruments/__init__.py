@@ -1,0 +1,1 @@
+"""What benchmarks measure with: the harness, limits, utilisation, platforms, made-up material."""

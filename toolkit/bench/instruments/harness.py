@@ -1,0 +1,171 @@
+"""Rates measured side by side: all contestants take turns, medians and ratios are reported."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from toolkit.environment import git_commit, machine, versions
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import rich.table
+
+
+class BenchmarkError(ToolkitError):
+    """A benchmark that cannot run here."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contestant."""
+
+    name: str
+    """Its row's name."""
+    run: Callable[[], float]
+    """Does the work once and returns its amount in the unit of comparison, such as seconds of
+    audio. On a GPU it must wait for the device before it returns."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one case."""
+
+    name: str
+    rate: float
+    """Median over the repeats, in the table's unit per second."""
+    ratio: float
+    """Median over the repeats of this case's rate by the baseline's of the same round: rounds see
+    the same load of the machine, so this can differ a little from the quotient of the medians."""
+    spread: float
+    """(fastest - slowest) / median of the rates: below 0.1 is a quiet machine."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The result of a comparison, with the machine it was made on."""
+
+    unit: str
+    """What the rates count per second, such as `s of audio`."""
+    baseline: str
+    """Name of the row whose ratio is 1."""
+    repeats: int
+    rows: tuple[Row, ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences printed below the table."""
+    machine: dict[str, Any] = field(default_factory=machine)
+    versions: dict[str, str] = field(default_factory=versions)
+    commit: str | None = field(default_factory=git_commit)
+
+    def with_notes(self, *notes: str) -> "Table":
+        """Return the table with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def row(self, name: str) -> Row:
+        """Return the row of a case.
+
+        Raises:
+          KeyError: no case has that name.
+        """
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as plain data for `json.dumps`."""
+        return asdict(self)
+
+    def render(self) -> "rich.table.Table":
+        """Return the table for a rich console, machine and notes below it."""
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+
+        about = (
+            f"{self.machine['cpu']}, {self.machine['cpus']} CPUs, torch threads: "
+            f"{self.machine['torch_threads']}; median of {self.repeats} interleaved rounds"
+        )
+        table = RichTable(
+            title=escape(self.title) or None,
+            caption=escape("\n".join((about, *self.notes))),
+            caption_justify="left",
+        )
+        table.add_column("case")
+        for name in (f"{self.unit} / s", f"ratio to {self.baseline}", "spread"):
+            table.add_column(name, justify="right")
+        for row in self.rows:
+            spread = f"{100 * row.spread:.0f} %"
+            table.add_row(escape(row.name), f"{row.rate:,.4g}", f"{row.ratio:.3f}", spread)
+        return table
+
+    def print(self) -> None:
+        """Print the table to standard output."""
+        from rich.console import Console
+
+        console = Console()
+        if not console.is_terminal:
+            console.width = 120  # a log file has room
+        console.print(self.render())
+
+
+def compare(
+    cases: Sequence[Case],
+    unit: str,
+    baseline: str,
+    repeats: int = 5,
+    title: str = "",
+    notes: Sequence[str] = (),
+    clock: Callable[[], float] = perf_counter,
+) -> Table:
+    """Measure cases in turns: every round runs each case once, every second round in reverse.
+
+    One untimed round comes first, for caches and compilers. A slow moment of the machine so falls
+    on all sides alike, and ratios hold where absolute rates do not.
+
+    Args:
+      cases: the contestants; names are unique.
+      unit: what `Case.run` returns, such as `s of audio`.
+      baseline: the name of the case that others are divided by.
+      repeats: timed rounds.
+      title: the table's title.
+      notes: sentences printed below the table.
+      clock: seconds, increasing.
+
+    Raises:
+      ValueError: no such baseline, a name used twice, or fewer than one repeat.
+    """
+    names = [case.name for case in cases]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two cases have the same name: {names}")
+    if baseline not in names:
+        raise ValueError(f"the baseline {baseline!r} is none of the cases {names}")
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, not {repeats}")
+    for case in cases:
+        case.run()
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(repeats):
+        for case in cases if turn % 2 == 0 else reversed(cases):
+            before = clock()
+            amount = case.run()
+            rates[case.name].append(amount / (clock() - before))
+    return Table(
+        unit=unit,
+        baseline=baseline,
+        repeats=repeats,
+        rows=tuple(_row(name, rates[name], rates[baseline]) for name in names),
+        title=title,
+        notes=tuple(notes),
+    )
+
+
+def _row(name: str, rates: list[float], baseline: list[float]) -> Row:
+    median = statistics.median(rates)
+    return Row(
+        name=name,
+        rate=median,
+        ratio=statistics.median(a / b for a, b in zip(rates, baseline, strict=True)),
+        spread=(max(rates) - min(rates)) / median,
+    )

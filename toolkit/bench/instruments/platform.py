@@ -1,0 +1,161 @@
+"""A platform: the machine as it describes itself (A30) and its price as its user typed it (A29)."""
+
+import difflib
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from toolkit.bench.instruments.nvml import Device, Devices
+from toolkit.environment import git_commit, machine, versions
+from toolkit.errors import ToolkitError
+from toolkit.stages.plain_yaml import read_yaml
+from toolkit.stages.reading import checked, reading
+
+SHARED = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "fuse.s3", "fuse.sshfs")
+"""Beginnings of the names of file systems that lie on another machine."""
+
+
+class PlatformError(ToolkitError):
+    """A platform file that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a platform costs, from its file; prices are a user's entry, nothing looks them up."""
+
+    name: str
+    """The platform's name on the page."""
+    total: float | None = None
+    """Price of the machine without storage (A29)."""
+    devices: float | None = None
+    """Price of its accelerators alone."""
+    processors: float | None = None
+    """Price of its processors alone."""
+    per_hour: float | None = None
+    """Rent of the machine for an hour, for the cost of a training as DAWNBench counts it."""
+    currency: str = "USD"
+    """The unit of all four."""
+    as_of: str = ""
+    """When and where these prices held, such as `October 2019`."""
+    note: str = ""
+    """What the machine cannot tell of itself, such as its board or how its devices are wired."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError("a platform needs a name")
+        for key in ("total", "devices", "processors", "per_hour"):
+            value = getattr(self, key)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and value >= 0):
+                raise ValueError(f"{key} is {value!r}, not a price")
+
+
+def read_prices(path: Path) -> list[Price]:
+    """Read a platform file: YAML or JSON, the fields of `Price` once or in a list.
+
+    Raises:
+      PlatformError: naming the file and the key.
+    """
+    with reading(path, PlatformError, "expected `name: ...` and prices, once or in a list"):
+        plain = read_yaml(path)
+        entries = checked(plain if isinstance(plain, list) else [plain], [{str: Any}])
+    known = [field.name for field in fields(Price)]
+    prices = []
+    for entry in entries:
+        for key in entry:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+                raise PlatformError(f"{path}: unknown key `{key}`; {hint}")
+        try:
+            prices.append(Price(**{**entry, "as_of": str(entry.get("as_of", ""))}))
+        except (TypeError, ValueError) as error:
+            raise PlatformError(f"{path}: {error}") from error
+    return prices
+
+
+def describe(folder: Path | None = None) -> dict[str, Any]:
+    """Describe this machine as the benchmark's first event must (A30), as plain data.
+
+    Args:
+      folder: where training reads and writes; its storage is described.
+
+    Returns:
+      What `toolkit.environment.machine` says, and `sockets`, `cores` (physical ones), `ghz` (of the
+      fastest processor, at most), `os`, `storage`, `devices` (of `Device`), `versions`, `commit`.
+      What the machine does not tell is None. No host and no user is named.
+    """
+    return {
+        **machine(),
+        **_processors(),
+        "os": _system(),
+        "storage": None if folder is None else _storage(folder),
+        "devices": [asdict(device) for device in Devices().describe() or _torch_devices()],
+        "versions": versions(),
+        "commit": git_commit(),
+    }
+
+
+def _torch_devices() -> list[Device]:
+    """What a loaded torch knows of the devices where NVML is not to be had."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    found = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+    return [Device(d.name, round(d.total_memory / 2**30, 1), link="") for d in found]
+
+
+def _processors() -> dict[str, Any]:
+    import psutil
+
+    frequency = psutil.cpu_freq()
+    ghz = (frequency.max or frequency.current) / 1000 if frequency else 0.0
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    sockets = {line.partition(":")[2] for line in text.splitlines() if "physical id" in line}
+    return {
+        "sockets": len(sockets) or None,
+        "cores": psutil.cpu_count(logical=False),
+        "ghz": round(ghz, 1) or None,
+    }
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def _storage(folder: Path) -> str | None:
+    """Return the file system of a folder and what it lies on, such as `ext4 on SSD`."""
+    import psutil
+
+    folder = Path(folder).resolve()
+    mounts = [
+        partition
+        for partition in psutil.disk_partitions(all=True)
+        if folder.is_relative_to(partition.mountpoint)
+    ]
+    if not mounts:
+        return None
+    kind = max(mounts, key=lambda partition: len(partition.mountpoint)).fstype
+    if kind.startswith(SHARED):
+        return f"{kind}, shared"
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    device = os.stat(there).st_dev
+    block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    if block.name.startswith(("vd", "xvd")):  # says that it rotates, whatever lies below it
+        return f"{kind} on a virtual disk"
+    for place in (block, block.parent):  # a partition's queue is its disk's
+        try:
+            rotates = (place / "queue" / "rotational").read_text().strip() == "1"
+        except OSError:
+            continue
+        return f"{kind} on {'a rotating disk' if rotates else 'SSD'}"
+    return kind

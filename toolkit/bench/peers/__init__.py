@@ -1,0 +1,1 @@
+"""Other people's engines, each in a process of its own."""

@@ -1,0 +1,99 @@
+"""kaldi-hmm-gmm in a process and an environment of its own."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from toolkit.bench.peers.peer import Peer, PeerUnavailableError
+from toolkit.hmm.gmm import Gmm
+
+if TYPE_CHECKING:
+    from toolkit.fsa.alignment import TrainingGraph
+
+# Of kaldifst neither 1.7.10 nor 1.8.3 works with this version.
+PINNED = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy==1.26.4")
+# Names the Python that has them.
+VARIABLE = "KALDI_HMM_GMM_PYTHON"
+# Seconds to wait for an answer.
+PATIENCE = 120.0
+
+_CHECK = """
+from importlib.metadata import version
+for pinned in {pinned!r}:
+    name, wanted = pinned.split("==")
+    if version(name) != wanted:
+        raise SystemExit(name + " " + version(name) + " is installed")
+"""
+
+
+class KaldiSide(Peer):
+    """Aligns utterances with kaldi-hmm-gmm; a context manager.
+
+    Args:
+      gmm: the acoustic model.
+      graphs: of the utterances.
+      features: [T, D] of each.
+      folder: for its files.
+
+    Raises:
+      PeerUnavailableError: it is not installed in the pinned versions, or does not start.
+    """
+
+    def __init__(
+        self, gmm: Gmm, graphs: "Sequence[TrainingGraph]", features: Sequence[Tensor], folder: Path
+    ) -> None:
+        python = os.environ.get(VARIABLE)
+        if not python:
+            install = f"pip install {' '.join(PINNED)}"
+            raise PeerUnavailableError(
+                f"kaldi-hmm-gmm: not installed. In a fresh Python 3.10 environment {install},"
+                f" then set {VARIABLE} to that environment's Python"
+            )
+        check = [python, "-I", "-c", _CHECK.format(pinned=PINNED)]
+        try:
+            subprocess.run(check, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            written = (getattr(error, "stderr", "") or str(error)).strip()
+            raise PeerUnavailableError(
+                f"kaldi-hmm-gmm: the Python that {VARIABLE} names, {python}, does not have"
+                f" {', '.join(PINNED)}: {written.splitlines()[-1]}"
+            ) from error
+        self._paths = folder / "paths.npy"
+        task = folder / "task.npz"
+        np.savez(task, **_task(gmm, graphs, features))
+        files = (task, self._paths)
+        super().__init__("kaldi-hmm-gmm", python, "kaldi_side.py", files, PATIENCE)
+
+    def align(self) -> None:
+        """Align all utterances once and add the time to `processor_seconds`."""
+        self.ask()
+
+    def pdfs(self) -> np.ndarray:
+        """The pdf of every frame of all utterances, after `align`."""
+        return np.load(self._paths)
+
+
+def _task(
+    gmm: Gmm, graphs: "Sequence[TrainingGraph]", features: Sequence[Tensor]
+) -> dict[str, np.ndarray]:
+    arcs = []
+    for graph in graphs:
+        table = graph.fsa.arcs.values()[:, :3].numpy().copy()
+        reads = table[:, 2] > 0
+        table[reads, 2] = graph.pdfs.numpy()[table[reads, 2] - 1] + 1
+        arcs.append(table)
+    return {
+        "sizes": np.bincount(gmm.owner.numpy()),
+        "weights": gmm.weights.numpy(),
+        "means": gmm.means.numpy(),
+        "variances": gmm.variances.numpy(),
+        "arcs": np.concatenate(arcs),
+        "arc_bounds": np.cumsum([len(table) for table in arcs])[:-1],
+        "features": np.concatenate([x.numpy() for x in features]),
+        "frame_bounds": np.cumsum([len(x) for x in features])[:-1],
+    }

@@ -1,0 +1,148 @@
+"""How large batches may be, simulated (B2): held-out loss by batch and method."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from math import inf, isnan
+from statistics import median
+from typing import Literal
+
+from toolkit.bench.scaling.studies import Report
+from toolkit.parallel.simulator.optimizer import OptimizerName
+from toolkit.parallel.simulator.simulate import Outcome, Scenario, simulate
+from toolkit.parallel.simulator.task import FrameTask
+
+LEARNERS = 16
+TOLERANCES = (0.05, 0.1, 0.2, 0.4)
+"""What else may count as good: how far a method's losses rise with the batch."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training of the study."""
+
+    method: str
+    batch: int
+    """Samples of all learners together."""
+    outcome: Outcome
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The largest batch that is as good as the baseline, as far as batches were tried."""
+
+    batch: int
+    mark: Literal["", ">=", "<"] = ""
+    """`>=`: all that were tried are good; `<`: not even the smallest that was tried, which is
+    `batch`, is."""
+
+    def __str__(self) -> str:
+        return f"{self.mark} {self.batch:,}".strip()
+
+    def ratio(self, base: "Reach") -> str:
+        """Divide by another's, as far as both are known."""
+        if self.mark == base.mark != "":
+            return "unknown"
+        least, most = self.mark == ">=" or base.mark == "<", self.mark == "<" or base.mark == ">="
+        mark = ">= " if least else "<= " if most else ""
+        return f"{mark}{self.batch / base.batch:.2f}"
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """How large batches may be (B2)."""
+
+    smallest: int = 64
+    """Batch of the baseline, one worker."""
+    first: int = 512
+    """Smallest batch tried; the next are 1.5, 2, 3, 4, 6, 8, 12, ... times as large."""
+    largest: int = 24_576
+    """Of the batches tried."""
+    optimizer: OptimizerName = "sgd"
+    """Of every learner."""
+    rate: float = 0.1
+    """Learning rate of the baseline; it grows in proportion to the batch."""
+    epochs: int = 8
+    warmup: float = 0.1
+    """Share of the data over which learning rates climb."""
+    tolerance: float = 0.05
+    """A batch is as good as the baseline when its held-out loss is at most so much higher: the
+    median over the seeds."""
+    seeds: int = 3
+    """Trainings of each kind, from other weights and with the data in another order."""
+    methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
+
+    def batches(self) -> list[int]:
+        """List the batches tried."""
+        found, batch, factors = [], self.first, cycle([(3, 2), (4, 3)])
+        while batch <= self.largest:
+            found.append(batch)
+            up, down = next(factors)
+            batch = batch * up // down
+        return found
+
+    def trained(self, task: FrameTask, report: Report) -> Iterator[Trained]:
+        """Train the baseline, then every method with every batch, with every seed."""
+        for seed in range(self.seeds):
+            mine = task.reseeded(seed)
+            yield self._train("ssgd", self.smallest, mine, seed)
+            report(f"seed {seed}: one worker, batch {self.smallest}")
+            for batch in self.batches():
+                for method in self.methods:
+                    yield self._train(method, batch, mine, seed)
+                report(f"seed {seed}: batch {batch}")
+
+    def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
+        """Give the median, by method and batch, of loss over the baseline's of the same seed."""
+        baseline = "ssgd", self.smallest
+        alone = {t.seed: t.outcome.loss for t in trained if (t.method, t.batch) == baseline}
+        found: dict[tuple[str, int], list[float]] = {}
+        for t in trained:
+            loss = inf if isnan(t.outcome.loss) else t.outcome.loss  # it diverged
+            found.setdefault((t.method, t.batch), []).append(loss / alone[t.seed])
+        return {case: median(ratios) for case, ratios in found.items()}
+
+    def reached(
+        self, trained: Sequence[Trained], tolerance: float | None = None
+    ) -> dict[str, Reach]:
+        """Find each method's largest batch up to which all are as good as the baseline.
+
+        Args:
+          trained: all trainings.
+          tolerance: the study's own by default.
+        """
+        tolerance = self.tolerance if tolerance is None else tolerance
+        excess = self.excess(trained)
+        found = {}
+        for method in self.methods:
+            tried = {batch for name, batch in excess if name == method}
+            if self.first > self.smallest:
+                tried.discard(self.smallest)  # the baseline, which is no batch that was tried
+            batches = sorted(tried)
+            good = [excess[method, batch] <= 1 + tolerance for batch in batches]
+            count = good.index(False) if False in good else len(good)
+            mark = "<" if count == 0 else ">=" if count == len(good) else ""
+            found[method] = Reach(batches[max(0, count - 1)], mark)
+        return found
+
+    def _train(self, method: str, batch: int, task: FrameTask, seed: int) -> Trained:
+        """Where learners have the same weights and state, one gradient of the whole batch will do.
+
+        Those of SCPSGD have an optimizer's state of their own, if the optimizer has any.
+        """
+        joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
+        learners = 1 if joint else LEARNERS
+        rate = self.rate * batch / self.smallest / learners
+        scenario = Scenario(
+            minibatches=self.epochs * task.frames * learners // batch,
+            frames=batch // learners,
+            rate=rate,
+            final_rate=rate / 30,
+            max_rate=float("inf"),
+            warmup=self.warmup,
+            optimizer=self.optimizer,
+            seed=seed,
+        )
+        outcome = simulate(method, learners, scenario, task, points=self.epochs)
+        return Trained(method, batch, outcome, seed)

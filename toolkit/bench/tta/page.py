@@ -1,0 +1,261 @@
+"""The benchmark's page and CSVs from run logs: all the paper shows, from one's own trainings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from toolkit.bench.instruments.published import tables
+from toolkit.bench.tta.cards import machine_cards, result_cards
+from toolkit.bench.tta.csv_files import files
+from toolkit.bench.tta.figures import (
+    accuracy_figure,
+    loss_figure,
+    states_figure,
+    throughput_figure,
+    utilisation_figure,
+)
+from toolkit.bench.tta.records import final_table, published_table, stage_table
+from toolkit.bench.tta.rules import TtaConfig
+from toolkit.bench.tta.runs import Platform
+from toolkit.bench.tta.tables import (
+    NAMES,
+    cost_table,
+    efficiency_table,
+    minutes,
+    price_table,
+    published_price_table,
+    rent_table,
+    rules_table,
+    tta_table,
+)
+from toolkit.report.page import Page, Section, Table, side_by_side
+from toolkit.score.results import Result
+from toolkit.stages.files import write_atomically
+
+NO_PRICE = (
+    '<p class="note">No platform has a price here: name it in a file for <code>--platform</code>, '
+    "and this section tells what an accuracy costs.</p>"
+)
+SHOWN = ("A29", "A31", "A32", "A33")
+"""Published tables that stand beside our own of the same kind."""
+DEFINITIONS = (
+    (
+        "WER",
+        "insertions, deletions and substitutions per word of the references (A25, by jiwer).",
+    ),
+    (
+        "CER",
+        "edit distance in characters by the length of the longer of hypothesis and reference, "
+        "spaces being characters (A25). It is never above the usual one, by the reference's.",
+    ),
+    (
+        "TTA(a, e)",
+        "minutes from the creation of the model until the median of the last e epochs' error "
+        "rates on the validation data is a or less (A26). Evaluations and swaps count, the time "
+        "between a kill and the next start does not.",
+    ),
+    ("Throughput", "utterances of a batch by the seconds that the batch took (A27)."),
+    (
+        "Utilisation",
+        "shares of the cores and devices in use, each sample the mean since the one before "
+        "(A28); the paper took 30 ms of top, and nvidia-smi.",
+    ),
+    (
+        "Published",
+        "figures so marked are the papers', of other machines, data and software: their form "
+        "can be compared with ours, their minutes cannot.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a page shows beside the runs; all of it may be left out."""
+
+    equal_batch: Sequence[Platform] = ()
+    """The platforms with one batch size for all (A34)."""
+    final: Sequence[Result] = ()
+    """Final error rates of the first platform, where its results.json is not written yet (A33)."""
+    sweep: Table | None = None
+    """Of beam widths (A31)."""
+    dataset: str = ""
+    """HTML of the data set's descriptor (A4)."""
+    features: str = ""
+    """HTML of the front end's figure (A3)."""
+    title: str = "Time to accuracy"
+
+
+def write_page(
+    platforms: Sequence[Platform],
+    out: Path,
+    config: TtaConfig | None = None,
+    extras: Extras | None = None,
+) -> dict[str, float]:
+    """Write `index.html`, which needs no other file, and the CSVs of all its figures.
+
+    Args:
+      platforms: of `read_platforms`; percentages are of the first.
+      out: the folder.
+      config: the accuracies.
+      extras: what else to show.
+
+    Returns:
+      Headline numbers: of the first platform, minutes to each accuracy that it reached.
+    """
+    config, extras = config or TtaConfig(), extras or Extras()
+    studies = {"default": platforms, "equal batch": extras.equal_batch}
+    for name, text in files(studies, config).items():
+        write_atomically(out / name, text)
+    write_atomically(out / "index.html", build_page(platforms, config, extras).html())
+    first = platforms[0]
+    times = {
+        f"tta {metric} {target:g}": first.tta(metric, target, config.epochs)
+        for metric, target in config.targets
+    }
+    return {name: round(time, 2) for name, time in times.items() if time is not None}
+
+
+def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras) -> Page:
+    """Put the sections together."""
+    page = Page(extras.title, _lead(platforms, config), footer=_footer(platforms))
+    page.add(
+        Section(
+            "times",
+            "Time to accuracy",
+            "How long each platform trains until its accuracy is there to stay, and what other "
+            "benchmarks' rules make of the same logs.",
+            [
+                result_cards(platforms, config),
+                tta_table(platforms, config, "TTA in minutes").html(),
+                rules_table(platforms, config).html(),
+                _published("A32"),
+            ],
+        )
+    )
+    page.add(
+        Section(
+            "curves",
+            "Accuracy and loss",
+            parts=[
+                side_by_side(accuracy_figure(platforms, metric, config) for metric in NAMES),
+                side_by_side([loss_figure(platforms), states_figure(platforms)]),
+            ],
+        )
+    )
+    page.add(_hardware_section(platforms, config))
+    page.add(
+        Section(
+            "price",
+            "Price and performance",
+            "What an accuracy costs: the price of a platform times the minutes that it needs.",
+            [
+                _html(cost_table(platforms)) or NO_PRICE,
+                _html(price_table(platforms, config)),
+                _html(rent_table(platforms, config)),
+                _published("A29"),
+                _folded(published_price_table()),
+            ],
+        )
+    )
+    if extras.equal_batch:
+        page.add(_equal_section(extras.equal_batch, config))
+    page.add(
+        Section(
+            "final",
+            "Final accuracy and beam width",
+            parts=[
+                _html(final_table(platforms, extras.final)),
+                _published("A33"),
+                _html(extras.sweep),
+                _published("A31"),
+            ],
+        )
+    )
+    page.add(Section("stages", "From audio to model", parts=[_html(stage_table(platforms))]))
+    page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms)]))
+    page.add(Section("data", "Data and features", parts=[extras.dataset, extras.features]))
+    shown = SHOWN + ("A34",) * bool(extras.equal_batch)
+    page.add(
+        Section(
+            "published",
+            "More published figures",
+            "The other tables of the papers that this benchmark follows, with what is known to be "
+            "wrong in them.",
+            [_published(item) for item in tables() if item not in shown],
+        )
+    )
+    words = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS)
+    box = f'<div class="box"><dl class="words">{words}</dl></div>'
+    page.add(Section("definitions", "How it is measured", parts=[box]))
+    return page
+
+
+def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
+    """The result in a sentence: the hardest accuracy that all reached, and who was first."""
+    for metric, target in reversed(config.targets):
+        times = {p.name: p.tta(metric, target, config.epochs) for p in platforms}
+        known = {name: time for name, time in times.items() if time is not None}
+        if len(known) < len(platforms):
+            continue
+        first, *rest = sorted(known, key=lambda name: known[name])
+        said = f"A {NAMES[metric]} of {target:g} % takes {first} {minutes(known[first])} minutes"
+        others = [f"{name} {minutes(known[name])}" for name in rest]
+        return ", ".join([said, *others]) + "."
+    number = f"{len(platforms)} platforms" if len(platforms) > 1 else platforms[0].name
+    return f"Trainings on {number}; none of the accuracies asked for was reached by all."
+
+
+def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
+    return Section(
+        "machine",
+        "Throughput and utilisation",
+        "How fast the hardware works, which is only half of the time to accuracy: the other half "
+        "is how much the training needs.",
+        [
+            efficiency_table(platforms, config).html(),
+            throughput_figure(platforms, "Throughput over time"),
+            *(utilisation_figure(platform, n) for n, platform in enumerate(platforms)),
+        ],
+    )
+
+
+def _equal_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
+    batches = sorted({platform.first.log.created.batch for platform in platforms})
+    of = f" of {batches[0]} utterances" if len(batches) == 1 and batches[0] else ""
+    return Section(
+        "equal",
+        "The same with equal batches",
+        f"With one batch{of} for all, what differs is the hardware alone.",
+        [
+            tta_table(platforms, config, "TTA in minutes, equal batches").html(),
+            throughput_figure(platforms, "Throughput with equal batches"),
+            efficiency_table(platforms, config).html(),
+            _published("A34"),
+        ],
+    )
+
+
+def _html(table: Table | None) -> str:
+    return "" if table is None else table.html()
+
+
+def _published(item: str) -> str:
+    return _folded(published_table(item))
+
+
+def _folded(table: Table) -> str:
+    """A published table, folded away until asked for."""
+    summary = f"<summary>Published: {escape(table.title)}</summary>"
+    return f"<details>{summary}{table.html()}</details>"
+
+
+def _footer(platforms: Sequence[Platform]) -> str:
+    commits = {
+        str(((run.log.created.about or {}).get("machine") or {}).get("commit") or "")[:12]
+        for platform in platforms
+        for run in platform.runs
+    }
+    made = f" Code of the trainings: {', '.join(sorted(filter(None, commits)))}."
+    runs = sum(len(platform.runs) for platform in platforms)
+    return f"Made by `toolkit bench tta` from {runs} run logs." + (made if any(commits) else "")
