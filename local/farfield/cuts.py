@@ -12,7 +12,7 @@ from local.farfield.audio import Group, file_name
 from local.farfield.parts import UNLABELLED, Wanted
 from local.farfield.rooms import SAMPLING_RATE
 from toolkit.corpus.manifest import make_cut, read_cuts, speaker_of, text_of, write_cuts
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 Cuts = list[MonoCut | MultiCut]
 TWINS = {"train": "clean", "val": "val-clean"}

@@ -14,8 +14,8 @@ from local.farfield.config import FarfieldConfig
 from local.farfield.files import dealt_noises, dealt_responses, room_of_file
 from local.farfield.rooms import SAMPLING_RATE, Room, compute_room
 from toolkit.features.audio import AudioError, load_audio, load_cut_audio
-from toolkit.stages.files import open_atomically
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import open_atomically
 
 SECONDS = 20
 """Length of a noise; longer utterances hear it from its start again."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from local.farfield.config import FarfieldConfig, Placement
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import open_atomically
+from toolkit.storage.files import open_atomically
 
 SAMPLING_RATE = 16000
 """Of all far-field audio, in Hz."""

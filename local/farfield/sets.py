@@ -32,11 +32,11 @@ from local.farfield.lake import write_lake
 from local.farfield.parts import UNLABELLED, Wanted, divide
 from local.farfield.pools import make_pools
 from local.farfield.rooms import FarfieldError
+from toolkit.config.settings import to_plain
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.stages.config import to_plain
-from toolkit.stages.digest import digest_bytes
-from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.digest import digest_bytes
+from toolkit.storage.files import write_atomically
 
 logger = logging.getLogger("toolkit.farfield")  # a run says what is logged below `toolkit`
 

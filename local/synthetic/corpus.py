@@ -26,8 +26,8 @@ from local.synthetic.text import sentences
 from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import write_atomically
 
 UTTERANCES_PER_CHAPTER = 20
 WORD_TIMES = "words.ctm"

@@ -36,7 +36,7 @@ from toolkit.align.lda_mllt import train_lda_mllt
 from toolkit.align.monophone import train_monophone
 from toolkit.align.sat import train_sat
 from toolkit.align.triphone import train_triphone
-from toolkit.stages import ranks
+from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from toolkit.report.page import Page, Section
-from toolkit.stages.files import write_atomically
 from toolkit.stages.journal import duration
 from toolkit.stages.marker import Marker
 from toolkit.stages.run import Run
+from toolkit.storage.files import write_atomically
 
 DAY = 86_400.0
 PUBLISHED = {

@@ -28,10 +28,10 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.units import load_units, make_units
+from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
-from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
-from toolkit.stages.threads import torch_threads
+from toolkit.storage.files import write_atomically
 from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.ctc.records import count_too_long, write_records
 from toolkit.train.ctc.training import train_ctc

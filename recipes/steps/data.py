@@ -16,8 +16,8 @@ from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.letters import normaliser
 from toolkit.score.results import collect_results, markdown_table, print_results, read_results
-from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
+from toolkit.storage.files import write_atomically
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:

@@ -12,8 +12,8 @@ from toolkit.score.compare import compare
 from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result, markdown_table, read_results, record_results
 from toolkit.score.wer import Score, Unit, pool, score
-from toolkit.stages.files import write_atomically
 from toolkit.stages.run import Run
+from toolkit.storage.files import write_atomically
 
 PLACEMENTS = ("DP1", "DP2", "DP3", "DP4", "DP5")
 """The test sets, from the easiest placement of the device to the hardest (C32)."""

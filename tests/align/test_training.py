@@ -16,7 +16,7 @@ from toolkit.align.em import deal, gmm_sums
 from toolkit.align.training import EmConfig, UnalignableError, training_data
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.fsa.alignment import AlignConfig
-from toolkit.stages.workers import WorkerPool
+from toolkit.processes.workers import WorkerPool
 
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 TRAINED = {

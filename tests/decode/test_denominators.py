@@ -27,7 +27,7 @@ from toolkit.fsa.search import Beam, best_path, search_lattice  # noqa: E402
 from toolkit.hmm.gmm import Gmm  # noqa: E402
 from toolkit.hmm.senones import Senones  # noqa: E402
 from toolkit.lang.tables import SymbolTable  # noqa: E402
-from toolkit.stages.files import write_atomically  # noqa: E402
+from toolkit.storage.files import write_atomically  # noqa: E402
 
 ARPA = """\\data\\
 ngram 1=6

@@ -24,7 +24,7 @@ from toolkit.fsa.lattice_store import (  # noqa: E402
     write_shard,
 )
 from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
-from toolkit.stages.digest import digest_bytes  # noqa: E402
+from toolkit.storage.digest import digest_bytes  # noqa: E402
 
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 

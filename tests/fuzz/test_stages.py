@@ -8,12 +8,12 @@ import pytest
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.stages.config import load_yaml, to_plain
-from toolkit.stages.digest import Content, Digests
+from toolkit.config.settings import load_yaml, to_plain
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 from toolkit.stages.partial import Progress, Record, read_progress, read_record
 from toolkit.stages.publish import complete_interrupted
+from toolkit.storage.digest import Content, Digests
 
 MARKER = Marker(
     stage=3,
@@ -108,7 +108,7 @@ READERS = {
     ],
 )
 def test_yaml_that_wants_more_than_data(content, tmp_path):
-    from toolkit.stages.config import ConfigError
+    from toolkit.config.settings import ConfigError
 
     trace = tmp_path / "trace"
     (tmp_path / "my.yaml").write_text(content.format(trace=trace))

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.config.settings import apply_overrides
 from toolkit.lang.config import LangConfig, NgramConfig
-from toolkit.stages.config import apply_overrides
 
 
 @pytest.mark.parametrize(

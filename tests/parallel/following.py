@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import ranks
-from toolkit.stages.files import write_atomically
+from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def crew(ranks, work):
     results = CONTEXT.SimpleQueue()
 
     def child(rank):
-        from toolkit.stages import ranks as processes
+        from toolkit.processes import ranks as processes
 
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))

@@ -18,7 +18,7 @@ from toolkit.parallel.config import (
     ParallelError,
     make_strategy,
 )
-from toolkit.stages import watch
+from toolkit.processes import watch
 from toolkit.train.batch import Batch
 from toolkit.train.observer import Epochwise
 

@@ -23,7 +23,7 @@ from toolkit.parallel.config import (
     make_strategy,
 )
 from toolkit.parallel.strategy import SingleProcess
-from toolkit.stages import ranks
+from toolkit.processes import ranks
 from toolkit.train.batch import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer

@@ -12,7 +12,7 @@ from toolkit.pipeline.objects import (
     ObjectStore,
     StoreConfig,
 )
-from toolkit.stages.digest import digest_bytes
+from toolkit.storage.digest import digest_bytes
 
 
 @pytest.fixture(params=["local", "memory"])

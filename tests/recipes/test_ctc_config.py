@@ -6,7 +6,7 @@ pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
 from recipes.librispeech.ctc_config import PROFILES, Config
-from toolkit.stages.config import ConfigError, apply_overrides
+from toolkit.config.settings import ConfigError, apply_overrides
 
 
 @pytest.mark.parametrize(

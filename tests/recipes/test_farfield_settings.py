@@ -16,10 +16,10 @@ from lhotse.audio import AudioSource
 
 from recipes.farfield_ssl.config import PARTS, PROFILES
 from recipes.steps.settings import HybridConfig
+from toolkit.config.settings import apply_overrides
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
 from toolkit.parallel.config import ParallelError, make_strategy
-from toolkit.stages.config import apply_overrides
 
 
 def spoken(speaker, number, seconds=5.0):

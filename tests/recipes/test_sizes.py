@@ -6,8 +6,8 @@ pytest.importorskip("k2")
 
 from recipes.librispeech.config import Config
 from recipes.steps.sizes import TABLE, sized, sizes
+from toolkit.config.settings import to_plain
 from toolkit.corpus.config import CorpusConfig
-from toolkit.stages.config import to_plain
 
 
 @pytest.mark.parametrize("row", TABLE)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 # Loaded before the forks, so that each of them starts at once.
-import toolkit.stages.commandline
+import toolkit.stages.command_line
 import toolkit.stages.recipe  # noqa: F401
 from toolkit.stages.marker import git_state, versions
 

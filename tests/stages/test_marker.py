@@ -3,7 +3,6 @@ import subprocess
 
 import pytest
 
-from toolkit.stages.digest import Content
 from toolkit.stages.marker import (
     Marker,
     UnreadableMarkerError,
@@ -12,6 +11,7 @@ from toolkit.stages.marker import (
     parameters_digest,
     versions,
 )
+from toolkit.storage.digest import Content
 
 
 def marker(**changes):

@@ -2,12 +2,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolkit.stages.config import NO_RESULT, parameters_of
-from toolkit.stages.digest import Content, Digests, digest_bytes
+from toolkit.config.settings import NO_RESULT, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Progress, Record
 from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan
+from toolkit.storage.digest import Content, Digests, digest_bytes
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 import pytest
 
-from toolkit.stages import digest
-from toolkit.stages.digest import Digests
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, outputs_of
 from toolkit.stages.partial import Record
 from toolkit.stages.publish import complete_interrupted, publish
+from toolkit.storage import digest
+from toolkit.storage.digest import Digests
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.digest import Digests
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector
@@ -18,6 +17,7 @@ from toolkit.stages.run import (
     Run,
     plain_headline,
 )
+from toolkit.storage.digest import Digests
 
 
 @dataclass(frozen=True)

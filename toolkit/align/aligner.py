@@ -26,6 +26,7 @@ from toolkit.align.graphs import TranscriptCompiler
 from toolkit.align.joining import Alignment
 from toolkit.align.lda_mllt import speech_mask
 from toolkit.align.long import LongConfig, align_long
+from toolkit.config.convert import from_plain
 from toolkit.features.cepstra import GmmFrontend
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.stream import features_of_file
@@ -35,8 +36,7 @@ from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.letters import RULES
 from toolkit.lang.lexicon import Pronunciation, without_position
-from toolkit.stages.convert import from_plain
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.reading import read_json, reading
 
 DELTA_REACH = 4
 """Frames on either side that deltas and delta-deltas look at."""

@@ -12,7 +12,7 @@ from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon, Pronunciation, without_position
 from toolkit.lang.tables import word_table
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 SETTINGS = "aligner.json"
 INDEPENDENT = "independent"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import shown
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import shown
 
 
 class CtmError(ToolkitError):

@@ -22,9 +22,9 @@ from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_stats import TreeStatistics
 from toolkit.lang.lang import Lang
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_tensors, reading
-from toolkit.stages.workers import WorkerPool
+from toolkit.processes.workers import WorkerPool
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_tensors, reading
 
 # Frames summed at a time: with 40 dimensions 16 MB, and the work per pdf is shared by many frames.
 SUM_FRAMES = 100_000

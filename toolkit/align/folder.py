@@ -31,7 +31,7 @@ from toolkit.align.passes import (
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 from toolkit.lang.lang import read_rules
 from toolkit.lang.letters import normaliser
-from toolkit.stages.workers import WorkerPool
+from toolkit.processes.workers import WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

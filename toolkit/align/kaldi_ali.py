@@ -13,7 +13,7 @@ from toolkit.align.store import AlignmentStore, Outcome, write_shard, write_tabl
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi_io import native, writer_path
 from toolkit.hmm.topology import Topology
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
 STATES = "states.tsv"

@@ -16,7 +16,7 @@ from toolkit.features.kaldi_io import (
     opened,
     read_vector,
 )
-from toolkit.stages.reading import reason
+from toolkit.storage.reading import reason
 
 
 def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -14,7 +14,7 @@ from toolkit.features.cepstra import load_transforms
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_build import TreeConfig, grow_tree
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 COLUMNS = ("utterance", "status", "seconds", "log_likelihood_per_frame", "confidence")
 

@@ -15,8 +15,8 @@ from toolkit.features.lfr import centre
 from toolkit.hmm.context import phone_contexts
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import check_tensor, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import check_tensor, reading
 
 ADVICE = "align again"
 

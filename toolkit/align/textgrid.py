@@ -5,7 +5,7 @@ from pathlib import Path
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 TOLERANCE = 0.05
 """Seconds by which the last frame of an alignment may reach over the end of the audio."""

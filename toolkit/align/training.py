@@ -21,9 +21,9 @@ from toolkit.fsa.alignment import AlignConfig
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree_stats import TreeStatistics
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import checked, read_tensors, reading
-from toolkit.stages.workers import WorkerPool
+from toolkit.processes.workers import WorkerPool
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import checked, read_tensors, reading
 
 logger = logging.getLogger(__name__)
 

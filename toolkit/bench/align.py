@@ -19,7 +19,7 @@ from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiSide
 from toolkit.bench.peers.peer import PeerUnavailableError
 from toolkit.features.cepstra import GmmFrontend
 from toolkit.fsa.alignment import AlignConfig, Aligned, force_align_batch
-from toolkit.stages.threads import one_thread
+from toolkit.processes.threads import one_thread
 
 UTTERANCES = 60
 SECONDS = 10.0

@@ -8,7 +8,7 @@ import torch
 
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.parallel.compression import SPARSE, decode, encode, encode_by_torch
-from toolkit.stages.threads import one_thread
+from toolkit.processes.threads import one_thread
 
 ELEMENTS = 24_300_000  # of the 5 x 768 LSTM (C6)
 DENSITIES = (1e-4, 1e-3, 1e-2)

@@ -22,8 +22,8 @@ from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
+from toolkit.processes.threads import one_thread
 from toolkit.score.wer import score
-from toolkit.stages.threads import one_thread
 
 UTTERANCES = 24
 SECONDS = 8.0

@@ -22,7 +22,7 @@ def benchmark() -> Table:
     Rows from samples leave decoding out. lhotse's default is 80 log-mel by its own torch code;
     window and FFT alone are frames of 400 samples and a real FFT of 512 points.
     """
-    from toolkit.stages.threads import one_thread
+    from toolkit.processes.threads import one_thread
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
         cases = _cases([_write_noise(Path(folder), number) for number in range(FILES)])

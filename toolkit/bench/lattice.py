@@ -24,7 +24,7 @@ from toolkit.fsa.lattice_store import (
 )
 from toolkit.fsa.search import search_lattice
 from toolkit.fsa.sequence import Criterion, PdfClasses, sequence_objective
-from toolkit.stages.threads import one_thread
+from toolkit.processes.threads import one_thread
 
 UTTERANCES = 40
 SECONDS = 10.0

@@ -35,7 +35,7 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
         twentieth of it.
       repeats: timed rounds.
     """
-    from toolkit.stages.threads import one_thread
+    from toolkit.processes.threads import one_thread
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
         bench = _Bench(Path(folder), minutes)
@@ -77,7 +77,7 @@ def command(minutes: float, repeats: int, rates_file: Path | None, json_file: Pa
     """
     import json
 
-    from toolkit.stages.files import write_atomically
+    from toolkit.storage.files import write_atomically
 
     table, rates = benchmark(minutes, repeats)
     table.print()

@@ -157,7 +157,7 @@ def command(utterances: int, repeats: int, json_file: Path | None) -> None:
     Example:
       toolkit bench score --utterances 20000
     """
-    from toolkit.stages.files import write_atomically
+    from toolkit.storage.files import write_atomically
 
     table = benchmark(utterances, repeats)
     table.print()

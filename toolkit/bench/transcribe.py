@@ -36,7 +36,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     from toolkit.decode.recogniser import Recogniser
     from toolkit.decode.streaming import StreamingRecogniser
     from toolkit.features.audio import load_audio
-    from toolkit.stages.threads import one_thread
+    from toolkit.processes.threads import one_thread
 
     with one_thread():
         recogniser = Recogniser(model)

@@ -38,7 +38,7 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
     @click.command(name, help=f"{module.__doc__}\n\n{example}")
     @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
     def run(json_file: Path | None) -> None:
-        from toolkit.stages.files import write_atomically
+        from toolkit.storage.files import write_atomically
 
         table = module.benchmark()
         table.print()

@@ -32,7 +32,7 @@ def evaluate(run: Path, device: str | None) -> None:
       toolkit ctc evaluate exp/ctc-full --device cuda
     """
     from toolkit.decode.ctc.evaluation import evaluate_run
-    from toolkit.stages.devices import chosen_device
+    from toolkit.processes.devices import chosen_device
 
     def tell(epoch: int, result: dict[str, float]) -> None:
         click.echo(f"epoch {epoch}: CER {result['cer']:.2f} %, WER {result['wer']:.2f} %")

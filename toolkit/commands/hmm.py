@@ -34,7 +34,7 @@ def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None)
     """
     from toolkit.hmm.tree import Tree
     from toolkit.hmm.tree_drawing import dot, draw, roots_of
-    from toolkit.stages.files import write_atomically
+    from toolkit.storage.files import write_atomically
 
     tree = Tree.load(model / "tree.json" if model.is_dir() else model)
     roots = roots_of(tree, phone, state)

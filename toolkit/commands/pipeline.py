@@ -107,7 +107,7 @@ def summary(
     """
     from toolkit.pipeline.objects import ObjectStore, StoreConfig
     from toolkit.pipeline.summary import read_summary, summary_page, summary_text
-    from toolkit.stages.files import write_atomically
+    from toolkit.storage.files import write_atomically
 
     store = ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
     found = [(out, read_summary(store, out)) for out in outputs]

@@ -104,7 +104,7 @@ def _transcribe(
 
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS, line, written
     from toolkit.decode.transcribe import transcribe as transcribe_sources
-    from toolkit.stages.files import write_atomically
+    from toolkit.storage.files import write_atomically
 
     faults = []
     transcripts = transcribe_sources(model, sources, form in WITH_WORDS)
@@ -134,7 +134,7 @@ def _stream(
     from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
-    from toolkit.stages.threads import one_thread
+    from toolkit.processes.threads import one_thread
 
     recogniser, faults = Recogniser(model), []
     ends = None if endpoint is None else EndpointConfig(endpoint)

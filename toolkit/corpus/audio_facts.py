@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import soundfile
 
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18

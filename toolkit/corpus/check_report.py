@@ -9,7 +9,7 @@ from statistics import median
 
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.findings import ERROR, KINDS, NOTE, WARNING, Finding
-from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.storage.files import open_atomically, write_atomically
 
 DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 """Seconds at which the histogram's bins begin."""

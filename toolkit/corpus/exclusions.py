@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import open_atomically
-from toolkit.stages.reading import reading
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import reading
 
 HEADER = "split\tutterance\tcopy\treason\n"
 

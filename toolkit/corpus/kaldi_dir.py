@@ -12,8 +12,8 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
 from toolkit.corpus.pairing import Audio, pair
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},

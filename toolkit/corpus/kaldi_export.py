@@ -10,7 +10,7 @@ from lhotse.utils import fastcopy
 from toolkit.corpus.kaldi_dir import write_kaldi_dir
 from toolkit.corpus.kaldi_validate import data_dir_faults
 from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 RENAMED = "utt_map"
 """Lines of `new-id old-id`, where utterances had to be renamed."""

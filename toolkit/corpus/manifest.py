@@ -14,8 +14,8 @@ from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.exclusions import read_exclusions
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import open_atomically
-from toolkit.stages.reading import NATURAL, checked, reading
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import NATURAL, checked, reading
 
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from toolkit.corpus.pairing import Audio
-from toolkit.stages.files import open_atomically
+from toolkit.storage.files import open_atomically
 
 
 class PipeRunner:

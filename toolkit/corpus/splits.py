@@ -8,8 +8,8 @@ from pathlib import Path
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.split import matches
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 
 class SplitsError(ToolkitError):

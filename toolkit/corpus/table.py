@@ -13,7 +13,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import Audio, pair
-from toolkit.stages.reading import shown
+from toolkit.storage.reading import shown
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (

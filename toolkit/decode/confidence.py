@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.score.align import align
-from toolkit.stages.convert import read_plain
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 class CalibrationError(ToolkitError):

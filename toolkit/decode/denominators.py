@@ -24,7 +24,7 @@ from toolkit.fsa.lattice_store import (
     write_shard,
 )
 from toolkit.fsa.search import Beam, search_widening
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import Alignments
 
 

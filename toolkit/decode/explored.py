@@ -8,7 +8,7 @@ from pathlib import Path
 from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.decode.confidence import Calibration, calibration_error, cross_entropy_gain
 from toolkit.score.align import align
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.binary import read_binary
 from toolkit.lang.tables import SymbolTable
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

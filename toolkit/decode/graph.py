@@ -9,7 +9,7 @@ from toolkit.fsa.lexicon import lexicon_transducer
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.tables import UNKNOWN
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 def make_decoding_graph(

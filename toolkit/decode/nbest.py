@@ -19,7 +19,7 @@ from toolkit.fsa.lattice_codec import LatticeArcs
 from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, write_shard
 from toolkit.fsa.nbest import n_best
 from toolkit.hmm.senones import Senones
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from toolkit.config.convert import read_plain
 from toolkit.decode.details import WordDetails
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.silence import SilencePosteriors
@@ -22,8 +23,7 @@ from toolkit.fsa.search import Beam, search_widening
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralModel
-from toolkit.stages.convert import read_plain
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 SETTINGS = "recogniser.json"
 SENONES = "senones"

@@ -118,7 +118,7 @@ class Inputs:
         from lhotse.serialization import deserialize_item
 
         from toolkit.lang.text import read_lines
-        from toolkit.stages.reading import reading
+        from toolkit.storage.reading import reading
 
         sources = []
         for number, line in read_lines(path):

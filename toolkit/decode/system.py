@@ -18,7 +18,7 @@ from toolkit.fsa.lattice import Weights
 from toolkit.score.results import Result, record_results
 from toolkit.score.split import score_split
 from toolkit.score.wer import score
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 Scorers = Mapping[str, Scorer]
 Progress = Callable[[int, int], None]

@@ -17,8 +17,8 @@ from toolkit.features.deltas import add_deltas
 from toolkit.features.shards import MANIFEST
 from toolkit.features.splice import splice
 from toolkit.features.store import FeatureStore
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import NATURAL, read_json, read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 
 ADVICE = "train the system again, or restore the file"
 MOST_SPLICED = 50

@@ -20,8 +20,8 @@ from toolkit.errors import ToolkitError
 from toolkit.features.array import Components, load_array, load_components
 from toolkit.features.beamforming import BeamformingConfig, apply_weights, beamform_weights
 from toolkit.features.echo import EchoConfig, estimate_echo
-from toolkit.stages.files import open_atomically, write_atomically
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import open_atomically, write_atomically
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut, MultiCut

@@ -22,9 +22,9 @@ from toolkit.features.shards import (
     write_manifest,
     write_shard,
 )
-from toolkit.stages.files import write_atomically
-from toolkit.stages.threads import one_thread
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.threads import one_thread
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

@@ -14,7 +14,7 @@ from toolkit.features.kaldi_io import Entry, entries, header_of, native, read_ma
 from toolkit.features.packing import deal
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 HALF_MAX = 65504.0
 

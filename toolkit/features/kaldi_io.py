@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.reading import reason, shown
+from toolkit.storage.reading import reason, shown
 
 _PLACE = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
 _VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import NATURAL, read_json, reading
-from toolkit.stages.threads import one_thread
+from toolkit.processes.threads import one_thread
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import NATURAL, read_json, reading
 
 if TYPE_CHECKING:
     from toolkit.features.store import FeatureStore

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from toolkit.features.normalise import MeanState
 from toolkit.features.tars import TarWriter, read_members
-from toolkit.stages.arrays import parse_array
-from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.storage.arrays import parse_array
+from toolkit.storage.files import open_atomically, write_atomically
 
 MANIFEST = "features.json"
 SHARDS = "shards"

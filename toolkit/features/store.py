@@ -21,8 +21,8 @@ from toolkit.features.shards import (
     index_features,
     read_array,
 )
-from toolkit.stages.reading import NATURAL, checked, read_json, reading, shown
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.reading import NATURAL, checked, read_json, reading, shown
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut

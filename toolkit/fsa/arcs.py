@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.reading import read_tensors, reading
+from toolkit.storage.reading import read_tensors, reading
 
 # (source state, destination state, input label, output label, score)
 Arc = tuple[int, int, int, int, float]

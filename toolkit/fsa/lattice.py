@@ -7,10 +7,10 @@ import k2
 import torch
 from torch import Tensor
 
+from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.decoding_graph import count_words
 from toolkit.fsa.search import BestPath, best_path
-from toolkit.stages.convert import read_plain
 
 
 class WeightsError(ToolkitError):

@@ -13,12 +13,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
+from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arcs import FINAL, load_fsa
 from toolkit.fsa.lattice_codec import Block, GraphIndex, LatticeArcs, LatticeError, encode
-from toolkit.stages.convert import from_plain
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import checked, read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import checked, read_tensors, reading
 
 FORMAT = 1
 # Unpacked shards that a store keeps: about 2 MB per hour of speech each.

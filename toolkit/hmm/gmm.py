@@ -12,8 +12,8 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.hmm.sums import Sums
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_tensors, reading
 
 LOG_2PI = 1.8378770664093453
 

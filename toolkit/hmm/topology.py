@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.lfr import LOW_RATE_FACTOR
-from toolkit.stages.convert import read_plain
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 MOST_STATES = 100
 

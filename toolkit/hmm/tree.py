@@ -11,8 +11,8 @@ from torch import Tensor
 from toolkit.hmm.phone_sets import default_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree_nodes import Leaf, Root, Split, TreeError, from_json, leaves, to_json
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 ADVICE = "is it the tree.json of a model?"
 

@@ -9,8 +9,8 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_tensors, reading
 
 FIELD_BITS = 20
 """A context is one integer: 20 bits each for state id, left phone, right phone."""

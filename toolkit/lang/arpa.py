@@ -11,8 +11,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.backoff import LOG_ZERO, BackoffModel, Level
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import read_lines
-from toolkit.stages.files import open_atomically
-from toolkit.stages.reading import shown
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import shown
 
 
 class ArpaError(ToolkitError):

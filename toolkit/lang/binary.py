@@ -8,8 +8,8 @@ from safetensors.numpy import save
 
 from toolkit.lang.arpa import ArpaError
 from toolkit.lang.backoff import BackoffModel, Level, check_levels
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import checked, read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import checked, read_tensors, reading
 
 _FIELDS = ("context", "word", "logprob", "backoff")
 _TYPES = {"context": np.int64, "word": np.int64, "logprob": np.float32, "backoff": np.float32}

@@ -17,9 +17,9 @@ from toolkit.lang.graphones import Aligner, Graphone, Pair
 from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.lang.ngram import estimate_ids
 from toolkit.lang.tables import END, START
-from toolkit.stages.arrays import read_archive
-from toolkit.stages.files import open_atomically
-from toolkit.stages.reading import reading
+from toolkit.storage.arrays import read_archive
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import reading
 
 ORDER = 6
 """Graphones per n-gram."""

@@ -11,8 +11,8 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_position
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
 from toolkit.lang.text import read_lines
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import shown
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import shown
 
 SILENCE_WORD = "!SIL"
 _OOV_WORDS = (UNKNOWN, "<unk>", "<oov>", "<OOV>", "<SPOKEN_NOISE>", "<spoken_noise>", "[UNK]")

@@ -8,8 +8,8 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_position
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE, UNKNOWN, SymbolTable
 from toolkit.lang.text import read_lines
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import shown
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import shown
 
 _BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 

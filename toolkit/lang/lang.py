@@ -15,8 +15,8 @@ from toolkit.lang.tables import (
     word_table,
 )
 from toolkit.lang.text import Normaliser
-from toolkit.stages.files import open_atomically, write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.reading import read_json, reading
 
 
 class LangError(ToolkitError):

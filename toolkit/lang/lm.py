@@ -14,7 +14,7 @@ from toolkit.lang.ngram import estimate
 from toolkit.lang.perplexity import perplexity
 from toolkit.lang.prepare import Transcripts
 from toolkit.lang.text import Normaliser, count_words, read_sentences
-from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.storage.files import open_atomically, write_atomically
 
 
 def word_weights(config: NgramConfig, rules: str = Normaliser.id) -> dict[str, float] | None:

@@ -9,8 +9,8 @@ from string import ascii_uppercase
 import sentencepiece
 
 from toolkit.lang.units import BLANK, UnitsError, check_labels, write_symbols
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import reading
 
 MODEL = "pieces.model"
 # Sentencepiece wants a symbol for what it cannot write; here such text is an error, and the symbol

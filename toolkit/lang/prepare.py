@@ -12,7 +12,7 @@ from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.letters import normaliser
 from toolkit.lang.lexicon import Lexicon
-from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.storage.files import open_atomically, write_atomically
 
 Transcripts = Mapping[str, str]
 """Text by utterance id."""

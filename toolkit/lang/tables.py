@@ -6,8 +6,8 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
-from toolkit.stages.files import open_atomically
-from toolkit.stages.reading import shown
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import shown
 
 EPSILON = "<eps>"
 SILENCE = "SIL"

@@ -8,8 +8,8 @@ from string import ascii_lowercase
 from typing import Literal, Protocol
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 BLANK = "<blank>"
 SPACE = " "

@@ -20,7 +20,7 @@ from toolkit.models.export_parts import Parts
 from toolkit.models.lstm import LstmModel
 from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 FILES = {"torchscript": "model.pt", "onnx": "model.onnx"}
 """Format -> file."""

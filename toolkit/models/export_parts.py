@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.models.priors import PRIORS
 from toolkit.models.store import CONFIG, ModelError
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.reading import read_json, reading
 
 ADVICE = "run the stage again that makes it"
 

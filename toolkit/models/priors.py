@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from toolkit.models.store import ModelError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 PRIORS = "priors.json"
 FLOOR = 0.01

@@ -12,13 +12,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.stages.convert import from_plain
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, read_tensors, reading, shown
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, read_tensors, reading, shown
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"

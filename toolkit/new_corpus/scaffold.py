@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from toolkit.new_corpus.templates import READER, README, Settings, config_py, run_py
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[Path]:

@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 
+from toolkit.config.settings import NO_RESULT
 from toolkit.errors import ToolkitError
 from toolkit.parallel.strategy import SingleProcess, Strategy
-from toolkit.stages import ranks
-from toolkit.stages.config import NO_RESULT
+from toolkit.processes import ranks
 
 Method = Literal["single", "ssgd", "asgd", "gtc", "bmuf", "adpsgd", "hadpsgd", "scpsgd"]
 CLASSES = {

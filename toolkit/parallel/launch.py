@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import ranks
-from toolkit.stages.ranks import CONTINUES, WorkerLostError
+from toolkit.processes import ranks
+from toolkit.processes.ranks import CONTINUES, WorkerLostError
 
 STARTING = timedelta(minutes=1)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch.distributed import PrefixStore, Store
 
-from toolkit.stages import ranks as processes
+from toolkit.processes import ranks as processes
 from toolkit.train.batch import Batch, DataSource
 
 _made = itertools.count()  # all ranks make theirs in the same order

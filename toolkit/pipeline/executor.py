@@ -20,7 +20,7 @@ from toolkit.pipeline.objects import ObjectRef, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.summary import SUMMARY, write_summary
-from toolkit.stages.files import remove_temporaries
+from toolkit.storage.files import remove_temporaries
 
 
 class PoisonedError(ToolkitError):

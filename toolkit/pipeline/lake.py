@@ -21,7 +21,7 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.objects import MissingObjectError, ObjectRef, ObjectStore
-from toolkit.stages.reading import DAMAGE, NATURAL, checked, reading, reason
+from toolkit.storage.reading import DAMAGE, NATURAL, checked, reading, reason
 
 LAKE = "lake.json"
 METADATA = "metadata"

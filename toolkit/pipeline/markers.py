@@ -13,7 +13,7 @@ from typing import Any
 
 from toolkit.pipeline.objects import Counts, ObjectError, ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
-from toolkit.stages.reading import DAMAGE, NATURAL, checked
+from toolkit.storage.reading import DAMAGE, NATURAL, checked
 
 FOLDER = "_done"
 _REF = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}

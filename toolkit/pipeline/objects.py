@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.faults import is_passing, redact
 from toolkit.pipeline.filesystems import filesystem, is_local, local_path
-from toolkit.stages.digest import CHUNK, digest_bytes
-from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.storage.digest import CHUNK, digest_bytes
+from toolkit.storage.files import open_atomically, write_atomically
 
 Value = TypeVar("Value")
 SECRETS = ("key", "secret", "token", "password", "credential")
@@ -50,7 +50,7 @@ class ObjectRef:
     size: int
     """Bytes."""
     digest: str | None = None
-    """As `toolkit.stages.digest.digest_bytes` gives it; None: not known, not checked."""
+    """As `toolkit.storage.digest.digest_bytes` gives it; None: not known, not checked."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Plain data for JSON: hours, utterances, ..."""
 

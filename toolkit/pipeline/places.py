@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from toolkit.pipeline.step import Partition, Step, config_plain
-from toolkit.stages.digest import digest_bytes
+from toolkit.storage.digest import digest_bytes
 
 
 def place(step: Step, partitions: Sequence[Partition], base: str) -> str:

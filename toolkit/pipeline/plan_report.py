@@ -6,8 +6,8 @@ from pathlib import Path
 
 from toolkit.pipeline.plan import PAPER, PAPER_PIPELINE_DAYS, Plan, nodes_for, ours
 from toolkit.pipeline.rates import Rates
-from toolkit.stages.files import write_atomically
 from toolkit.stages.journal import duration
+from toolkit.storage.files import write_atomically
 
 
 def print_plan(plan: Plan, other: Plan, rates: Rates) -> None:

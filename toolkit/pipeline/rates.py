@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
-from toolkit.stages.convert import from_plain
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 
 class RatesError(ToolkitError):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from toolkit.features.tars import BLOCK, TarWriter, read_members
 from toolkit.pipeline.step import StepError
-from toolkit.stages.files import open_atomically
-from toolkit.stages.reading import reading
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import reading
 
 MEMBERS_PER_ROW = 2
 CUTS = "cuts"

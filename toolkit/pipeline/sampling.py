@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.stages.reading import checked
+from toolkit.storage.reading import checked
 
 RANGE = 1 << 64
 """Random numbers are from 0 to RANGE - 1."""

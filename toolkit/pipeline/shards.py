@@ -18,7 +18,7 @@ from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import CUTS, ShardRows, field_file
 from toolkit.pipeline.step import StepError, StepResult
-from toolkit.stages.reading import NATURAL, checked, reading
+from toolkit.storage.reading import NATURAL, checked, reading
 
 LIST = "shards.jsonl"
 _LISTED = {

@@ -10,9 +10,9 @@ from toolkit.pipeline.cell import Attempt
 from toolkit.pipeline.objects import Counts, MissingObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
-from toolkit.stages.digest import digest_bytes
 from toolkit.stages.journal import duration
-from toolkit.stages.reading import NATURAL, checked, reading
+from toolkit.storage.digest import digest_bytes
+from toolkit.storage.reading import NATURAL, checked, reading
 
 SUMMARY = "_summary.json"
 FAILURES = "_failures.tsv"

@@ -16,8 +16,8 @@ from toolkit.report.media import Clip, read_clip
 from toolkit.report.page import Page, Section, Table
 from toolkit.report.stages import StageView, counts, read_stages, stage_table
 from toolkit.score.results import Result
-from toolkit.stages.files import write_atomically
 from toolkit.stages.journal import duration
+from toolkit.storage.files import write_atomically
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"run_page.{kind}") for kind in ("css", "js"))
 LEADING = 4

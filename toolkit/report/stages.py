@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from html import escape
 
 from toolkit.report.folder import RunFolder
-from toolkit.stages.digest import Content
 from toolkit.stages.journal import duration, headline
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 from toolkit.stages.partial import read_progress
 from toolkit.stages.plan import overlap
+from toolkit.storage.digest import Content
 
 BEGUN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
 """The journal's line at the beginning of a stage."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import TranscriptError, numbered_lines
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 __all__ = [
     "CtmEntry", "CtmError", "StmError", "StmSegment", "read_ctm", "read_stm", "write_ctm",

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import QUOTES, Normaliser, TextError, read_lines
-from toolkit.stages.reading import shown
+from toolkit.storage.reading import shown
 
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)

@@ -9,7 +9,7 @@ from typing import Literal
 from toolkit.align.ctm import CtmError, read_ctm
 from toolkit.score.lines import TranscriptError, numbered_lines
 from toolkit.score.read_json import read_json_texts
-from toolkit.stages.reading import shown
+from toolkit.storage.reading import shown
 
 Form = Literal["text", "trn", "plain", "json", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")

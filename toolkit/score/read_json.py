@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.score.lines import TranscriptError, content, numbered_lines
-from toolkit.stages.reading import shown
+from toolkit.storage.reading import shown
 
 _IDS = ("id", "utterance", "audio", "path", "file")
 """Where a record has its id; of the last three, the file's name without folder and ending."""

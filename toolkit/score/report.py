@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.score.align import Pair
 from toolkit.score.wer import Score, UtteranceScore
-from toolkit.stages.files import open_atomically
+from toolkit.storage.files import open_atomically
 
 _LEGEND = """\
 In the alignments (A->B) means that A was said and B recognised: (A->) is a deletion, (->B) an

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.score.wer import Score
-from toolkit.stages.convert import from_plain
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 if TYPE_CHECKING:
     from rich.table import Table

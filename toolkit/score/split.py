@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.score.report import write_report
 from toolkit.score.results import Result
 from toolkit.score.wer import score
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from toolkit.score.nist import write_trn
 from toolkit.score.report import write_report
 from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import Score
-from toolkit.stages.files import open_atomically, write_atomically
+from toolkit.storage.files import open_atomically, write_atomically
 
 _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}

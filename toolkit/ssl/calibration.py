@@ -19,7 +19,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.ssl.figures import reliability_figure
 from toolkit.ssl.judged import Judge, logits_of, sampled
 from toolkit.ssl.targets import TargetError
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import Alignments
 
 BINS = 15

@@ -18,7 +18,7 @@ from toolkit.features.tars import TarWriter
 from toolkit.ssl.figures import choice_of_k_figure
 from toolkit.ssl.judged import Judge, logits_of, sampled
 from toolkit.ssl.targets import KBest, TargetError, k_best
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.distillation import distillation_losses
 from toolkit.train.schedule import exponential_rate
 

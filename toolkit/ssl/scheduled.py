@@ -15,13 +15,13 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
 from toolkit.parallel.config import make_strategy
+from toolkit.processes.ranks import once
+from toolkit.processes.threads import torch_threads
 from toolkit.ssl.alternating import Alternating, AlternatingRate
 from toolkit.ssl.batches import InChunks, InUtterances, TeacherBatches
 from toolkit.ssl.selection import Selection, SelectionConfig, select
 from toolkit.ssl.shards import TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.stages.ranks import once
-from toolkit.stages.threads import torch_threads
 from toolkit.train.batch import DataSource
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import CorpusTrainerConfig

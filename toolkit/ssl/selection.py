@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from toolkit.ssl.shards import Example, TeacherShards
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

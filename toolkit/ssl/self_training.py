@@ -20,7 +20,7 @@ from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
 if TYPE_CHECKING:

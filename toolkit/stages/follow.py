@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.config.settings import to_plain
 from toolkit.errors import ToolkitError
-from toolkit.stages import ranks
-from toolkit.stages.config import to_plain
-from toolkit.stages.digest import Digests
+from toolkit.processes import ranks
+from toolkit.processes.ranks import WorkerLostError
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import parameters_digest
 from toolkit.stages.partial import Record
 from toolkit.stages.plan import Inspector
-from toolkit.stages.ranks import WorkerLostError
 from toolkit.stages.run import MissingInputError, Run
+from toolkit.storage.digest import Digests
 
 if TYPE_CHECKING:
     from toolkit.stages.runner import Request, Stage

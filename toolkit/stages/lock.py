@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.reading import NATURAL, checked
+from toolkit.storage.reading import NATURAL, checked
 
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by some network file systems
 # Worker processes of a killed run may hold its lock until they notice that it is gone.

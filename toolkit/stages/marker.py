@@ -10,11 +10,11 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
-from toolkit.stages.convert import from_plain
-from toolkit.stages.digest import Content, digest_bytes
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import DAMAGE, NATURAL, checked, read_json
+from toolkit.storage.digest import Content, digest_bytes
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import DAMAGE, NATURAL, checked, read_json
 
 SCHEMA = 1
 DISTRIBUTIONS = {"toolkit": "asr-recipe-toolkit", "torch": "torch", "k2": "k2"}

@@ -4,11 +4,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.stages.digest import Content
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.files import write_atomically
 from toolkit.stages.marker import contents_from_plain, contents_to_plain
-from toolkit.stages.reading import DAMAGE, checked, read_json
+from toolkit.storage.digest import Content
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import DAMAGE, checked, read_json
 
 _RECORD = {"parameters": {str: Any}, "inputs": {str: Any}, "forced": bool}
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from toolkit.stages.config import flatten, parameters_of
-from toolkit.stages.digest import Content, Digests, difference, listing
+from toolkit.config.settings import flatten, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.partial import Record, read_progress, read_record
+from toolkit.storage.digest import Content, Digests, difference, listing
 
 MOST_REASONS = 3
 

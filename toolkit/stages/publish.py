@@ -7,11 +7,11 @@ then the marker) is done by the next run when this one does not get to it, each 
 import os
 from pathlib import Path
 
-from toolkit.stages.digest import Digests
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.files import remove_temporaries
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.plan import overlap
+from toolkit.storage.digest import Digests
+from toolkit.storage.files import remove_temporaries
 
 
 def publish(directory: RunDirectory, marker: Marker, digests: Digests) -> None:

@@ -93,6 +93,6 @@ class Recipe:
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the command line and exit."""
-        from toolkit.stages.commandline import main
+        from toolkit.stages.command_line import main
 
         main(self, arguments)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.errors import ToolkitError
-from toolkit.stages.config import flatten, parameters_of, to_plain
-from toolkit.stages.devices import chosen_device
-from toolkit.stages.digest import Content, listing
+from toolkit.processes.devices import chosen_device
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Progress, Record
 from toolkit.stages.plan import Inspector, overlap
+from toolkit.storage.digest import Content, listing
 
 RESERVED = ("stages", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds

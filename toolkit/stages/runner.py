@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.digest import Content, Digests
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
-from toolkit.stages.files import write_atomically
 from toolkit.stages.follow import accompanied
 from toolkit.stages.journal import Journal, duration, headline
 from toolkit.stages.marker import Marker, git_state, versions
@@ -18,6 +16,8 @@ from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, Neighbour, Run, plain_headline
+from toolkit.storage.digest import Content, Digests
+from toolkit.storage.files import write_atomically
 
 
 class StageFailedError(ToolkitError):

@@ -8,8 +8,8 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import checked, read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import checked, read_tensors, reading
 from toolkit.train.errors import TrainingError
 
 KEPT = 2

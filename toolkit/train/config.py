@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from toolkit.config.settings import NO_RESULT
 from toolkit.environment import has_bf16
 from toolkit.parallel.config import ParallelConfig
-from toolkit.stages.config import NO_RESULT
 
 OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
 ADADELTA = {

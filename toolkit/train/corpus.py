@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.augment import root
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
 

@@ -13,7 +13,7 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.config import make_strategy
-from toolkit.stages.threads import torch_threads
+from toolkit.processes.threads import torch_threads
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (

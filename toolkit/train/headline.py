@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 from toolkit.train.config import TrainerConfig
 from toolkit.train.errors import TrainingError
 

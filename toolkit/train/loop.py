@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from toolkit.config.settings import parameters_of
 from toolkit.parallel.strategy import SingleProcess, Strategy
-from toolkit.stages.config import parameters_of
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.batch import Batch, DataSource
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, make_optimizer

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from toolkit.parallel.strategy import SingleProcess, Strategy
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.batch import Batch, DataSource
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer

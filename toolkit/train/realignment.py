@@ -12,7 +12,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralScorer
-from toolkit.stages.ranks import once
+from toolkit.processes.ranks import once
 from toolkit.train.corpus import Alignments, Features
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.monitor import Progress

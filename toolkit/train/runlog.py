@@ -15,8 +15,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from toolkit.stages.convert import from_plain
-from toolkit.stages.reading import NATURAL, checked, reading
+from toolkit.config.convert import from_plain
+from toolkit.storage.reading import NATURAL, checked, reading
 from toolkit.train.errors import TrainingError
 
 RUN_LOG = "log.jsonl"

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

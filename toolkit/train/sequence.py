@@ -15,8 +15,8 @@ from toolkit.fsa.sequence import Criterion, PdfClasses
 from toolkit.models.priors import PRIORS, load_log_priors
 from toolkit.models.store import WEIGHTS, load_model, save_model
 from toolkit.parallel.config import make_strategy
-from toolkit.stages.files import write_atomically
-from toolkit.stages.threads import torch_threads
+from toolkit.processes.threads import torch_threads
+from toolkit.storage.files import write_atomically
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (
     Alignments,

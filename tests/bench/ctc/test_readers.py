@@ -14,7 +14,7 @@ from toolkit.bench.ctc.reading import Measured, Setting, measure
 from toolkit.bench.instruments.made_up_records import write_made_up_records
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
-from toolkit.stages.threads import torch_threads
+from toolkit.processes.threads import torch_threads
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc import objective
 from toolkit.train.ctc.objective import CtcObjective

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
 from toolkit.stages.recipe import Recipe
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

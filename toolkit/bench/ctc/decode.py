@@ -21,9 +21,9 @@ from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.lang.arpa import write_arpa
+from toolkit.processes.threads import one_thread
 from toolkit.score.wer import score
-from toolkit.stages.files import write_atomically
-from toolkit.stages.threads import one_thread
+from toolkit.storage.files import write_atomically
 
 WIDTHS = (1, 8, 64, 256, 512)
 LM_WEIGHT, WORD_BONUS, MARGIN = 0.8, 0.5, 50.0

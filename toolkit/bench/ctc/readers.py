@@ -13,7 +13,7 @@ import click
 from toolkit.bench.ctc.reading import Measured, Setting, measure
 from toolkit.bench.instruments.made_up_records import write_made_up_records
 from toolkit.environment import git_commit, machine, versions
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.ctc.readers import ReaderConfig
 

@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
-from toolkit.stages.threads import torch_threads
+from toolkit.processes.threads import torch_threads
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource

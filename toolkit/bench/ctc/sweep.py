@@ -14,6 +14,7 @@ from torch import Tensor
 from toolkit.bench.instruments.published import MARK, published
 from toolkit.bench.tta.runs import BenchRunError
 from toolkit.commands import FILE
+from toolkit.config.convert import from_plain
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
@@ -22,9 +23,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import load_units
 from toolkit.score.cer import error_rates
-from toolkit.stages.convert import from_plain
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 WIDTHS = (1, 8, 64, 128, 256, 512, 1024, 2048, 4096)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 
-from toolkit.stages.threads import one_thread
+from toolkit.processes.threads import one_thread
 
 
 @dataclass(frozen=True)

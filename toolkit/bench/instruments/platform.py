@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.instruments.nvml import Device, Devices
+from toolkit.config.plain_yaml import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
-from toolkit.stages.plain_yaml import read_yaml
-from toolkit.stages.reading import checked, reading
+from toolkit.storage.reading import checked, reading
 
 SHARED = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "fuse.s3", "fuse.sshfs")
 """Beginnings of the names of file systems that lie on another machine."""

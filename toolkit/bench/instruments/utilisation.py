@@ -16,7 +16,7 @@ import psutil
 
 from toolkit.bench.instruments.nvml import Devices
 from toolkit.environment import usable_cpus
-from toolkit.stages import ranks
+from toolkit.processes import ranks
 from toolkit.train.runlog import Utilisation
 
 logger = logging.getLogger(__name__)

@@ -83,7 +83,7 @@ def command(
         table1_scenario,
     )
     from toolkit.bench.scaling.task import make_task, measured_shares
-    from toolkit.stages.threads import one_thread
+    from toolkit.processes.threads import one_thread
 
     chosen = studies or STUDIES
     with one_thread():

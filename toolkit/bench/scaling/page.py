@@ -21,7 +21,7 @@ from toolkit.bench.scaling.studies import (
 from toolkit.parallel.simulator.simulate import Outcome
 from toolkit.report.chart import Chart, Series
 from toolkit.report.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 NAMES = {
     "ssgd": "S-SGD",

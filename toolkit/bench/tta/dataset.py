@@ -6,9 +6,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
-from toolkit.stages.plain_yaml import read_yaml
-from toolkit.stages.reading import checked, reading
+from toolkit.storage.reading import checked, reading
 
 UTTERANCES = ("isolated", "connected", "continuous", "spontaneous")
 SPEAKERS = ("dependent", "adaptive", "independent")

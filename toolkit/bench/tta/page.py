@@ -31,7 +31,7 @@ from toolkit.bench.tta.tables import (
 )
 from toolkit.report.page import Page, Section, Table, side_by_side
 from toolkit.score.results import Result
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 NO_PRICE = (
     '<p class="note">No platform has a price here: name it in a file for <code>--platform</code>, '

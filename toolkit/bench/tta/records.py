@@ -8,7 +8,7 @@ from toolkit.bench.tta.runs import BenchRunError, Platform, recipe_folder, stage
 from toolkit.bench.tta.tables import NA, duration
 from toolkit.report.page import Cell, Column, Row, Table
 from toolkit.score.results import Result, read_results
-from toolkit.stages.reading import NATURAL, checked, read_json, reading
+from toolkit.storage.reading import NATURAL, checked, read_json, reading
 
 _ROW = {"width": NATURAL, "seconds": float, "wer": float, "cer": float}
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.config.convert import from_plain
+from toolkit.config.settings import to_plain
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
 from toolkit.environment import usable_cpus
 from toolkit.features.normalise import Normaliser
 from toolkit.lang.units import Units, load_units
 from toolkit.score.cer import error_rates
-from toolkit.stages.config import to_plain
-from toolkit.stages.convert import from_plain
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.reading import reading
+from toolkit.storage.reading import reading
 from toolkit.train.ctc.evaluation import Evaluation, Recognition
 from toolkit.train.ctc.evaluators import EpochFolder, evaluate_elsewhere
 from toolkit.train.ctc.objective import CtcObjective, Weight

@@ -21,8 +21,8 @@ from toolkit.fsa.search import Beam, search_widening
 from toolkit.lang.lexicon import add_disambiguation
 from toolkit.lang.tables import SymbolTable, word_table
 from toolkit.lang.units import Units
-from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import write_atomically
 
 GRAPH = "graph.safetensors"
 # Dense search has no -inf.

@@ -13,8 +13,8 @@ from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.ctc import CtcModel, ctc_log_probs
 from toolkit.models.store import load_model
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import NATURAL, read_json, read_tensors, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 
 POSTERIORS = "posteriors.json"
 BATCH = 16  # utterances

@@ -19,7 +19,7 @@ from toolkit.lang.arpa import read_arpa
 from toolkit.lang.units import Units
 from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 ROW, UNWRITABLE = "row.json", "unwritable.txt"

@@ -8,10 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
+from toolkit.config.convert import read_plain
 from toolkit.decode.ctc.decoder import CtcDecodeError, LogProbs
 from toolkit.score.wer import score
-from toolkit.stages.convert import read_plain
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 Pair = tuple[float, float]
 """A language model weight and a word bonus."""

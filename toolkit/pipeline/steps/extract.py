@@ -14,7 +14,7 @@ from toolkit.pipeline.lake import LakeError, Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import put_shard, workplace
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
-from toolkit.stages.threads import torch_threads
+from toolkit.processes.threads import torch_threads
 
 DURATION_TOLERANCE = 0.1
 """Seconds by which audio may differ from its record; more means the one or the other is damaged."""

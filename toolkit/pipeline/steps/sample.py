@@ -8,7 +8,7 @@ from toolkit.pipeline import sampling
 from toolkit.pipeline.lake import Lake, LakeError, Record, bucket_of
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.step import Partition, Resources, StepResult
-from toolkit.stages.reading import reason
+from toolkit.storage.reading import reason
 
 PARTITION_BYTES = 128 << 20
 """Metadata per partition: some seconds of work."""

@@ -15,7 +15,7 @@ from toolkit.pipeline.rows import CUTS
 from toolkit.pipeline.shards import Shard, only_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 from toolkit.pipeline.totals import Totals, merge
-from toolkit.stages.threads import torch_threads
+from toolkit.processes.threads import torch_threads
 
 FEATURES = "features"
 

@@ -20,9 +20,9 @@ from toolkit.pipeline.rows import field_file
 from toolkit.pipeline.shards import only_shard, put_shard, workplace
 from toolkit.pipeline.step import Partition, Resources, StepResult
 from toolkit.pipeline.steps.stats import read_utterances
+from toolkit.processes.threads import torch_threads
 from toolkit.ssl.targets import KBest, k_best
-from toolkit.stages.files import open_atomically
-from toolkit.stages.threads import torch_threads
+from toolkit.storage.files import open_atomically
 
 WINDOW = 256
 """Utterances sorted by length together, so that batches have little padding."""

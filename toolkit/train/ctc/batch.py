@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from toolkit.stages.files import write_atomically
+from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)

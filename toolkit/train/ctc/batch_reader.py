@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from toolkit.features.normalise import MeanState
-from toolkit.stages.workers import start_worker
+from toolkit.processes.workers import start_worker
 from toolkit.train.ctc.record_folder import Records
 
 if TYPE_CHECKING:

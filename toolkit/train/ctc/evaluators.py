@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from toolkit.models.store import CONFIG, load_model, save_model
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import read_json, reading
-from toolkit.stages.workers import start_worker
+from toolkit.processes.workers import start_worker
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 from toolkit.train.ctc.evaluation import Evaluation
 from toolkit.train.ctc.state_machine import EvaluatorKind
 from toolkit.train.errors import TrainingError

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from toolkit.stages.config import NO_RESULT
-from toolkit.stages.workers import WorkerError
+from toolkit.config.settings import NO_RESULT
+from toolkit.processes.workers import WorkerError
 from toolkit.train.corpus import Normalises
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.batch_reader import Arrays, BatchReader, read_batch, start_reader

@@ -22,8 +22,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import NATURAL, checked, reading
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import NATURAL, checked, reading
 
 FORMAT = 1
 LEVEL = 1  # zlib's; 6 saves another 4 % in more than twice the time

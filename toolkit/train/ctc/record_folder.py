@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.stages.reading import NATURAL, read_json, reading
+from toolkit.storage.reading import NATURAL, read_json, reading
 from toolkit.train.ctc.record_file import (
     ADVICE,
     Column,

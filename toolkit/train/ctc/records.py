@@ -14,8 +14,8 @@ from toolkit.features.augment import root
 from toolkit.features.shards import MANIFEST
 from toolkit.features.store import FeatureStore
 from toolkit.lang.units import Units, UnitsError
-from toolkit.stages.files import write_atomically
-from toolkit.stages.workers import map_in_processes
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import write_excluded
 from toolkit.train.ctc.record_file import FORMAT, Record, RecordError, read_index, write_file
 from toolkit.train.ctc.record_folder import FILES, RECORDS, record_path

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.models.store import load_model
-from toolkit.stages import ranks
+from toolkit.processes import ranks
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import Evaluation, Recognition, sentences
 from toolkit.train.ctc.evaluators import BackgroundEvaluator, EpochFolder

@@ -12,8 +12,8 @@ from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
 from toolkit.parallel.config import make_strategy
 from toolkit.parallel.strategy import Strategy
-from toolkit.stages import ranks
-from toolkit.stages.threads import torch_threads
+from toolkit.processes import ranks
+from toolkit.processes.threads import torch_threads
 from toolkit.train.batch import DataSource
 from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.ctc.batch import CtcBatch

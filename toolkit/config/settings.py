@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from toolkit.config.convert import WrongTypeError, convert, describe, section_type
+from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
-from toolkit.stages.convert import WrongTypeError, convert, describe, section_type
-from toolkit.stages.plain_yaml import read_yaml
-from toolkit.stages.reading import shown
+from toolkit.storage.reading import shown
 
 Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters

@@ -17,10 +17,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from toolkit.stages.paces import Paces
+from toolkit.processes.paces import Paces
 
 if TYPE_CHECKING:
-    from toolkit.stages.board import Board
+    from toolkit.processes.board import Board
 
 BEAT = 1.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one after which a process counts as lost
@@ -73,7 +73,7 @@ class Watch:
 
     def check(self) -> None:
         """Raise `WorkerLostError` when the run cannot go on."""
-        from toolkit.stages.ranks import CONTINUES, WorkerLostError
+        from toolkit.processes.ranks import CONTINUES, WorkerLostError
 
         if self.verdict is not None:
             raise WorkerLostError(f"{self.verdict}. {CONTINUES}")
@@ -233,7 +233,7 @@ class Watch:
         return f"{_worker(rank, behind[rank])} hangs, or is slower than parallel.timeout allows"
 
     def _end(self) -> None:
-        from toolkit.stages.ranks import CONTINUES
+        from toolkit.processes.ranks import CONTINUES
 
         told = self.verdict or "stopped by a signal (SIGTERM)"
         sys.stderr.write(f"error: [worker {self._rank}] {told}. {CONTINUES}\n")

@@ -46,7 +46,7 @@ class WorkerPool:
           WorkerError: a worker disappeared, for instance killed for want of memory.
         """
         if self._pool is None:
-            from toolkit.stages.threads import one_thread
+            from toolkit.processes.threads import one_thread
 
             for item in items:
                 with one_thread():

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.stages.config import (
+from toolkit.config.settings import (
     ConfigError,
     apply_overrides,
     flatten,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.stages import digest as module
-from toolkit.stages.digest import Content, Digests, difference, listing
 from toolkit.stages.directory import RunDirectory
+from toolkit.storage import digest as module
+from toolkit.storage.digest import Content, Digests, difference, listing
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import files
+from toolkit.storage import files
 
 Result = TypeVar("Result")
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -75,8 +75,8 @@ class Connection:
         from torch.distributed import TCPStore
         from torch.distributed.rendezvous import rendezvous
 
-        from toolkit.stages.board import Board
-        from toolkit.stages.watch import Watch
+        from toolkit.processes.board import Board
+        from toolkit.processes.watch import Watch
 
         self.rank, self.ranks = number(), count()
         self.store = next(rendezvous("env://"))[0]

@@ -1,7 +1,7 @@
 import pytest
 
-from toolkit.stages import files
-from toolkit.stages.files import open_atomically, remove_temporaries, write_atomically
+from toolkit.storage import files
+from toolkit.storage.files import open_atomically, remove_temporaries, write_atomically
 
 
 def test_content_appears_whole(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolkit.stages import paces
-from toolkit.stages.paces import Paces
+from toolkit.processes import paces
+from toolkit.processes.paces import Paces
 
 LIMIT = 10.0
 

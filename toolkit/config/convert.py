@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from toolkit.errors import ToolkitError
-from toolkit.stages.reading import read_json, reading, reason, shown
+from toolkit.storage.reading import read_json, reading, reason, shown
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.files import write_atomically
-from toolkit.stages.reading import DAMAGE, read_json
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import DAMAGE, read_json
 
 CHUNK = 1 << 20  # bytes
 # A file changed this recently (in ns) could change again within one tick of the file system's

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toolkit.stages.threads import one_thread, torch_threads
+from toolkit.processes.threads import one_thread, torch_threads
 
 
 def test_the_number_of_threads_comes_back_also_after_an_exception():

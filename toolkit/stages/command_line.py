@@ -12,18 +12,19 @@ from typing import Any
 
 import click
 
+from toolkit.config.settings import apply_overrides, load_yaml, resolve_paths
 from toolkit.errors import ToolkitError
-from toolkit.stages import lock, ranks
-from toolkit.stages.config import apply_overrides, load_yaml, resolve_paths
-from toolkit.stages.digest import Digests
+from toolkit.processes import ranks
+from toolkit.stages import lock
 from toolkit.stages.directory import RunDirectory, storage_error
-from toolkit.stages.files import write_atomically
 from toolkit.stages.follow import follow, leading
 from toolkit.stages.journal import Journal, duration, headline, toolkit_logs
 from toolkit.stages.plan import Inspector, State, plan
-from toolkit.stages.reading import DAMAGE, read_json
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.runner import Request, Runner
+from toolkit.storage.digest import Digests
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import DAMAGE, read_json
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 

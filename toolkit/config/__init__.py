@@ -1,0 +1,1 @@
+"""Typed settings: dataclasses, their conversion from text and from plain YAML."""

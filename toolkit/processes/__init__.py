@@ -1,0 +1,1 @@
+"""The processes of a run: ranks, workers, threads, and which device to compute on."""

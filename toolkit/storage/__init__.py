@@ -1,0 +1,1 @@
+"""Files that are there whole or not at all, checked reading of what others wrote, digests."""
