@@ -5,7 +5,7 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.split import assemble, matches

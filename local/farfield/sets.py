@@ -107,7 +107,7 @@ def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
     """Read the cuts by set that `make_farfield` left in `root`, with the paths of today.
 
     Sets of microphone arrays, `DP1-array` and so on, hold `MultiCut`s: the microphones, then the
-    playback channel; `toolkit.features.array` reads them.
+    playback channel; `toolkit.features.multichannel.array` reads them.
     """
     root = Path(root).absolute()
     return read_sets(root / "cuts", root)

@@ -14,15 +14,15 @@ from recipes.steps.settings import (
 )
 from recipes.steps.unlabelled import ExecutorSection, TargetsSection
 from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.lda_mllt import LdaMlltConfig
-from toolkit.align.training import EmConfig
-from toolkit.align.triphone import TriphoneConfig
+from toolkit.align.gmm.lda_mllt import LdaMlltConfig
+from toolkit.align.gmm.training import EmConfig
+from toolkit.align.gmm.triphone import TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
-from toolkit.features.enhance import EnhanceConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
-from toolkit.hmm.tree_build import TreeConfig
+from toolkit.features.multichannel.enhance import EnhanceConfig
+from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
@@ -36,7 +36,7 @@ from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.sequence import SequenceConfig
+from toolkit.train.sequence.training import SequenceConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"

@@ -35,7 +35,7 @@ from recipes.steps.language import check_splits, prepare_language, train_languag
 from recipes.steps.learning import student_normaliser
 from recipes.steps.placements import compare_placements, show_placements
 from recipes.steps.unlabelled import check_executor, label_with_teacher, prepare_unlabelled
-from toolkit.align import lda_mllt, monophone, triphone
+from toolkit.align.gmm import lda_mllt, monophone, triphone
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 

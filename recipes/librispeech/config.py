@@ -14,18 +14,18 @@ from recipes.steps.settings import (
     small_network,
 )
 from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.lda_mllt import LdaMlltConfig
-from toolkit.align.monophone import MonophoneConfig
-from toolkit.align.sat import SatConfig
-from toolkit.align.training import EmConfig
-from toolkit.align.triphone import TriphoneConfig
+from toolkit.align.gmm.lda_mllt import LdaMlltConfig
+from toolkit.align.gmm.monophone import MonophoneConfig
+from toolkit.align.gmm.sat import SatConfig
+from toolkit.align.gmm.training import EmConfig
+from toolkit.align.gmm.triphone import TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.nbest import NbestConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.search import Beam
-from toolkit.hmm.tree_build import TreeConfig
+from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig

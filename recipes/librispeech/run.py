@@ -32,10 +32,10 @@ from recipes.steps.hybrid import (
     write_independent,
 )
 from recipes.steps.language import check_splits, prepare_language, train_language_models
-from toolkit.align.lda_mllt import train_lda_mllt
-from toolkit.align.monophone import train_monophone
-from toolkit.align.sat import train_sat
-from toolkit.align.triphone import train_triphone
+from toolkit.align.gmm.lda_mllt import train_lda_mllt
+from toolkit.align.gmm.monophone import train_monophone
+from toolkit.align.gmm.sat import train_sat
+from toolkit.align.gmm.triphone import train_triphone
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run

@@ -15,7 +15,7 @@ from toolkit.bench.tta.feature_panels import utterance_figure
 from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.records import sweep_table
 from toolkit.bench.tta.runs import read_platforms
-from toolkit.corpus.check import check
+from toolkit.corpus.check.check import check
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
@@ -25,8 +25,8 @@ from toolkit.features.audio import load_cut_audio
 from toolkit.features.extract import extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lm import prepare_lm, word_weights
+from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units import load_units, make_units
 from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results

@@ -11,8 +11,8 @@ from recipes.steps.hybrid import network_decoder
 from recipes.steps.placements import PLACEMENTS
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.first_pass import decode_store, real_time_factor
-from toolkit.features.enhance import enhance, enhanced_cuts
 from toolkit.features.extract import extract
+from toolkit.features.multichannel.enhance import enhance, enhanced_cuts
 from toolkit.fsa.lattice import Weights
 from toolkit.models.scorer import NeuralScorer
 from toolkit.score.results import Result, record_results

@@ -14,11 +14,11 @@ from recipes.steps.data import (
     texts,
 )
 from recipes.steps.language import lang_config
-from toolkit.align.adaptation import adapt_speakers
-from toolkit.align.bundle import write_aligner_bundle
 from toolkit.align.corpus import align_corpus
-from toolkit.align.gmm_features import write_gmm_features
-from toolkit.align.low_rate import tie_low_rate
+from toolkit.align.gmm.adaptation import adapt_speakers
+from toolkit.align.gmm.features import write_gmm_features
+from toolkit.align.gmm.low_rate import tie_low_rate
+from toolkit.align.recordings.bundle import write_aligner_bundle
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments, PdfAlignments
 from toolkit.corpus.manifest import text_of
@@ -43,7 +43,7 @@ from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.realignment import train_with_realignment
-from toolkit.train.sequence import train_sequence
+from toolkit.train.sequence.training import train_sequence
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:

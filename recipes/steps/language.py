@@ -1,7 +1,7 @@
 """What the hybrid recipes do with transcripts and words before any model is trained."""
 
 from recipes.steps.data import lm_config, need_user_files, splits, texts
-from toolkit.corpus.check import check
+from toolkit.corpus.check.check import check
 from toolkit.corpus.manifest import iter_cuts, text_of
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.align.corpus import CorpusAlignConfig
-from toolkit.align.lda_mllt import LdaMlltConfig
-from toolkit.align.monophone import MonophoneConfig
-from toolkit.align.training import EmConfig
-from toolkit.align.triphone import TriphoneConfig
+from toolkit.align.gmm.lda_mllt import LdaMlltConfig
+from toolkit.align.gmm.monophone import MonophoneConfig
+from toolkit.align.gmm.training import EmConfig
+from toolkit.align.gmm.triphone import TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.denominators import LatticeConfig
 from toolkit.decode.first_pass import DecodeConfig
@@ -15,14 +15,14 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.search import Beam
-from toolkit.hmm.tree_build import TreeConfig
+from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.sequence import SequenceConfig
-from toolkit.train.sequence_data import SequenceDataConfig
+from toolkit.train.sequence.data import SequenceDataConfig
+from toolkit.train.sequence.training import SequenceConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 

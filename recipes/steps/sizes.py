@@ -7,15 +7,15 @@ from typing import Any
 
 from recipes.librispeech.config import BOTH_WAYS, Config
 from recipes.steps.settings import SMALL_SEQUENCE
-from toolkit.align.lda_mllt import LdaMlltConfig
-from toolkit.align.monophone import MonophoneConfig
-from toolkit.align.sat import SatConfig
-from toolkit.align.training import EmConfig
-from toolkit.align.triphone import TriphoneConfig
+from toolkit.align.gmm.lda_mllt import LdaMlltConfig
+from toolkit.align.gmm.monophone import MonophoneConfig
+from toolkit.align.gmm.sat import SatConfig
+from toolkit.align.gmm.training import EmConfig
+from toolkit.align.gmm.triphone import TriphoneConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
-from toolkit.hmm.tree_build import TreeConfig
+from toolkit.hmm.tree.build import TreeConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig

@@ -15,7 +15,7 @@ class Planter:
         from toolkit.align.graphs import TranscriptCompiler
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology
-        from toolkit.hmm.tree import Leaf, Root, Split, Tree
+        from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree
         from toolkit.lang.lang import Lang
         from toolkit.lang.lexicon import Lexicon
 
@@ -94,12 +94,12 @@ class Training:
     }
 
     def __init__(self, speech, root) -> None:
-        from toolkit.align.lda_mllt import LdaMlltConfig
-        from toolkit.align.monophone import MonophoneConfig
-        from toolkit.align.sat import SatConfig
-        from toolkit.align.training import EmConfig
-        from toolkit.align.triphone import TriphoneConfig
-        from toolkit.hmm.tree_build import TreeConfig
+        from toolkit.align.gmm.lda_mllt import LdaMlltConfig
+        from toolkit.align.gmm.monophone import MonophoneConfig
+        from toolkit.align.gmm.sat import SatConfig
+        from toolkit.align.gmm.training import EmConfig
+        from toolkit.align.gmm.triphone import TriphoneConfig
+        from toolkit.hmm.tree.build import TreeConfig
 
         self.speech, self.root = speech, root
         tree = TreeConfig(max_leaves=40, min_gain=50.0, min_frames=20)
@@ -126,12 +126,12 @@ class Training:
         }
         if name != "mono":
             settings["previous"] = self.root / self.names[self.names.index(name) - 1]
-        train = getattr(importlib.import_module(f"toolkit.align.{module}"), function)
+        train = getattr(importlib.import_module(f"toolkit.align.gmm.{module}"), function)
         return train(**settings | changed)
 
     def system(self, name, folder=None, cepstra=None):
         """One of the finished systems, its training speakers' transforms included."""
-        from toolkit.align.system import GmmSystem
+        from toolkit.align.gmm.system import GmmSystem
         from toolkit.features.cepstra import load_transforms
 
         folder = folder or self.root / name

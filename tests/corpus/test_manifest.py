@@ -1,7 +1,7 @@
 import pytest
 import soundfile
 
-from toolkit.corpus.exclusions import Exclusion, read_exclusions, write_exclusions
+from toolkit.corpus.check.exclusions import Exclusion, read_exclusions, write_exclusions
 from toolkit.corpus.manifest import (
     ManifestError,
     audio_of,

@@ -7,8 +7,8 @@ import torch
 
 k2 = pytest.importorskip("k2")
 
+from toolkit.align.gmm.system import GmmSystem  # noqa: E402
 from toolkit.align.scorer import GmmScorer  # noqa: E402
-from toolkit.align.system import GmmSystem  # noqa: E402
 from toolkit.decode import denominators  # noqa: E402
 from toolkit.decode.denominators import (  # noqa: E402
     LatticeConfig,

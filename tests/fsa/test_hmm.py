@@ -16,7 +16,7 @@ from toolkit.fsa.hmm import expand_phones  # noqa: E402
 from toolkit.fsa.transcript import phone_and_word  # noqa: E402
 from toolkit.hmm.senones import Senones  # noqa: E402
 from toolkit.hmm.topology import Topology  # noqa: E402
-from toolkit.hmm.tree import Leaf, Root, Split, Tree  # noqa: E402
+from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree  # noqa: E402
 
 FORMS = ("plain", "onset", "kaldi")
 

@@ -12,8 +12,8 @@ from toolkit.fsa.grammar import grammar_acceptor  # noqa: E402
 from toolkit.fsa.lattice import ScoredLattice, Weights  # noqa: E402
 from toolkit.fsa.nbest import n_best, sampled_words  # noqa: E402
 from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
-from toolkit.lang.arpa import write_arpa  # noqa: E402
-from toolkit.lang.ngram import estimate  # noqa: E402
+from toolkit.lang.ngram.arpa import write_arpa  # noqa: E402
+from toolkit.lang.ngram.kneser_ney import estimate  # noqa: E402
 
 WORDS = "<eps> 0\nAB 1\nA 2\nB 3\n#0 4\n<s> 5\n</s> 6\n"
 TEXT = [["A", "B"], ["AB"], ["A", "B", "AB"], ["B", "B"], ["A"], ["AB", "A", "B"]]

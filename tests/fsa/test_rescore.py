@@ -14,9 +14,9 @@ from toolkit.fsa.grammar import grammar_acceptor  # noqa: E402
 from toolkit.fsa.pruning import prune  # noqa: E402
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice  # noqa: E402
 from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
-from toolkit.lang.arpa import write_arpa  # noqa: E402
-from toolkit.lang.backoff import BackoffModel, Level  # noqa: E402
-from toolkit.lang.ngram import estimate  # noqa: E402
+from toolkit.lang.ngram.arpa import write_arpa  # noqa: E402
+from toolkit.lang.ngram.backoff import BackoffModel, Level  # noqa: E402
+from toolkit.lang.ngram.kneser_ney import estimate  # noqa: E402
 from toolkit.lang.tables import SymbolTable  # noqa: E402
 
 WORDS = {"<eps>": 0, "AB": 1, "A": 2, "B": 3, "#0": 4, "<s>": 5, "</s>": 6}

@@ -10,12 +10,12 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree_stats import TreeStatistics
-from toolkit.lang.arpa import read_arpa
-from toolkit.lang.binary import read_binary, write_binary
+from toolkit.hmm.tree.stats import TreeStatistics
 from toolkit.lang.g2p import G2p
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.ngram.binary import read_binary, write_binary
 from toolkit.lang.pieces import train_pieces
 from toolkit.lang.units import Characters, load_units
 from toolkit.models.ctc import CtcConfig, CtcModel

@@ -5,11 +5,11 @@ import gzip
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.align.ctm import read_ctm
-from toolkit.corpus.exclusions import read_exclusions
-from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.table import read_table
-from toolkit.lang.arpa import read_arpa
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
 from toolkit.score.nist import read_stm

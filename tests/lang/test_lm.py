@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from toolkit.lang.arpa import read_arpa
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.ngram import estimate
-from toolkit.lang.perplexity import perplexity
+from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram.perplexity import perplexity
 
 TEXTS = {"train": {"b": "A b", "a": "b, a c", "e": ""}, "dev": {"d": "a q"}}
 TRAIN = [["B", "A", "C"], ["A", "B"]]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.parallel.tiny import ASYNCHRONOUS, SYNCHRONOUS, Job, TinyData, train, with_method
+from toolkit.parallel.batch import Batch
 from toolkit.parallel.config import (
     BmufConfig,
     GtcConfig,
@@ -19,7 +20,6 @@ from toolkit.parallel.config import (
     make_strategy,
 )
 from toolkit.processes import watch
-from toolkit.train.batch import Batch
 from toolkit.train.observer import Epochwise
 
 

@@ -15,6 +15,7 @@ import torch
 import toolkit.parallel.bmuf
 import toolkit.parallel.gtc
 import toolkit.parallel.ssgd  # noqa: F401
+from toolkit.parallel.batch import Batch
 from toolkit.parallel.config import (
     AdpsgdConfig,
     BmufConfig,
@@ -24,7 +25,6 @@ from toolkit.parallel.config import (
 )
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.processes import ranks
-from toolkit.train.batch import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer
 from toolkit.train.objectives import CrossEntropy

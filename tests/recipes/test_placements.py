@@ -9,7 +9,7 @@ from lhotse import Recording
 from lhotse.audio import AudioSource
 
 from local.farfield.config import FarfieldConfig
-from toolkit.corpus.exclusions import write_exclusions
+from toolkit.corpus.check.exclusions import write_exclusions
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.lang.config import NgramConfig
 from toolkit.score.results import Result, read_results, record_results

@@ -1,6 +1,6 @@
 import torch
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 from toolkit.train.objectives import CrossEntropy
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.corpus import Corpus
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, masked

@@ -1,0 +1,1 @@
+"""Forced alignment: graphs, stores, corpora, recordings; GMM training, which alternates with it."""

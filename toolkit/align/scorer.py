@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from toolkit.align.system import GmmSystem
+from toolkit.align.gmm.system import GmmSystem
 from toolkit.features.cepstra import load_transforms
 from toolkit.features.store import FeatureStore
 

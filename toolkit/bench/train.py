@@ -14,7 +14,7 @@ from toolkit.bench.instruments.gemm import Gemm, waiting
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.features.lfr import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus

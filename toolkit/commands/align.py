@@ -42,10 +42,10 @@ def align(
     Example:
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
     """
-    from toolkit.align.boundaries import compare_boundaries
     from toolkit.align.ctm import read_ctm
-    from toolkit.align.folder import align_folder
-    from toolkit.align.outcomes import summary
+    from toolkit.align.recordings.folder import align_folder
+    from toolkit.align.recordings.outcomes import summary
+    from toolkit.score.boundaries import compare_boundaries
 
     outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
     for outcome in outcomes:

@@ -15,6 +15,6 @@ def doctor(ctx: click.Context) -> None:
     Example:
       toolkit doctor
     """
-    from toolkit.doctor import examine
+    from toolkit.doctor.doctor import examine
 
     ctx.exit(0 if examine() else 1)

@@ -34,8 +34,8 @@ def export(model: Path, form: str, out: Path) -> None:
     Example:
       toolkit export --model exp/demo/final --format onnx --out exported
     """
-    from toolkit.models.export import export_model
-    from toolkit.models.export_parts import find_parts
+    from toolkit.models.export.export import export_model
+    from toolkit.models.export.parts import find_parts
 
     checked = export_model(find_parts(model), form, out)
     if checked.largest_difference is None:

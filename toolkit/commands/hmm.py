@@ -32,8 +32,8 @@ def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None)
     Example:
       toolkit hmm show-tree exp/demo/tri --phone AH --state 1 --dot ah.dot
     """
-    from toolkit.hmm.tree import Tree
-    from toolkit.hmm.tree_drawing import dot, draw, roots_of
+    from toolkit.hmm.tree.drawing import dot, draw, roots_of
+    from toolkit.hmm.tree.tree import Tree
     from toolkit.storage.files import write_atomically
 
     tree = Tree.load(model / "tree.json" if model.is_dir() else model)

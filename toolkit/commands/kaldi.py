@@ -43,7 +43,7 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     Example:
       toolkit kaldi export-data --cuts exp/demo/data/train.jsonl --out data/train
     """
-    from toolkit.corpus.kaldi_export import RENAMED, export_data_dir
+    from toolkit.corpus.kaldi.export import RENAMED, export_data_dir
     from toolkit.corpus.manifest import iter_cuts
 
     done = export_data_dir(iter_cuts(cuts, excluded), out)
@@ -70,7 +70,7 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
     Example:
       toolkit kaldi import-data data/dev --out dev.jsonl
     """
-    from toolkit.corpus.kaldi_dir import read_kaldi_dir
+    from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
     from toolkit.corpus.manifest import write_cuts
     from toolkit.corpus.pipes import PipeRunner
 
@@ -94,8 +94,8 @@ def export_lang(folder: Path, out: Path) -> None:
     Example:
       toolkit kaldi export-lang --lang exp/demo/lang --out data/local
     """
-    from toolkit.lang.kaldi_dict import write_dict
-    from toolkit.lang.kaldi_lang import write_lang
+    from toolkit.lang.kaldi.dict_dir import write_dict
+    from toolkit.lang.kaldi.lang_dir import write_lang
     from toolkit.lang.lang import Lang
 
     lang = Lang.load(folder)
@@ -118,8 +118,8 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
     Example:
       toolkit kaldi import-lang data/local/dict --out lang
     """
-    from toolkit.lang.kaldi_dict import read_dict
-    from toolkit.lang.kaldi_lang import read_lang
+    from toolkit.lang.kaldi.dict_dir import read_dict
+    from toolkit.lang.kaldi.lang_dir import read_lang
     from toolkit.lang.lang import Lang
 
     if (folder / "words.txt").is_file():
@@ -145,7 +145,7 @@ def export_features(features: Path, compress: bool, out: Path) -> None:
     Example:
       toolkit kaldi export-features --features exp/demo/fbank/dev --out data/dev
     """
-    from toolkit.features.kaldi_features import export_features as export
+    from toolkit.features.kaldi.features import export_features as export
 
     click.echo(f"{out / 'feats.scp'}: {export(features, out, compress)} utterances")
 
@@ -177,8 +177,8 @@ def import_features(
       toolkit kaldi import-features data/dev/feats.scp --data data/dev --out fbank/dev
     """
     from toolkit.corpus.manifest import iter_cuts
-    from toolkit.features.kaldi_features import cuts_without_audio, frames_of
-    from toolkit.features.kaldi_features import import_features as read
+    from toolkit.features.kaldi.features import cuts_without_audio, frames_of
+    from toolkit.features.kaldi.features import import_features as read
 
     if (data is None) == (cuts is None):
         raise click.UsageError("give either --data or --cuts")
@@ -220,7 +220,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
     Example:
       toolkit kaldi export-alignments --ali exp/demo/ali --system exp/demo/sat --out ali
     """
-    from toolkit.align.kaldi_ali import export_alignments as export
+    from toolkit.align.kaldi.alignments import export_alignments as export
 
     click.echo(f"{out}: {export(ali, system, out)} utterances")
 
@@ -242,8 +242,8 @@ def import_alignments(table: Path, system: Path, features: Path | None, out: Pat
       toolkit kaldi import-alignments phones.ctm --system exp/demo/sat \\
           --features exp/demo/fbank/train --out ali
     """
-    from toolkit.align.kaldi_ali import import_alignments as read
-    from toolkit.align.kaldi_ali import import_phone_times
+    from toolkit.align.kaldi.alignments import import_alignments as read
+    from toolkit.align.kaldi.alignments import import_phone_times
 
     if table.suffix != ".ctm":
         click.echo(f"{out}: {read(table, system, out)} utterances")
@@ -273,10 +273,10 @@ def show(path: Path, key: str | None, count: int) -> None:
     Example:
       toolkit kaldi show data/dev/feats.scp --key utt1
     """
-    from toolkit.features.kaldi_show import shown_entries
+    from toolkit.features.kaldi.show import shown_entries
 
     if path.is_dir():
-        from toolkit.corpus.kaldi_validate import data_dir_faults
+        from toolkit.corpus.kaldi.validate import data_dir_faults
 
         faults = data_dir_faults(path)
         click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would refuse")

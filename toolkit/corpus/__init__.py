@@ -1,0 +1,1 @@
+"""Manifests in, checked, split; Kaldi's data directories in and out."""

@@ -12,7 +12,7 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.serialization import deserialize_item
 
-from toolkit.corpus.exclusions import read_exclusions
+from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import NATURAL, checked, reading
@@ -86,7 +86,7 @@ def make_cut(
     Args:
       text: transcript; white space is normalised.
       start, end: seconds in the recording; `end` None or negative: the recording's end.
-      fault: (kind of `toolkit.corpus.findings.KINDS`, detail) that the check shall report. A
+      fault: (kind of `toolkit.corpus.check.findings.KINDS`, detail) that the check shall report. A
         segment outside its recording gets its fault here.
       note: likewise, of something that does no harm; a trimmed segment gets its note here.
     """

@@ -1,0 +1,1 @@
+"""From graphs and scores to words: first pass, rescoring, confidence, bundles, transcription."""

@@ -16,7 +16,7 @@ from toolkit.fsa.density import number_arcs
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import Beam, search_widening
-from toolkit.lang.binary import read_binary
+from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.files import write_atomically
 
@@ -58,7 +58,8 @@ class Decoder:
     config: DecodeConfig
     """The search."""
     rescorer: Path | None = None
-    """The language model of a second pass, see `toolkit.lang.binary`; None for one pass alone."""
+    """The language model of a second pass, as `toolkit.lang.ngram.binary` writes it; None for one
+    pass alone."""
 
     @property
     def passes(self) -> int:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from toolkit.align.inputs import AUDIO
+from toolkit.align.recordings.inputs import AUDIO
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
@@ -98,7 +98,7 @@ class Inputs:
         ]
 
     def _scp(self, path: Path, work: Path) -> list[Source]:
-        from toolkit.corpus.kaldi_dir import read_scp
+        from toolkit.corpus.kaldi.data_dir import read_scp
         from toolkit.corpus.pipes import PipeRunner
 
         sources = []

@@ -1,0 +1,1 @@
+"""Front ends, normalisation, low frame rate, augmentation, storage."""

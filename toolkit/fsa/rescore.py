@@ -9,7 +9,7 @@ import torch
 
 from toolkit.fsa.pruning import prune
 from toolkit.fsa.walk import Walk
-from toolkit.lang.backoff import BackoffModel
+from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, SymbolTable
 
 _LN10 = math.log(10.0)

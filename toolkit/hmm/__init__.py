@@ -1,0 +1,1 @@
+"""Topologies, phonetic trees, Gaussian mixtures and their transforms."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from toolkit.hmm.context import phone_contexts
 from toolkit.hmm.topology import Topology
-from toolkit.hmm.tree import Tree
+from toolkit.hmm.tree.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.backoff import BackoffModel, Level, check_levels
 from toolkit.lang.graphones import Aligner, Graphone, Pair
 from toolkit.lang.lexicon import Lexicon, Pronunciation
-from toolkit.lang.ngram import estimate_ids
+from toolkit.lang.ngram.backoff import BackoffModel, Level, check_levels
+from toolkit.lang.ngram.kneser_ney import estimate_ids
 from toolkit.lang.tables import END, START
 from toolkit.storage.arrays import read_archive
 from toolkit.storage.files import open_atomically

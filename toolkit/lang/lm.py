@@ -4,14 +4,14 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from toolkit.lang.arpa import read_arpa, write_arpa
-from toolkit.lang.backoff import BackoffModel
-from toolkit.lang.binary import write_binary
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.letters import normaliser
-from toolkit.lang.lmplz import estimate_with_lmplz
-from toolkit.lang.ngram import estimate
-from toolkit.lang.perplexity import perplexity
+from toolkit.lang.ngram.arpa import read_arpa, write_arpa
+from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.ngram.binary import write_binary
+from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram.lmplz import estimate_with_lmplz
+from toolkit.lang.ngram.perplexity import perplexity
 from toolkit.lang.prepare import Transcripts
 from toolkit.lang.text import Normaliser, count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically

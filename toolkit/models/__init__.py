@@ -1,0 +1,1 @@
+"""Acoustic models: LSTM, BLSTM, convolution + LSTM."""

@@ -1,0 +1,1 @@
+"""Recipes for corpora that were never seen before."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.kaldi_dir import read_kaldi_dir
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.table import read_table
 from toolkit.lang.language import show_letters, survey_language

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
+from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.exchange import Exchange
 from toolkit.parallel.launch import Workers
 from toolkit.parallel.learner import Learner, delayed
 from toolkit.parallel.shared import SharedBatches
 from toolkit.parallel.topology import Pattern, is_active, partner, partners
-from toolkit.train.batch import DataSource
 
 
 class Neighbours:

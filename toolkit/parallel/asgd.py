@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
+from toolkit.parallel.batch import DataSource
 from toolkit.parallel.exchange import Exchange
 from toolkit.parallel.learner import Accumulator
 from toolkit.parallel.shared import SharedBatches
-from toolkit.train.batch import DataSource
 
 
 class Asgd(Asynchronous):

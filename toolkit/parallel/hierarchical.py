@@ -4,10 +4,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.adpsgd import Adpsgd, Neighbours
+from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import ParallelError
 from toolkit.parallel.exchange import Exchange
 from toolkit.parallel.ssgd import Buckets
-from toolkit.train.batch import DataSource
 
 
 class HierarchicalAdpsgd(Adpsgd):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch.distributed import PrefixStore, Store
 
+from toolkit.parallel.batch import Batch, DataSource
 from toolkit.processes import ranks as processes
-from toolkit.train.batch import Batch, DataSource
 
 _made = itertools.count()  # all ranks make theirs in the same order
 LEFT = 8  # batches that are left to a worker, which reads some of them ahead

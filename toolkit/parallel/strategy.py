@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    from toolkit.train.batch import DataSource
+    from toolkit.parallel.batch import DataSource
 
 logger = logging.getLogger(__name__)
 OF_SEVERAL = {

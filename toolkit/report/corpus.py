@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolkit.corpus.exclusions import read_exclusions
+from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
 

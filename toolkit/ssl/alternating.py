@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from toolkit.train.batch import Batch, DataSource
+from toolkit.parallel.batch import Batch, DataSource
 from toolkit.train.schedule import exponential_rate
 
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from toolkit.parallel.batch import Batch
 from toolkit.ssl.sub_epochs import SubEpochs, TeacherWindow, Window
-from toolkit.train.batch import Batch
 from toolkit.train.chunks import ChunkConfig, chunk_batch
 from toolkit.train.prefetch import prefetched
 from toolkit.train.whole_utterances import (

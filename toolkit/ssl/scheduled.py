@@ -14,6 +14,7 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
+from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
 from toolkit.processes.ranks import once
 from toolkit.processes.threads import torch_threads
@@ -22,7 +23,6 @@ from toolkit.ssl.batches import InChunks, InUtterances, TeacherBatches
 from toolkit.ssl.selection import Selection, SelectionConfig, select
 from toolkit.ssl.shards import TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.train.batch import DataSource
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (

@@ -1,0 +1,1 @@
+"""Stages of a recipe: declare, plan, run, mark, resume; the command line of a run.py."""

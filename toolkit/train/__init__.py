@@ -1,0 +1,1 @@
+"""Training of networks: data, objectives, the loop, schedules, checkpoints."""

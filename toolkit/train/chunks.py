@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 from toolkit.train.corpus import Corpus, Utterance
 from toolkit.train.prefetch import prefetched
 from toolkit.train.windows import OFFSETS, Stacked, Windows, low_rate_lengths, pieces

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 from toolkit.train.objectives import CrossEntropy
 
 

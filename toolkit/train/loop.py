@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.config.settings import parameters_of
+from toolkit.parallel.batch import Batch, DataSource
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
-from toolkit.train.batch import Batch, DataSource
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError

@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 
 
 class Objective(Protocol):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 
 if TYPE_CHECKING:
     from toolkit.train.loop import Trainer

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from toolkit.parallel.batch import Batch, DataSource
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
-from toolkit.train.batch import Batch, DataSource
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress

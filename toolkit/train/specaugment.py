@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from toolkit.features.lfr import LOW_RATE_FACTOR
-from toolkit.train.batch import Batch, DataSource
+from toolkit.parallel.batch import Batch, DataSource
 
 _SUBSTREAM = 0x5BEC
 """Keeps the masks' random numbers apart from those of the order, which have the same seed."""

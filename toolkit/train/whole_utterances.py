@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from toolkit.train.batch import Batch
+from toolkit.parallel.batch import Batch
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Utterance
 from toolkit.train.prefetch import prefetched

@@ -15,8 +15,8 @@ from toolkit.bench.ctc.sweep import Task, command, stored_sweep
 from toolkit.bench.tta.runs import BenchRunError
 from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
-from toolkit.lang.arpa import write_arpa
-from toolkit.lang.ngram import estimate
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units import Characters
 
 TEXTS = {"u1": "A BIG BALL", "u2": "THE CAT SAT", "u3": "A CAT"}

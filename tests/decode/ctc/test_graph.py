@@ -13,8 +13,8 @@ pytest.importorskip("kaldilm")
 from toolkit.decode.ctc.graph import GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.greedy import collapse
 from toolkit.fsa.search import Beam
-from toolkit.lang.arpa import write_arpa
-from toolkit.lang.ngram import estimate
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units import Characters
 
 WORDS = ("A", "AB", "BA", "ALL")

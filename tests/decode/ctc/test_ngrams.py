@@ -7,8 +7,8 @@ import pytest
 
 from toolkit.decode.ctc.ngrams import IMPOSSIBLE, Ngrams
 from toolkit.decode.ctc.search import mass, step
-from toolkit.lang.backoff import BackoffModel, Level
-from toolkit.lang.ngram import estimate
+from toolkit.lang.ngram.backoff import BackoffModel, Level
+from toolkit.lang.ngram.kneser_ney import estimate
 
 LN10 = math.log(10.0)
 WORDS = ["D", "A", "C", "B", "E"]  # in an order of their own; E is unknown to the model

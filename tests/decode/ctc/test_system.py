@@ -18,8 +18,8 @@ from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
 from toolkit.decode.ctc.system import CtcDecodeConfig, Decoded, decode_ctc
 from toolkit.decode.ctc.tune import TuneConfig
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
-from toolkit.lang.arpa import write_arpa
-from toolkit.lang.ngram import estimate
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units import Characters
 
 TEXTS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
-from toolkit.lang.backoff import BackoffModel, Level
+from toolkit.lang.ngram.backoff import BackoffModel, Level
 from toolkit.lang.units import Characters, UnitsError
 
 LN10 = math.log(10.0)

@@ -6,9 +6,9 @@ import numpy as np
 
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.lang.backoff import BackoffModel
 from toolkit.lang.lexicon import Lexicon
-from toolkit.lang.ngram import estimate
+from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units import Characters
 
 FRAMES = 325

@@ -20,7 +20,7 @@ from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.errors import ToolkitError
-from toolkit.lang.arpa import read_arpa
+from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units import load_units
 from toolkit.score.cer import error_rates
 from toolkit.storage.files import write_atomically

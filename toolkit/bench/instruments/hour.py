@@ -33,9 +33,9 @@ def align_hour(seconds: float) -> LongRun:
 def _align(seconds: float) -> LongRun:
     import torch
 
-    from toolkit.align.confidence import PhonePosteriors, RecordingScores
     from toolkit.align.graphs import TranscriptCompiler
-    from toolkit.align.long import LongConfig, align_long
+    from toolkit.align.recordings.confidence import PhonePosteriors, RecordingScores
+    from toolkit.align.recordings.long import LongConfig, align_long
     from toolkit.bench.instruments.planted_speech import PlantedSpeech
 
     speech = PlantedSpeech.make()

@@ -12,9 +12,9 @@ from torch import Tensor
 from toolkit.bench.instruments.planted_speech import PlantedSpeech, random_tree
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.hmm.senones import Senones
-from toolkit.lang.arpa import write_arpa
 from toolkit.lang.lang import Lang
-from toolkit.lang.ngram import estimate
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
 
 FRAMES_PER_SECOND = 100 / 3
 # Words that may follow a word, the k-th with a chance of 1 / k, and the chance of any word.

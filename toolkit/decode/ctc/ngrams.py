@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from toolkit.decode.ctc.arrays import CONTEXT, NGRAM, WORD
-from toolkit.lang.backoff import LOG_ZERO, BackoffModel
+from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN
 
 _LN10 = math.log(10.0)

@@ -11,7 +11,7 @@ from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.prefix import check_search, read, space_label
 from toolkit.decode.ctc.tune import Pair
-from toolkit.lang.backoff import BackoffModel
+from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.units import Units
 
 _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}

@@ -1,0 +1,1 @@
+"""The steps of the data pipeline, one module each."""

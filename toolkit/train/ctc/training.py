@@ -10,11 +10,11 @@ import torch
 
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
+from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
 from toolkit.parallel.strategy import Strategy
 from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
-from toolkit.train.batch import DataSource
 from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import Evaluation, Recognition

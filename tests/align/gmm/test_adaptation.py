@@ -1,0 +1,144 @@
+"""fMLLR undoes what was done to each speaker's frames."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("k2")
+
+from toolkit.align.gmm.adaptation import adapt, adapt_speakers, compose
+from toolkit.align.gmm.em import deal
+from toolkit.align.gmm.training import training_data
+from toolkit.align.scorer import GmmScorer
+from toolkit.features.cepstra import apply_affine, load_transforms
+
+DISTORTIONS = {
+    "anna": (torch.eye(3), torch.zeros(3)),
+    "bert": (torch.tensor([[1.2, 0.3, 0.0], [-0.2, 0.9, 0.1], [0.0, 0.2, 0.8]]), torch.ones(3)),
+    "carl": (torch.tensor([[0.8, 0.0, -0.3], [0.1, 1.1, 0.0], [0.2, 0.0, 1.3]]), torch.zeros(3)),
+}
+
+
+@pytest.fixture(scope="module")
+def distorted(draw):
+    """The frames of `speech`, each speaker's moved."""
+    return draw(distort=DISTORTIONS)
+
+
+class Planted:
+    """Drawn speech with the alignments that were drawn."""
+
+    def __init__(self, drawn, folder, config):
+        folder.mkdir()
+        self.drawn, self.config = drawn, config
+        self.partitions = deal(drawn.transcripts, folder)
+        for partition in self.partitions:
+            partition.save({u: drawn.states[u] for u, _ in partition.transcripts})
+
+    def adapt(self, system):
+        with training_data(self.partitions, self.drawn.lang, self.config.em, jobs=1) as data:
+            return adapt(data, system)
+
+
+def log_likelihood(drawn, transforms, log_likelihoods, senones):
+    """Per frame of speech, in the space of the frames before the speakers' transforms."""
+    total = frames = 0.0
+    for utterance, states in drawn.states.items():
+        spoken = (states >= 10).nonzero()[:, 0]  # two silences of five states
+        scores = log_likelihoods(utterance)[spoken, senones.pdfs(states)[spoken]]
+        total += float(scores.sum())
+        frames += len(spoken)
+        transform = transforms.get(utterance.partition("-")[0])
+        if transform is not None:
+            total += len(spoken) * float(transform[:, :-1].slogdet().logabsdet)
+    return total / frames
+
+
+def of_system(drawn, system):
+    def scores(utterance):
+        return system.gmm.log_likelihoods(system.features.load(utterance))
+
+    return log_likelihood(drawn, system.features.transforms, scores, system.senones)
+
+
+def test_planted_distortions_are_undone(training, speech, distorted, tmp_path):
+    plain = Planted(speech, tmp_path / "plain", training.configs["sat"])
+    moved = Planted(distorted, tmp_path / "moved", training.configs["sat"])
+    hurt = training.system("tri", cepstra=distorted.cepstra)
+    healed, reference = moved.adapt(hurt), plain.adapt(training.system("tri"))
+    assert sorted(healed.features.transforms) == ["anna", "bert", "carl"]
+    # A speaker's best transform, behind the inverse of the distortion, is the best one of the
+    # distorted frames: either way they end up in the same places.
+    for utterance in speech.states:
+        expected = reference.features.load(utterance)
+        torch.testing.assert_close(healed.features.load(utterance), expected, atol=0.2, rtol=0)
+    before, after = of_system(distorted, hurt), of_system(distorted, healed)
+    assert after > before + 2  # measured: from -17.0 to -10.1
+    volumes = {s: 3 * float(m.slogdet().logabsdet) for s, (m, _) in DISTORTIONS.items()}
+    lengths = {u: int((states >= 10).sum()) for u, states in speech.states.items()}
+    volume = sum(volumes[u.partition("-")[0]] * n for u, n in lengths.items())
+    expected = of_system(speech, reference) - volume / sum(lengths.values())
+    assert after == pytest.approx(expected, abs=0.01)
+
+
+def test_a_second_estimate_follows_the_first(training, distorted, tmp_path):
+    moved = Planted(distorted, tmp_path / "moved", training.configs["sat"])
+    once = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
+    twice = moved.adapt(once)
+    assert of_system(distorted, twice) >= of_system(distorted, once) - 1e-5
+
+
+def test_speakers_of_few_frames_stay_as_they_are(training, draw, tmp_path):
+    few = draw(utterances=3, distort=DISTORTIONS)  # some 160 frames of speech each, 500 are needed
+    planted = Planted(few, tmp_path / "few", training.configs["sat"])
+    transforms = planted.adapt(training.system("tri", cepstra=few.cepstra)).features.transforms
+    for transform in transforms.values():
+        assert torch.equal(transform, torch.eye(9, 10))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_a_composed_transform_is_the_one_after_the_other(seed, dimension):
+    generator = torch.Generator().manual_seed(seed)
+    outer, inner = torch.randn(2, dimension, dimension + 1, generator=generator).double()
+    x = torch.randn(4, dimension, generator=generator).double()
+    one_by_one = apply_affine(outer, apply_affine(inner, x))
+    torch.testing.assert_close(apply_affine(compose(outer, inner), x), one_by_one)
+
+
+def test_two_passes_make_unseen_speakers_likelier(training, draw, tmp_path):
+    unseen = draw(seed=2, utterances=14, distort=DISTORTIONS)
+    hypotheses = dict(unseen.transcripts)
+    hypotheses["bert-03"] = []  # nothing recognised
+    hypotheses["carl-00"] = ["AX"] * 40  # no path
+    out = tmp_path / "fmllr" / "dev.safetensors"
+    out.parent.mkdir()
+    adapt_speakers(
+        training.root / "sat",
+        training.root / "lda_mllt",
+        unseen.cepstra,
+        hypotheses,
+        unseen.lang,
+        training.configs["sat"].em,
+        out,
+        jobs=1,
+    )
+    assert [path.name for path in out.parent.iterdir()] == ["dev.safetensors"]
+    transforms = load_transforms(out)
+    assert sorted(transforms) == ["anna", "bert", "carl"]
+    assert {tuple(w.shape) for w in transforms.values()} == {(5, 6)}
+    senones = training.system("sat").senones
+    found = []
+    for path in (None, out):
+        scorer = GmmScorer(training.root / "sat", unseen.cepstra, path)
+        used = transforms if path else {}
+        found.append(log_likelihood(unseen, used, scorer.log_likelihoods, senones))
+    assert found[1] > found[0] + 1  # measured: from -14.6 to -11.7
+
+
+def test_training_speakers_keep_the_transforms_of_the_last_iteration(training):
+    system = training.system("sat")
+    assert sorted(system.features.transforms) == ["anna", "bert", "carl"]
+    assert {tuple(w.shape) for w in system.features.transforms.values()} == {(5, 6)}
+    assert load_transforms(training.root / "lda_mllt" / "fmllr.safetensors") == {}

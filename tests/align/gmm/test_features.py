@@ -1,0 +1,60 @@
+"""A store of a GMM system's features: what it holds, and that networks can be trained on it."""
+
+import pytest
+import torch
+
+from toolkit.align.gmm.features import write_gmm_features
+from toolkit.features.normalise import estimate_normaliser
+from toolkit.features.store import FeatureStore
+
+
+@pytest.fixture(scope="module")
+def write(training, speech, tmp_path_factory):
+    def run(jobs):
+        out = tmp_path_factory.mktemp("adapted")
+        sat = training.root / "sat"
+        write_gmm_features(sat, speech.cepstra, sat / "fmllr.safetensors", out, jobs)
+        return out
+
+    return run
+
+
+def test_holds_what_the_adapted_system_sees(write, training):
+    features = training.system("sat").features
+    store = FeatureStore(write(jobs=1))
+    assert store.shards == features.store.shards
+    assert store.dimension == 5
+    assert features.transforms
+    for utterance in store.ids:
+        torch.testing.assert_close(
+            store.load(utterance), features.load(utterance), rtol=2**-10, atol=1e-5
+        )
+        assert store.speaker(utterance) == features.speaker(utterance)
+
+
+def test_without_transforms_holds_what_lda_and_mllt_give(training, speech, tmp_path):
+    features = training.system("lda_mllt").features
+    write_gmm_features(training.root / "lda_mllt", speech.cepstra, None, tmp_path)
+    store = FeatureStore(tmp_path)
+    assert (store.manifest["frontend"]["kind"], store.dimension) == ("lda_mllt", 5)
+    assert store.shards == features.store.shards
+    for utterance in store.ids:
+        torch.testing.assert_close(
+            store.load(utterance), features.load(utterance), rtol=2**-10, atol=1e-5
+        )
+
+
+def test_files_do_not_depend_on_jobs(write):
+    one, two = write(jobs=1), write(jobs=2)
+    names = sorted(p.relative_to(one) for p in one.rglob("*") if p.is_file())
+    assert names == sorted(p.relative_to(two) for p in two.rglob("*") if p.is_file())
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
+
+
+def test_the_running_mean_is_that_of_the_adapted_features(write, training):
+    path = write(jobs=1)
+    store, normaliser = FeatureStore(path), estimate_normaliser(FeatureStore(path))
+    normalised = [normaliser.apply(store.load(u), store.state(u)) for u in store.ids]
+    frames = torch.cat(normalised)
+    torch.testing.assert_close(frames.mean(0), torch.zeros(5), rtol=0, atol=1e-4)
+    torch.testing.assert_close(frames.std(0), torch.ones(5), rtol=0, atol=1e-2)

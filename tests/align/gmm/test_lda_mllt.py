@@ -1,0 +1,94 @@
+"""LDA + MLLT inside the training of a system; the estimates have tests of their own."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("k2")
+
+from toolkit.align.gmm.em import deal, gmm_sums
+from toolkit.align.gmm.lda_mllt import lda_sums, mllt_sums, speech_mask, spoken
+from toolkit.align.gmm.training import training_data
+from toolkit.hmm.lda import LdaError, LdaStatistics
+
+
+@pytest.fixture
+def data(training, speech, tmp_path):
+    """The training data with the alignments that were drawn."""
+    partitions = deal(speech.transcripts, tmp_path)
+    for partition in partitions:
+        partition.save({u: speech.states[u] for u, _ in partition.transcripts})
+    with training_data(partitions, speech.lang, training.configs["lda_mllt"].em, jobs=1) as data:
+        yield data
+
+
+def test_lda_and_mllt_see_the_frames_of_speech_alone(training, speech, data):
+    system = training.system("lda_mllt")
+    frames = sum(int((states >= 10).sum()) for states in speech.states.values())  # 2 silences of 5
+    lda = data.sum(lda_sums, features=system.features, senones=system.senones)
+    assert lda.count.sum() == frames
+    assert data.sum(mllt_sums, system=system).beta == frames
+    silent = torch.cat([system.senones.pdfs(torch.arange(s, s + 5)) for s in (0, 5)])
+    assert lda.count[silent].sum() == 0
+
+
+def test_lda_sums_are_those_of_all_frames_together(training, speech, data):
+    system = training.system("tri")
+    found = data.sum(lda_sums, features=system.features, senones=system.senones)
+    x = torch.cat([system.features.load(u) for u in speech.states])
+    states = torch.cat(list(speech.states.values()))
+    pdfs = torch.cat([system.senones.pdfs(s) for s in speech.states.values()])
+    spoken = speech_mask(states, speech.topology)
+    expected = LdaStatistics.zeros(system.senones.num_pdfs, 9)
+    expected.accumulate(x[spoken], pdfs[spoken])
+    torch.testing.assert_close(found.count, expected.count)
+    torch.testing.assert_close(found.first, expected.first)
+    torch.testing.assert_close(found.second, expected.second)
+
+
+def test_spoken_pairs_frames_with_the_pdfs_of_their_own_context(training, speech):
+    senones = training.system("tri").senones
+    batch = [speech.states["anna-00"], speech.states["bert-03"]]
+    places = torch.arange(sum(map(len, batch)))[:, None]
+    kept, pdfs = spoken(places, batch, senones)
+    expected = [
+        (len(batch[0]) * i + t, int(senones.pdfs(states)[t]))
+        for i, states in enumerate(batch)
+        for t in range(len(states))
+        if states[t] >= 10
+    ]
+    assert list(zip(kept[:, 0].tolist(), pdfs.tolist(), strict=True)) == expected
+
+
+def test_mllt_makes_the_training_data_likelier(training, data, tmp_path):
+    """Per frame and in one feature space: the logarithm of the determinant makes up for scale."""
+    config = training.configs["lda_mllt"]
+    plain, rotated = tmp_path / "plain", training.root / "lda_mllt"
+    training("lda_mllt", plain, config=replace(config, mllt=()))
+    found = {}
+    for folder in (plain, rotated):
+        system = training.system("lda_mllt", folder)
+        sums = data.sum(gmm_sums, system=system)
+        found[folder] = sums.log_likelihood / sums.frames
+    before, after = (
+        training.system("lda_mllt", f).features.frontend.projection.double()
+        for f in (plain, rotated)
+    )
+    matrix = after @ torch.linalg.pinv(before)
+    torch.testing.assert_close(matrix @ before, after, atol=1e-5, rtol=1e-4)
+    found[rotated] += float(matrix.slogdet().logabsdet)
+    assert found[rotated] > found[plain] + 0.1  # measured: -10.21 and -10.55
+
+
+def test_dimensions_are_those_of_the_configuration(training):
+    features = training.system("lda_mllt").features
+    assert features.frontend.projection.shape == (5, 3 * 9)
+    assert features.dimension == 5
+    assert training.system("lda_mllt").gmm.means.shape[1] == 5
+
+
+def test_more_dimensions_than_the_spliced_frames_have_are_refused(training, tmp_path):
+    config = replace(training.configs["lda_mllt"], dimension=28)
+    with pytest.raises(LdaError, match="28 dimensions: the features have only 27"):
+        training("lda_mllt", tmp_path, config=config)

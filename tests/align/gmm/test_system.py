@@ -1,0 +1,69 @@
+"""GMM systems on disk, in other processes, and as scorers."""
+
+import json
+import pickle
+
+import pytest
+import torch
+
+pytest.importorskip("k2")
+
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.scorer import GmmScorer
+
+SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
+
+
+def assert_same(system, other, utterance="bert-02"):
+    x = system.features.load(utterance)
+    assert torch.equal(other.features.load(utterance), x)
+    assert torch.equal(other.gmm.log_likelihoods(x), system.gmm.log_likelihoods(x))
+    assert other.senones.topology == system.senones.topology
+    assert torch.equal(other.senones.table, system.senones.table)
+    assert other.features.transforms.keys() == system.features.transforms.keys()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_comes_back_from_disk(training, name, tmp_path):
+    system = training.system(name)
+    system.save(tmp_path)
+    again = GmmSystem.load(tmp_path, system.features.path)
+    assert again.features.transforms == {}  # they are the speakers', not the system's
+    assert_same(system, again.adapted(system.features.transforms))
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (training.root / name / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_survives_pickling_before_and_after_use(training, name):
+    system = training.system(name)
+    fresh = pickle.dumps(system)
+    assert_same(system, pickle.loads(fresh))
+    used = pickle.dumps(system)
+    assert_same(system, pickle.loads(used))
+    assert len(used) < len(fresh) + 500  # neither the opened store nor the table goes along
+
+
+def test_features_are_named_in_words(training):
+    """Files that other tools can read."""
+    folder = training.root / "sat"
+    assert json.loads((folder / "features.json").read_text()) == {"splice": 1}
+    assert json.loads((folder / "topology.json").read_text())["phones"][:2] == ["SIL", "SPN"]
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_scorer_scores_what_the_system_does(training, speech, adapted):
+    folder = training.root / "sat"
+    scorer = GmmScorer(folder, speech.cepstra, folder / "fmllr.safetensors" if adapted else None)
+    system = training.system("sat")
+    if not adapted:
+        system = system.adapted({})
+    for again in (scorer, pickle.loads(pickle.dumps(scorer))):
+        x = system.features.load("carl-01")
+        scores = again.log_likelihoods("carl-01")
+        assert torch.equal(scores, system.gmm.log_likelihoods(x))
+        some = torch.tensor([3, 0, 11])
+        torch.testing.assert_close(again.log_likelihoods("carl-01", some), scores[:, some])
+        assert again.store.ids == list(speech.transcripts)
+    assert len(pickle.dumps(scorer)) < 1000
+    assert not torch.equal(scores, training.system("lda_mllt").gmm.log_likelihoods(x))

@@ -1,0 +1,285 @@
+"""`toolkit align` on a language of five sounds, whose times are known."""
+
+import itertools
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from click.testing import CliRunner
+
+pytest.importorskip("k2")
+pytest.importorskip("kaldifeat")
+
+from toolkit.align.ctm import read_ctm, write_ctm
+from toolkit.align.recordings.aligner import Aligner
+from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle
+from toolkit.align.recordings.folder import align_folder
+from toolkit.cli import main
+from toolkit.features.cepstra import GmmFrontend
+from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.hmm.gmm import Gmm, Statistics
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.lang.g2p import G2p
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import Lexicon
+
+TONES = {"A": (300, 900), "B": (700, 2500), "C": (1500, 3300), "D": (450, 1900), "E": (1000, 2900)}
+WORDS = ["ABBA", "BED", "CAB", "ACE", "DEAD", "DECADE", "FACADE"]
+LEXICON = Lexicon({word: [tuple(word.replace("F", "B"))] for word in WORDS})
+FRONTEND = FrontendConfig("mfcc")
+
+
+def speak(words, seed, rate=16000, pauses=None):
+    """Samples, the seconds at which words begin, and (phone, seconds at which it ends)."""
+    rng = np.random.default_rng(seed)
+    pieces, starts, ends, now = [], [], [], 0.0
+
+    def add(phone, seconds):
+        nonlocal now
+        time = np.arange(round(now * rate), round((now + seconds) * rate)) / rate
+        tones = sum(np.sin(2 * np.pi * f * time) for f in TONES.get(phone, ()))
+        pieces.append(0.1 * tones + 0.002 * rng.standard_normal(len(time)))
+        now += seconds
+        ends.append((phone, now))
+
+    add("SIL", 0.3)
+    for i, word in enumerate(words):
+        starts.append(now)
+        for phone in LEXICON.get(word, [word])[0]:
+            add(phone, rng.uniform(0.07, 0.14))
+        add("SIL", (pauses or {}).get(i, rng.choice([0.0, 0.3])) + 0.001)
+    add("SIL", 0.3)
+    return np.concatenate(pieces).astype(np.float32), starts, ends
+
+
+def sentence(seed, count=6):
+    return random.Random(seed).choices(WORDS, k=count)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """An aligner trained on the true times of thirty sentences."""
+    root = tmp_path_factory.mktemp("aligner")
+    lang = Lang.of(LEXICON)
+    lang.save(root / "lang")
+    senones = Senones.monophone(Topology(tuple(lang.real_phones)))
+    frontend, states, cepstra = Frontend(FRONTEND), [], []
+    for seed in range(30):
+        samples, _, ends = speak(sentence(seed), seed)
+        cepstra.append(frontend(torch.from_numpy(samples)))
+        begin = 0
+        for phone, end in ends:
+            behind = min(round(end * 100), len(cepstra[-1]))
+            number = senones.topology.num_states(lang.phones[phone])
+            for frame in range(begin, behind):
+                state = (frame - begin) * number // (behind - begin)
+                states.append(senones.topology.state_id(lang.phones[phone], state))
+            begin = behind
+        states += [states[-1]] * (len(torch.cat(cepstra)) - len(states))
+    mean = torch.cat(cepstra).mean(0)
+    x = torch.cat([GmmFrontend()(c, mean) for c in cepstra])
+    pdfs = senones.num_pdfs
+    moments = (part.expand(pdfs, -1).clone() for part in (x.mean(0), x.var(0)))
+    gmm = Gmm(torch.arange(pdfs), torch.ones(pdfs), *moments)
+    statistics = Statistics.zeros(gmm.num_gaussians, x.shape[1])
+    gmm.accumulate(x, torch.tensor(states), statistics)
+    gmm = gmm.maximise(statistics, 3.0, 0.05 * x.var(0))
+    system = root / "system"
+    senones.save(system)
+    GmmFrontend().save(system)
+    gmm.save(system / "gmm.safetensors")
+    more = Lexicon({"CAFE": [("C", "A", "B", "E")], "ZOO": [("Z", "UW")]})
+    write_aligner_bundle(system, root / "lang", FRONTEND, root / "final/aligner", more)
+    write_aligner_bundle(
+        system, root / "lang", FRONTEND, root / "adapting", more, independent=system
+    )
+    return root / "final"
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Write spoken sentences: corpus({name: words}, rate, channels) -> (audio, text, starts)."""
+
+    def write(texts, rate=16000, channels=1):
+        starts = {}
+        audio = tmp_path / "audio"
+        for seed, (name, words) in enumerate(texts.items(), 100):
+            samples, starts[name], _ = speak(words, seed, rate)
+            path = audio / f"{name}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            soundfile.write(path, np.stack([samples] * channels, axis=1), rate)
+        text = tmp_path / "text"
+        text.write_text("".join(f"{n} {' '.join(w)}\n" for n, w in texts.items()))
+        return audio, text, starts
+
+    return write
+
+
+def table(out):
+    lines = (out / "table.tsv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split("\t"), line.split("\t"), strict=True)) for line in lines[1:]]
+    return {row["utterance"]: row for row in rows}
+
+
+def errors(out, starts):
+    """Differences in seconds between the words' true and found starts."""
+    found = {name: [] for name in starts}
+    for entry in read_ctm(out / "words.ctm"):
+        found[entry.utterance].append(entry.start)
+    return np.concatenate([np.subtract(found[name], starts[name]) for name in starts])
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(16000, 1), (44100, 2), (8000, 1)])
+def test_words_are_found_where_they_are(bundle, corpus, tmp_path, rate, channels):
+    audio, text, starts = corpus({f"s/u{i}": sentence(i + 40) for i in range(3)}, rate, channels)
+    outcomes = align_folder(bundle, audio, text, tmp_path / "out")
+    assert [o.status for o in outcomes] == ["ok"] * 3
+    differences = np.abs(errors(tmp_path / "out", starts))
+    assert np.median(differences) < (0.02 if rate > 8000 else 0.05)
+    assert differences.max() < 0.1
+    words = read_ctm(tmp_path / "out/words.ctm")
+    phones = read_ctm(tmp_path / "out/phones.ctm")
+    for entry in (*words, *phones):
+        assert entry.duration > 0
+        assert 0 <= entry.confidence <= 1
+    spelled = [e.token for e in phones if e.token != "SIL"]
+    assert spelled == [p for e in words for p in LEXICON[e.token][0]]
+    for name in starts:
+        mine = [e for e in phones if e.utterance == name]
+        assert mine[0].start == 0
+        assert all(a.end == pytest.approx(b.start) for a, b in itertools.pairwise(mine))
+        grid = (tmp_path / f"out/textgrid/{name}.TextGrid").read_text(encoding="utf-8")
+        assert 'name = "words"' in grid
+        assert 'name = "phones"' in grid
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "phones.ctm",
+        "table.tsv",
+        "textgrid",
+        "words.ctm",
+    ]
+
+
+def test_the_result_is_compared_with_a_reference(bundle, corpus, tmp_path):
+    audio, text, _ = corpus({"a": sentence(81), "b": sentence(82)})
+    arguments = ["align", "--model", bundle, "--audio-dir", audio, "--text", text]
+    arguments = [*map(str, arguments), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    late = [replace(e, start=e.start + 0.03) for e in read_ctm(tmp_path / "out/words.ctm")]
+    write_ctm(late, tmp_path / "late.ctm")
+    result = CliRunner().invoke(main, [*arguments, "--reference", str(tmp_path / "late.ctm")])
+    assert result.exit_code == 0
+    assert "words compared: 12\n" in result.output
+    assert "boundaries, median absolute difference in ms: 30.0\n" in result.output
+
+
+def test_what_fails_is_named_and_the_rest_is_aligned(bundle, corpus, tmp_path):
+    texts = {name: sentence(i + 60) for i, name in enumerate(("good", "cut", "long", "mute"))}
+    audio, text, starts = corpus(texts)
+    (audio / "cut.wav").write_bytes(b"no audio")
+    soundfile.write(audio / "untold.wav", np.zeros(16000), 16000)
+    text.write_text(
+        f"good {' '.join(texts['good'])}\nlong {' '.join(texts['long'] * 9)}\nmute 123\n"
+        f"gone BED\ncut {' '.join(texts['cut'])}\n"
+    )
+    arguments = ["align", "--model", bundle, "--audio-dir", audio, "--text", text]
+    result = CliRunner().invoke(main, [*map(str, arguments), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "Aligned 1 of 6 (0 retried, 5 failed)" in result.output
+    rows = table(tmp_path / "out")
+    assert {n: r["status"] for n, r in rows.items()} == {
+        "cut": "failed",
+        "gone": "failed",
+        "good": "ok",
+        "long": "failed",
+        "mute": "failed",
+        "untold": "failed",
+    }
+    assert "54 words need at least" in rows["long"]["reason"]
+    assert "no audio file" in rows["gone"]["reason"]
+    assert "has no text" in rows["untold"]["reason"]
+    assert rows["mute"]["reason"] == "no word in its text"
+    for name in rows.keys() - {"good"}:
+        assert f"Error: {name}: " in result.output
+    assert np.abs(errors(tmp_path / "out", {"good": starts["good"]})).max() < 0.1
+
+
+def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
+    words = ["BED", "DAB", "CAFE", "ACE"]
+    audio, text, starts = corpus({"u": words})
+    # CAFE is one of the words that the bundle got besides.
+    text.write_text("u Bed, dab & cafe ace 7\n")
+    align_folder(bundle, audio, text, tmp_path / "out")
+    row = table(tmp_path / "out")["u"]
+    assert (row["status"], row["guessed"]) == ("ok", "DAB")
+    assert row["reason"] == "left out of the text: &7"
+    phones = [e.token for e in read_ctm(tmp_path / "out/phones.ctm") if e.token != "SIL"]
+    guess = G2p.load(bundle / "aligner/g2p.npz").guess(["DAB"])["DAB"].phones
+    assert "".join(phones) == f"BED{''.join(guess)}CABEACE"
+    assert np.abs(errors(tmp_path / "out", starts)[:2]).max() < 0.1
+
+
+def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
+    audio, text, _ = corpus({"u": ["BED", "ACE"]})
+    text.write_text("u bed xylophone ace\n")
+    align_folder(bundle, audio, text, tmp_path / "out")
+    assert "XYLOPHONE" in table(tmp_path / "out")["u"]["reason"]
+    assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["BED", "XYLOPHONE", "ACE"]
+
+
+def test_right_words_have_more_confidence_than_wrong_ones(bundle, corpus, tmp_path):
+    texts = {f"u{i}": sentence(i + 80) for i in range(4)}
+    audio, text, _ = corpus(texts)
+    right = align_folder(bundle, audio, text, tmp_path / "right")
+    swap = dict(zip(WORDS, [*WORDS[1:], WORDS[0]], strict=True))
+    text.write_text("".join(f"{n} {' '.join(swap[x] for x in w)}\n" for n, w in texts.items()))
+    wrong = align_folder(bundle, audio, text, tmp_path / "wrong")
+    assert min(o.confidence for o in right) > 2 * max(o.confidence for o in wrong if o.aligned)
+    one_wrong = [*texts["u0"][:2], swap[texts["u0"][2]], *texts["u0"][3:]]
+    text.write_text(f"u0 {' '.join(one_wrong)}\n")
+    align_folder(bundle, audio, text, tmp_path / "one")
+    sure = [e.confidence for e in read_ctm(tmp_path / "one/words.ctm")]
+    assert sure.index(min(sure)) == 2
+
+
+def test_results_do_not_depend_on_jobs(bundle, corpus, tmp_path):
+    audio, text, _ = corpus({f"s{i % 2}/u{i}": sentence(i + 20) for i in range(3)})
+    for jobs in (1, 2):
+        align_folder(bundle, audio, text, tmp_path / str(jobs), jobs=jobs)
+    files = [p.relative_to(tmp_path / "1") for p in (tmp_path / "1").rglob("*") if p.is_file()]
+    assert len(files) == 6
+    for name in files:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_speakers_are_adapted_to(bundle, corpus, tmp_path):
+    audio, text, starts = corpus({f"s/u{i}": sentence(i + 20, 8) for i in range(3)})
+    plain = align_folder(bundle, audio, text, tmp_path / "plain")
+    adapted = align_folder(bundle.parent / "adapting", audio, text, tmp_path / "adapted")
+    assert [o.confidence for o in adapted] != [o.confidence for o in plain]
+    assert np.abs(errors(tmp_path / "adapted", starts)).max() < 0.1
+    # Too little speech of each: no transform.
+    (tmp_path / "utt2spk").write_text("".join(f"s/u{i} speaker{i}\n" for i in range(3)))
+    alone = [
+        align_folder(model, audio, text, tmp_path / name, tmp_path / "utt2spk")
+        for name, model in (("p", bundle), ("a", bundle.parent / "adapting"))
+    ]
+    assert [o.confidence for o in alone[0]] == pytest.approx([o.confidence for o in alone[1]])
+
+
+def test_the_bundle_can_be_moved_and_others_are_refused(bundle, tmp_path):
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(bundle / "aligner", moved)
+    assert not Aligner(moved).adapts
+    assert "ZOO" not in Lang.load(moved / "lang").lexicon
+    settings = Path(moved / "lang/lang.json")
+    settings.write_text(settings.read_text().replace("english-upper", "older"))
+    with pytest.raises(AlignerError, match="older"):
+        Aligner(moved)
+    with pytest.raises(AlignerError, match=r"holds aligner\.json"):
+        Aligner(tmp_path)

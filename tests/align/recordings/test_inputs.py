@@ -1,0 +1,106 @@
+import pytest
+
+from toolkit.align.recordings.inputs import InputError, read_inputs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Make empty files: folder("a/x.wav", ...) -> the folder."""
+
+    def make(*names):
+        for name in names:
+            path = tmp_path / "audio" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return tmp_path / "audio"
+
+    return make
+
+
+def by_name(recordings):
+    return {r.utterance: r for r in recordings}
+
+
+def test_names_are_paths_or_stems(folder, tmp_path):
+    audio = folder("x.wav", "ann/y.FLAC", "ann/z.v2.mp3", "bob/y2.ogg", "notes.pdf", ".x.wav")
+    text = tmp_path / "text"
+    text.write_text("x one\nann/y two words\nz.v2 three\n\ny2\tfour  five \n")
+    found = by_name(read_inputs(audio, text))
+    assert {u: r.text for u, r in found.items()} == {
+        "ann/y": "two words",
+        "x": "one",
+        "y2": "four  five",
+        "z.v2": "three",
+    }
+    assert [r.audio.name for r in found.values()] == ["y.FLAC", "x.wav", "y2.ogg", "z.v2.mp3"]
+    assert all(not r.fault for r in found.values())
+    assert {u: r.speaker for u, r in found.items()} == {
+        "ann/y": "ann",
+        "x": "x",
+        "y2": "bob",
+        "z.v2": "ann",
+    }
+
+
+def test_nothing_is_dropped(folder, tmp_path):
+    audio = folder("x.wav", "a/y.wav", "b/y.wav", "silent.wav")
+    text = tmp_path / "text"
+    text.write_text("x one\ny two\ngone three\n")
+    found = by_name(read_inputs(audio, text))
+    assert sorted(found) == ["gone", "silent", "x", "y"]
+    assert "no audio" in found["gone"].fault
+    assert "several" in found["y"].fault
+    assert "a/y.wav" in found["y"].fault
+    assert "no text" in found["silent"].fault
+    assert not found["x"].fault
+
+
+def test_a_folder_of_texts_beside_the_audio(folder, tmp_path):
+    audio = folder("a/one two.wav", "a/three.wav", "a/one two.TextGrid")
+    (audio / "a/one two.txt").write_text("Hello,\nworld\n", encoding="utf-8")
+    (audio / "a/three.lab").write_text("\ufeffagain", encoding="utf-8")
+    found = by_name(read_inputs(audio, audio))
+    assert {u: r.text for u, r in found.items()} == {
+        "a/one_two": "Hello, world",
+        "a/three": "again",
+    }
+    assert found["a/one_two"].audio == audio / "a/one two.wav"
+
+
+def test_a_list_of_speakers_goes_before_folders(folder, tmp_path):
+    audio = folder("a/x.wav", "a/y.wav")
+    (tmp_path / "text").write_text("x one\ny two\n")
+    (tmp_path / "utt2spk").write_text("x Ann\n")
+    found = by_name(read_inputs(audio, tmp_path / "text", tmp_path / "utt2spk"))
+    assert [found["x"].speaker, found["y"].speaker] == ["Ann", "a"]
+
+
+def test_a_speaker_may_be_listed_under_the_stem_or_the_path(folder, tmp_path):
+    audio = folder("a/x.wav")
+    (tmp_path / "text").write_text("a/x one\n")
+    (tmp_path / "utt2spk").write_text("x Ann\n")
+    assert read_inputs(audio, tmp_path / "text", tmp_path / "utt2spk")[0].speaker == "Ann"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("x one\nx two\n", r"text:2: .*x"), ("\n", "no text in it"), (None, "no such file or folder")],
+)
+def test_unusable_texts_are_refused(folder, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "text").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_inputs(folder("x.wav"), tmp_path / "text")
+
+
+def test_names_that_white_space_alone_tells_apart_are_refused(folder, tmp_path):
+    audio = folder("a b.wav", "a_b.wav")
+    (audio / "a b.txt").write_text("one")
+    (audio / "a_b.txt").write_text("two")
+    with pytest.raises(InputError, match="a_b: rename"):
+        read_inputs(audio, audio)
+
+
+def test_no_folder_of_audio_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no such folder"):
+        read_inputs(tmp_path / "none", tmp_path)

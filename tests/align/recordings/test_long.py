@@ -1,0 +1,149 @@
+"""Windows against the alignment of the whole, on planted recordings."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("k2")
+
+from toolkit.align.recordings.confidence import PhonePosteriors, RecordingScores
+from toolkit.align.recordings.long import LongConfig, NoPathError, align_long
+
+WINDOWS = LongConfig(window=500, longest=1500, margin=80)
+WHOLE = LongConfig(window=10**6, longest=10**6)
+
+
+def align(plant, planted, config, words=None):
+    sizes = []
+
+    def features(begin, end):
+        return planted.scores[begin:end]
+
+    recording = RecordingScores(
+        features,
+        lambda rows, pdfs: rows[:, pdfs],
+        len(planted.scores),
+        PhonePosteriors(plant.senones, 0.5),
+    )
+    window = recording.window
+
+    def watched(begin, end, pdfs):
+        sizes.append(end - begin)
+        return window(begin, end, pdfs)
+
+    recording.window = watched
+    found = align_long(recording, words or planted.words, plant.compiler, config)
+    return found, sizes
+
+
+def assert_equal(found, whole):
+    assert found.phones == whole.phones
+    assert found.phone_frames == whole.phone_frames
+    assert found.word_phones == whole.word_phones
+    assert torch.allclose(found.log_posteriors, whole.log_posteriors, atol=1e-5)
+    # A pause that was cut begins anew: at most three frames in other states for each.
+    speech = torch.tensor(found.phones).repeat_interleave(
+        torch.tensor([*found.phone_frames, found.num_frames]).diff()
+    )
+    differs = found.states != whole.states
+    assert not (differs & (speech != 1)).any()
+
+
+def starts(found):
+    return torch.tensor([found.phone_frames[p] for p in found.word_phones])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_windows_give_the_alignment_of_the_whole(plant, seed):
+    planted = plant(150, seed)
+    found, sizes = align(plant, planted, WINDOWS)
+    whole, _ = align(plant, planted, WHOLE)
+    assert_equal(found, whole)
+    assert float(found.log_likelihoods.sum()) == pytest.approx(float(whole.log_likelihoods.sum()))
+    assert max(sizes) <= WINDOWS.window * 5 // 4 < len(planted.scores) // 4
+    assert (starts(found) - torch.tensor(planted.starts)).abs().float().mean() < 1
+
+
+@pytest.mark.parametrize(
+    "pauses",
+    [
+        {0: 900, 30: 450, 60: 700},  # longer than a window
+        {20: 4000, 21: 2500, 60: 3000},  # longer than the longest window
+        {0: 2600, 60: 2600},  # nothing but silence at both ends
+    ],
+)
+def test_long_pauses_do_not_move_words(plant, pauses):
+    planted = plant(60, 5, pauses)
+    found, sizes = align(plant, planted, WINDOWS)
+    whole, _ = align(plant, planted, WHOLE)
+    assert_equal(found, whole)
+    assert max(sizes) <= WINDOWS.longest * 5 // 4
+    assert (starts(found) - torch.tensor(planted.starts)).abs().max() < 10
+
+
+def test_noise_in_a_long_pause_draws_no_word(plant_monophones):
+    # The next word's phones sound better than silence for a moment, long before it is spoken.
+    plant = plant_monophones
+    planted = plant(40, 6, {20: 1200})
+    word = planted.words[20]
+    frame = planted.starts[20] - 1000
+    for phone in plant.lang.pronunciation_ids(word)[0]:
+        for state in range(3):
+            pdf = plant.senones.topology.state_id(phone, state)
+            planted.scores[frame, pdf] += 10
+            frame += 1
+    found, _ = align(plant, planted, WINDOWS)
+    assert abs(int(starts(found)[20]) - planted.starts[20]) < 10
+
+
+def test_speech_without_pauses_is_parted_between_words(plant):
+    planted = plant(120, 3, chance=0.0)
+    found, sizes = align(plant, planted, WINDOWS)
+    whole, _ = align(plant, planted, WHOLE)
+    assert len(sizes) > 4
+    assert_equal(found, whole)
+
+
+def test_words_believed_too_late_are_taken_back(plant_monophones):
+    # The first quarter sounds like silence although the words need nearly all frames: the first
+    # window is wrong, which shows at the end.
+    plant = plant_monophones
+    words = [plant.names[0]] * 60
+    needed = plant.compiler.min_frames(words)
+    scores = torch.randn(
+        needed + 20, plant.senones.num_pdfs, generator=torch.Generator().manual_seed(0)
+    )
+    scores[:, :5] -= 2.0
+    scores[: needed // 4, :5] += 4.0
+    planted = SimpleNamespace(words=words, scores=scores)
+    config = LongConfig(window=needed // 2, longest=needed + 100, margin=needed // 20)
+    found, sizes = align(plant, planted, config)
+    whole, _ = align(plant, planted, WHOLE)
+    assert len(sizes) > 1
+    assert_equal(found, whole)
+
+
+def test_more_words_than_audio_is_said_to_be_so(plant_monophones):
+    planted = plant_monophones(60, 2)
+    words = planted.words * 5
+    with pytest.raises(NoPathError, match=r"from .* s on: .* words left need at least"):
+        align(plant_monophones, planted, WINDOWS, words)
+    with pytest.raises(NoPathError, match=r"^\d+\.\d+ s of audio, the 300 words need"):
+        align(plant_monophones, planted, WHOLE, words)
+
+
+def test_words_end_before_pauses(plant_monophones):
+    planted = plant_monophones(5, 8, {0: 20, 2: 30, 5: 25}, chance=0.0)
+    found, _ = align(plant_monophones, planted, WHOLE)
+    ends = [*found.phone_frames[1:], found.num_frames]
+    word_ends = [ends[p - 1] for p in found.word_ends(1)]
+    expected = [*planted.starts[1:], found.num_frames - 25]
+    expected[1] -= 30
+    assert word_ends == pytest.approx(expected, abs=3)
+
+
+@pytest.mark.parametrize("wrong", [{"margin": 3000}, {"longest": 10}, {"phone_rate": 0.0}])
+def test_windows_must_make_sense(wrong):
+    with pytest.raises(ValueError, match=r"need|positive"):
+        LongConfig(**wrong)

@@ -1,0 +1,207 @@
+import json
+
+import pytest
+
+from toolkit.corpus.check.check import CorpusError, check
+from toolkit.corpus.check.findings import KINDS
+from toolkit.corpus.config import CheckConfig
+from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
+
+LEXICON = {"ONE": 3, "TWO": 2, "THREE": 3}
+
+
+@pytest.fixture
+def corpus(audio, truncate, tmp_path):
+    """Build manifests: corpus.add(split, id, ...), corpus.check() -> (headline, findings)."""
+
+    class Corpus:
+        def __init__(self):
+            self.cuts = {}
+
+        def add(self, split, id, text="ONE TWO", speaker=None, path=None, broken=False, **options):
+            if path is None:
+                options.setdefault("seed", sum(map(len, self.cuts.values())))
+                path = audio(tmp_path / f"{split}-{id}.flac", **options)
+            if broken:
+                truncate(path)
+            recording, fault = recording_or_fault(path, id)
+            fault = fault and ("unreadable-audio", fault)
+            cut = make_cut(id, recording, text, speaker or f"{split}-{id}", fault=fault)
+            self.cuts.setdefault(split, []).append(cut)
+            return cut
+
+        def fill(self, split, count=3):
+            for number in range(count):
+                self.add(split, f"good{number}", seconds=0.5)
+
+        def check(self, jobs=1, **config):
+            self.paths = {split: tmp_path / "data" / f"{split}.jsonl" for split in self.cuts}
+            for split, cuts in self.cuts.items():
+                write_cuts(cuts, self.paths[split])
+            self.out = tmp_path / f"check{jobs}"
+            headline = check(self.paths, LEXICON, self.out, CheckConfig(**config), jobs)
+            report = json.loads((self.out / "report.json").read_text())
+            self.text = (self.out / "report.txt").read_text()
+            return headline, report["findings"]
+
+        def kinds(self, **config):
+            return {(item["kind"], item["split"], item["id"]) for item in self.check(**config)[1]}
+
+        def left(self, split):
+            excluded = self.out / "excluded.tsv"
+            return [cut.id for cut in read_cuts(self.paths[split], excluded)]
+
+    return Corpus()
+
+
+def test_a_clean_corpus_has_no_findings(corpus):
+    corpus.fill("train")
+    corpus.fill("dev")
+    for number in range(3):  # the same ids in both splits are worth a warning
+        corpus.cuts["dev"][number].id = f"dev{number}"
+    headline, findings = corpus.check()
+    assert findings == []
+    assert headline == {
+        "utterances": 6,
+        "excluded": 0,
+        "errors": 0,
+        "warnings": 0,
+        "oov_percent": 0.0,
+        "hours_train": 0.0,
+    }
+    assert "No faults found." in corpus.text
+    assert len(corpus.left("train")) == 3
+
+
+def test_every_fault_is_named_once(corpus, audio, tmp_path):
+    (tmp_path / "empty.flac").touch()
+    corpus.fill("train")
+    corpus.add("train", "cut", broken=True, seconds=3.0)
+    corpus.add("train", "empty", path=tmp_path / "empty.flac")
+    corpus.add("train", "zero", path=audio(tmp_path / "zero.wav", seconds=0.0))
+    corpus.add("train", "telephone", rate=8000, channels=2)
+    corpus.add("train", "wordless", text="")
+    corpus.add("train", "foreign", text="CUATRO CINCO", seconds=2.0)
+    corpus.add("train", "partly", text="ONE CUATRO", seconds=2.0)
+    corpus.add("train", "noise", text="<> 123")
+    corpus.add("train", "fifty", text="ONE " * 50)
+    corpus.add("train", "long", seconds=5.0)
+    corpus.add("train", "silent", level=0.0)
+    corpus.add("train", "good0", seed=100)
+    expected = {
+        ("truncated-audio", "cut"),
+        ("unreadable-audio", "empty"),
+        ("empty-audio", "zero"),
+        ("other-rate", "telephone"),
+        ("many-channels", "telephone"),
+        ("empty-transcript", "wordless"),
+        ("all-oov", "foreign"),
+        ("oov", "partly"),
+        ("all-oov", "noise"),
+        ("unspellable", "noise"),
+        ("bad-characters", "noise"),
+        ("too-short", "fifty"),
+        ("too-long", "long"),
+        ("silent-audio", "silent"),
+        ("duplicate-id", "good0"),
+    }
+    assert {(k, id) for k, _, id in corpus.kinds(max_seconds=4.0)} == expected
+    assert corpus.left("train") == [
+        "good0", "good1", "good2", "telephone", "foreign", "partly"
+    ]  # fmt: skip
+    for kind, id in expected:
+        section = corpus.text[corpus.text.index(f" {kind}: ") :].split("\n\n")[0]
+        assert f"  train  {id}  " in section
+        assert KINDS[kind].fix in section
+
+
+def test_test_splits_keep_what_can_be_decoded_and_scored(corpus, tmp_path):
+    (tmp_path / "empty.flac").touch()
+    corpus.fill("train")
+    corpus.fill("test", 1)
+    corpus.add("test", "fifty", text="ONE " * 50)
+    corpus.add("test", "silent", level=0.0)
+    corpus.add("test", "long", seconds=5.0)
+    corpus.add("test", "noise", text="<>")
+    corpus.add("test", "empty", path=tmp_path / "empty.flac")
+    corpus.add("test", "wordless", text="")
+    kinds = corpus.kinds(max_seconds=4.0)
+    assert ("short-test", "test", "fifty") in kinds
+    assert corpus.left("test") == ["good0", "fifty", "silent", "long", "noise"]
+
+
+def test_what_splits_share_is_warned_of(corpus, audio, tmp_path):
+    path = audio(tmp_path / "shared.flac", seed=99)
+    corpus.add("train", "a", speaker="s1", path=path)
+    corpus.add("train", "b", speaker="s2")
+    corpus.add("dev", "a", speaker="s3", path=path)
+    corpus.add("test", "c", speaker="s1")
+    corpus.add("test", "d", speaker="s4", path=path, text="TWO")
+    assert corpus.kinds() == {
+        ("speaker-overlap", "test", "s1"),
+        ("shared-id", "dev", "a"),
+        ("same-audio-and-text", "dev", "a"),
+        ("one-speaker", "dev", "dev"),
+    }
+
+
+def test_oov_words_are_counted_by_split(corpus):
+    corpus.fill("train")
+    corpus.add("train", "x", text="ONE CUATRO CINCO CUATRO", seconds=2.0)
+    corpus.add("train", "y", text="CUATRO", seconds=2.0)
+    headline, _ = corpus.check()
+    assert headline["oov_percent"] == round(100 * 4 / 11, 2)
+    assert (corpus.out / "oov.tsv").read_text().splitlines() == [
+        "split\tword\tcount\tutterances",
+        "train\tCUATRO\t3\tx y",
+        "train\tCINCO\t1\tx",
+    ]
+
+
+def test_the_shortest_audio_for_a_transcript(corpus):
+    corpus.fill("train")
+    corpus.add("train", "enough", text="ONE TWO", seconds=0.15)  # 5 phones of 3 frames of 10 ms
+    corpus.add("train", "short", text="ONE TWO", seconds=0.14)
+    exact = "ONE " * 5 + "TWO TWO"  # 57 frames; 0.57 * 100 is a little less than 57
+    corpus.add("train", "exact", text=exact, seconds=0.57)
+    corpus.add("train", "guess", text="ABCDE", seconds=0.09)  # half of 5 letters: 3 phones
+    corpus.add("train", "wrong", text="ABCDE", seconds=0.08)
+    assert {id for kind, _, id in corpus.kinds() if kind == "too-short"} == {"short", "wrong"}
+
+
+def test_a_long_list_is_cut_in_the_text_alone(corpus):
+    for number in range(6):
+        corpus.add("train", f"u{number}", text="CUATRO ONE", seconds=0.5)
+    _, findings = corpus.check(listed=4)
+    assert len(findings) == 6
+    assert "u3" in corpus.text
+    assert "u4" not in corpus.text
+    assert "and 2 more" in corpus.text
+
+
+def test_jobs_do_not_matter(corpus):
+    corpus.fill("train", 20)
+    corpus.add("train", "cut", broken=True, seconds=3.0)
+    corpus.check(jobs=1)
+    one = {path.name: path.read_bytes() for path in corpus.out.iterdir()}
+    corpus.check(jobs=2)
+    assert {path.name: path.read_bytes() for path in corpus.out.iterdir()} == one
+    assert set(one) == {"report.txt", "report.json", "excluded.tsv", "oov.tsv"}
+
+
+def test_too_many_faults_stop_a_large_split_but_not_a_tiny_one(corpus):
+    corpus.fill("train", 4)
+    for number in range(3):
+        corpus.add("train", f"bad{number}", text="")
+    corpus.check()
+    with pytest.raises(CorpusError, match=r"3 of 7 .*'train'.*3 empty-transcript.*report\.txt"):
+        corpus.check(min_excluded=2)
+    corpus.check(min_excluded=2, max_excluded=0.5)
+
+
+def test_a_split_without_utterances_stops(corpus):
+    corpus.fill("train")
+    corpus.add("dev", "a", text="")
+    with pytest.raises(CorpusError, match="1 of 1"):
+        corpus.check()
+    assert (corpus.out / "report.txt").exists()

@@ -1,0 +1,155 @@
+import pytest
+
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir, write_kaldi_dir
+from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.pipes import PipeRunner
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write files: folder(text="...", segments="...") -> data directory."""
+
+    def write(**files):
+        path = tmp_path / "data" / "train"
+        path.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (path / name.replace("_", ".")).write_text(content)
+        return path
+
+    return write
+
+
+def described(cuts):
+    return [(c.id, speaker_of(c), text_of(c), c.start, c.duration) for c in cuts]
+
+
+def fault_of(cut):
+    return (cut.custom or {}).get("fault")
+
+
+def test_unsorted_directory_with_relative_paths(folder, audio, tmp_path):
+    audio(tmp_path / "wavs" / "b.wav", seconds=1.0)
+    audio(tmp_path / "data" / "train" / "a.flac", seconds=0.5)
+    cuts = read_kaldi_dir(
+        folder(wav_scp="b wavs/b.wav\na a.flac\n", text="b TWO  WORDS\na ONE\n", utt2spk="b s2\n")
+    )
+    assert described(cuts) == [("b", "s2", "TWO WORDS", 0.0, 1.0), ("a", "a", "ONE", 0.0, 0.5)]
+
+
+def test_segments_with_open_ends(folder, audio, tmp_path):
+    audio(tmp_path / "r.wav", seconds=2.0)
+    cuts = read_kaldi_dir(
+        folder(
+            wav_scp=f"r {tmp_path}/r.wav\n",
+            text="u2 B\nu1 A\nu3 C\nu4 D\nu5 E\nu6 F\n",
+            segments="u1 r 0 1.5\nu2 r 1.5 -1\nu3 r 1.0 2.2 A\nu4 r 1.0 9.0\nu5 q 0 1\nu6 r x y\n",
+            utt2spk="u1 s\nu2 s\nu3 s\nu4 s\nu5 s\nu6 s\n",
+        )
+    )
+    by_id = {cut.id: cut for cut in cuts}
+    assert [(by_id[i].start, by_id[i].end) for i in ("u1", "u2", "u3")] == [
+        (0.0, 1.5),
+        (1.5, 2.0),
+        (1.0, 2.0),
+    ]
+    assert by_id["u3"].custom["note"] == "trimmed-segment"
+    assert [fault_of(by_id[id]) for id in ("u4", "u5", "u6")] == [
+        "bad-segment",
+        "missing-audio",
+        "bad-segment",
+    ]
+
+
+def test_duplicates_are_kept_for_the_check(folder, audio, tmp_path):
+    audio(tmp_path / "a.wav")
+    audio(tmp_path / "b.wav")
+    path = folder(wav_scp="a a.wav\na b.wav\n", text="a ONE\na TWO\n")
+    assert [(c.id, text_of(c)) for c in read_kaldi_dir(path)] == [("a", "ONE"), ("a", "TWO")]
+    folder(text="u ONE\n", segments="u a 0 0.5\n")
+    (cut,) = read_kaldi_dir(path)
+    assert cut.custom["note"] == "duplicate-recording"
+    assert audio_of(cut) == str(tmp_path / "a.wav")
+
+
+def test_commands_are_refused_and_not_run(folder, tmp_path):
+    trap = tmp_path / "ran"
+    (cut,) = read_kaldi_dir(folder(wav_scp=f"a touch {trap}; cat a.wav |\n", text="a ONE\n"))
+    assert fault_of(cut) == "refused-pipe"
+    assert "cat a.wav |" in cut.custom["fault_detail"]
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["flac -c -d -s {} |", "flac -cds '{}' |", "sph2pipe -f wav -p {} |"]
+)
+def test_a_mere_decoding_command_is_read_as_its_file(folder, audio, tmp_path, command):
+    path = audio(tmp_path / "a b.flac" if "'" in command else tmp_path / "a.flac")
+    (cut,) = read_kaldi_dir(folder(wav_scp=f"a {command.format(path)}\n", text="a ONE\n"))
+    assert audio_of(cut) == str(path)
+    assert cut.custom["note"] == "replaced-pipe"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "flac -c -d -s {} | sox - -t wav - |",
+        "flac -c -d -s `touch x` {} |",
+        "flac -c -d -s {} > y |",
+        "flac -o y -d {} |",
+        "flac -c -d '{} |",
+        "sph2pipe -f wav -p -c 2 {} |",
+        "cat {} |",
+        "|",
+    ],
+)
+def test_no_other_command_is_taken_for_a_file(folder, audio, tmp_path, command):
+    path = audio(tmp_path / "a.flac")
+    (cut,) = read_kaldi_dir(folder(wav_scp=f"a {command.format(path)}\n", text="a ONE\n"))
+    assert fault_of(cut) == "refused-pipe"
+
+
+def test_allowed_commands_run_once(folder, audio, tmp_path):
+    path = audio(tmp_path / "a.wav", seconds=0.5)
+    log = tmp_path / "log"
+    data = folder(
+        wav_scp=f"a echo x >> {log}; cat {path} |\nb echo broken >&2; exit 3 |\n",
+        text="a ONE\nb TWO\n",
+    )
+    for _ in range(2):
+        good, bad = read_kaldi_dir(data, PipeRunner(tmp_path / "pipes"))
+    assert good.duration == 0.5
+    assert log.read_text() == "x\n"
+    assert fault_of(bad) == "unreadable-audio"
+    assert "status 3: broken" in bad.custom["fault_detail"]
+
+
+def test_a_directory_without_text_is_refused(folder):
+    with pytest.raises(ManifestError, match="no file 'text'"):
+        read_kaldi_dir(folder(wav_scp="a a.wav\n"))
+
+
+def test_written_directories_are_read_back(folder, audio, tmp_path):
+    audio(tmp_path / "r.wav", seconds=2.0)
+    audio(tmp_path / "q.flac", seconds=1.0)
+    source = folder(
+        wav_scp="r r.wav\nq q.flac\n",
+        text="u2 B\nu1 A C\nv D\n",
+        segments="u2 r 1.25 2\nu1 r 0 1.125\nv q 0 1\n",
+        utt2spk="u1 s\nu2 s\nv t\n",
+    )
+    cuts = read_kaldi_dir(source)
+    write_kaldi_dir(cuts, tmp_path / "out")
+    again = read_kaldi_dir(tmp_path / "out")
+    assert described(again) == sorted(described(cuts))
+    assert (tmp_path / "out" / "spk2utt").read_text() == "s u1 u2\nt v\n"
+    lines = (tmp_path / "out" / "wav.scp").read_text().splitlines()
+    assert lines == [f"q flac -c -d -s {tmp_path}/q.flac |", f"r {tmp_path}/r.wav"]
+
+
+def test_whole_recordings_need_no_segments(folder, audio, tmp_path):
+    audio(tmp_path / "a.wav")
+    cuts = read_kaldi_dir(folder(wav_scp="a a.wav\n", text="a ONE\n"))
+    write_kaldi_dir(cuts, tmp_path / "out")
+    assert not (tmp_path / "out" / "segments").exists()
+    with pytest.raises(ManifestError, match="'a' occurs twice"):
+        write_kaldi_dir(cuts * 2, tmp_path / "out2")

@@ -1,0 +1,136 @@
+import sys
+
+import pytest
+
+from toolkit.doctor import doctor, selftests
+from toolkit.doctor.doctor import (
+    ENGINES,
+    K2_WHEEL,
+    Answer,
+    Engine,
+    Finding,
+    ask,
+    examine,
+    find,
+    remedy,
+)
+from toolkit.environment import project_root
+
+GOOD = Engine("pytest", "jiwer", ("pytest",))
+ABSENT = Engine("no-such-distribution", "jiwer", ("no-such-distribution==1",))
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """The doctor without the parts that take seconds."""
+    monkeypatch.setattr(doctor, "_optional", list)
+    monkeypatch.setattr(doctor, "_blas", list)
+
+
+@pytest.mark.parametrize(
+    ("code", "works", "text"),
+    [
+        ("print('noise'); print('fine')", True, "fine"),
+        ("import os; os.kill(os.getpid(), 11)", False, "killed by SIGSEGV"),
+        ("import time; time.sleep(60)", False, "no answer in 0.5 s"),
+        ("raise RuntimeError('wrong answer: 3')", False, "RuntimeError: wrong answer: 3"),
+        ("raise SystemExit(7)", False, "exit status 7"),
+    ],
+)
+def test_crash_hang_and_failure_are_answers(code, works, text):
+    timeout = 0.5 if "sleep" in code else 60
+    answer = ask([sys.executable, "-c", code], timeout)
+    assert (answer.works, answer.text) == (works, text)
+
+
+def test_absent_program_is_an_answer():
+    assert not ask(["/no/such/program"], 5).works
+
+
+def test_every_engine_has_a_test_and_the_projects_requirement():
+    project = (project_root() / "pyproject.toml").read_text()
+    for engine in ENGINES:
+        assert engine.test in selftests.TESTS
+        for requirement in engine.requirements:
+            assert f'"{requirement}' in project, requirement
+
+
+@pytest.mark.parametrize(
+    "name", ["torch", "lhotse", "soundfile", "sentencepiece", "numba", "espeak"]
+)
+def test_self_test_passes_here(name):
+    # Those of jiwer and click run in the test below; each is a process of a second.
+    pytest.importorskip({"espeak": "espeakng_loader"}.get(name, name))
+    assert doctor.self_test(name).works
+
+
+@pytest.mark.parametrize("name", ["k2", "kaldifeat", "torchaudio", "kaldilm"])
+def test_self_test_of_the_reference_environment_passes_here(name):
+    pytest.importorskip("k2")
+    assert doctor.self_test(name).works
+
+
+def test_healthy_machine(bare, capsys):
+    assert examine([GOOD, Engine("click", "click", ("click",))])
+    shown = capsys.readouterr().out
+    assert "ok       pytest" in shown
+    assert "processor" in shown
+    assert "Everything the recipes need" in shown
+
+
+def test_missing_engine_is_named_with_its_remedy_and_others_are_still_tested(bare, capsys):
+    assert not examine([ABSENT, GOOD])
+    shown = capsys.readouterr().out
+    assert "MISSING  no-such-distribution" in shown
+    assert f"{sys.executable} -m pip install 'no-such-distribution==1'" in shown
+    assert "ok       pytest" in shown
+    assert "1 of 2 engines do not work: no-such-distribution." in shown
+
+
+def test_broken_engine_is_reinstalled(monkeypatch):
+    monkeypatch.setattr(doctor, "self_test", lambda *_: Answer(False, "killed by SIGILL"))
+    finding = find(GOOD)
+    assert (finding.status, finding.text, finding.fatal) == ("BROKEN", "killed by SIGILL", True)
+    assert "--force-reinstall --no-deps 'pytest'" in remedy(finding)
+
+
+def test_engine_of_the_other_python_is_not_fatal(monkeypatch):
+    engine = Engine("no-such-distribution", "k2", (), reference_only=True)
+    monkeypatch.setattr(doctor, "REFERENCE", False)
+    assert (find(engine).status, find(engine).fatal) == ("absent", False)
+    monkeypatch.setattr(doctor, "REFERENCE", True)
+    assert find(engine).fatal
+
+
+def test_remedies_of_the_native_engines():
+    engines = {engine.name: engine for engine in ENGINES}
+    k2 = remedy(Finding(engines["k2"], "MISSING", "", ""))
+    assert "'pip<24' && " in k2
+    pinned = (project_root() / "setup" / "k2.txt").read_text()
+    assert f"\n{K2_WHEEL}\n" in pinned
+    assert K2_WHEEL in k2
+    kaldifeat = remedy(Finding(engines["kaldifeat"], "BROKEN", "1.24", ""))
+    script = project_root() / "setup" / "kaldifeat" / "install.sh"
+    assert script.exists()
+    assert f"pip uninstall -y kaldifeat; bash {script} {sys.executable}" in kaldifeat
+
+
+def test_kaldifeat_is_built_from_a_checkout_where_the_package_alone_is_installed(
+    monkeypatch, tmp_path
+):
+    (engine,) = (engine for engine in ENGINES if engine.name == "kaldifeat")
+    monkeypatch.setattr(doctor, "project_root", lambda: tmp_path)
+    told = remedy(Finding(engine, "MISSING", "", ""))
+    assert told == f"in a checkout of the project: bash setup/kaldifeat/install.sh {sys.executable}"
+
+
+def test_blas_speed_is_compared_with_and_without_the_setting(monkeypatch):
+    def measure(name, **variables):
+        return Answer(True, "40.0" if variables == {"MKL_DEBUG_CPU_TYPE": ""} else "105.0")
+
+    monkeypatch.setattr(doctor, "self_test", measure)
+    monkeypatch.setenv("MKL_DEBUG_CPU_TYPE", "5")
+    ((_, text),) = doctor._blas()
+    assert text == "105.0 GFLOP/s per core with MKL_DEBUG_CPU_TYPE=5, 40.0 without it"
+    monkeypatch.delenv("MKL_DEBUG_CPU_TYPE")
+    assert doctor._blas()[0][1] == "105.0 GFLOP/s per core"

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import torch
+
+from toolkit.corpus.kaldi.validate import data_dir_faults
+from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.features import (
+    cuts_without_audio,
+    export_features,
+    frames_of,
+    import_features,
+)
+from toolkit.features.kaldi.tables import entries, read_matrix
+from toolkit.features.store import FeatureStore
+
+kaldi = pytest.importorskip("kaldi_native_io")
+
+
+def cuts_of(store):
+    return [store.cut(id).to_dict() for id in store.ids]
+
+
+@pytest.mark.parametrize("name", ["feats.scp", "feats.000000.ark"])
+def test_features_come_back_bit_for_bit(small_store, tmp_path, name):
+    assert export_features(small_store.path, tmp_path / "kaldi") == len(small_store.store)
+    done = import_features(tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back")
+    assert done.rounding == 0
+    back = FeatureStore(tmp_path / "back")
+    assert set(back.ids) | set(done.without) == set(small_store.store.ids)
+    assert (len(done.without) == 0) == (name == "feats.scp")
+    for id in back.ids:
+        assert torch.equal(back.load(id), small_store.store.load(id))
+        assert back.state(id).frames == small_store.store.state(id).frames
+        assert torch.equal(back.state(id).sum, small_store.store.state(id).sum)
+        assert back.speaker(id) == small_store.store.speaker(id)
+
+
+def test_kaldi_reads_what_is_written(small_store, tmp_path):
+    export_features(small_store.path, tmp_path)
+    with kaldi.SequentialFloatMatrixReader(f"scp:{tmp_path}/feats.scp") as reader:
+        found = {key: matrix.copy() for key, matrix in reader}
+    assert list(found) == sorted(small_store.store.ids, key=str.encode)
+    for id, matrix in found.items():
+        np.testing.assert_array_equal(matrix, small_store.store.load(id).numpy())
+    text = "".join(f"{id} X\n" for id in found)
+    wavs = "".join(f"{id} x.wav\n" for id in found)
+    (tmp_path / "text").write_text(text)
+    (tmp_path / "wav.scp").write_text(wavs)
+    faults = data_dir_faults(tmp_path)
+    assert all("order of the speakers" in fault for fault in faults)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_compressed_features_are_near_and_smaller(small_store, tmp_path):
+    export_features(small_store.path, tmp_path / "whole")
+    export_features(small_store.path, tmp_path / "small", compress=True)
+    small = entries(tmp_path / "small/feats.scp")
+    for id in small_store.store.ids:
+        original = small_store.store.load(id).numpy()
+        difference = np.abs(read_matrix(small[id]) - original).max()
+        assert difference < 0.02 * np.ptp(original)
+    sizes = [
+        sum(p.stat().st_size for p in (tmp_path / n).glob("*.ark")) for n in ("small", "whole")
+    ]
+    assert sizes[0] < 0.5 * sizes[1]
+    done = import_features(
+        tmp_path / "small/feats.scp", cuts_of(small_store.store), tmp_path / "back"
+    )
+    assert 0 < done.rounding < 0.01
+
+
+def test_features_without_audio(small_store, tmp_path):
+    export_features(small_store.path, tmp_path)
+    frames = frames_of(tmp_path / "feats.scp")
+    assert frames == {id: small_store.store.num_frames(id) for id in small_store.store.ids}
+    first = sorted(frames)[0]
+    cuts = cuts_without_audio(frames, {first: "zoe"}, {first: "A B"}, frame_shift_ms=10.0)
+    import_features(tmp_path / "feats.scp", cuts, tmp_path / "back", hours_per_shard=1e-4)
+    back = FeatureStore(tmp_path / "back")
+    assert len(back.shards) > 1
+    cut = back.cut(first)
+    assert (cut.supervisions[0].text, back.speaker(first)) == ("A B", "zoe")
+    assert cut.duration == pytest.approx(frames[first] / 100)
+    assert back.speaker(sorted(frames)[1]) == sorted(frames)[1]
+    assert torch.equal(back.load(first), small_store.store.load(first))
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(**matrices):
+        with kaldi.FloatMatrixWriter(f"ark,scp:{tmp_path}/x.ark,{tmp_path}/x.scp") as writer:
+            for key, matrix in matrices.items():
+                writer.write(key, np.asarray(matrix, dtype=np.float32))
+        return tmp_path / "x.scp"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[1.0, 2.0, 3.0]], "b: 1 x 3 values, where the first utterance has 2"),
+        (np.zeros((0, 0)), "b: 0 x 0 values"),
+        ([[np.nan, 0.0]], "b: values that are not finite"),
+        ([[7e4, 0.0]], "b: values that are not finite or larger than 65504"),
+    ],
+)
+def test_features_that_a_store_cannot_hold_are_named(table, tmp_path, matrix, message):
+    path = table(a=[[1.0, 2.0]], b=matrix)
+    cuts = cuts_without_audio({"a": 1, "b": 1}, {}, {})
+    with pytest.raises(ToolkitError, match=message):
+        import_features(path, cuts, tmp_path / "out")
+    with pytest.raises(ToolkitError, match="features"):
+        FeatureStore(tmp_path / "out")
+
+
+def test_a_table_of_other_utterances_is_an_error(table, tmp_path):
+    path = table(a=[[1.0]])
+    with pytest.raises(ToolkitError, match=r"has none of the 1 utterances; its first is 'a'"):
+        import_features(path, cuts_without_audio({"q": 1}, {}, {}), tmp_path / "out")

@@ -1,0 +1,172 @@
+import contextlib
+import gzip
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.show import shown_entries
+from toolkit.features.kaldi.tables import entries, header_of, read_matrix, read_vector, writer_path
+
+kaldi = pytest.importorskip("kaldi_native_io")
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+WRITERS = {
+    "FM": (kaldi.FloatMatrixWriter, ()),
+    "DM": (kaldi.DoubleMatrixWriter, ()),
+    "CM": (kaldi.CompressedMatrixWriter, (kaldi.CompressionMethod.kSpeechFeature,)),
+    "CM2": (kaldi.CompressedMatrixWriter, (kaldi.CompressionMethod.kTwoByteAuto,)),
+    "CM3": (kaldi.CompressedMatrixWriter, (kaldi.CompressionMethod.kOneByteAuto,)),
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write x.ark and x.scp: table(kind, key=matrix, ...) -> folder."""
+
+    def write(kind="FM", **matrices):
+        make, method = WRITERS[kind]
+        double = np.float64 if kind == "DM" else np.float32
+        with make(f"ark,scp:{tmp_path}/x.ark,{tmp_path}/x.scp") as writer:
+            for key, matrix in matrices.items():
+                writer.write(key, matrix.astype(double), *method)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("name", ["x.ark", "x.scp"])
+def test_every_kind_of_matrix_is_found_and_read(table, kind, name):
+    last = X[:, 1:] if kind.startswith("C") else np.zeros((0, 0))  # Kaldi's empty CM is damaged
+    folder = table(kind, a=X, b=X[:1] * 3, c=last)
+    found = entries(folder / name)
+    assert list(found) == ["a", "b", "c"]
+    header = header_of(found["a"])
+    assert (header.kind, header.shape) == (kind, (3, 4))
+    end = found["c"].offset + header_of(found["c"]).size
+    assert end == (folder / "x.ark").stat().st_size
+    tolerance = 0 if kind in ("FM", "DM") else 0.1
+    np.testing.assert_allclose(read_matrix(found["a"]), X, atol=tolerance)
+    np.testing.assert_allclose(read_matrix(found["b"]), X[:1] * 3, atol=tolerance)
+    assert read_matrix(found["a"]).dtype == np.float32
+
+
+def test_both_ways_in_find_the_same_places(table):
+    folder = table(a=X, b=X + 1)
+    assert list(entries(folder / "x.ark").values()) == list(entries(folder / "x.scp").values())
+
+
+def test_paths_are_looked_for_from_the_file_upwards_and_ranges_are_kept(table):
+    folder = table(a=X)
+    (folder / "data").mkdir()
+    (folder / "data/y.scp").write_text("a x.ark:2[0:1]\nb  x.ark:2\n")
+    found = entries(folder / "data/y.scp")
+    np.testing.assert_array_equal(read_matrix(found["a"]), X[:2])
+    np.testing.assert_array_equal(read_matrix(found["b"]), X)
+
+
+def test_commands_are_not_run_unless_allowed(table):
+    folder = table(a=X)
+    mark = folder / "ran"
+    (folder / "y.scp").write_text(f"a touch {mark}; tail -c +3 {folder}/x.ark |\n")
+    with pytest.raises(ToolkitError, match=r"y\.scp:1: a is made by a command .*--allow-pipes"):
+        entries(folder / "y.scp")
+    assert not mark.exists()
+    np.testing.assert_array_equal(read_matrix(entries(folder / "y.scp", True)["a"]), X)
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("source", ["-", "| cat", "x.ark:2 extra", "gone.ark:2", "x.ark:2[a]"])
+def test_places_that_are_no_files_are_not_opened(table, source):
+    folder = table(a=X)
+    (folder / "y.scp").write_text(f"a {source}\n")
+    with pytest.raises(ToolkitError, match=r"y\.scp:1: a: there is no file"):
+        entries(folder / "y.scp")
+
+
+def test_faults_of_tables_name_the_file(table):
+    folder = table(a=X)
+    bad = folder / "bad.scp"
+    for content, message in (
+        (b"a\n", "bad.scp:1: expected `key file:offset`"),
+        (b"a x.ark:2\na x.ark:2\n", "the key 'a' occurs twice"),
+        (b"", "bad.scp: holds nothing"),
+        (b"a \xff\n", "bad.scp:1: byte 3 is not UTF-8"),
+    ):
+        bad.write_bytes(content)
+        with pytest.raises(ToolkitError, match=message):
+            entries(bad)
+    with pytest.raises(ToolkitError, match="cannot read it: No such file"):
+        entries(folder / "gone.ark")
+
+
+@pytest.mark.parametrize("kind", ["FM", "CM"])
+def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
+    folder = table(kind, a=X)
+    content = bytearray((folder / "x.ark").read_bytes())
+    at = content.index(struct.pack("<i", 3))
+    content[at : at + 4] = struct.pack("<i", 2**30)
+    (folder / "x.ark").write_bytes(content)
+    with pytest.raises(ToolkitError, match=r"1073741824 x 4 at byte 2 goes on behind the end"):
+        read_matrix(entries(folder / "x.scp")["a"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_archives_are_errors_and_never_more(table, data):
+    folder = table(data.draw(st.sampled_from(["FM", "CM"])), a=X, b=X)
+    content = bytearray((folder / "x.ark").read_bytes())
+    content = content[: data.draw(st.integers(0, len(content)))]
+    for _ in range(data.draw(st.integers(0, 3)) if content else 0):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (folder / "x.ark").write_bytes(content)
+    with contextlib.suppress(ToolkitError):
+        for entry in entries(folder / "x.ark").values():
+            read_matrix(entry)
+
+
+def test_vectors_of_integers(tmp_path):
+    with kaldi.Int32VectorWriter(f"ark,scp:{tmp_path}/x.ark,{tmp_path}/x.scp") as writer:
+        writer.write("a", [1, -2, 2**31 - 1])
+        writer.write("b", [])
+    found = entries(tmp_path / "x.ark")
+    assert read_vector(found["a"]).tolist() == [1, -2, 2**31 - 1]
+    assert read_vector(found["b"]).tolist() == []
+    with pytest.raises(ToolkitError, match=r"a: .* holds integers there, not features"):
+        read_matrix(found["a"])
+    lines = list(shown_entries(tmp_path / "x.scp", count=1))
+    assert lines[0].startswith("a  int32 3  ")
+    assert lines[1] == "... 2 entries"
+    assert list(shown_entries(tmp_path / "x.scp", key="a")) == [
+        "[         1         -2 2147483647]"
+    ]
+
+
+def test_showing_matrices(table):
+    folder = table(a=X)
+    (line,) = shown_entries(folder / "x.ark")
+    assert line == f"a  FM 3 x 4  {folder / 'x.ark'}:2"
+    assert "-5." in next(shown_entries(folder / "x.ark", key="a"))
+    with pytest.raises(ToolkitError, match="has no 'q'; its first key is 'a'"):
+        list(shown_entries(folder / "x.ark", key="q"))
+
+
+def test_text_and_compressed_files_are_no_binary_archives(tmp_path):
+    path = tmp_path / "x.ark"
+    path.write_text("a  [\n 1 2\n 3 4 ]\n")
+    with pytest.raises(ToolkitError, match="text tables are not read"):
+        entries(path)
+    path.write_bytes(gzip.compress(b"a \0BFM "))
+    with pytest.raises(ToolkitError, match=r"x\.ark: no binary archive"):
+        entries(path)
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "a|"])
+def test_places_that_specifiers_cannot_name_are_refused(tmp_path, name):
+    with pytest.raises(ToolkitError, match="choose another folder"):
+        writer_path(tmp_path / name / "x.ark")
+    assert not (tmp_path / name).exists()

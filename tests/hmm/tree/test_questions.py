@@ -1,0 +1,91 @@
+import pytest
+import torch
+
+from toolkit.hmm.phone_sets import PhoneSetError
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.questions import automatic_questions, distinct, read_questions
+from toolkit.hmm.tree.stats import TreeStatistics
+
+
+def statistics(topology, *places):
+    """Two frames around the place of each phone in its first state, its last, ..."""
+    result = TreeStatistics(1)
+    sides = torch.ones(2, dtype=torch.int64)
+    for phone, symbol in enumerate(topology.phones, 1):
+        for state in range(topology.num_states(phone)):
+            place = places[0] if state < topology.num_states(phone) - 1 else places[-1]
+            if symbol in place:
+                ids = torch.full((2,), topology.state_id(phone, state))
+                x = place[symbol] + torch.tensor([[-0.1], [0.1]])
+                result.accumulate(sides, ids, sides, x)
+    return result
+
+
+def named(questions, topology):
+    return {frozenset(topology.phones[p - 1] for p in phones) for phones in questions}
+
+
+def test_phones_that_sound_alike_make_questions():
+    topology = Topology(("SIL", "SPN", "A", "B", "C", "D", "E"))
+    place = {"SIL": 1.0, "SPN": 1.1, "A": 0.0, "D": 0.2, "B": 5.0, "E": 5.3, "C": 9.0}
+    questions = automatic_questions(statistics(topology, place), topology)
+    singles = [{"SIL"}, {"SPN"}, {"A"}, {"B"}, {"C"}, {"D"}, {"E"}]
+    sets = [{"SIL", "SPN"}, {"A", "D"}, {"B", "E"}, {"B", "E", "C"}]
+    assert named(questions, topology) == {frozenset(s) for s in singles + sets}
+    assert len(questions) == 11
+
+
+def test_first_and_last_states_are_clustered_apart():
+    topology = Topology(("SIL", "A", "B", "C", "D"), silence_phones=("SIL",))
+    first = {"SIL": 0.0, "A": 1.0, "B": 1.1, "C": 5.0, "D": 5.5}
+    last = {"SIL": 0.0, "A": 1.0, "B": 5.0, "C": 1.1, "D": 5.5}
+    found = named(automatic_questions(statistics(topology, first, last), topology), topology)
+    pairs = [{"A", "B"}, {"C", "D"}, {"A", "C"}, {"B", "D"}]
+    assert {s for s in found if len(s) == 2} == {frozenset(s) for s in pairs}
+
+
+def test_marks_of_stress_and_position_make_questions():
+    symbols = ("SIL", "A0_B", "A1_B", "A0_E", "T_B", "T_E", "K_S")
+    topology = Topology(symbols, silence_phones=("SIL",))
+    place = {"SIL": 0.0, "A0_B": 1.0, "A1_B": 1.5, "A0_E": 1.0, "T_B": 4.0, "T_E": 4.0, "K_S": 4.5}
+    found = named(automatic_questions(statistics(topology, place), topology), topology)
+    expected = [
+        {"SIL"},
+        {"A0_B", "A1_B", "T_B"},
+        {"A0_E", "T_E"},
+        {"K_S"},
+        {"A0_B", "A0_E"},
+        {"A1_B"},
+        {"A0_B", "A1_B", "A0_E"},
+        {"T_B", "T_E"},
+        {"T_B", "T_E", "K_S"},
+    ]
+    assert found == {frozenset(s) for s in expected}
+
+
+def test_phone_never_seen_is_in_no_cluster():
+    topology = Topology(("SIL", "A", "B", "C"), silence_phones=("SIL",))
+    place = {"SIL": 0.0, "A": 1.0, "B": 2.0}
+    found = named(automatic_questions(statistics(topology, place), topology), topology)
+    assert frozenset({"A", "B"}) in found
+    assert not any(len(s) > 1 and "C" in s for s in found)
+
+
+def test_without_any_frames_there_are_still_questions():
+    topology = Topology(("SIL", "A", "B"), silence_phones=("SIL",))
+    assert len(automatic_questions(TreeStatistics(1), topology)) == 3
+
+
+def test_sets_that_ask_the_same_are_dropped():
+    sets = [[1], [2, 3, 4], [], [1, 2, 3, 4], [2, 1], [1, 2], [4, 3], [1]]
+    assert distinct(sets, 4) == (frozenset({1}), frozenset({1, 2}))
+
+
+def test_questions_file(tmp_path):
+    topology = Topology(("SIL", "SPN", "A", "B", "C"))
+    path = tmp_path / "questions.txt"
+    path.write_text("SIL SPN\n\nB A\nC\n")
+    assert [sorted(s) for s in read_questions(path, topology)] == [[1, 2], [3, 4], [5]]
+    path.write_text("SIL SPN\nA AB\n")
+    with pytest.raises(PhoneSetError, match=r"questions.txt:2: no phone 'AB'; near it are"):
+        read_questions(path, topology)

@@ -1,0 +1,108 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.hmm.tree.stats import StatisticsError, TreeStatistics
+
+ID = st.integers(1, 4)
+
+
+@st.composite
+def frames(draw):
+    """Frames of whole numbers, whose sums are exact in any order."""
+    count = draw(st.integers(0, 25))
+    ids = st.lists(ID, min_size=count, max_size=count)
+    left, states, right = (torch.tensor(draw(ids), dtype=torch.int64) for _ in range(3))
+    values = draw(st.lists(st.integers(-9, 9), min_size=2 * count, max_size=2 * count))
+    return left, states, right, torch.tensor(values, dtype=torch.float32).view(count, 2)
+
+
+def statistics_of(*batches):
+    statistics = TreeStatistics(2)
+    for batch in batches:
+        statistics.accumulate(*batch)
+    return statistics
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one.contexts(), other.contexts(), strict=True))
+
+
+@given(frames())
+def test_sums_are_those_of_a_loop_over_frames(batch):
+    expected = {}
+    for left, state, right, x in zip(*(t.tolist() for t in batch), strict=True):
+        row = expected.setdefault((state, left, right), np.zeros(5))
+        row += [1, *x, *(v * v for v in x)]
+    contexts = statistics_of(batch).contexts()
+    keys = list(zip(contexts.states, contexts.left, contexts.right, strict=True))
+    assert keys == sorted(expected)
+    assert contexts.sums.dtype == np.float64
+    assert contexts.sums.tolist() == [expected[key].tolist() for key in keys]
+
+
+@settings(max_examples=30)
+@given(st.lists(frames(), min_size=1, max_size=4), st.randoms())
+def test_parts_add_up_to_the_whole_in_any_order(batches, random):
+    whole = statistics_of(*batches)
+    parts = [statistics_of(batch) for batch in batches]
+    random.shuffle(parts)
+    total = TreeStatistics(2)
+    for part in parts:
+        total.add(pickle.loads(pickle.dumps(part)))
+    assert same(total, whole)
+    assert total.frames == sum(len(batch[1]) for batch in batches)
+
+
+def test_memory_is_bounded_by_the_number_of_contexts():
+    statistics = TreeStatistics(3)
+    states = torch.arange(6)
+    for _ in range(200):
+        statistics.accumulate(states, states, states, torch.ones(6, 3))
+    assert len(statistics) == 6
+    assert len(statistics._sums) <= 12
+    assert statistics.frames == 1200
+
+
+def test_file_round_trip_and_equal_bytes_from_another_order(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    left, states, right = torch.randint(1, 5, (3, 40), generator=generator)
+    x = torch.randint(-9, 9, (40, 2), generator=generator).float()
+    one = statistics_of((left, states, right, x))
+    other = statistics_of((left.flip(0), states.flip(0), right.flip(0), x.flip(0)))
+    one.save(tmp_path / "one")
+    other.save(tmp_path / "other")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert same(TreeStatistics.load(tmp_path / "one"), one)
+
+
+def test_file_of_something_else_is_named(tmp_path):
+    (tmp_path / "stats").write_text("nothing")
+    with pytest.raises(StatisticsError, match="stats: holds no tree statistics"):
+        TreeStatistics.load(tmp_path / "stats")
+
+
+def test_tied_sums_pool_contexts_by_pdf():
+    ids = torch.tensor([1, 1, 2])
+    statistics = TreeStatistics(1)
+    statistics.accumulate(ids, torch.tensor([0, 0, 0]), ids, torch.tensor([[1.0], [2.0], [5.0]]))
+    table = torch.zeros(1, 3, 3, dtype=torch.int32)
+    table[0, 1, 1] = 1
+    count, first, second = statistics.tied(table)
+    assert count.tolist() == [1, 2]
+    assert first.tolist() == [[5], [3]]
+    assert second.tolist() == [[25], [5]]
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    ids = torch.ones(3, dtype=torch.int64)
+    with pytest.raises(ValueError, match="expected features"):
+        TreeStatistics(2).accumulate(ids, ids, ids, torch.ones(3, 4))
+    with pytest.raises(ValueError, match="3 states, but 2 frames"):
+        TreeStatistics(4).accumulate(ids, ids, ids, torch.ones(2, 4))
+    with pytest.raises(ValueError, match="cannot add 4 dimensions"):
+        TreeStatistics(2).add(TreeStatistics(4))

@@ -1,0 +1,137 @@
+"""Exported models against ours."""
+
+import json
+
+import pytest
+import torch
+
+from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.models.blstm import BlstmConfig
+from toolkit.models.ctc import CtcConfig
+from toolkit.models.export import export
+from toolkit.models.export.export import ExportError, export_model
+from toolkit.models.export.modules import exported
+from toolkit.models.export.parts import Parts, find_parts
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.priors import log_priors, save_priors
+from toolkit.models.store import ModelError, load_model, make_model, save_model
+
+SIZES = {"input_dim": 6, "output_dim": 5, "hidden": 7}
+CONFIGS = {
+    "lstm": LstmConfig(**SIZES, layers=2, lookahead=3),
+    "no look-ahead": LstmConfig(**SIZES, layers=1, lookahead=0),
+    "blstm": BlstmConfig(**SIZES, layers=2),
+    "ctc": CtcConfig(**SIZES, channels=(4,), kernels=(5,), strides=(2,), lstm_layers=2),
+    "two convolutions": CtcConfig(
+        **SIZES, channels=(4, 5), kernels=(5, 3), strides=(2, 3), lstm_layers=1, activation="none"
+    ),
+    "ctc, both directions": CtcConfig(
+        **SIZES, channels=(4,), kernels=(5,), strides=(2,), lstm_layers=2, bidirectional=True
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def model(request, tmp_path):
+    torch.manual_seed(0)
+    made = make_model(CONFIGS[request.param])
+    for norm in getattr(made, "norms", []):
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.data.uniform_(0.5, 2)
+        norm.bias.data.uniform_(-1, 1)
+    save_model(tmp_path / "model", made)
+    return tmp_path / "model"
+
+
+def needed(form):
+    if form == "onnx":
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
+    return form
+
+
+@pytest.mark.parametrize("form", ["torchscript", "onnx"])
+def test_gives_what_ours_gives_whole_and_in_pieces(model, tmp_path, form):
+    out = tmp_path / "out"
+    checked = export_model(find_parts(model), needed(form), out)
+    assert 0 <= checked.largest_difference < 1e-5
+    metadata = json.loads((out / "metadata.json").read_text())
+    assert metadata["checked"]["largest_difference"] == checked.largest_difference
+    assert (out / metadata["file"]).is_file()
+    assert metadata["inputs"]["inputs"] == ["rows", "frames", 6]
+    assert metadata["outputs"]["log_posteriors"][2] == 5
+    # Once more with numbers that the export has not seen.
+    load = export._load_onnx if form == "onnx" else export._load_torchscript
+    run, _ = load(out / metadata["file"])
+    ours, interface = exported(load_model(model))
+    inputs = torch.randn(4, 61, 6), *interface.beginning(4)
+    if interface.state is not None:
+        inputs = inputs[0], *(torch.randn_like(state) for state in inputs[1:])
+    with torch.no_grad():
+        expected = ours(*inputs)
+    expected = [expected] if isinstance(expected, torch.Tensor) else expected
+    for found, wanted in zip(run(inputs), expected, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_model_that_gives_something_else_is_not_kept(tmp_path, monkeypatch):
+    save_model(tmp_path / "model", make_model(CONFIGS["lstm"]))
+    load = export._load_torchscript
+
+    def wrong(path):
+        run, against = load(path)
+        return lambda inputs: [run(inputs)[0] + 0.01, *run(inputs)[1:]], against
+
+    monkeypatch.setattr(export, "_load_torchscript", wrong)
+    with pytest.raises(ExportError, match=r"differ by 0\.01"):
+        export_model(find_parts(tmp_path / "model"), "torchscript", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_comparison_notices_a_state_that_is_lost(tmp_path):
+    model = make_model(CONFIGS["lstm"]).eval()
+    module, interface = exported(model)
+
+    def forgetful(inputs):
+        with torch.no_grad():
+            posteriors, *state = module(*inputs)
+        return [posteriors, *(0 * part for part in state)]
+
+    assert export.compare(model, forgetful, interface) > 1e-3
+
+
+def test_what_belongs_to_a_model_in_its_run(tmp_path):
+    run = tmp_path / "exp"
+    save_model(run / "ctc", make_model(CONFIGS["ctc"]))
+    save_priors(run / "ctc", torch.tensor([1, 2, 3, 4, 5]))
+    (run / "features/train").mkdir(parents=True)
+    manifest = {"frontend": {"kind": "fbank"}, "dimension": 6}
+    (run / "features/train/features.json").write_text(json.dumps(manifest))
+    normaliser = Normaliser(torch.zeros(6).double(), GlobalStats.of(torch.randn(9, 6)))
+    normaliser.save(run / "features/normaliser.json")
+    (run / "units").mkdir()
+    (run / "units/units.json").write_text('{"kind": "characters", "symbols": ["a", "<blank>"]}')
+    assert find_parts(run / "ctc") == Parts(
+        run / "ctc",
+        run / "features/normaliser.json",
+        {"kind": "fbank"},
+        ["a", "<blank>"],
+    )
+    export_model(find_parts(run / "ctc"), "torchscript", tmp_path / "out")
+    metadata = json.loads((tmp_path / "out/metadata.json").read_text())
+    assert metadata["units"] == ["a", "<blank>"]
+    assert metadata["frontend"] == {"kind": "fbank"}
+    expected = log_priors(torch.tensor([1, 2, 3, 4, 5]))
+    assert torch.allclose(torch.tensor(metadata["log_priors"]), expected)
+    assert (metadata["raw_frames_per_output"], metadata["overlap"]) == (2, 3)
+    found = Normaliser.load(tmp_path / "out" / metadata["normaliser"])
+    assert torch.equal(found.prior_mean, normaliser.prior_mean)
+
+
+def test_what_is_no_model_is_said(tmp_path):
+    with pytest.raises(ModelError, match="neither a bundle"):
+        find_parts(tmp_path)
+    (tmp_path / "recogniser.json").write_text('{"frontend": 1}')
+    with pytest.raises(ModelError, match=r"recogniser\.json"):
+        find_parts(tmp_path)

@@ -1,0 +1,1 @@
+"""GMM systems: EM training from monophones to speaker-adaptive training, and fMLLR."""

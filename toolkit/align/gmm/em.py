@@ -1,0 +1,199 @@
+"""Passes over the training data by partition: alignment, and sums over aligned frames."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.align.batched import align_batched
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.store import ADVICE, DamagedAlignmentsError
+from toolkit.features.cepstra import GmmFeatures
+from toolkit.fsa.alignment import AlignConfig
+from toolkit.hmm.context import phone_contexts
+from toolkit.hmm.gmm import Statistics
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.stats import TreeStatistics
+from toolkit.lang.lang import Lang
+from toolkit.processes.workers import WorkerPool
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_tensors, reading
+
+# Frames summed at a time: with 40 dimensions 16 MB, and the work per pdf is shared by many frames.
+SUM_FRAMES = 100_000
+
+Sums = TypeVar("Sums")
+
+
+class Aligned(Protocol):
+    """Utterances with their alignments."""
+
+    def load(self) -> dict[str, Tensor]:
+        """State ids [T] int64 by utterance."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A share of the training utterances, always processed together.
+
+    The partitions do not depend on the number of processes, and their sums are added in their
+    order: so no result depends on it either.
+    """
+
+    transcripts: tuple[tuple[str, tuple[str, ...]], ...]
+    """Utterance and words, in the order of the feature store, which keeps speakers together."""
+    alignments: Path
+    """The file of the current alignments: int32 state ids [T] by utterance."""
+
+    def load(self) -> dict[str, Tensor]:
+        """The aligned utterances' state ids [T] int64."""
+        with reading(self.alignments, DamagedAlignmentsError, ADVICE):
+            found = read_tensors(self.alignments, {"*": ("I32", 1)})[0]
+        return {u: found[u].long() for u, _ in self.transcripts if u in found}
+
+    def save(self, states: Mapping[str, Tensor]) -> None:
+        """Replace the alignments."""
+        tensors = {u: s.int().contiguous() for u, s in states.items()}
+        write_atomically(self.alignments, save(tensors))
+
+
+def added(parts: Iterable[Sums]) -> Sums:
+    """The sums of all parts of the data, added in their order; there is one at least."""
+    first, *others = parts
+    for other in others:
+        first.add(other)
+    return first
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Utterances in partitions, and the processes that pass over them."""
+
+    partitions: Sequence[Partition]
+    """The shares."""
+    lang: Path
+    """The folder of the lexicon."""
+    align: AlignConfig
+    """The search."""
+    pool: WorkerPool = field(repr=False)
+    """The processes."""
+
+    @property
+    def utterances(self) -> int:
+        """The number of utterances, aligned or not."""
+        return sum(len(p.transcripts) for p in self.partitions)
+
+    def realign(self, system: GmmSystem) -> list[str]:
+        """Align all utterances with a system; returns those without a path."""
+        work = partial(_realign, system=system, lang=self.lang, config=self.align)
+        return [u for failed in self.pool.map(work, self.partitions) for u in failed]
+
+    def align_equally(self, features: GmmFeatures, topology: Topology) -> list[str]:
+        """The flat start, all states equally long; returns utterances too short for it."""
+        work = partial(_align_equally, features=features, topology=topology, lang=self.lang)
+        return [u for failed in self.pool.map(work, self.partitions) for u in failed]
+
+    def sum(self, function: Callable[[Partition], Sums], **arguments: Any) -> Sums:
+        """`function(partition, **arguments)` of all partitions, added in their order."""
+        return added(self.pool.map(partial(function, **arguments), self.partitions))
+
+
+def deal(
+    transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
+) -> list[Partition]:
+    """Deal utterances out in contiguous shares: eight, or more where there are many utterances."""
+    names = list(transcripts)
+    count = min(len(names), max(8, -(-len(names) // per_partition)))
+    bounds = [len(names) * i // count for i in range(count + 1)]
+    return [
+        Partition(
+            tuple((u, tuple(transcripts[u])) for u in names[bounds[i] : bounds[i + 1]]),
+            folder / f"ali.{i:04d}.safetensors",
+        )
+        for i in range(count)
+    ]
+
+
+@lru_cache(maxsize=2)
+def _lang(folder: Path) -> Lang:
+    return Lang.load(folder)
+
+
+def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignConfig) -> list[str]:
+    compiler = TranscriptCompiler(_lang(lang), system.senones)
+
+    def log_likelihoods(utterance: str, pdfs: Tensor) -> Tensor:
+        return system.gmm.log_likelihoods(system.features.load(utterance), pdfs)
+
+    found = align_batched(partition.transcripts, log_likelihoods, compiler, config)
+    aligned = {utterance: path.states for utterance, path in found if path is not None}
+    partition.save(aligned)
+    return [u for u, _ in partition.transcripts if u not in aligned]
+
+
+def _align_equally(
+    partition: Partition, features: GmmFeatures, topology: Topology, lang: Path
+) -> list[str]:
+    compiler = TranscriptCompiler(_lang(lang), Senones.monophone(topology))
+    equal = {
+        u: compiler.equal_alignment(words, features.store.num_frames(u))
+        for u, words in partition.transcripts
+    }
+    aligned = {u: states for u, states in equal.items() if len(states)}
+    partition.save(aligned)
+    return [u for u in equal if u not in aligned]
+
+
+def aligned_frames(
+    aligned: Mapping[str, Tensor], features: GmmFeatures
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Batches of about SUM_FRAMES frames: features [T, D], and the state ids by utterance."""
+    frames: list[Tensor] = []
+    states: list[Tensor] = []
+    for utterance, found in aligned.items():
+        frames.append(features.load(utterance))
+        states.append(found)
+        if sum(map(len, frames)) >= SUM_FRAMES:
+            yield torch.cat(frames), states
+            frames, states = [], []
+    if frames:
+        yield torch.cat(frames), states
+
+
+def gmm_sums(partition: Aligned, system: GmmSystem) -> Statistics:
+    """The sums of the E step."""
+    statistics = Statistics.zeros(system.gmm.num_gaussians, system.gmm.means.shape[1])
+    for x, states in aligned_frames(partition.load(), system.features):
+        pdfs = torch.cat([system.senones.pdfs(s) for s in states])
+        system.gmm.accumulate(x, pdfs, statistics)
+    return statistics
+
+
+def tree_sums(
+    partition: Aligned,
+    features: GmmFeatures,
+    topology: Topology,
+    low_rate: Topology | None = None,
+) -> TreeStatistics:
+    """The sums that a tree is grown from.
+
+    Args:
+      partition: aligned utterances.
+      features: what the states are told apart by.
+      topology: of the alignments.
+      low_rate: sum by this topology's states instead, see `Topology.low_rate_targets`.
+    """
+    statistics = TreeStatistics(features.dimension)
+    for x, batch in aligned_frames(partition.load(), features):
+        contexts = [phone_contexts(topology, states) for states in batch]
+        left, right = (torch.cat(side) for side in zip(*contexts, strict=True))
+        mapped = [topology.low_rate_targets(s) for s in batch] if low_rate else batch
+        statistics.accumulate(left, torch.cat(mapped), right, x)
+    return statistics

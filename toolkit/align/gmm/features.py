@@ -1,0 +1,57 @@
+"""What a GMM system sees as a feature store of its own, for networks to train on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.features.cepstra import GmmFeatures, load_transforms
+from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.store import map_shards
+
+
+@dataclass(frozen=True)
+class GmmFormat:
+    """What the store says of its features."""
+
+    kind: str
+    """Type of features: lda_mllt or fmllr."""
+    dimension: int
+    """Values per frame, 40 after LDA + MLLT (C4)."""
+    frame_shift_ms: float = 10.0
+    """Step in milliseconds."""
+    sampling_rate: int = 16000
+    """Of the audio, in Hz."""
+
+
+def write_gmm_features(
+    system: Path, cepstra: Path, transforms: Path | None, out: Path, jobs: int = 1
+) -> None:
+    """Write LDA + MLLT features; with transforms as Kaldi's make_fmllr_feats.sh writes them.
+
+    Args:
+      system: the folder of a GMM system on LDA + MLLT features, trained with fMLLR or without.
+      cepstra: a feature store of raw cepstra.
+      transforms: the file of its speakers' fMLLR transforms; the features of a speaker without
+        one stay as LDA + MLLT gives them. None: those of all do.
+      out: the feature store to write, with the shards of `cepstra`.
+      jobs: worker processes.
+    """
+    model, kind = GmmSystem.load(system, cepstra), "lda_mllt"
+    if transforms is not None:
+        model, kind = model.adapted(load_transforms(transforms)), "fmllr"
+    features = model.features
+    form = GmmFormat(kind, features.dimension)
+    work = partial(_write_shard, features, form, out)
+    written = list(map_shards(work, features.store, jobs, kind))
+    write_manifest(out, form, written)
+
+
+def _write_shard(
+    features: GmmFeatures, form: GmmFormat, out: Path, shard: tuple[int, Sequence[str]]
+) -> dict[str, int]:
+    number, ids = shard
+    found = ((features.store.cut(u), features.speaker(u), features.load(u)) for u in ids)
+    utterances, frames = write_shard(out / SHARDS, number, found, form)
+    return {"utterances": utterances, "frames": frames}

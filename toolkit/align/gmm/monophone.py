@@ -1,0 +1,81 @@
+"""The monophone system: a flat start on the shortest utterances."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.align.gmm.em import deal, tree_sums
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.gmm.training import (
+    EmConfig,
+    require_aligned,
+    single_gaussians,
+    train_em,
+    training_data,
+)
+from toolkit.features.cepstra import GmmFeatures
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lang import Lang
+
+
+@dataclass(frozen=True)
+class MonophoneConfig:
+    """Kaldi's train_mono.sh, its numbers as defaults."""
+
+    em: EmConfig = EmConfig(
+        iterations=40,
+        realign=(*range(1, 11), *range(12, 21, 2), 23, 26, 29, 32, 35, 38),
+        gaussians=1000,
+        grow_until=30,
+        min_occupancy=3.0,
+    )
+    """The schedule (Kaldi's)."""
+    max_utterances: int = 2000
+    """Train on this many of the shortest utterances at most, as Kaldi's recipes do."""
+
+
+def train_monophone(
+    cepstra: Path,
+    transcripts: Mapping[str, Sequence[str]],
+    lang: Path,
+    config: MonophoneConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Train monophone GMMs from a flat start; mirrors Kaldi's steps/train_mono.sh.
+
+    The one difference: no transition probabilities are trained (see `Topology`).
+
+    Args:
+      cepstra: a feature store.
+      transcripts: the words of each training utterance, in the store's order.
+      lang: the folder of the lexicon.
+      config: the schedule.
+      out: gets the system (see `GmmSystem.save`) and `history.json`; an earlier unfinished
+        training there is continued.
+      jobs: worker processes; the result does not depend on them.
+      progress: told (iterations done, iterations).
+
+    Raises:
+      UnalignableError: more than `max_failed` of the utterances have no alignment.
+    """
+    ranked = sorted(transcripts, key=lambda u: (len(transcripts[u]), u))
+    chosen = set(ranked[: config.max_utterances])
+    partitions = deal({u: w for u, w in transcripts.items() if u in chosen}, out)
+    features = GmmFeatures(cepstra)
+    topology = Topology(tuple(Lang.load(lang).real_phones))
+    with training_data(partitions, lang, config.em, jobs) as data:
+
+        def start() -> tuple[GmmSystem, Tensor]:
+            short = data.align_equally(features, topology)
+            require_aligned(data, short, config.em.max_failed)
+            statistics = data.sum(tree_sums, features=features, topology=topology)
+            senones = Senones.monophone(topology)
+            gmm, floor = single_gaussians(statistics, senones.table, config.em)
+            return GmmSystem(features, senones, gmm), floor
+
+        return train_em("monophones", start, cepstra, data, config.em, out, progress)

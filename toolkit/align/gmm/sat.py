@@ -1,0 +1,50 @@
+"""Speaker-adaptive training: triphones on features that fMLLR has moved, speaker by speaker."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.align.gmm.adaptation import adapt
+from toolkit.align.gmm.em import deal
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.gmm.training import EmConfig, train_em, training_data
+from toolkit.align.gmm.triphone import TriphoneConfig, aligning_system, grown_system
+
+
+@dataclass(frozen=True)
+class SatConfig(TriphoneConfig):
+    """Kaldi's train_sat.sh."""
+
+    em: EmConfig = EmConfig(gaussians=15_000)
+    """The schedule."""
+    fmllr: tuple[int, ...] = (2, 4, 6, 12)
+    """Iterations that begin with new speaker transforms (Kaldi's list)."""
+
+
+def train_sat(
+    cepstra: Path,
+    transcripts: Mapping[str, Sequence[str]],
+    lang: Path,
+    previous: Path,
+    config: SatConfig,
+    out: Path,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Train triphone GMMs on fMLLR features; mirrors Kaldi's steps/train_sat.sh.
+
+    `out` gets the training speakers' transforms too, as `fmllr.safetensors`. The system needs
+    `adapt_speakers` before it can decode. See `train_triphone` for arguments and errors.
+    """
+    with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
+
+        def start() -> tuple[GmmSystem, Tensor]:
+            old = aligning_system(data, previous, cepstra, config)
+            return grown_system(data, old.senones, adapt(data, old).features, config)
+
+        def update(iteration: int, system: GmmSystem) -> GmmSystem:
+            return adapt(data, system) if iteration in config.fmllr else system
+
+        return train_em("SAT", start, cepstra, data, config.em, out, progress, update)

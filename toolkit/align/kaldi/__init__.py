@@ -1,0 +1,1 @@
+"""Alignments in Kaldi's formats, in and out."""

@@ -1,0 +1,211 @@
+"""Alignments in Kaldi's archives of integer vectors, and phones as CTM, in and out."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from toolkit.align.ctm import CtmEntry, write_ctm
+from toolkit.align.kaldi.integers import read_int_vectors
+from toolkit.align.store import AlignmentStore, Outcome, write_shard, write_table
+from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.tables import native, writer_path
+from toolkit.hmm.topology import Topology
+from toolkit.storage.files import write_atomically
+
+FRAME_SECONDS, LOW_RATE_SECONDS = 0.01, 0.03
+STATES = "states.tsv"
+
+
+class KaldiAlignmentError(ToolkitError):
+    """Alignments that do not fit the HMMs they are said to be of."""
+
+
+def export_alignments(ali: Path, system: Path, out: Path) -> int:
+    """Write an alignment folder as `ali.ark` and `ali.scp`, with what its numbers mean.
+
+    The numbers are this toolkit's HMM states (one for each state of each phone), not pdfs of a
+    Kaldi model nor its transition ids: `states.tsv` lists state, phone and position in the phone.
+    What any program understands is in `phones.ctm`: the phones of each utterance and their times.
+
+    Args:
+      ali: an `AlignmentStore`'s folder.
+      system: the folder of the system that made it, for its topology.
+      out: the folder to write.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiAlignmentError: an alignment with states that the system does not have.
+    """
+    store, topology = AlignmentStore(ali), Topology.load(Path(system) / "topology.json")
+    ids = sorted(store.ids, key=str.encode)
+    if not ids:
+        raise KaldiAlignmentError(f"{ali} holds no alignments")
+    out = Path(out)
+    times: list[CtmEntry] = []
+    ark = writer_path(out / "ali.ark")
+    with native().Int32VectorWriter(f"ark,scp:{ark},{writer_path(out / 'ali.scp')}") as writer:
+        for utterance in ids:
+            states = store.load(utterance)
+            _check_states(utterance, states, topology)
+            writer.write(utterance, states.tolist())
+            times += phone_times(utterance, states, topology)
+    write_ctm(times, out / "phones.ctm")
+    write_atomically(out / STATES, "".join(f"{line}\n" for line in _state_lines(topology)))
+    return len(ids)
+
+
+def import_alignments(table: Path, system: Path, out: Path) -> int:
+    """Write a folder of alignments from an archive of HMM states of this toolkit.
+
+    Args:
+      table: what `export_alignments` wrote: `.scp` or archive, binary or text, gzipped or not.
+      system: the folder of the system whose states they are.
+      out: an `AlignmentStore`'s folder to write.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiAlignmentError: states that the system does not have.
+    """
+    topology = Topology.load(Path(system) / "topology.json")
+    alignments: dict[str, Tensor] = {}
+    for utterance, states in read_int_vectors(table):
+        if utterance in alignments:
+            raise KaldiAlignmentError(f"{table}: {utterance!r} occurs twice: remove one")
+        alignments[utterance] = torch.from_numpy(states)
+        _check_states(utterance, alignments[utterance], topology)
+    return _write_store(alignments, Path(out), {})
+
+
+def import_phone_times(
+    entries: Iterable[CtmEntry], system: Path, num_frames: Mapping[str, int], out: Path
+) -> int:
+    """Write a folder of alignments from phones and their times, such as another aligner's.
+
+    The frames of a phone are dealt out evenly to its HMM states in order. Frames between phones
+    are silence, or, where there are too few for it, the phone's before them (at the beginning,
+    behind them). An utterance with a phone that is unknown or too short fails, and the table says
+    why.
+
+    Args:
+      entries: phones of this system's symbols.
+      system: the folder of the system whose states are wanted.
+      num_frames: of each utterance that is to be aligned, such as a feature store's.
+      out: an `AlignmentStore`'s folder to write.
+
+    Returns:
+      Number of utterances aligned.
+
+    Raises:
+      KaldiAlignmentError: none could be.
+    """
+    topology = Topology.load(Path(system) / "topology.json")
+    phones: dict[str, list[CtmEntry]] = {}
+    for entry in entries:
+        phones.setdefault(entry.utterance, []).append(entry)
+    alignments, failed = {}, {}
+    for utterance in sorted(num_frames):
+        try:
+            alignments[utterance] = _states_of(
+                phones.get(utterance, []), topology, num_frames[utterance]
+            )
+        except ValueError as error:
+            failed[utterance] = str(error)
+    if not alignments:
+        raise KaldiAlignmentError(
+            f"none of {len(num_frames)} utterances could be aligned; "
+            + "; ".join(f"{u}: {why}" for u, why in list(failed.items())[:1])
+        )
+    return _write_store(alignments, Path(out), failed)
+
+
+def phone_times(utterance: str, states: Tensor, topology: Topology) -> list[CtmEntry]:
+    """Give the phones of an alignment [T] with their times; frames are 10 ms, 30 ms at low rate."""
+    seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
+    first = torch.nonzero(topology.starts(states))[:, 0].tolist()
+    symbols = [topology.phones[topology.phone_of_state_id[states[i]] - 1] for i in first]
+    return [
+        CtmEntry(utterance, "1", seconds * start, seconds * (end - start), symbol)
+        for start, end, symbol in zip(first, [*first[1:], len(states)], symbols, strict=True)
+    ]
+
+
+def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
+    """The HMM states [T] of phones with their times; ValueError where they cannot be."""
+    seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
+    silence = topology.silence
+    spans: list[tuple[int, int]] = []  # (phone, frames)
+    at = 0
+
+    def fill(until: int) -> None:
+        """Put silence up to a frame, or let the phone before it go on."""
+        gap = until - at
+        if gap >= topology.min_frames(silence):
+            spans.append((silence, gap))
+        elif gap > 0:
+            spans[-1] = (spans[-1][0], spans[-1][1] + gap)
+
+    for entry in sorted(entries, key=lambda entry: entry.start):
+        if entry.token not in topology.phones:
+            raise ValueError(f"no phone {entry.token!r} among {' '.join(topology.phones[:5])} ...")
+        start = min(max(at, round(entry.start / seconds)), num_frames)
+        end = min(max(start, round(entry.end / seconds)), num_frames)
+        if not spans and start < topology.min_frames(silence):
+            start = 0  # too short a pause: the first phone begins at once
+        fill(start)
+        spans.append((topology.phones.index(entry.token) + 1, end - start))
+        at = end
+    if not spans:
+        raise ValueError("no phones")
+    fill(num_frames)
+    return torch.tensor([s for span in spans for s in _states(topology, *span)], dtype=torch.int32)
+
+
+def _states(topology: Topology, phone: int, frames: int) -> list[int]:
+    """Deal frames out to the states of a phone."""
+    if frames < topology.min_frames(phone):
+        raise ValueError(
+            f"{topology.phones[phone - 1]} has {frames} frames and needs "
+            f"{topology.min_frames(phone)}"
+        )
+    number = topology.num_states(phone)
+    if topology.onset:
+        found = [min(i, number - 1) for i in range(frames)]
+    elif frames < number:  # silence, whose middle states may be left out
+        found = [round(i * (number - 1) / (frames - 1)) for i in range(frames)]
+    else:
+        found = [i * number // frames for i in range(frames)]
+    return [topology.state_id(phone, state) for state in found]
+
+
+def _check_states(utterance: str, states: Tensor, topology: Topology) -> None:
+    if not len(states):
+        raise KaldiAlignmentError(f"{utterance}: has no frames")
+    if states.min() < 0 or states.max() >= topology.num_state_ids:
+        raise KaldiAlignmentError(
+            f"{utterance}: the states {int(states.min())} to {int(states.max())} are not all "
+            f"among the system's 0 to {topology.num_state_ids - 1}: they are another system's, or "
+            "Kaldi's own numbers (give its phones with times instead)"
+        )
+
+
+def _state_lines(topology: Topology) -> Iterator[str]:
+    yield "state\tphone\tposition"
+    for phone in topology.phone_ids():
+        for state in range(topology.num_states(phone)):
+            yield f"{topology.state_id(phone, state)}\t{topology.phones[phone - 1]}\t{state}"
+
+
+def _write_store(alignments: dict[str, Tensor], out: Path, failed: Mapping[str, str]) -> int:
+    """Write one shard and the table."""
+    outcomes = [Outcome(u, "ok", math.nan, 0.0, "") for u in sorted(alignments)]
+    outcomes += [Outcome(u, "failed", math.nan, 0.0, failed[u]) for u in sorted(failed)]
+    write_shard(out / "ali.000000.safetensors", alignments, outcomes)
+    write_table(out / "table.tsv", outcomes)
+    return len(alignments)

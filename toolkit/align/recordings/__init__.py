@@ -1,0 +1,1 @@
+"""Alignment of recordings and folders of them with an aligner bundle."""

@@ -1,0 +1,209 @@
+"""Audio and words to times, with an aligner bundle."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from toolkit.align.ctm import CtmEntry
+from toolkit.align.gmm.lda_mllt import speech_mask
+from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.recordings.bundle import (
+    INDEPENDENT,
+    LANG,
+    SETTINGS,
+    AlignerError,
+    extended,
+    find_bundle,
+)
+from toolkit.align.recordings.confidence import (
+    BLOCK_FRAMES,
+    SAMPLE_STEP,
+    PhonePosteriors,
+    RecordingScores,
+    span_confidences,
+)
+from toolkit.align.recordings.joining import Alignment
+from toolkit.align.recordings.long import LongConfig, align_long
+from toolkit.config.convert import from_plain
+from toolkit.features.cepstra import GmmFrontend
+from toolkit.features.frontend import Frontend, FrontendConfig
+from toolkit.features.stream import features_of_file
+from toolkit.hmm.fmllr import FmllrStatistics
+from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+from toolkit.lang.letters import RULES
+from toolkit.lang.lexicon import Pronunciation, without_position
+from toolkit.storage.reading import read_json, reading
+
+DELTA_REACH = 4
+"""Frames on either side that deltas and delta-deltas look at."""
+FRAME_SHIFT = 0.01
+"""Seconds between frames."""
+
+
+class _System:
+    """A GMM system that aligns cepstra given in memory."""
+
+    def __init__(self, folder: Path, lang: Lang, config: LongConfig) -> None:
+        self.config = config
+        self.frontend = GmmFrontend.load(folder)
+        self.gmm = Gmm.load(folder / "gmm.safetensors")
+        self.senones = Senones.load(folder)
+        self.compiler = TranscriptCompiler(lang, self.senones)
+        self.posteriors = PhonePosteriors(self.senones, config.confidence_scale)
+
+    def features(
+        self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None
+    ) -> Tensor:
+        """[end - begin, D] from raw cepstra [T, F], as those of the whole recording are."""
+        reach = DELTA_REACH + self.frontend.splice
+        first = max(0, begin - reach)
+        x = self.frontend(cepstra[first : end + reach], mean, transform)
+        return x[begin - first : end - first]
+
+    def align(
+        self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
+    ) -> Alignment:
+        scores = RecordingScores(
+            lambda begin, end: self.features(cepstra, mean, begin, end, transform),
+            self.gmm.log_likelihoods,
+            len(cepstra),
+            self.posteriors,
+        )
+        return align_long(scores, words, self.compiler, self.config)
+
+
+class Aligner:
+    """Puts words in time with a bundle that `write_aligner_bundle` made.
+
+    Args:
+      bundle: the folder.
+      config: search and windows.
+      pronunciations: of words that the bundle's lexicon lacks.
+
+    Raises:
+      AlignerError: the folder is no bundle, or its words were made by other rules.
+    """
+
+    def __init__(
+        self,
+        bundle: Path,
+        config: LongConfig | None = None,
+        pronunciations: Iterable[tuple[str, Pronunciation]] = (),
+    ) -> None:
+        bundle = find_bundle(bundle)
+        with reading(bundle / SETTINGS, AlignerError, "make the bundle again", "damaged"):
+            settings = read_json(bundle / SETTINGS, {"frontend": {str: Any}})
+            frontend = from_plain(FrontendConfig, settings["frontend"])
+        lang = Lang.load(bundle / LANG)
+        if lang.normaliser not in RULES:
+            raise AlignerError(
+                f"{bundle}: its words follow the rules {lang.normaliser!r}, this version's are"
+                f" {' and '.join(map(repr, RULES))}: make the bundle again"
+            )
+        lang = extended(lang, {word: [phones] for word, phones in pronunciations})
+        self.config = config or LongConfig()
+        self.frontend = Frontend(frontend)
+        self._system = _System(bundle, lang, self.config)
+        self._independent = (
+            _System(bundle / INDEPENDENT, lang, self.config)
+            if (bundle / INDEPENDENT).is_dir()
+            else None
+        )
+        self._lang = lang
+        self._silence = self._system.senones.topology.silence
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the system wants a transform for each speaker (see `adaptation_statistics`)."""
+        return self._independent is not None
+
+    def cepstra(self, audio: Path) -> Tensor:
+        """Raw cepstra [T, F] of a file of any format, rate and length.
+
+        Raises:
+          AudioError, FrontendError: the file cannot be read, or is shorter than a window.
+        """
+        return features_of_file(audio, self.frontend)
+
+    def adaptation_statistics(
+        self, cepstra: Tensor, mean: Tensor, words: Sequence[str]
+    ) -> FmllrStatistics:
+        """What a recording tells about its speaker's fMLLR transform (see `estimate_fmllr`).
+
+        The recording is aligned with the speaker-independent system; frames of speech count.
+
+        Args and errors: as `align`.
+        """
+        system = self._system
+        states = self._independent.align(cepstra, mean, words).states.long()
+        speech = speech_mask(states, system.senones.topology)
+        pdfs = system.senones.pdfs(states)
+        statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
+        for begin in range(0, len(states), BLOCK_FRAMES):
+            block = slice(begin, begin + BLOCK_FRAMES)
+            x = system.features(cepstra, mean, begin, min(block.stop, len(states)))
+            statistics.accumulate(system.gmm, x[speech[block]], pdfs[block][speech[block]])
+        return statistics
+
+    def align(
+        self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
+    ) -> Alignment:
+        """Align one recording.
+
+        Args:
+          cepstra: [T, F] raw.
+          mean: [F] of all that the speaker says.
+          words: the normalised transcript, one word at least.
+          transform: [D, D+1] the speaker's fMLLR.
+
+        Raises:
+          NoPathError: no path leads through audio and words.
+        """
+        return self._system.align(cepstra, mean, words, transform)
+
+    def confidence(self, alignment: Alignment) -> float:
+        """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
+        sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
+        speech = speech_mask(sampled, self._system.senones.topology)
+        found = alignment.log_posteriors[speech].double()
+        return float(found.mean().exp()) if len(found) else 0.0
+
+    def entries(
+        self, utterance: str, words: Sequence[str], alignment: Alignment
+    ) -> tuple[list[CtmEntry], list[CtmEntry]]:
+        """Words and phones in seconds, with confidences: geometric means of phone posteriors.
+
+        A word ends where the next one or a silence begins. Phones are written without the marks of
+        position-dependent ones.
+        """
+        starts = alignment.phone_frames
+        ends = [*starts[1:], alignment.num_frames]
+        word_starts = [starts[phone] for phone in alignment.word_phones]
+        word_ends = [ends[phone - 1] for phone in alignment.word_ends(self._silence)]
+        symbols = tuple(self._lang.phones.symbol(phone) for phone in alignment.phones)
+        phones = without_position(symbols) if self._lang.position_dependent else symbols
+        posteriors = alignment.log_posteriors
+        return (
+            _entries(utterance, word_starts, word_ends, words, posteriors),
+            _entries(utterance, starts, ends, phones, posteriors),
+        )
+
+
+def _entries(
+    utterance: str,
+    starts: list[int],
+    ends: list[int],
+    tokens: Sequence[str],
+    log_posteriors: Tensor,
+) -> list[CtmEntry]:
+    sure = span_confidences(log_posteriors, starts, ends)
+    return [
+        CtmEntry(
+            utterance, "1", start * FRAME_SHIFT, (end - start) * FRAME_SHIFT, token, confidence
+        )
+        for start, end, token, confidence in zip(starts, ends, tokens, sure, strict=True)
+    ]

@@ -1,0 +1,159 @@
+"""A folder of audio and its texts to CTM and TextGrid files."""
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from toolkit.align.ctm import write_ctm
+from toolkit.align.gmm.adaptation import SpeakerSums
+from toolkit.align.recordings.bundle import INDEPENDENT, LANG, Guesses, find_bundle, guess_missing
+from toolkit.align.recordings.inputs import Recording, read_inputs
+from toolkit.align.recordings.outcomes import FileOutcome, write_outcomes
+from toolkit.align.recordings.passes import (
+    WORK,
+    Extracted,
+    Job,
+    Speaker,
+    Task,
+    Timed,
+    adapt,
+    align,
+    as_tuples,
+    extract,
+    stored_times,
+)
+from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
+from toolkit.lang.lang import read_rules
+from toolkit.lang.letters import normaliser
+from toolkit.processes.workers import WorkerPool
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def align_folder(
+    model: Path,
+    audio: Path,
+    text: Path,
+    out: Path,
+    speakers: Path | None = None,
+    jobs: int = 1,
+) -> list[FileOutcome]:
+    """Align every recording of a folder with its text; one that fails does not stop the others.
+
+    Args:
+      model: an aligner bundle, or the `final` folder that has one.
+      audio: a folder of audio, see `read_inputs` for this and the next.
+      text: a Kaldi text file or a folder of .txt and .lab files.
+      out: gets `words.ctm`, `phones.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
+      speakers: a file of `utterance speaker`; a speaker's recordings are normalised, and with an
+        adapting system adapted, together.
+      jobs: worker processes; the results do not depend on them.
+
+    Returns:
+      An outcome for every text and every audio file, sorted by utterance.
+
+    Raises:
+      AlignerError: `model` holds no aligner.
+      InputError: audio or text that cannot be read at all.
+    """
+    bundle = find_bundle(model)
+    rules = read_rules(bundle / LANG)
+    tasks, outcomes = _tasks(read_inputs(audio, text, speakers), rules)
+    guesses = guess_missing(bundle, {word for task in tasks for word in task.words})
+    job = Job(bundle, guesses.pronunciations, out)
+    work = out / WORK
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        timed = _run(job, tasks, jobs)
+        good = [t.task for t in timed if not t.fault]
+        for tier in ("words", "phones"):
+            write_ctm(stored_times(job, good, tier), out / f"{tier}.ctm")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    outcomes += [_outcome(t, guesses) for t in timed]
+    outcomes.sort(key=lambda outcome: outcome.utterance)
+    write_outcomes(outcomes, out / "table.tsv")
+    return outcomes
+
+
+def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], list[FileOutcome]]:
+    """What can be aligned, words by `rules`, and the outcome of what cannot."""
+    tasks: list[Task] = []
+    outcomes = []
+    for recording in recordings:
+        rule_set = normaliser(rules)
+        words = tuple(rule_set.words(recording.text))
+        fault = recording.fault or ("" if words else "no word in its text")
+        if fault or recording.audio is None:
+            outcomes.append(FileOutcome.failure(recording.utterance, fault))
+            continue
+        left_out = "".join(sorted(rule_set.removed))
+        name, speaker = recording.utterance, recording.speaker
+        tasks.append(Task(len(tasks), name, recording.audio, words, speaker, left_out))
+    return tasks, outcomes
+
+
+def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[Timed]:
+    """All passes; their results in the tasks' order."""
+    with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
+
+        def run(name: str, work: Callable[[Job, Item], Result], items: list[Item]) -> list[Result]:
+            done = pool.map(partial(work, job), items)
+            return list(tqdm(done, name, len(items), disable=None))
+
+        extracted = run("features", extract, list(tasks))
+        usable = [found for found in extracted if not found.fault]
+        speakers = {name: Speaker(mean) for name, mean in _means(usable).items()}
+        if (job.bundle / INDEPENDENT).is_dir():
+            statistics = run("adapt", adapt, [(e, speakers[e.task.speaker]) for e in usable])
+            for name, matrix in _transforms(usable, statistics).items():
+                speakers[name] = Speaker(speakers[name].mean, as_tuples(matrix))
+        aligned = iter(run("align", align, [(e, speakers[e.task.speaker]) for e in usable]))
+    return [Timed(e.task, fault=e.fault) if e.fault else next(aligned) for e in extracted]
+
+
+def _means(extracted: Iterable[Extracted]) -> dict[str, tuple[float, ...]]:
+    """The mean cepstra of each speaker."""
+    sums: dict[str, tuple[Tensor, int]] = {}
+    for found in extracted:
+        total, frames = sums.get(found.task.speaker, (0, 0))
+        mine = torch.tensor(found.sum, dtype=torch.float64)
+        sums[found.task.speaker] = (total + mine, frames + found.frames)
+    return {name: tuple((total / frames).tolist()) for name, (total, frames) in sums.items()}
+
+
+def _transforms(
+    extracted: Sequence[Extracted], statistics: Sequence[FmllrStatistics | None]
+) -> dict[str, Tensor]:
+    """The fMLLR transform of each speaker of whom something could be aligned."""
+    sums = SpeakerSums({})
+    for found, mine in zip(extracted, statistics, strict=True):
+        if mine is not None:
+            sums.add(SpeakerSums({found.task.speaker: mine}))
+    return {name: estimate_fmllr(total)[0] for name, total in sums.by_speaker.items()}
+
+
+def _outcome(timed: Timed, guesses: Guesses) -> FileOutcome:
+    task, words = timed.task, set(timed.task.words)
+    if timed.fault:
+        return FileOutcome.failure(task.utterance, timed.fault)
+    notes = [f"left out of the text: {task.left_out}"] if task.left_out else []
+    if unknown := sorted(words & guesses.unknown):
+        notes.append(f"aligned as noise, for want of a pronunciation: {' '.join(unknown)}")
+    return FileOutcome(
+        utterance=task.utterance,
+        status="retried" if timed.retried else "ok",
+        seconds=timed.seconds,
+        log_likelihood_per_frame=timed.log_likelihood_per_frame,
+        confidence=timed.confidence,
+        guessed=" ".join(word for word, _ in guesses.pronunciations if word in words),
+        reason="; ".join(notes),
+    )

@@ -1,0 +1,1 @@
+"""The check of a corpus: all faults found and listed before anything expensive runs."""

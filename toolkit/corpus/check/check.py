@@ -1,0 +1,130 @@
+"""Find every fault of a corpus before anything expensive runs on it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from toolkit.corpus.check.audio_facts import AudioFacts, audio_facts
+from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
+from toolkit.corpus.check.findings import ERROR, KINDS, WARNING, Finding, is_train
+from toolkit.corpus.check.report import SplitSummary, write_oov, write_report
+from toolkit.corpus.check.utterances import SplitChecker, between_splits
+from toolkit.corpus.config import CheckConfig
+from toolkit.corpus.manifest import audio_of, read_cuts, speaker_of, text_of
+from toolkit.errors import ToolkitError
+
+
+class CorpusError(ToolkitError):
+    """A split with too many faults to go on."""
+
+
+def check(
+    splits: Mapping[str, Path],
+    lexicon: Mapping[str, int],
+    out: Path,
+    config: CheckConfig,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Check all splits in one pass over the audio, report, and list what to leave out.
+
+    Args:
+      splits: manifests (`toolkit.corpus.manifest.write_cuts`) by split.
+      lexicon: smallest number of phones of each word that has a pronunciation.
+      out: folder for report.txt (to read), report.json (everything), oov.tsv (split, word, count,
+        utterances) and excluded.tsv, which `read_cuts` takes.
+      jobs: processes that decode audio.
+      progress: called with (files decoded, files).
+
+    Returns:
+      Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
+      hours of training speech.
+
+    Raises:
+      CorpusError: of a split nothing is left, or more than `config.max_excluded` of it and more
+        than `config.min_excluded` utterances are excluded. The reports are written nevertheless.
+    """
+    cuts = {split: read_cuts(path) for split, path in splits.items()}
+    readable = (
+        audio_of(cut) for part in cuts.values() for cut in part if "fault" not in (cut.custom or {})
+    )
+    facts = audio_facts(readable, jobs, progress)
+    findings: list[Finding] = []
+    summaries: list[SplitSummary] = []
+    oov: dict[str, dict[str, list[str]]] = {}
+    for split, part in cuts.items():
+        checker = SplitChecker(split, facts, lexicon, config)
+        here = [finding for cut in part for finding in checker.check(cut)]
+        findings += here
+        oov[split] = checker.oov
+        summaries.append(_summary(split, part, facts, here, checker))
+    findings += between_splits(cuts, facts)
+    exclusions = _exclusions(findings)
+    write_exclusions(exclusions, out / "excluded.tsv")
+    write_oov(oov, out / "oov.tsv")
+    write_report(summaries, findings, oov, config, out)
+    for summary in summaries:
+        _refuse(summary, exclusions, config, out)
+    total = sum(summary.utterances for summary in summaries)
+    tokens = sum(summary.tokens for summary in summaries)
+    severities = Counter(KINDS[finding.kind].severity for finding in findings)
+    return {
+        "utterances": total,
+        "excluded": len(exclusions),
+        "errors": severities[ERROR],
+        "warnings": severities[WARNING],
+        "oov_percent": round(100 * sum(s.oov_tokens for s in summaries) / max(tokens, 1), 2),
+        "hours_train": round(sum(sum(s.seconds) for s in summaries if is_train(s.split)) / 3600, 2),
+    }
+
+
+def _exclusions(findings: list[Finding]) -> list[Exclusion]:
+    """Merge the findings that exclude an utterance into one line each."""
+    reasons: dict[tuple[str, str, int], list[str]] = {}
+    for finding in findings:
+        if finding.excluded:
+            key = (finding.split, finding.id, finding.copy)
+            reasons.setdefault(key, []).append(f"{finding.kind}: {finding.detail}")
+    return [Exclusion(*key, "; ".join(texts)) for key, texts in reasons.items()]
+
+
+def _summary(
+    split: str,
+    part: list[MonoCut],
+    facts: Mapping[str, AudioFacts],
+    findings: list[Finding],
+    checker: SplitChecker,
+) -> SplitSummary:
+    known = [facts[audio_of(cut)] for cut in part if audio_of(cut) in facts]
+    return SplitSummary(
+        split=split,
+        utterances=len(part),
+        excluded=len({(f.id, f.copy) for f in findings if f.excluded}),
+        speakers=len({speaker_of(cut) for cut in part}),
+        seconds=sorted(cut.duration for cut in part if cut.duration > 0),
+        tokens=checker.tokens,
+        types=len({word for cut in part for word in text_of(cut).split()}),
+        oov_tokens=sum(map(len, checker.oov.values())),
+        oov_types=len(checker.oov),
+        formats=Counter((fact.sampling_rate, fact.channels) for fact in known if fact.decoded),
+    )
+
+
+def _refuse(
+    summary: SplitSummary, exclusions: list[Exclusion], config: CheckConfig, out: Path
+) -> None:
+    """Raise CorpusError for a split that has lost too much."""
+    lost, total = summary.excluded, summary.utterances
+    if lost < total and (lost <= config.min_excluded or lost <= config.max_excluded * total):
+        return
+    kinds = Counter(
+        item.reason.partition(":")[0] for item in exclusions if item.split == summary.split
+    )
+    why = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
+    raise CorpusError(
+        f"{lost} of {total} utterances of {summary.split!r} cannot be used"
+        f" ({why or 'it is empty'}): read {out / 'report.txt'}, mend them, or raise"
+        f" check.max_excluded ({config.max_excluded:g})"
+    )

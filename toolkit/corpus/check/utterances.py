@@ -1,0 +1,157 @@
+"""The faults of single utterances, and of a corpus's splits against each other."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from lhotse import MonoCut
+
+from toolkit.corpus.check.audio_facts import AudioFacts
+from toolkit.corpus.check.findings import Finding, is_train
+from toolkit.corpus.config import CheckConfig
+from toolkit.corpus.manifest import audio_of, speaker_of, text_of
+
+
+class SplitChecker:
+    """Finds the faults of one split's utterances, given in order.
+
+    Args:
+      facts: decoded audio by path.
+      lexicon: smallest number of phones by word.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        facts: Mapping[str, AudioFacts],
+        lexicon: Mapping[str, int],
+        config: CheckConfig,
+    ) -> None:
+        self.split = split
+        self.oov: dict[str, list[str]] = defaultdict(list)
+        """Utterances by word that the lexicon lacks, one entry per token."""
+        self.tokens = 0
+        """Words of the transcripts."""
+        self._facts = facts
+        self._lexicon = lexicon
+        self._config = config
+        self._copies: Counter[str] = Counter()
+
+    def check(self, cut: MonoCut) -> list[Finding]:
+        """Return what there is to say about the split's next utterance."""
+        self._copies[cut.id] += 1
+        copy = self._copies[cut.id]
+        found = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
+        custom = cut.custom or {}
+        if "fault" in custom:
+            found.append((custom["fault"], custom["fault_detail"]))
+        else:
+            found += self._audio_faults(cut, self._facts[audio_of(cut)])
+            found += self._text_faults(cut)
+        if "note" in custom:
+            found.append((custom["note"], custom["note_detail"]))
+        return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in found]
+
+    def _audio_faults(self, cut: MonoCut, facts: AudioFacts) -> list[tuple[str, str]]:
+        path, config = facts.path, self._config
+        if facts.error is not None or facts.decoded < facts.declared:
+            why = facts.error or "the file ends there"
+            detail = f"{path}: {facts.decoded} of {facts.declared} samples ({why})"
+            return [("truncated-audio" if facts.declared else "unreadable-audio", detail)]
+        if facts.decoded == 0:
+            return [("empty-audio", path)]
+        found = []
+        if facts.silent:
+            found.append(("silent-audio", path))
+        if facts.sampling_rate != config.sampling_rate:
+            found.append(("other-rate", f"{path}: {facts.sampling_rate} Hz"))
+        if facts.channels > 1:
+            found.append(("many-channels", f"{path}: {facts.channels} channels"))
+        if config.max_seconds is not None and cut.duration > config.max_seconds:
+            found.append(("too-long", f"{path}: {cut.duration:.2f} s"))
+        return found
+
+    def _text_faults(self, cut: MonoCut) -> list[tuple[str, str]]:
+        words = text_of(cut).split()
+        if not words:
+            return [("empty-transcript", audio_of(cut))]
+        self.tokens += len(words)
+        missing = [word for word in words if word not in self._lexicon]
+        for word in missing:
+            self.oov[word].append(cut.id)
+        found = []
+        alphabet = set(self._config.alphabet)
+        strange = sorted(set("".join(words)) - alphabet)
+        if strange:
+            found.append(("bad-characters", f"{' '.join(strange)} in {_shown(words, strange)!r}"))
+        if all(not self._spellable(word) for word in words):
+            found.append(("unspellable", " ".join(words)))
+        if missing:
+            kind = "all-oov" if len(missing) == len(words) else "oov"
+            share = f"{len(missing)} of {len(words)} words"
+            found.append((kind, f"{share}: {' '.join(dict.fromkeys(missing))}"))
+        need, have = self._min_frames(words), math.floor(cut.duration * 100 + 1e-6)
+        if cut.duration > 0 and have < need:
+            detail = (
+                f"{audio_of(cut)}: {cut.duration:.2f} s for {len(words)} words, which take at "
+                f"least {need / 100:.2f} s"
+            )
+            found.append(("too-short" if is_train(self.split) else "short-test", detail))
+        return found
+
+    def _spellable(self, word: str) -> bool:
+        """Whether the lexicon has the word or its letters allow a guess."""
+        return word in self._lexicon or any(
+            letter.isalpha() and letter in self._config.alphabet for letter in word
+        )
+
+    def _min_frames(self, words: list[str]) -> int:
+        """Frames of 10 ms that the words' phones take at least; half the letters where unknown."""
+        phones = sum(self._lexicon.get(word, math.ceil(len(word) / 2)) for word in words)
+        return phones * self._config.frames_per_phone
+
+
+def _shown(words: list[str], strange: list[str]) -> str:
+    return next(word for word in words if any(letter in word for letter in strange))
+
+
+def between_splits(
+    splits: Mapping[str, list[MonoCut]], facts: Mapping[str, AudioFacts]
+) -> list[Finding]:
+    """Find speakers, ids and recordings with their texts that occur where they should not."""
+    found = []
+    owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
+    for split, cuts in splits.items():
+        speakers = {speaker_of(cut) for cut in cuts}
+        if len(speakers) == 1:
+            detail = f"all {len(cuts)} utterances have the speaker {next(iter(speakers))!r}"
+            found.append(Finding("one-speaker", split, split, detail))
+        for speaker in speakers:
+            owners["speaker-overlap"].setdefault(speaker, []).append(split)
+        for id in {cut.id for cut in cuts}:
+            owners["shared-id"].setdefault(id, []).append(split)
+    for kind, names in owners.items():
+        for name, where in sorted(names.items()):
+            if len(where) > 1:
+                found.append(Finding(kind, where[-1], name, f"in {', '.join(where)}"))
+    return found + _same_audio_and_text(splits, facts)
+
+
+def _same_audio_and_text(
+    splits: Mapping[str, list[MonoCut]], facts: Mapping[str, AudioFacts]
+) -> list[Finding]:
+    found = []
+    first: dict[tuple[str, float, float, str], tuple[str, str]] = {}
+    for split, cuts in splits.items():
+        copies: Counter[str] = Counter()
+        for cut in cuts:
+            copies[cut.id] += 1
+            known = facts.get(audio_of(cut))
+            if known is None or not known.digest or not text_of(cut):
+                continue
+            key = (known.digest, cut.start, cut.duration, text_of(cut))
+            other = first.setdefault(key, (split, cut.id))
+            if other != (split, cut.id):
+                detail = f"{audio_of(cut)} is that of {other[1]} in {other[0]}"
+                found.append(Finding("same-audio-and-text", split, cut.id, detail, copies[cut.id]))
+    return found

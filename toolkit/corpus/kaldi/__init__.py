@@ -1,0 +1,1 @@
+"""Kaldi's data directories, in and out."""

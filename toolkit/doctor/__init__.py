@@ -1,0 +1,1 @@
+"""Whether this machine has what the toolkit needs, engine by engine."""

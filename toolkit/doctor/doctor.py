@@ -1,0 +1,230 @@
+"""Say what works on this machine, what does not, and the command that mends it.
+
+Only the standard library is imported here: the doctor must speak when everything else is broken.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from toolkit.environment import (
+    BLAS_VARIABLE,
+    git_commit,
+    machine,
+    project_root,
+    usable_cpus,
+    versions,
+)
+
+REFERENCE = sys.version_info[:2] == (3, 10)
+TORCH = "torch==1.13.1" if REFERENCE else "torch>=2.0"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A package that the recipes stand on."""
+
+    name: str
+    """Its distribution's name."""
+    test: str
+    """Its entry in `toolkit.doctor.selftests.TESTS`."""
+    requirements: tuple[str, ...]
+    """What pip must install to mend it, together, as versions depend on each other."""
+    reference_only: bool = False
+    """It exists for the reference environment (Python 3.10) alone."""
+
+
+ENGINES = (
+    Engine("torch", "torch", (TORCH,)),
+    Engine("k2", "k2", (TORCH, "k2==1.23.4"), reference_only=True),
+    Engine("kaldifeat", "kaldifeat", (), reference_only=True),
+    Engine("lhotse", "lhotse", ("lhotse==1.32.0", "lilcom", "urllib3")),
+    Engine("torchaudio", "torchaudio", ("torchaudio==0.13.1",), reference_only=True),
+    Engine("soundfile", "soundfile", ("soundfile",)),
+    Engine("sentencepiece", "sentencepiece", ("sentencepiece",)),
+    Engine("kaldilm", "kaldilm", ("kaldilm==1.15.5",), reference_only=True),
+    Engine("jiwer", "jiwer", ("jiwer",)),
+    Engine("numba", "numba", ("numba", "numpy<2")),
+    Engine("click", "click", ("click>=8",)),
+    Engine("espeakng-loader", "espeak", ("espeakng-loader",)),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process said."""
+
+    works: bool
+    text: str
+    """Its last line of output, or what went wrong."""
+    output: str = ""
+    """All of standard output and standard error."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about an engine."""
+
+    engine: Engine
+    status: str
+    """"ok", "BROKEN", "MISSING", or "absent" for what this Python is not meant to have."""
+    version: str
+    text: str
+
+    @property
+    def fatal(self) -> bool:
+        """Whether recipes cannot run because of it."""
+        return self.status in ("BROKEN", "MISSING")
+
+
+K2_WHEEL = (
+    "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
+)
+"""The wheel for Python 3.10: all of k2's call themselves py3, a tag that pip 24 refuses."""
+
+
+def ask(command: Sequence[str], timeout: float, **variables: str) -> Answer:
+    """Run a command in the project's root and report a failure, a crash or a hang as an answer.
+
+    Args:
+      command: program and arguments.
+      timeout: seconds after which it is killed.
+      variables: additions to the environment.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            cwd=project_root(),
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(False, f"no answer in {timeout:g} s")
+    except OSError as error:
+        return Answer(False, str(error))
+    output = (done.stdout + done.stderr).decode(errors="replace")
+    if done.returncode == 0:
+        return Answer(True, _last_line(done.stdout) or _last_line(done.stderr), output)
+    if done.returncode < 0:
+        return Answer(False, f"killed by {signal.Signals(-done.returncode).name}", output)
+    return Answer(False, _last_line(done.stderr) or f"exit status {done.returncode}", output)
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def self_test(name: str, timeout: float = 60.0, **variables: str) -> Answer:
+    """Run one entry of `toolkit.doctor.selftests.TESTS` in a process of its own."""
+    return ask([sys.executable, "-m", "toolkit.doctor.selftests", name], timeout, **variables)
+
+
+def find(engine: Engine, timeout: float = 60.0) -> Finding:
+    """Test one engine; seconds in `timeout`."""
+    try:
+        version = metadata.version(engine.name)
+    except metadata.PackageNotFoundError:
+        if engine.reference_only and not REFERENCE:
+            return Finding(engine, "absent", "", "for the Python 3.10 environment only")
+        return Finding(engine, "MISSING", "", "not installed")
+    answer = self_test(engine.test, timeout)
+    return Finding(engine, "ok" if answer.works else "BROKEN", version, answer.text)
+
+
+def remedy(finding: Finding) -> str:
+    """Return the command that mends a fatal finding."""
+    if finding.engine.name == "kaldifeat":
+        script = project_root() / "setup" / "kaldifeat" / "install.sh"
+        remove = f"{sys.executable} -m pip uninstall -y kaldifeat; "
+        again = remove if finding.status == "BROKEN" else ""
+        if not script.exists():  # the package alone is installed
+            script = Path("setup/kaldifeat/install.sh")
+            again = f"in a checkout of the project: {again}"
+        return f"{again}bash {script} {sys.executable}"
+    wanted = " ".join(f"'{requirement}'" for requirement in finding.engine.requirements)
+    options = "--force-reinstall --no-deps " if finding.status == "BROKEN" else ""
+    command = f"{sys.executable} -m pip install {options}{wanted}"
+    if finding.engine.name == "k2":
+        pip = f"{sys.executable} -m pip install"
+        hashed = "--require-hashes --no-deps " + ("--force-reinstall " if options else "")
+        return f"{pip} 'pip<24' && echo '{K2_WHEEL}' > k2.txt && {pip} {hashed}-r k2.txt"
+    return command
+
+
+def examine(engines: Sequence[Engine] = ENGINES) -> bool:
+    """Print the state of machine and engines to standard output.
+
+    Returns:
+      Whether all engines that the recipes need on this Python work. Java and a GPU are optional.
+    """
+    print("Machine")
+    for name, text in (*_machine(), *_optional(), *_blas()):
+        print(f"  {name:<11} {text}", flush=True)
+    print("Engines (each self-tested in its own process)")
+    fatal = []
+    with ThreadPoolExecutor(max_workers=usable_cpus()) as pool:
+        for finding in pool.map(find, engines):
+            label = f"{finding.engine.name} {finding.version}".strip()
+            print(f"  {finding.status:<8} {label:<24} {finding.text}", flush=True)
+            if finding.fatal:
+                fatal.append(finding.engine.name)
+                print(f"           to mend it: {remedy(finding)}", flush=True)
+    if fatal:
+        print(f"{len(fatal)} of {len(engines)} engines do not work: {', '.join(fatal)}.")
+        print("`make setup` in the project's folder installs what is missing.")
+        return False
+    print("Everything the recipes need on this Python works.")
+    return True
+
+
+def _machine() -> list[tuple[str, str]]:
+    about = machine()
+    disk = shutil.disk_usage(project_root())
+    engines = {engine.name for engine in ENGINES}
+    others = [f"{name} {version}" for name, version in versions().items() if name not in engines]
+    return [
+        ("python", f"{sys.version.split()[0]} ({sys.executable})"),
+        ("packages", ", ".join(others[1:])),
+        ("commit", git_commit() or "not a git checkout with commits"),
+        ("processor", f"{about['cpu']}, {about['cpus']} CPUs usable"),
+        ("memory", f"{about['memory_gib']} GiB"),
+        ("disk", f"{disk.free / 2**30:.0f} of {disk.total / 2**30:.0f} GiB free"),
+    ]
+
+
+def _optional() -> list[tuple[str, str]]:
+    java = ask(["java", "-version"], 20.0)
+    quoted = re.search(r'"([^"]+)"', java.output) if java.works else None
+    gpu = self_test("gpu")
+    cards = ask(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], 20.0)
+    card = f" (nvidia-smi sees {cards.text})" if cards.works else ""
+    hint = "; torch 1.13.1 has no code for Hopper and later, torch 2 has" if REFERENCE else ""
+    return [
+        ("Java", quoted[1] if quoted else "none (only the Spark executor needs it)"),
+        ("GPU", (gpu.text if gpu.works else f"fails: {gpu.text}{hint}") + card),
+    ]
+
+
+def _blas() -> list[tuple[str, str]]:
+    measure = partial(self_test, "gemm")
+    now = measure()
+    if not now.works:
+        return [("BLAS", f"cannot be measured: {now.text}")]
+    text = f"{now.text} GFLOP/s per core"
+    setting = os.environ.get(BLAS_VARIABLE)
+    if setting:
+        without = measure(**{BLAS_VARIABLE: ""})
+        text += f" with {BLAS_VARIABLE}={setting}, {without.text} without it"
+    return [("BLAS", text)]

@@ -1,0 +1,234 @@
+"""A one-second self-test of each engine; each runs alone in a process of its own (see `doctor`).
+
+`python -m toolkit.doctor.selftests NAME` runs one. A test returns what it has shown in a few words,
+and raises when the engine gives a wrong answer.
+"""
+
+import io
+import sys
+import tempfile
+import wave
+from collections.abc import Callable
+from pathlib import Path
+
+_ONE_GRAM = """\\data\\
+ngram 1=3
+
+\\1-grams:
+-0.30103 </s>
+-99 <s>
+-0.30103 YES
+
+\\end\\
+"""
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise RuntimeError(f"wrong answer: {what}")
+
+
+def _tone(path: Path, seconds: int = 1) -> None:
+    """Write a 16 kHz mono WAV file by the standard library alone."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        period = b"".join(n.to_bytes(2, "little", signed=True) for n in (0, 8000, 0, -8000))
+        file.writeframes(period * (4000 * seconds))
+
+
+def torch_matmul() -> str:
+    """Multiply, and differentiate, against float64."""
+    import torch
+
+    torch.manual_seed(0)
+    a, b = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    product = a @ b
+    product.sum().backward()
+    _expect(torch.allclose(product.double(), a.double() @ b.double(), atol=1e-4), "matrix product")
+    _expect(torch.allclose(b.grad, a.sum(0)[:, None].expand(64, 64), atol=1e-4), "gradient")
+    return "matrix product and gradient"
+
+
+def k2_intersection() -> str:
+    """Run the test that lives with the only package that imports k2."""
+    from toolkit.fsa.selftest import intersect_two_frames
+
+    return intersect_two_frames()
+
+
+def kaldifeat_fbank() -> str:
+    """Extract 64 log-mel energies of one second of noise."""
+    import torch  # before kaldifeat, whose library needs torch's to be loaded
+
+    import kaldifeat  # isort: skip
+
+    options = kaldifeat.FbankOptions()
+    options.frame_opts.dither = 0
+    options.frame_opts.snip_edges = False
+    options.mel_opts.num_bins = 64
+    torch.manual_seed(0)
+    features = kaldifeat.Fbank(options)(torch.randn(16000) * 1000)
+    _expect(tuple(features.shape) == (100, 64), f"shape {tuple(features.shape)}")
+    _expect(bool(torch.isfinite(features).all()), "a value that is not finite")
+    return "100 frames of 64 log-mel energies"
+
+
+def lhotse_cut() -> str:
+    """Load one half of a recording as a cut."""
+    from lhotse import Recording
+
+    with tempfile.TemporaryDirectory() as folder:
+        _tone(Path(folder, "tone.wav"))
+        cut = Recording.from_file(Path(folder, "tone.wav")).to_cut().truncate(duration=0.5)
+        samples = cut.load_audio()
+    _expect(samples.shape == (1, 8000), f"shape {samples.shape}")
+    _expect(abs(samples.max() - 8000 / 32768) < 1e-4, f"maximum {samples.max()}")
+    return "half a recording loaded as a cut"
+
+
+def torchaudio_resample() -> str:
+    """Halve the sampling rate of a tone."""
+    import torch
+    import torchaudio.functional
+
+    tone = torch.sin(torch.arange(1600) * 0.1)
+    slow = torchaudio.functional.resample(tone, 16000, 8000)
+    _expect(torch.allclose(slow[100:-100], tone[::2][100:-100], atol=0.01), "resampled tone")
+    return "resampling"
+
+
+def sentencepiece_round_trip() -> str:
+    """Train a model of a few pieces and encode and decode with it."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["YES NO YES", "NO YES NO"] * 5),
+        model_writer=model,
+        vocab_size=12,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    _expect(processor.decode(processor.encode("YES NO")) == "YES NO", "round trip of a text")
+    return f"trained {processor.get_piece_size()} pieces, text round trip"
+
+
+def soundfile_flac() -> str:
+    """Write and read FLAC."""
+    import numpy
+    import soundfile
+
+    samples = (1000 * numpy.sin(numpy.arange(1600))).astype(numpy.int16)
+    file = io.BytesIO()
+    soundfile.write(file, samples, 16000, format="FLAC")
+    file.seek(0)
+    back, rate = soundfile.read(file, dtype="int16")
+    _expect(rate == 16000 and bool((back == samples).all()), "samples read back")
+    return "FLAC round trip"
+
+
+def jiwer_wer() -> str:
+    """Score two words."""
+    import jiwer
+
+    _expect(jiwer.wer("YES NO", "YES ON") == 0.5, "error rate of one wrong word in two")
+    return "word error rate"
+
+
+def click_command() -> str:
+    """Run a command."""
+    import click
+    from click.testing import CliRunner
+
+    @click.command()
+    def hello() -> None:
+        click.echo("hello")
+
+    _expect(CliRunner().invoke(hello).output == "hello\n", "output of a command")
+    return "command"
+
+
+def numba_loop() -> str:
+    """Compile a loop."""
+    import numba
+
+    @numba.njit
+    def total(n: int) -> int:
+        result = 0
+        for i in range(n):
+            result += i
+        return result
+
+    _expect(total(10) == 45, "sum of a compiled loop")
+    return "compiled loop"
+
+
+def kaldilm_graph() -> str:
+    """Turn a 1-gram model into an acceptor."""
+    import kaldilm
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "1gram.arpa").write_text(_ONE_GRAM)
+        graph = kaldilm.arpa2fst(
+            input_arpa=str(Path(folder, "1gram.arpa")), disambig_symbol="#0", max_order=1
+        )
+    _expect("0.693147" in graph, f"no arc of probability 1/2 in {graph!r}")
+    return "1-gram acceptor"
+
+
+def espeak_library() -> str:
+    """Load the speech synthesiser of the demo corpus and initialise it on its data."""
+    import ctypes
+
+    import espeakng_loader
+
+    library = ctypes.CDLL(espeakng_loader.get_library_path())
+    synchronous = 2
+    data = str(espeakng_loader.get_data_path()).encode()
+    rate = library.espeak_Initialize(synchronous, 0, data, 0)
+    _expect(rate > 0, "initialisation failed")
+    return f"library and data, {rate} Hz"
+
+
+def gpu_matmul() -> str:
+    """Multiply on the first GPU; "no GPU" where torch sees none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no GPU that torch can use"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+    a = torch.ones(64, 64, device="cuda")
+    _expect((a @ a)[0, 0].item() == 64, "matrix product on the GPU")
+    return f"{', '.join(names)} ({gib:.0f} GiB), matrix product"
+
+
+def gemm() -> str:
+    """Print the speed of the matrix product in GFLOP/s per core."""
+    from toolkit.environment import gemm_gflops
+
+    return f"{gemm_gflops():.1f}"
+
+
+TESTS: dict[str, Callable[[], str]] = {
+    "torch": torch_matmul,
+    "k2": k2_intersection,
+    "kaldifeat": kaldifeat_fbank,
+    "lhotse": lhotse_cut,
+    "torchaudio": torchaudio_resample,
+    "soundfile": soundfile_flac,
+    "sentencepiece": sentencepiece_round_trip,
+    "kaldilm": kaldilm_graph,
+    "jiwer": jiwer_wer,
+    "numba": numba_loop,
+    "click": click_command,
+    "espeak": espeak_library,
+    "gpu": gpu_matmul,
+    "gemm": gemm,
+}
+
+if __name__ == "__main__":
+    print(TESTS[sys.argv[1]]())

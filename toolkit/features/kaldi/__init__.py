@@ -1,0 +1,1 @@
+"""Features in Kaldi's archives, in and out."""

@@ -1,0 +1,231 @@
+"""Features in Kaldi's archives, in and out."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.tables import (
+    Entry,
+    entries,
+    header_of,
+    native,
+    read_matrix,
+    writer_path,
+)
+from toolkit.features.packing import deal
+from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.store import FeatureStore
+from toolkit.storage.files import write_atomically
+
+HALF_MAX = 65504.0
+
+
+class KaldiFeaturesError(ToolkitError):
+    """Features that cannot go in or out."""
+
+
+@dataclass(frozen=True)
+class KaldiFormat:
+    """What a store says of features that Kaldi made."""
+
+    dimension: int
+    """Values per frame."""
+    kind: str = "kaldi"
+    """Type of features."""
+    frame_shift_ms: float = 10.0
+    """Step in milliseconds."""
+    sampling_rate: int = 16000
+    """Of the audio, in Hz."""
+
+
+def export_features(features: Path, out: Path, compress: bool = False) -> int:
+    """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
+
+    Also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
+    Kaldi data directory. The scp file, which names the archives by their absolute paths, is
+    written last.
+
+    Args:
+      features: the folder of a `FeatureStore`.
+      out: the folder to write.
+      compress: in Kaldi's compressed matrices (a byte per value, what `copy-feats
+        --compress=true` writes), which lose some precision. Without, values come back as they are.
+
+    Returns:
+      Number of utterances.
+    """
+    store = FeatureStore(features)
+    kaldi, out = native(), Path(out)
+    lines: dict[str, str] = {}
+    with tqdm(total=len(store), unit="utt", desc="features", disable=None) as bar:
+        for number, ids in enumerate(store.shards):
+            name = f"feats.{number:06d}"
+            part = writer_path(out / f".{name}.scp")
+            make = kaldi.CompressedMatrixWriter if compress else kaldi.FloatMatrixWriter
+            how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
+            with make(f"ark,scp:{writer_path(out / name)}.ark,{part}") as writer:
+                for id in ids:
+                    _check_key(id)
+                    writer.write(id, store.load(id).numpy(), *how)
+                    bar.update()
+            lines |= dict(line.split(" ", 1) for line in part.read_text("utf-8").splitlines())
+            part.unlink()
+    _write_table(out / "utt2num_frames", {id: str(store.num_frames(id)) for id in store.ids})
+    speakers: dict[str, list[str]] = {}
+    for id in sorted(store.ids, key=str.encode):
+        speakers.setdefault(store.speaker(id), []).append(id)
+    _write_table(out / "utt2spk", {id: store.speaker(id) for id in store.ids})
+    _write_table(out / "spk2utt", {name: " ".join(ids) for name, ids in speakers.items()})
+    _write_table(out / "feats.scp", lines)
+    return len(lines)
+
+
+def _check_key(key: str) -> None:
+    if len(key.split()) != 1 or key != key.strip():
+        raise KaldiFeaturesError(f"{key!r}: Kaldi's ids must not be empty or contain white space")
+
+
+def _write_table(path: Path, table: Mapping[str, str]) -> None:
+    """Write lines sorted by bytes, as Kaldi's tools want them."""
+    lines = (f"{key} {table[key]}\n" for key in sorted(table, key=str.encode))
+    write_atomically(path, "".join(lines))
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import made."""
+
+    utterances: int
+    frames: int
+    without: tuple[str, ...]
+    """Utterances that the table lacks, sorted."""
+    rounding: float
+    """The largest change of a value by storing it in 16 bits."""
+
+
+def import_features(
+    table: Path,
+    cuts: Iterable[Mapping[str, Any]],
+    out: Path,
+    frame_shift_ms: float = 10.0,
+    sampling_rate: int = 16000,
+    hours_per_shard: float = 0.5,
+    allow_pipes: bool = False,
+) -> Imported:
+    """Write the features of a Kaldi table into the shards that recipes train on.
+
+    Stores hold 16-bit floats: of features that came from one nothing is lost.
+
+    Args:
+      table: feats.scp or a binary archive, compressed or not.
+      cuts: what `MonoCut.to_dict` gives of the utterances, see `cuts_without_audio`.
+      out: the folder of the `FeatureStore` to write.
+      frame_shift_ms: step of the features in milliseconds.
+      sampling_rate: of their audio, in Hz.
+      hours_per_shard: as in `toolkit.features.extract`.
+      allow_pipes: see `entries`.
+
+    Raises:
+      KaldiFeaturesError: no utterance in common, features of different dimensions, of no frame or
+        not finite, or too large for 16 bits; names the utterance.
+    """
+    found = entries(table, allow_pipes)
+    plain = list(cuts)
+    own = {cut["id"]: cut for cut in plain if cut["id"] in found}
+    if not own:
+        raise KaldiFeaturesError(
+            f"{table} has none of the {len(plain)} utterances; its first is {next(iter(found))!r}"
+        )
+    speakers: dict[str, list[str]] = {}
+    for id in sorted(own):
+        speakers.setdefault(own[id]["supervisions"][0]["speaker"], []).append(id)
+    seconds = {s: sum(own[id]["duration"] for id in ids) for s, ids in speakers.items()}
+    count = round(sum(sorted(seconds.values())) / (3600 * hours_per_shard))
+    form = KaldiFormat(
+        _matrix(found[next(iter(own))]).shape[1],
+        frame_shift_ms=frame_shift_ms,
+        sampling_rate=sampling_rate,
+    )
+    rounding, shards = _Rounding(), []
+    with tqdm(total=len(own), unit="utt", desc="features", disable=None) as bar:
+        for number, names in enumerate(deal(seconds, count)):
+            utterances = (
+                (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
+                for speaker in names
+                for id in speakers[speaker]
+            )
+            written = write_shard(Path(out) / SHARDS, number, utterances, form)
+            shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
+    without = tuple(sorted(cut["id"] for cut in plain if cut["id"] not in found))
+    write_manifest(Path(out), form, shards, len(without))
+    return Imported(len(own), sum(s["frames"] for s in shards), without, rounding.largest)
+
+
+def _matrix(entry: Entry, dimension: int | None = None, bar: tqdm | None = None) -> np.ndarray:
+    matrix = read_matrix(entry)
+    if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
+        shape = " x ".join(map(str, matrix.shape))
+        raise KaldiFeaturesError(
+            f"{entry.key}: {shape} values, where the first utterance has {dimension} a frame: "
+            "leave it out of the table"
+        )
+    if bar is not None:
+        bar.update()
+    return matrix
+
+
+class _Rounding:
+    """Turns matrices into tensors and remembers what 16 bits cost."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+
+    def __call__(self, id: str, matrix: np.ndarray) -> torch.Tensor:
+        if not np.isfinite(matrix).all() or np.abs(matrix).max() > HALF_MAX:
+            raise KaldiFeaturesError(
+                f"{id}: values that are not finite or larger than {HALF_MAX:g}, which a store "
+                "cannot hold: leave it out of the table"
+            )
+        change = np.abs(matrix - matrix.astype(np.float16).astype(np.float32)).max()
+        self.largest = max(self.largest, float(change))
+        return torch.from_numpy(matrix)
+
+
+def cuts_without_audio(
+    num_frames: Mapping[str, int],
+    speakers: Mapping[str, str],
+    texts: Mapping[str, str],
+    frame_shift_ms: float = 10.0,
+) -> list[dict[str, Any]]:
+    """Make the cuts of utterances of which there are features but no audio.
+
+    Args:
+      num_frames: by utterance.
+      speakers: by utterance; one without is a speaker of its own, as is Kaldi's custom.
+      texts: transcript by utterance; empty for one without.
+      frame_shift_ms: step in milliseconds.
+    """
+    cuts = []
+    for id in sorted(num_frames):
+        length = {"start": 0.0, "duration": round(num_frames[id] * frame_shift_ms / 1000, 8)}
+        said = {"text": texts.get(id, ""), "speaker": speakers.get(id, id)}
+        supervision = {"id": id, "recording_id": id, **length, "channel": 0, **said}
+        cuts.append(
+            {"id": id, **length, "channel": 0, "supervisions": [supervision], "type": "MonoCut"}
+        )
+    return cuts
+
+
+def frames_of(table: Path, allow_pipes: bool = False) -> dict[str, int]:
+    """Count the frames of every utterance of a table by its headers, where files have them."""
+    counts = {}
+    for key, entry in entries(table, allow_pipes).items():
+        plain = entry.path is not None and not entry.range
+        counts[key] = header_of(entry).shape[0] if plain else len(read_matrix(entry))
+    return counts

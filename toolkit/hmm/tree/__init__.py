@@ -1,0 +1,1 @@
+"""Phonetic decision trees: their statistics, questions, growth and form."""

@@ -1,0 +1,1 @@
+"""Kaldi's dictionary and lang directories."""

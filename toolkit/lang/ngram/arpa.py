@@ -1,0 +1,188 @@
+"""ARPA files: read (Kaldi's, SRILM's and KenLM's dialects), written in one sorted form."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel, Level
+from toolkit.lang.tables import END, START, UNKNOWN
+from toolkit.lang.text import read_lines
+from toolkit.storage.files import open_atomically
+from toolkit.storage.reading import shown
+
+
+class ArpaError(ToolkitError):
+    """An ARPA file with a fault; the message names file and line."""
+
+
+_COUNT = re.compile(r"ngram\s+(\d{1,3})\s*=\s*(\d{1,18})")
+_SECTION = re.compile(r"\\(\d{1,3})-grams:")
+
+
+def write_arpa(model: BackoffModel, path: Path) -> None:
+    """Write `model`, n-grams sorted by its vocabulary's order, 7 decimals; gzipped for `.gz`."""
+    with open_atomically(path, "wb") as file:
+        if str(path).endswith(".gz"):
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                packed.writelines(_arpa_lines(model))
+        else:
+            file.writelines(_arpa_lines(model))
+
+
+def _arpa_lines(model: BackoffModel) -> Iterator[bytes]:
+    yield b"\\data\\\n"
+    for n, level in enumerate(model.levels, 1):
+        yield f"ngram {n}={len(level.word)}\n".encode()
+    words = model.vocabulary
+    text = [""]  # the n-grams of the level below
+    for n, level in enumerate(model.levels, 1):
+        yield f"\n\\{n}-grams:\n".encode()
+        last = [words[i] for i in level.word.tolist()]
+        if n == 1:
+            text = last
+        else:
+            contexts = level.context.tolist()
+            text = [f"{text[c]} {w}" for c, w in zip(contexts, last, strict=True)]
+        entries = zip(text, level.logprob.tolist(), level.backoff.tolist(), strict=True)
+        for ngram, logprob, backoff in entries:
+            weight = f"\t{backoff:.7f}" if backoff else ""
+            yield f"{logprob:.7f}\t{ngram}{weight}\n".encode()
+    yield b"\n\\end\\\n"
+
+
+def read_arpa(path: Path) -> BackoffModel:
+    """Read an ARPA file, gzipped or not.
+
+    Comments before `\\data\\`, tabs or spaces, missing back-off weights, n-grams in any order and
+    -inf are accepted; KenLM's <unk> is read as <UNK>.
+
+    Raises:
+      ArpaError: a malformed line, a wrong count, a repeated n-gram, one whose context or word is
+        not listed, no <s> or </s>, or a file cut short; with file and line.
+    """
+    return _Reader(path).read()
+
+
+class _Reader:
+    """One pass through an ARPA file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = 0
+        self.lines = self._lines()
+        self.vocabulary: list[str] = []
+        self.ids: dict[str, int] = {}
+        self.levels: list[Level] = []
+
+    def _lines(self) -> Iterator[str]:
+        for self.number, line in read_lines(self.path):  # noqa: B020
+            yield line.strip()
+
+    def _fault(self, message: str, number: int | None = None) -> ArpaError:
+        return ArpaError(f"{self.path}:{number or self.number}: {message}")
+
+    def read(self) -> BackoffModel:
+        for line in self.lines:
+            if line == "\\data\\":
+                break
+        else:
+            raise self._fault("no line `\\data\\`: not an ARPA file")
+        counts: list[int] = []
+        section = ""
+        for line in self.lines:
+            match = _COUNT.fullmatch(line)
+            if match and int(match.group(1)) == len(counts) + 1:
+                counts.append(int(match.group(2)))
+            elif line.startswith("\\"):
+                section = line
+                break
+            elif line:
+                raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {shown(line)}")
+        if not counts:
+            raise self._fault("no `ngram 1=COUNT` after `\\data\\`")
+        for n, count in enumerate(counts, 1):
+            match = _SECTION.fullmatch(section)
+            if not match or int(match.group(1)) != n:
+                raise self._fault(f"expected `\\{n}-grams:`, found {shown(section or 'the end')}")
+            section = self._section(n, count)
+        if section != "\\end\\":
+            raise self._fault(f"expected `\\end\\`, found {shown(section or 'the end')}")
+        return BackoffModel(self.vocabulary, self.levels)
+
+    def _section(self, n: int, count: int) -> str:
+        """Read the n-grams of order `n`; return the line that ends the section."""
+        logprobs: list[float] = []
+        backoffs: list[float] = []
+        words: list[str] = []
+        numbers: list[int] = []
+        end = ""
+        for line in self.lines:
+            if not line:
+                continue
+            if line.startswith("\\") and (_SECTION.fullmatch(line) or line == "\\end\\"):
+                end = line
+                break
+            fields = line.split()
+            if not n + 1 <= len(fields) <= n + 2:
+                raise self._fault(f"expected a probability, {n} words, a back-off: {shown(line)}")
+            try:
+                logprob = float(fields[0])
+                backoff = float(fields[n + 1]) if len(fields) == n + 2 else 0.0
+            except ValueError:
+                raise self._fault(f"not a number in {shown(line)}") from None
+            if not logprob <= 1e-5 or not backoff < 99:
+                raise self._fault(f"log10 probability or back-off out of range in {shown(line)}")
+            logprobs.append(max(logprob, LOG_ZERO))
+            backoffs.append(max(backoff, LOG_ZERO))
+            words.extend(fields[1 : n + 1])
+            numbers.append(self.number)
+        if len(logprobs) != count:
+            raise self._fault(
+                f"`ngram {n}={count}` was announced, {len(logprobs)} found; is the file cut short?"
+            )
+        words = [UNKNOWN if word == "<unk>" else word for word in words]
+        if n == 1:
+            self._set_vocabulary(words)
+        self._add_level(n, words, numbers, np.array(logprobs), np.array(backoffs))
+        return end
+
+    def _set_vocabulary(self, words: list[str]) -> None:
+        for symbol in (START, END):
+            if symbol not in words:
+                raise self._fault(f"the 1-grams lack {symbol}")
+        self.vocabulary = sorted(set(words))
+        self.ids = {word: index for index, word in enumerate(self.vocabulary)}
+
+    def _add_level(
+        self,
+        n: int,
+        words: list[str],
+        numbers: list[int],
+        logprob: np.ndarray,
+        backoff: np.ndarray,
+    ) -> None:
+        try:
+            ids = np.array([self.ids[word] for word in words], dtype=np.int64).reshape(-1, n)
+        except KeyError as error:
+            number = numbers[words.index(error.args[0]) // n]
+            raise self._fault(f"the word {shown(error.args[0])} is no 1-gram", number) from None
+        model = BackoffModel(self.vocabulary, self.levels)
+        context = np.zeros(len(ids), dtype=np.int64)
+        for k in range(n - 1):
+            context = ids[:, 0] if k == 0 else model.find(k, context, ids[:, k])
+            if (context < 0).any():
+                row = int(np.flatnonzero(context < 0)[0])
+                missing = " ".join(words[row * n : row * n + k + 1])
+                raise self._fault(f"the context {shown(missing)} is no {k + 1}-gram", numbers[row])
+        keys = context * len(self.vocabulary) + ids[:, -1]
+        order = np.argsort(keys, kind="stable")
+        repeated = np.flatnonzero(np.diff(keys[order]) == 0)
+        if len(repeated):
+            row = int(order[repeated[0] + 1])
+            ngram = " ".join(words[row * n : row * n + n])
+            raise self._fault(f"the {n}-gram {shown(ngram)} is listed twice", numbers[row])
+        self.levels.append(Level(context[order], ids[order, -1], logprob[order], backoff[order]))

@@ -1,0 +1,1 @@
+"""Acoustic models for other programs: TorchScript and ONNX."""

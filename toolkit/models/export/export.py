@@ -1,0 +1,218 @@
+"""Acoustic models for other programs: TorchScript and ONNX, compared with ours when written."""
+
+import inspect
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.errors import ToolkitError
+from toolkit.models.ctc import CtcModel
+from toolkit.models.export.modules import Interface, exported
+from toolkit.models.export.parts import Parts
+from toolkit.models.lstm import LstmModel
+from toolkit.models.priors import load_log_priors
+from toolkit.models.store import load_model
+from toolkit.storage.files import write_atomically
+
+FILES = {"torchscript": "model.pt", "onnx": "model.onnx"}
+"""Format -> file."""
+OPSET = 14
+TOLERANCE = 1e-4
+"""Largest difference of log-posteriors that counts as none."""
+LENGTHS = ((1, 47), (2, 30), (3, 12))
+"""Rows and outputs of the inputs that are tried."""
+
+Run = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Inputs of an exported model in order -> its outputs."""
+
+
+class ExportError(ToolkitError):
+    """A model that cannot be exported, or that is another one afterwards."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The comparison of an exported model with ours."""
+
+    against: str
+    """What has run it, with its version; empty when it was not run."""
+    largest_difference: float | None
+    """Of any log-posterior; None when it was not run."""
+
+
+def export_model(parts: Parts, form: str, out: Path) -> Checked:
+    """Write a model, `metadata.json` and, if there is one, `normaliser.json` into a folder.
+
+    Args:
+      parts: the model and what belongs to it.
+      form: `torchscript` or `onnx`.
+      out: the folder.
+
+    Raises:
+      ExportError: a package is missing, or the exported model gives something else than ours.
+    """
+    model = load_model(parts.model)
+    module, interface = exported(model)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / FILES[form]
+    write = _write_onnx if form == "onnx" else _write_torchscript
+    write(module, interface, path)
+    found = _load_onnx(path) if form == "onnx" else _load_torchscript(path)
+    checked = Checked("", None)
+    if found is not None:
+        run, against = found
+        checked = Checked(against, compare(model, run, interface))
+        if not checked.largest_difference <= TOLERANCE:
+            path.unlink()
+            raise ExportError(
+                f"the exported model's log-posteriors differ by {checked.largest_difference:.2g}"
+                f" from ours ({against}); nothing was kept"
+            )
+    if parts.normaliser is not None:
+        shutil.copyfile(parts.normaliser, out / "normaliser.json")
+    metadata = _metadata(parts, form, interface, checked)
+    write_atomically(out / "metadata.json", json.dumps(metadata, indent=1) + "\n")
+    return checked
+
+
+def _metadata(parts: Parts, form: str, interface: Interface, checked: Checked) -> dict[str, Any]:
+    names = (*interface.input_names, *interface.output_names)
+    state = interface.state and [interface.state[0], "rows", interface.state[1]]
+    shapes: dict[str, list] = {name: state for name in names if name not in _WITH_FRAMES}
+    shapes["inputs"] = ["rows", "frames", interface.input_dim]
+    shapes["log_posteriors"] = ["rows", "frames out", interface.output_dim]
+    frontend = parts.frontend
+    priors = load_log_priors(parts.model).tolist() if parts.has_priors else None
+    return {
+        "file": FILES[form],
+        "format": form,
+        **{key: value for key, value in asdict(interface).items() if key != "state"},
+        "raw_frames_per_output": interface.stacked * interface.stride,
+        "inputs": {name: shapes[name] for name in interface.input_names},
+        "outputs": {name: shapes[name] for name in interface.output_names},
+        "frontend": frontend,
+        "normaliser": None if parts.normaliser is None else "normaliser.json",
+        "log_priors": priors,
+        "units": parts.units,
+        "checked": asdict(checked) | {"tolerance": TOLERANCE},
+    }
+
+
+_WITH_FRAMES = ("inputs", "log_posteriors")
+
+
+def _write_torchscript(module: nn.Module, interface: Interface, path: Path) -> None:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecation; the shapes are compared afterwards
+        script = torch.jit.trace(module, _example(interface), check_trace=False)
+        script.save(str(path))
+
+
+def _write_onnx(module: nn.Module, interface: Interface, path: Path) -> None:
+    axes: dict[str, dict[int, str]] = {}
+    for name in (*interface.input_names, *interface.output_names):
+        axes[name] = {1: "rows"} if name not in _WITH_FRAMES else {0: "rows", 1: f"{name}_frames"}
+    options: dict[str, Any] = {}
+    if "dynamo" in inspect.signature(torch.onnx.export).parameters:
+        options["dynamo"] = False  # it needs more packages, and fixes the number of frames
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about rows: the state is an input
+            torch.onnx.export(
+                module,
+                _example(interface),
+                str(path),
+                input_names=list(interface.input_names),
+                output_names=list(interface.output_names),
+                dynamic_axes=axes,
+                opset_version=OPSET,
+                **options,
+            )
+    except ImportError as error:
+        raise ExportError(
+            f"{error}: exporting to ONNX needs a package more: `pip install onnx onnxruntime`"
+        ) from error
+
+
+def _load_torchscript(path: Path) -> tuple[Run, str]:
+    script = torch.jit.load(str(path))
+
+    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            outputs = script(*inputs)
+        return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+
+    return run, f"torch {torch.__version__}"
+
+
+def _load_onnx(path: Path) -> tuple[Run, str] | None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    names = [node.name for node in session.get_inputs()]
+
+    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
+        values = dict(zip(names, (value.numpy() for value in inputs), strict=True))
+        return [torch.from_numpy(value) for value in session.run(None, values)]
+
+    return run, f"onnxruntime {onnxruntime.__version__}"
+
+
+def _example(interface: Interface, rows: int = 2, outputs: int = 9) -> tuple[Tensor, ...]:
+    frames = interface.overlap + outputs * interface.stride + interface.lookahead
+    return _random(rows, frames, interface.input_dim), *interface.beginning(rows)
+
+
+def _random(rows: int, frames: int, dimension: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * rows + frames)
+    return torch.randn(rows, frames, dimension, generator=generator)
+
+
+@torch.no_grad()
+def compare(model: nn.Module, run: Run, interface: Interface) -> float:
+    """The largest difference of log-posteriors between a model and what was exported of it.
+
+    Whole utterances are tried, of several lengths, and where there is a state the same in pieces.
+    """
+    largest = 0.0
+    for rows, outputs in LENGTHS:
+        inputs = _example(interface, rows, outputs)[0]
+        expected = _expected(model.eval(), inputs)
+        pieces = [(0, inputs.shape[1])]
+        if interface.state is not None:
+            part = interface.overlap + (outputs // 3) * interface.stride + interface.lookahead
+            cuts = [0, part, part + 2 * interface.stride, inputs.shape[1]]
+            pieces += list(pairwise(cuts))
+        for some in (pieces[:1], pieces[1:]):
+            state, found = interface.beginning(rows), []
+            for begin, end in some:
+                piece = inputs[:, max(0, begin - interface.overlap) : end].contiguous()
+                posteriors, *state = run([piece, *state])
+                found.append(posteriors)
+            if found:
+                together = torch.cat(found, dim=1)[:, interface.lookahead :]
+                if together.shape != expected.shape:
+                    return float("inf")
+                largest = max(largest, float((together - expected).abs().max()))
+    return largest
+
+
+def _expected(model: nn.Module, inputs: Tensor) -> Tensor:
+    """What our model gives for whole utterances, look-ahead included: [N, T', C]."""
+    if isinstance(model, CtcModel):
+        return model(inputs)[0]
+    if isinstance(model, LstmModel):
+        return model(inputs)[0].log_softmax(dim=-1)
+    return model(inputs, lengths=None)[0].log_softmax(dim=-1)

@@ -1,0 +1,1 @@
+"""Sequence-discriminative training: sMBR on lattices (C7, C8)."""
