@@ -15,7 +15,8 @@ from local.farfield.mix import Heard, hear
 from local.farfield.parts import Wanted
 from local.farfield.pools import Pool
 from local.farfield.rooms import SAMPLING_RATE, FarfieldError
-from toolkit.features.audio import AudioError, load_cut_audio
+from toolkit.features.audio import AudioError
+from toolkit.features.cut_audio import load_cut_audio
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from local.farfield import noise as noises
 from local.farfield.config import FarfieldConfig
 from local.farfield.files import dealt_noises, dealt_responses, room_of_file
 from local.farfield.rooms import SAMPLING_RATE, Room, compute_room
-from toolkit.features.audio import AudioError, load_audio, load_cut_audio
+from toolkit.features.audio import AudioError, load_audio
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically
 

@@ -12,7 +12,7 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.units import UnitsConfig
+from toolkit.lang.units.choice import UnitsConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.readers import ReaderConfig

@@ -21,13 +21,13 @@ from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc.system import Decoded, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
-from toolkit.features.audio import load_cut_audio
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.extract import extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units import load_units, make_units
+from toolkit.lang.units.choice import load_units, make_units
 from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
 from toolkit.stages.run import Run

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.align.augmented import AugmentedAlignments
-from toolkit.features.audio import load_cut_audio
 from toolkit.features.augment import AugmentConfig, augmented
+from toolkit.features.cut_audio import load_cut_audio
 
 
 class Originals:

@@ -18,7 +18,7 @@ from toolkit.decode.streaming import (
 )
 from toolkit.decode.transcript import Recognised
 from toolkit.features.frontend import FrontendError
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 
 
 def pieces(x, size):

@@ -6,8 +6,9 @@ import pytest
 import soundfile
 from lhotse.serialization import deserialize_item
 
-from toolkit.features.audio import AudioError, load_cut_audio
+from toolkit.features.audio import AudioError
 from toolkit.features.augment import AugmentConfig, AugmentError, augmented, original, root
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 
 RATE = 16000

@@ -10,7 +10,7 @@ pytest.importorskip("kaldifeat")
 
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.features import extract as module
-from toolkit.features.audio import load_cut_audio
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.store import FeatureStore

@@ -155,7 +155,7 @@ def test_every_preset_has_lines_of_the_spectrum_in_its_filters(noise):
 
 def test_log_mel_beside_mfcc_is_extracted_and_stored(make_cut, tmp_path):
     pytest.importorskip("kaldifeat")
-    from toolkit.features.audio import load_cut_audio
+    from toolkit.features.cut_audio import load_cut_audio
     from toolkit.features.extract import ExtractConfig, extract
     from toolkit.features.store import FeatureStore
 

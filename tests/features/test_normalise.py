@@ -3,13 +3,8 @@ import json
 import pytest
 import torch
 
-from toolkit.features.normalise import (
-    GlobalStats,
-    MeanState,
-    Normaliser,
-    NormaliserError,
-    estimate_normaliser,
-)
+from toolkit.features.mean_state import MeanState
+from toolkit.features.normalise import GlobalStats, Normaliser, NormaliserError, estimate_normaliser
 
 
 def loop(x, prior_mean, prior_frames, frames=0, total=0.0):

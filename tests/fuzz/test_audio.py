@@ -8,8 +8,9 @@ from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader, reads_or_explains
 from toolkit.corpus.check.audio_facts import decode
 from toolkit.corpus.manifest import make_cut, recording_or_fault
-from toolkit.features.audio import AudioError, decode_audio, load_audio, load_cut_audio
+from toolkit.features.audio import AudioError, decode_audio, load_audio
 from toolkit.features.augment import AugmentConfig, augmented
+from toolkit.features.cut_audio import load_cut_audio
 
 SAMPLES = (np.random.default_rng(0).standard_normal((800, 2)) * 3000).astype(np.int16)
 

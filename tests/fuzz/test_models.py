@@ -16,8 +16,9 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.binary import read_binary, write_binary
-from toolkit.lang.pieces import train_pieces
-from toolkit.lang.units import Characters, load_units
+from toolkit.lang.units.characters import Characters
+from toolkit.lang.units.choice import load_units
+from toolkit.lang.units.pieces import train_pieces
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.priors import load_log_priors, save_priors

@@ -13,7 +13,7 @@ from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 from toolkit.stages.partial import Progress, Record, read_progress, read_record
 from toolkit.stages.publish import complete_interrupted
-from toolkit.storage.digest import Content, Digests
+from toolkit.storage.digest import Content
 
 MARKER = Marker(
     stage=3,
@@ -68,7 +68,7 @@ def run_directory(folder):
     Record({"ce": {"epochs": 4}}, {"lang": MARKER.inputs["lang"]}).write(directory, 4)
     Progress(3, 10, 2.5).write(directory, 4)
     (folder / "mono").write_text("model")
-    digests = Digests(directory)
+    digests = directory.load_digests()
     digests.content(folder / "mono")
     digests.save()
 
@@ -77,7 +77,7 @@ def use_run_directory(folder):
     directory = RunDirectory(folder)
     Marker.read(directory.marker(3))
     record, progress = read_record(directory, 4), read_progress(directory, 4)
-    Digests(directory).content(folder / "mono")
+    directory.load_digests().content(folder / "mono")
     return record, progress and progress.done + progress.total + progress.seconds
 
 
@@ -130,6 +130,6 @@ def test_no_marker_reaches_outside_the_run_directory(name, tmp_path):
         Marker.read(directory.publishing(3))
     directory.partial(3).mkdir(parents=True)
     (directory.partials / "outside").write_text("theirs")
-    complete_interrupted(directory, Digests(directory))
+    complete_interrupted(directory, directory.load_digests())
     assert outside.read_text() == "mine"
     assert not directory.marker(3).exists()

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from toolkit.features.lfr import stack
-from toolkit.features.normalise import GlobalStats, MeanState, Normaliser
+from toolkit.features.mean_state import MeanState
+from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.priors import save_priors
 from toolkit.models.scorer import NeuralScorer

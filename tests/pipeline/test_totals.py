@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.normalise import MeanState, Normaliser
+from toolkit.features.mean_state import MeanState
+from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.totals import Totals, TotalsError, merge
 
 PRIOR = 30

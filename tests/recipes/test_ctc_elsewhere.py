@@ -19,7 +19,7 @@ from toolkit.cli import main
 from toolkit.corpus.splits import Splits
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.stages.recipe import Recipe
 from toolkit.train.ctc.readers import ReaderConfig

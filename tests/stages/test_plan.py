@@ -7,7 +7,7 @@ from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Progress, Record
 from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan
-from toolkit.storage.digest import Content, Digests, digest_bytes
+from toolkit.storage.digest import Content, digest_bytes
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def directory(tmp_path):
 
 
 def inspector(directory, config=None):
-    return Inspector(directory, config or Config(), Digests(directory))
+    return Inspector(directory, config or Config(), directory.load_digests())
 
 
 def put(directory, *names):

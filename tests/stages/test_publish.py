@@ -5,7 +5,6 @@ from toolkit.stages.marker import Marker, outputs_of
 from toolkit.stages.partial import Record
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.storage import digest
-from toolkit.storage.digest import Digests
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def directory(tmp_path):
 
 def build(directory, text, *names, known=None):
     """Build outputs in the partial place and return their marker."""
-    known = known or Digests(directory)
+    known = known or directory.load_digests()
     for name in names:
         path = directory.partial(1, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,48 +34,50 @@ def tree(directory):
 
 
 def test_outputs_and_marker_take_their_places(directory):
-    publish(directory, build(directory, "new", "model/a", "list"), Digests(directory))
+    publish(directory, build(directory, "new", "model/a", "list"), directory.load_digests())
     assert tree(directory).keys() == {"list", "model/a", "stages/01.json"}
 
 
 def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatch):
     monkeypatch.setattr(digest, "RACY", 0)
-    known = Digests(directory)
+    known = directory.load_digests()
     publish(directory, build(directory, "new", "model/a", "list", known=known), known)
     monkeypatch.setattr(digest, "open", None, raising=False)
-    fresh = Digests(directory)
+    fresh = directory.load_digests()
     assert fresh.content(directory.root / "model").count == 1
     assert fresh.content(directory.root / "list").size == 3
 
 
 def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
-    publish(directory, build(directory, "old", "model/a", "model/b", "list"), Digests(directory))
-    publish(directory, build(directory, "new", "model/a", "notes"), Digests(directory))
+    publish(
+        directory, build(directory, "old", "model/a", "model/b", "list"), directory.load_digests()
+    )
+    publish(directory, build(directory, "new", "model/a", "notes"), directory.load_digests())
     files = tree(directory)
     del files["stages/01.json"]
     assert files == {"model/a": "new", "notes": "new"}
 
 
 def test_a_completed_publication_can_be_completed_again(directory):
-    publish(directory, build(directory, "old", "model/a"), Digests(directory))
+    publish(directory, build(directory, "old", "model/a"), directory.load_digests())
     marker = build(directory, "new", "model/a", "list")
-    publish(directory, marker, Digests(directory))
+    publish(directory, marker, directory.load_digests())
     expected = tree(directory)
     directory.marker(1).rename(directory.publishing(1))
-    complete_interrupted(directory, Digests(directory))
+    complete_interrupted(directory, directory.load_digests())
     assert tree(directory) == expected
 
 
 def test_an_output_that_moves_into_an_old_ones_folder_survives_recovery(directory):
     old = build(directory, "old", "model/a")
-    publish(directory, old, Digests(directory))
+    publish(directory, old, directory.load_digests())
     (directory.partial(1, "model")).mkdir(parents=True)
     (directory.partial(1, "model/a")).write_text("new")
-    outputs = {"model/a": Digests(directory).content(directory.partial(1, "model/a"))}
+    outputs = {"model/a": directory.load_digests().content(directory.partial(1, "model/a"))}
     marker = Marker(1, "t", {}, {}, outputs, {}, {}, "", "", "", 1.0, {})
     marker.write(directory.publishing(1))
     for _ in range(2):  # the second time as after a kill just before the marker
-        complete_interrupted(directory, Digests(directory))
+        complete_interrupted(directory, directory.load_digests())
         assert (directory.root / "model" / "a").read_text() == "new"
         old.write(directory.marker(1))
         marker.write(directory.publishing(1))
@@ -85,7 +86,7 @@ def test_an_output_that_moves_into_an_old_ones_folder_survives_recovery(director
 def test_a_damaged_publication_is_dropped(directory):
     directory.stages.mkdir(parents=True)
     directory.publishing(1).write_text("{")
-    complete_interrupted(directory, Digests(directory))
+    complete_interrupted(directory, directory.load_digests())
     assert not directory.publishing(1).exists()
 
 
@@ -95,6 +96,6 @@ def test_what_a_kill_left_half_written_is_removed(directory):
     directory.discard_partial(1)
     directory.partial(1).mkdir(parents=True)
     directory.discard(directory.partial(1))
-    complete_interrupted(directory, Digests(directory))
+    complete_interrupted(directory, directory.load_digests())
     assert tree(directory) == {}
     assert outputs_of(directory.marker(1)) == []

@@ -17,7 +17,6 @@ from toolkit.stages.run import (
     Run,
     plain_headline,
 )
-from toolkit.storage.digest import Digests
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def directory(tmp_path):
 
 
 def run_of(directory, device=None):
-    inspector = Inspector(directory, Config(), Digests(directory))
+    inspector = Inspector(directory, Config(), directory.load_digests())
     neighbours = [
         Neighbour(1, "Prepare", ("data",)),
         Neighbour(2, "Lexicon", ()),

@@ -35,7 +35,7 @@ def reads(monkeypatch):
 
 
 def digests(folder):
-    return Digests(RunDirectory(folder))
+    return Digests(folder, folder / "stages" / "digests.json")
 
 
 def test_a_folder_holds_its_files_in_sorted_order(folder):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.decode.ctc.greedy import GreedyDecoder
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import load_model
 from toolkit.score.cer import error_rates

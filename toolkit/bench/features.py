@@ -55,7 +55,7 @@ def _cases(cuts: "Sequence[MonoCut]") -> list[Case]:
     import torch
     from lhotse import Fbank
 
-    from toolkit.features.audio import load_cut_audio
+    from toolkit.features.cut_audio import load_cut_audio
     from toolkit.features.frontend import Frontend, FrontendConfig
     from toolkit.features.shards import write_shard
 

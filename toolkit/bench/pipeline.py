@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 from toolkit.environment import machine
 from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
@@ -181,7 +181,7 @@ class _Bench:
         """The bare front end and every step."""
         import kaldifeat
 
-        from toolkit.features.audio import load_cut_audio
+        from toolkit.features.cut_audio import load_cut_audio
 
         options = kaldifeat.FbankOptions()
         options.frame_opts.dither = 0.0

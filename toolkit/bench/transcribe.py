@@ -8,7 +8,7 @@ from time import process_time
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 PIECES = (0.01, 0.1, 0.16, 1.0)
 """Seconds in a piece."""

@@ -8,7 +8,7 @@ from types import ModuleType
 import click
 
 from toolkit.bench import BENCHMARKS
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 
 class _Benchmarks(click.Group):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 _OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
 _PIPES = click.option(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 
 @click.group()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 if TYPE_CHECKING:
     from toolkit.score.wer import Score

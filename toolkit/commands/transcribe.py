@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 if TYPE_CHECKING:
     from toolkit.decode.sources import Source

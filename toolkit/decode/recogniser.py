@@ -16,7 +16,7 @@ from toolkit.decode.transcript import Recognised
 from toolkit.errors import ToolkitError
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.lfr import LOW_RATE_FACTOR
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.fsa.arcs import Fsa, load_graph
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import Beam, search_widening

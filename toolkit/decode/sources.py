@@ -167,7 +167,7 @@ def check_keys(sources: Sequence[Source]) -> None:
 
 def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:  # noqa: ANN001
     """The samples of a cut: of a plain file block by block, of anything else in one."""
-    from toolkit.features.audio import load_cut_audio
+    from toolkit.features.cut_audio import load_cut_audio
 
     sources = getattr(getattr(cut, "recording", None), "sources", [])
     plain = len(sources) == 1 and sources[0].type == "file" and not cut.recording.transforms

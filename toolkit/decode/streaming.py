@@ -8,7 +8,7 @@ from torch import Tensor
 from toolkit.decode.recogniser import WIDER, BundleError, Recogniser
 from toolkit.decode.transcript import Recognised
 from toolkit.features.lfr import LOW_RATE_FACTOR, stack
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.features.stream import StreamingFrontend
 from toolkit.fsa.online import OnlineSearch
 from toolkit.fsa.search import search_widening

@@ -13,7 +13,7 @@ from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.features.audio import AudioError
 from toolkit.features.frontend import FrontendError
 from toolkit.features.lfr import LOW_RATE_FACTOR
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.features.stream import StreamingFrontend
 
 BLOCK = 20.0

@@ -1,11 +1,11 @@
-"""Audio files and cuts as one-channel float samples at the wanted rate."""
+"""Audio files as one-channel float samples at the wanted rate."""
 
 import io
 import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -14,10 +14,6 @@ from scipy.signal import resample_poly
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-
-if TYPE_CHECKING:
-    from lhotse.cut import Cut
-
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 
@@ -56,7 +52,7 @@ def load_audio(
         raise AudioError(f"{path}: no such audio file")
     samples, rate = _read(path, path, offset, duration)
     _check_rate(rate, path)
-    return torch.from_numpy(_resample(_one_channel(samples, path, channel), rate, sampling_rate))
+    return torch.from_numpy(resample(_one_channel(samples, path, channel), rate, sampling_rate))
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def decode_audio(
     if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
         own = samples if samples.flags.writeable else samples.copy()  # torch writes where it likes
         return Decoded(torch.from_numpy(own[:, 0]), rate, *samples.shape)
-    mono = torch.from_numpy(_resample(_one_channel(samples, name), rate, sampling_rate))
+    mono = torch.from_numpy(resample(_one_channel(samples, name), rate, sampling_rate))
     return Decoded(mono, rate, *samples.shape)
 
 
@@ -173,63 +169,29 @@ def _one_channel(samples: np.ndarray, path: str | Path, channel: int | None = No
         raise AudioError(f"{path}: has {num_channels} channels, no channel {channel}")
     mixed = channel is None and num_channels > 1
     if samples.dtype != np.int16:
-        return _finite(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)
+        return check_finite(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)
     chosen = samples if mixed else samples[:, channel or 0]
     scaled = np.multiply(chosen, np.float32(1 / 32768), dtype=np.float32)
     return scaled.mean(axis=1) if mixed else scaled
 
 
-def load_cut_audio(cut: "Cut", sampling_rate: int = 16000) -> Tensor:
-    """Read the audio of a cut: its span, and its one channel or the mean of all.
-
-    A MonoCut has one channel, unless its manifest says `mix_channels`.
-
-    Files are read directly; recordings in memory, in shards or with transforms through lhotse.
-
-    Returns:
-      [S] float32 within [-1, 1] at `sampling_rate` Hz.
+def check_finite(samples: np.ndarray, name: str | Path) -> np.ndarray:
+    """Return `samples`.
 
     Raises:
-      AudioError: as in `load_audio`, or the recording is a shell command, which is never run.
+      AudioError: one is infinite or not a number.
     """
-    if not cut.has_recording:
-        raise AudioError(f"{cut.id}: the cut has no recording")
-    recording = getattr(cut, "recording", None)  # a MixedCut has several
-    sources = recording.sources if recording is not None else []
-    if any(source.type == "command" for source in sources):
-        raise AudioError(
-            f"{cut.id}: the recording is the shell command `{sources[0].source}`, which is not "
-            "run; write its output to a file and name that"
-        )
-    plain = len(sources) == 1 and sources[0].type == "file" and not recording.transforms
-    if plain and recording.sampling_rate == cut.sampling_rate:
-        mixed = not isinstance(cut.channel, int) or (cut.custom or {}).get("mix_channels")
-        channel = None if mixed else cut.channel
-        return load_audio(sources[0].source, sampling_rate, cut.start, cut.duration, channel)
-    import toolkit.features.degrade  # noqa: F401 - tells lhotse of its transforms
-
-    try:
-        if recording is not None and (cut.custom or {}).get("mix_channels"):
-            samples = recording.load_audio(offset=cut.start, duration=cut.duration)
-        else:
-            samples = np.atleast_2d(cut.load_audio())
-    except Exception as error:  # lhotse's back ends raise exceptions of many unrelated classes
-        raise AudioError(f"{cut.id}: {error}") from error
-    mono = samples.mean(axis=0, dtype=np.float32)
-    return torch.from_numpy(_resample(_finite(mono, cut.id), cut.sampling_rate, sampling_rate))
-
-
-def _finite(samples: np.ndarray, name: str | Path) -> np.ndarray:
     if not np.isfinite(samples).all():
         raise AudioError(f"{name}: holds values that are not numbers")
     return samples
 
 
-def _resample(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+def resample(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    """Resample [S] by scipy's polyphase filter; the length is rounded half up, as lhotse does."""
     if rate == wanted:
         return np.ascontiguousarray(samples)
     common = math.gcd(rate, wanted)
     up, down = wanted // common, rate // common
     resampled = resample_poly(samples, up, down)
-    length = (2 * len(samples) * up + down) // (2 * down)  # half up, as lhotse counts
+    length = (2 * len(samples) * up + down) // (2 * down)
     return np.ascontiguousarray(resampled[:length], dtype=np.float32)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.corpus.manifest import speaker_of
 from toolkit.errors import ToolkitError
-from toolkit.features.audio import AudioError, load_cut_audio
+from toolkit.features.audio import AudioError
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.packing import deal
 from toolkit.features.shards import (

@@ -7,19 +7,17 @@ sum over the speaker's earlier utterances, stored with each utterance, and a `No
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.features.mean_state import MeanState
+from toolkit.features.store import FeatureStore
 from toolkit.processes.threads import one_thread
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, read_json, reading
-
-if TYPE_CHECKING:
-    from toolkit.features.store import FeatureStore
 
 _FORM = {
     "prior_frames": NATURAL,
@@ -31,26 +29,6 @@ MIN_STD = 1e-5  # a dimension that never varies stays at zero
 
 class NormaliserError(ToolkitError):
     """A normaliser that cannot be estimated, read or applied."""
-
-
-@dataclass(frozen=True)
-class MeanState:
-    """What a speaker's earlier utterances left behind for the running mean (C17)."""
-
-    frames: int
-    """Number of frames so far."""
-    sum: Tensor
-    """[F] float64: their sum."""
-
-    @classmethod
-    def empty(cls, dimension: int) -> "MeanState":
-        """Make the state before a speaker's first utterance."""
-        return cls(0, torch.zeros(dimension, dtype=torch.float64))
-
-    def after(self, features: Tensor) -> "MeanState":
-        """Make the state after one more utterance of raw features [T, F]."""
-        total = features.sum(dim=0, dtype=torch.float64).cpu()
-        return MeanState(self.frames + len(features), self.sum + total)
 
 
 @dataclass(frozen=True)
@@ -187,7 +165,7 @@ def subtract_causal_mean(
     return raw - means
 
 
-def estimate_normaliser(store: "FeatureStore", prior_frames: int = 200) -> Normaliser:
+def estimate_normaliser(store: FeatureStore, prior_frames: int = 200) -> Normaliser:
     """Estimate a normaliser from training features, in float64 and in shard order.
 
     The prior mean follows from each speaker's stored sums, the residual's statistics from one

@@ -21,7 +21,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.features.tars import TarWriter, read_members
 from toolkit.storage.arrays import parse_array
 from toolkit.storage.files import open_atomically, write_atomically

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.errors import ToolkitError
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,

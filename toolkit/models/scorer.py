@@ -7,7 +7,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from toolkit.features.lfr import LOW_RATE_FACTOR, stack
-from toolkit.features.normalise import MeanState, Normaliser
+from toolkit.features.mean_state import MeanState
+from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import log_posteriors
 from toolkit.models.priors import load_log_priors

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
-from toolkit.processes.ranks import CONTINUES, WorkerLostError
+from toolkit.processes.errors import CONTINUES, WorkerLostError
 
 STARTING = timedelta(minutes=1)
 

@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 
 from toolkit.corpus.manifest import audio_of, speaker_of
-from toolkit.features.audio import load_cut_audio
+from toolkit.features.cut_audio import load_cut_audio
 from toolkit.pipeline.lake import (
     Lake,
     LakeError,

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.normalise import GlobalStats, MeanState, Normaliser
+from toolkit.features.mean_state import MeanState
+from toolkit.features.normalise import GlobalStats, Normaliser
 
 PER_DIMENSION = 4  # x, a, a^2, a * b
 SCALARS = 2  # b, b^2

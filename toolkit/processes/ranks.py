@@ -11,19 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from toolkit.errors import ToolkitError
+from toolkit.processes.errors import CONTINUES, WorkerLostError
 from toolkit.storage import files
 
 Result = TypeVar("Result")
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 POLL = 0.05  # seconds
-CONTINUES = (
-    "The same command continues from the last checkpoint, with as many workers or another number."
-)
-
-
-class WorkerLostError(ToolkitError):
-    """Another process of the run was killed, hangs or failed."""
 
 
 def count() -> int:

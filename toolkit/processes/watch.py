@@ -15,12 +15,10 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from toolkit.processes.board import Board
+from toolkit.processes.errors import CONTINUES, WorkerLostError
 from toolkit.processes.paces import Paces
-
-if TYPE_CHECKING:
-    from toolkit.processes.board import Board
 
 BEAT = 1.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one after which a process counts as lost
@@ -40,7 +38,7 @@ class Watch:
       ranks: how many there are.
     """
 
-    def __init__(self, board: "Board", rank: int, ranks: int) -> None:
+    def __init__(self, board: Board, rank: int, ranks: int) -> None:
         self._board, self._rank, self._ranks = board, rank, ranks
         self._host, self._place = socket.gethostname(), _place()
         self._watched = range(1, ranks) if rank == 0 else range(1)
@@ -73,8 +71,6 @@ class Watch:
 
     def check(self) -> None:
         """Raise `WorkerLostError` when the run cannot go on."""
-        from toolkit.processes.ranks import CONTINUES, WorkerLostError
-
         if self.verdict is not None:
             raise WorkerLostError(f"{self.verdict}. {CONTINUES}")
 
@@ -233,8 +229,6 @@ class Watch:
         return f"{_worker(rank, behind[rank])} hangs, or is slower than parallel.timeout allows"
 
     def _end(self) -> None:
-        from toolkit.processes.ranks import CONTINUES
-
         told = self.verdict or "stopped by a signal (SIGTERM)"
         sys.stderr.write(f"error: [worker {self._rank}] {told}. {CONTINUES}\n")
         sys.stderr.flush()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from toolkit.features.audio import load_cut_audio
+from toolkit.features.cut_audio import load_cut_audio
 
 RATE = 16000
 """Hz, of the audio on the page."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from toolkit.features.lfr import low_rate_length
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,

@@ -15,14 +15,15 @@ import click
 from toolkit.config.settings import apply_overrides, load_yaml, resolve_paths
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
+from toolkit.processes.errors import WorkerLostError
 from toolkit.stages import lock
+from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.follow import follow, leading
 from toolkit.stages.journal import Journal, duration, headline, toolkit_logs
 from toolkit.stages.plan import Inspector, State, plan
-from toolkit.stages.recipe import Recipe
-from toolkit.stages.runner import Request, Runner
-from toolkit.storage.digest import Digests
+from toolkit.stages.runner import Runner
+from toolkit.stages.stage import Request
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE, read_json
 
@@ -50,7 +51,7 @@ class Options:
     jobs: int | None
 
 
-def main(recipe: Recipe, arguments: Sequence[str] | None) -> None:
+def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     """Parse `arguments` (default: the process's own), do what they ask and exit.
 
     Exit status: 0 when all is done, 1 after a fault (told in one message on standard error), 2
@@ -91,7 +92,7 @@ def main(recipe: Recipe, arguments: Sequence[str] | None) -> None:
     try:
         run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
-        if ranks.number() == 0 or not isinstance(error, ranks.WorkerLostError):  # which 0 tells
+        if ranks.number() == 0 or not isinstance(error, WorkerLostError):  # which 0 tells
             click.echo(f"error: {error}", err=True)
         sys.exit(1)
     except click.ClickException as error:
@@ -104,12 +105,12 @@ def main(recipe: Recipe, arguments: Sequence[str] | None) -> None:
     sys.exit(0)
 
 
-def _epilog(recipe: Recipe) -> str:
+def _epilog(recipe: Declaration) -> str:
     stages = "\n".join(f"{stage.number:3d}  {stage.title}" for stage in recipe.stages)
     return f"\b\nStages:\n{stages}"
 
 
-def _run(recipe: Recipe, options: Options, command: str) -> None:
+def _run(recipe: Declaration, options: Options, command: str) -> None:
     profile = options.profile or next(iter(recipe.profiles))
     if profile not in recipe.profiles:
         raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
@@ -157,7 +158,7 @@ def _run(recipe: Recipe, options: Options, command: str) -> None:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
 
 
-def _execute(recipe: Recipe, directory: RunDirectory, request: Request, given: dict) -> None:
+def _execute(recipe: Declaration, directory: RunDirectory, request: Request, given: dict) -> None:
     with leading(), lock.hold(directory.lock, request.command):
         last = json.dumps(given | {"command": request.command}, indent=1)
         write_atomically(directory.last_command, last + "\n")
@@ -168,12 +169,14 @@ def _execute(recipe: Recipe, directory: RunDirectory, request: Request, given: d
         recipe.show(directory.root)
 
 
-def _states(recipe: Recipe, directory: RunDirectory, config: Any) -> list[tuple[int, str, State]]:
-    inspector = Inspector(directory, config, Digests(directory))
+def _states(
+    recipe: Declaration, directory: RunDirectory, config: Any
+) -> list[tuple[int, str, State]]:
+    inspector = Inspector(directory, config, directory.load_digests())
     return [(s.number, s.title, inspector.state(s.number)) for s in recipe.stages]
 
 
-def _list(recipe: Recipe, directory: RunDirectory, config: Any) -> None:
+def _list(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
     rows = [("stage", "title", "state", "time", "result")]
     for step in plan(_states(recipe, directory, config), ()):
         marker = step.state.marker
@@ -186,7 +189,7 @@ def _list(recipe: Recipe, directory: RunDirectory, config: Any) -> None:
         click.echo("  ".join([*cells, row[4]]).rstrip())
 
 
-def _dry_run(recipe: Recipe, directory: RunDirectory, request: Request) -> None:
+def _dry_run(recipe: Declaration, directory: RunDirectory, request: Request) -> None:
     states = _states(recipe, directory, request.config)
     for number, title, state in states:
         if number < request.first and not state.done:
@@ -222,7 +225,7 @@ def _compare_with_last(directory: RunDirectory, given: dict) -> None:
         click.echo(f"note: the last run in {directory.root} had {options}")
 
 
-def _stage(recipe: Recipe, option: str, text: str) -> int:
+def _stage(recipe: Declaration, option: str, text: str) -> int:
     numbers = {str(stage.number): stage.number for stage in recipe.stages}
     text = text.strip()
     known = numbers.get(str(int(text))) if text.isdecimal() else None

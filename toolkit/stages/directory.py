@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.storage.digest import Digests
 
 LEAST_FREE = 1 << 16  # bytes; with less, whatever went wrong went wrong for want of space
 
@@ -34,6 +35,10 @@ class RunDirectory:
         self.log = self.root / "log.txt"
         self.partials = self.root / ".partial"
         self._trash = self.partials / "trash"
+
+    def load_digests(self) -> Digests:
+        """Return the digests of files, with those that are remembered here."""
+        return Digests(self.root, self.digests)
 
     def marker(self, stage: int) -> Path:
         """Return the path of a stage's marker."""

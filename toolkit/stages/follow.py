@@ -6,21 +6,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.config.settings import to_plain
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
-from toolkit.processes.ranks import WorkerLostError
+from toolkit.processes.errors import WorkerLostError
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import parameters_digest
 from toolkit.stages.partial import Record
 from toolkit.stages.plan import Inspector
 from toolkit.stages.run import MissingInputError, Run
-from toolkit.storage.digest import Digests
-
-if TYPE_CHECKING:
-    from toolkit.stages.runner import Request, Stage
+from toolkit.stages.stage import Request, Stage
 
 
 class FollowerRun(Run):
@@ -66,7 +63,7 @@ def leading() -> Iterator[None]:
 
 
 @contextmanager
-def accompanied(stage: "Stage", config: Any) -> Iterator[None]:
+def accompanied(stage: Stage, config: Any) -> Iterator[None]:
     """Around a stage's body on rank 0: followers do it too, where it works in parallel."""
     if not stage.parallel:
         with ranks.alone():
@@ -81,7 +78,7 @@ def accompanied(stage: "Stage", config: Any) -> Iterator[None]:
     connection.meet()
 
 
-def follow(stages: Sequence["Stage"], directory: RunDirectory, request: "Request") -> None:
+def follow(stages: Sequence[Stage], directory: RunDirectory, request: Request) -> None:
     """Do on a follower the stages that rank 0 says, until it says that the run has ended.
 
     Raises:
@@ -95,7 +92,7 @@ def follow(stages: Sequence["Stage"], directory: RunDirectory, request: "Request
         try:
             if message["config"] != _digest(request.config):
                 raise ToolkitError("its settings differ from worker 0's: start all with the same")
-            inspector = Inspector(directory, request.config, Digests(directory))
+            inspector = Inspector(directory, request.config, directory.load_digests())
             place = stage.number, inspector, Record(), [], request.device, request.jobs
             stage.body(FollowerRun(*place, request.command))
             connection.meet()

@@ -1,11 +1,8 @@
 """Runs the stages of a recipe in order, skipping what is done and resuming what was begun."""
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
@@ -16,41 +13,13 @@ from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, Neighbour, Run, plain_headline
-from toolkit.storage.digest import Content, Digests
+from toolkit.stages.stage import Request, Stage
+from toolkit.storage.digest import Content
 from toolkit.storage.files import write_atomically
 
 
 class StageFailedError(ToolkitError):
     """A stage raised; its traceback lies in `stages/NN.failed.txt`."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A numbered step of a recipe."""
-
-    number: int
-    title: str
-    body: Callable[[Run], Mapping[str, float] | None]
-    parallel: bool = False
-    """Whether all ranks that torchrun starts do it together, rather than rank 0 alone."""
-    check: Callable[[Any], None] | None = None
-    """Called with the configuration before the first stage of a run that comes to this one; raises
-    a `ToolkitError` where the machine lacks what it takes."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What one command line asks for."""
-
-    config: Any
-    first: int
-    last: int
-    forced: frozenset[int] = frozenset()
-    device: str | None = None
-    jobs: int = 1
-    command: str = ""
-    source: Path = field(default_factory=Path.cwd)
-    """The recipe's folder, whose git commit the markers name."""
 
 
 class Runner:
@@ -61,7 +30,7 @@ class Runner:
     ) -> None:
         self.stages, self.directory = stages, directory
         self.request, self.journal = request, journal
-        self.digests = Digests(directory)
+        self.digests = directory.load_digests()
         self.inspector = Inspector(directory, request.config, self.digests)
 
     def run(self) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit.stages.directory import RunDirectory
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE, read_json
 
@@ -47,11 +46,16 @@ def digest_bytes(data: bytes) -> str:
 
 
 class Digests:
-    """Digests of files, remembered in `stages/digests.json` by size, times and inode."""
+    """Digests of files, remembered by size, times and inode.
 
-    def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
-        self._known: dict[str, list] = _remembered(directory.digests)
+    Args:
+      root: the folder that remembered paths start from.
+      file: where they are remembered, a JSON file.
+    """
+
+    def __init__(self, root: Path, file: Path) -> None:
+        self._root, self._file = root, file
+        self._known: dict[str, list] = _remembered(file)
         self._changed = False
 
     def content(self, path: Path, sync: bool = False) -> Content | None:
@@ -84,15 +88,14 @@ class Digests:
     def save(self) -> None:
         """Write what was learnt if that is possible; else files are only hashed once more."""
         if self._changed:
-            root = self._directory.root
             lines = [
                 f"{json.dumps(key)}: {json.dumps(known)}"
                 for key, known in sorted(self._known.items())
-                if os.path.lexists(root / key)
+                if os.path.lexists(self._root / key)
             ]
             text = "{\n" + ",\n".join(lines) + "\n}\n"
             with contextlib.suppress(OSError):
-                write_atomically(self._directory.digests, text)
+                write_atomically(self._file, text)
             self._changed = False
 
     def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
@@ -113,7 +116,7 @@ class Digests:
         return hasher.hexdigest()
 
     def _key(self, path: Path) -> str:
-        root = f"{self._directory.root}{os.sep}"
+        root = f"{self._root}{os.sep}"
         return str(path).removeprefix(root)
 
 

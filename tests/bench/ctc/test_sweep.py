@@ -17,7 +17,7 @@ from toolkit.corpus.manifest import make_cut, write_cuts
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 
 TEXTS = {"u1": "A BIG BALL", "u2": "THE CAT SAT", "u3": "A CAT"}
 

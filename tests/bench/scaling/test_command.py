@@ -20,7 +20,8 @@ from toolkit.bench.scaling.studies import (
     table1_scenario,
 )
 from toolkit.bench.scaling.task import measured_shares
-from toolkit.parallel.simulator.simulate import Outcome, simulate
+from toolkit.parallel.simulator.run import Outcome
+from toolkit.parallel.simulator.simulate import simulate
 from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
 
 QUIET = (0.98, 1.0, 1.02)

@@ -15,7 +15,7 @@ from toolkit.decode.ctc.greedy import collapse
 from toolkit.fsa.search import Beam
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 
 WORDS = ("A", "AB", "BA", "ALL")
 WIDE = Beam(search=200.0, output=100.0, max_active=10_000)

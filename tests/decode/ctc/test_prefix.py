@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.decode.ctc.greedy import GreedyDecoder, collapse
 from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 
 UNITS = Characters()
 

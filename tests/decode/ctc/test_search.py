@@ -10,7 +10,7 @@ from toolkit.decode.ctc.arrays import ROOT, SEARCH, SYMBOL
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.search import search
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 
 UNITS = Characters()
 WORDS = ["A", "AN", "AND", "BALL", "BELL", "COOL", "CAT", "CATS", "DOG", "TAN", "THE", "THEN"]

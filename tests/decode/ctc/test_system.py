@@ -20,7 +20,7 @@ from toolkit.decode.ctc.tune import TuneConfig
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 
 TEXTS = {
     "dev": {"u1": "A BIG BALL", "u2": "THE CAT SAT"},

@@ -13,7 +13,8 @@ from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.backoff import BackoffModel, Level
-from toolkit.lang.units import Characters, UnitsError
+from toolkit.lang.units.characters import Characters
+from toolkit.lang.units.units import UnitsError
 
 LN10 = math.log(10.0)
 EXACT = {"width": 4000, "margin": math.inf, "nbest": 4000}

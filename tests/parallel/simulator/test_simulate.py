@@ -9,7 +9,8 @@ import torch
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator.network import GIGABIT, Cards, Network
-from toolkit.parallel.simulator.simulate import Scenario, StepTimes, simulate
+from toolkit.parallel.simulator.run import Scenario, StepTimes
+from toolkit.parallel.simulator.simulate import simulate
 from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
 from toolkit.parallel.ssgd import BUCKET_BYTES
 

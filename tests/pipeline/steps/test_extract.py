@@ -13,7 +13,7 @@ from toolkit.features.audio import decode_audio, load_audio
 from toolkit.features.extract import ExtractConfig as RecipeConfig
 from toolkit.features.extract import extract
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.features.store import FeatureStore
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake

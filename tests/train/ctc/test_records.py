@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from toolkit.features.store import FeatureStore
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 from toolkit.train.ctc import records as module
 from toolkit.train.ctc.record_file import RecordError
 from toolkit.train.ctc.record_folder import Records

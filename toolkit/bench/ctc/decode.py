@@ -16,7 +16,7 @@ from toolkit.bench.ctc.material import FRAMES, CtcMaterial
 from toolkit.bench.instruments.harness import Case, compare
 from toolkit.bench.peers.flashlight_decoder import FlashlightDecoder
 from toolkit.bench.peers.peer import PeerUnavailableError
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions

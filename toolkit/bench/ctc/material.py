@@ -9,7 +9,7 @@ from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.kneser_ney import estimate
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 
 FRAMES = 325
 # Labels of an utterance: 13 a second at 50 frames per second, as in read speech.

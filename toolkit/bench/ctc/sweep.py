@@ -13,15 +13,15 @@ from torch import Tensor
 
 from toolkit.bench.instruments.published import MARK, published
 from toolkit.bench.tta.runs import BenchRunError
-from toolkit.commands import FILE
 from toolkit.config.convert import from_plain
+from toolkit.config.parameters import FILE
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.errors import ToolkitError
 from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units import load_units
+from toolkit.lang.units.choice import load_units
 from toolkit.score.cer import error_rates
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.lang.units import Characters
+from toolkit.lang.units.characters import Characters
 from toolkit.storage.files import write_atomically
 from toolkit.train.ctc.record_file import Record, write_file
 from toolkit.train.ctc.record_folder import RECORDS, record_path

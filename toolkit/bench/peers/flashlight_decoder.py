@@ -8,7 +8,7 @@ import torch
 
 from toolkit.bench.peers.peer import PeerUnavailableError
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.lang.units import Units
+from toolkit.lang.units.units import Units
 
 _SPACE = "|"
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import click
 
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 from toolkit.parallel.simulator.optimizer import OptimizerName
 
 STUDIES = ("table1", "ibm", "stragglers", "frontier")

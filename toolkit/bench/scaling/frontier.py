@@ -9,7 +9,8 @@ from typing import Literal
 
 from toolkit.bench.scaling.studies import Report
 from toolkit.parallel.simulator.optimizer import OptimizerName
-from toolkit.parallel.simulator.simulate import Outcome, Scenario, simulate
+from toolkit.parallel.simulator.run import Outcome, Scenario
+from toolkit.parallel.simulator.simulate import simulate
 from toolkit.parallel.simulator.task import FrameTask
 
 LEARNERS = 16

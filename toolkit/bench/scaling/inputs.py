@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit.parallel.simulator.simulate import Scenario
+from toolkit.parallel.simulator.run import Scenario
 from toolkit.parallel.simulator.task import FrameTask
 
 FRAMES = 64 * 32

@@ -18,7 +18,7 @@ from toolkit.bench.scaling.studies import (
     Retrained,
     Variation,
 )
-from toolkit.parallel.simulator.simulate import Outcome
+from toolkit.parallel.simulator.run import Outcome
 from toolkit.report.chart import Chart, Series
 from toolkit.report.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
 from toolkit.storage.files import write_atomically

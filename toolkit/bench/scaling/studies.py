@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator.network import Network
-from toolkit.parallel.simulator.simulate import Outcome, Scenario, StepTimes, simulate
+from toolkit.parallel.simulator.run import Outcome, Scenario, StepTimes
+from toolkit.parallel.simulator.simulate import simulate
 from toolkit.parallel.simulator.task import FrameTask
 
 TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}

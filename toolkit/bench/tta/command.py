@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.commands import FILE
+from toolkit.config.parameters import FILE
 
 
 def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple | None:

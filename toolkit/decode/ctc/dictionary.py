@@ -9,7 +9,7 @@ from numba import njit
 from toolkit.decode.ctc.arrays import NODE
 from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.errors import ToolkitError
-from toolkit.lang.units import Units
+from toolkit.lang.units.units import Units
 
 
 @dataclass(frozen=True)

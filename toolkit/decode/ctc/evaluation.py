@@ -11,7 +11,8 @@ from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
 from toolkit.environment import usable_cpus
 from toolkit.features.normalise import Normaliser
-from toolkit.lang.units import Units, load_units
+from toolkit.lang.units.choice import load_units
+from toolkit.lang.units.units import Units
 from toolkit.score.cer import error_rates
 from toolkit.stages.directory import RunDirectory
 from toolkit.storage.reading import reading

@@ -1,7 +1,7 @@
 """Greedy CTC decoding: the best symbol of every frame (beam width 1 without a dictionary)."""
 
 from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
-from toolkit.lang.units import Units
+from toolkit.lang.units.units import Units
 
 
 class GreedyDecoder(Decoder):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from toolkit.decode.ctc.beam import BeamSearch, Options
 from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
 from toolkit.decode.ctc.dictionary import Dictionary
-from toolkit.lang.units import SPACE, Units
+from toolkit.lang.units.characters import SPACE
+from toolkit.lang.units.units import Units
 
 
 @dataclass(frozen=True)

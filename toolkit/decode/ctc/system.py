@@ -16,7 +16,7 @@ from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
 from toolkit.decode.ctc.tune import TuneConfig, tune
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units import Units
+from toolkit.lang.units.units import Units
 from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
 from toolkit.storage.files import write_atomically

@@ -12,7 +12,7 @@ from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.prefix import check_search, read, space_label
 from toolkit.decode.ctc.tune import Pair
 from toolkit.lang.ngram.backoff import BackoffModel
-from toolkit.lang.units import Units
+from toolkit.lang.units.units import Units
 
 _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
 

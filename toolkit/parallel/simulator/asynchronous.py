@@ -10,7 +10,7 @@ from torch import nn
 from toolkit.parallel.learner import Accumulator, Learner
 from toolkit.parallel.simulator.network import Cards
 from toolkit.parallel.simulator.optimizer import make_optimizer
-from toolkit.parallel.simulator.simulate import Outcome, Run
+from toolkit.parallel.simulator.run import Outcome, Run
 from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
 
 

@@ -9,7 +9,7 @@ from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD
 from toolkit.parallel.gtc import GtcState
 from toolkit.parallel.learner import delayed
-from toolkit.parallel.simulator.simulate import Outcome, Run, Scenario
+from toolkit.parallel.simulator.run import Outcome, Run, Scenario
 
 WORD = 4  # bytes
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.features.normalise import MeanState, Normaliser
+from toolkit.features.mean_state import MeanState
+from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import read_features
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import CUTS

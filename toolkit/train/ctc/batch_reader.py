@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from toolkit.features.normalise import MeanState
+from toolkit.features.mean_state import MeanState
 from toolkit.processes.workers import start_worker
 from toolkit.train.ctc.record_folder import Records
 

@@ -16,7 +16,7 @@ BATCHES_AHEAD = 2
 
 
 class Units(Protocol):
-    """Output units, see `toolkit.lang.units`."""
+    """Output units, see `toolkit.lang.units.units`."""
 
     size: int
     blank: int

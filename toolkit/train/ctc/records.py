@@ -13,7 +13,7 @@ import numpy as np
 from toolkit.features.augment import root
 from toolkit.features.shards import MANIFEST
 from toolkit.features.store import FeatureStore
-from toolkit.lang.units import Units, UnitsError
+from toolkit.lang.units.units import Units, UnitsError
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import write_excluded

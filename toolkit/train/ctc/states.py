@@ -19,7 +19,7 @@ from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import Evaluation, Recognition, sentences
 from toolkit.train.ctc.evaluators import BackgroundEvaluator, EpochFolder
 from toolkit.train.ctc.state_machine import Machine, MachineConfig, State
-from toolkit.train.loop import Trainer
+from toolkit.train.observer import Training
 from toolkit.train.runlog import (
     Created,
     Evaluated,
@@ -87,7 +87,7 @@ class CtcStates:
         self._pending: dict[str, Any] | None = None  # the epoch that is evaluated in the background
         self._tick = monotonic()  # when the state Training was entered
 
-    def begin(self, trainer: Trainer) -> None:
+    def begin(self, trainer: Training) -> None:
         """See `Observer`; begins the log or goes on with it."""
         if self._rank == 0:
             if self._position is None:
@@ -106,7 +106,7 @@ class CtcStates:
         self._tick = monotonic()
 
     def after_step(
-        self, trainer: Trainer, batch: CtcBatch, stats: dict[str, Tensor], overdue: bool
+        self, trainer: Training, batch: CtcBatch, stats: dict[str, Tensor], overdue: bool
     ) -> None:
         """See `Observer`; goes through the states that are due after an iteration."""
         interval = self._interval
@@ -124,12 +124,12 @@ class CtcStates:
                 self._generate(trainer, batch)
         self._tick = monotonic()
 
-    def after_epoch(self, trainer: Trainer) -> None:
+    def after_epoch(self, trainer: Training) -> None:
         """See `Observer`; stores what evaluation starts from."""
         for _ in self.machine.after_epoch():
             self._save(trainer)
 
-    def validate(self, trainer: Trainer) -> dict[str, float]:
+    def validate(self, trainer: Training) -> dict[str, float]:
         """See `Observer`; evaluates here, or has it done in the background."""
         trained = self._log.seconds()
         if self._background is None:
@@ -144,13 +144,13 @@ class CtcStates:
         self._tick = monotonic()
         return result
 
-    def measure(self, trainer: Trainer) -> dict[str, float]:
+    def measure(self, trainer: Training) -> dict[str, float]:
         """See `Observer`."""
         result = _with_accuracy(ranks.once(lambda: self._evaluation(trainer.model)))
         self.measured = _named(result)
         return result
 
-    def end(self, trainer: Trainer) -> None:
+    def end(self, trainer: Training) -> None:
         """See `Observer`; waits for what is still being evaluated."""
         self._collect(trainer)
         if self._rank == 0:
@@ -178,7 +178,7 @@ class CtcStates:
         pending = state["pending"]  # where version 0.1 does not say, it has not been logged
         self._pending = pending and {"logged": False, **pending}
 
-    def _log_step(self, trainer: Trainer) -> None:
+    def _log_step(self, trainer: Training) -> None:
         interval, self._interval = self._interval, _nothing()
         event = Step(
             loss=float(interval["loss"] / interval["weight"]),
@@ -187,12 +187,12 @@ class CtcStates:
         )
         self._write(trainer, event)
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Training) -> None:
         before = monotonic()
         trainer.checkpoint()
         self._write(trainer, Saved(duration=monotonic() - before))
 
-    def _generate(self, trainer: Trainer, batch: CtcBatch) -> None:
+    def _generate(self, trainer: Training, batch: CtcBatch) -> None:
         if self._rank > 0:
             return
         before = monotonic()
@@ -213,7 +213,7 @@ class CtcStates:
         )
         self._write(trainer, event)
 
-    def _evaluate(self, trainer: Trainer, trained: float) -> dict[str, float]:
+    def _evaluate(self, trainer: Training, trained: float) -> dict[str, float]:
         """Go through the states of an evaluation here."""
         model, result, duration = trainer.model, {}, 0.0
         with ExitStack() as swapped:
@@ -237,7 +237,7 @@ class CtcStates:
         return _with_accuracy(result)
 
     @contextmanager
-    def _swapped(self, trainer: Trainer) -> Iterator[nn.Module]:
+    def _swapped(self, trainer: Training) -> Iterator[nn.Module]:
         """Let the evaluation model, from disk, take the training model's place on the device."""
         if self._rank > 0:
             yield nn.Identity()  # rank 0 evaluates
@@ -247,7 +247,7 @@ class CtcStates:
         yield load_model(self._folder.model(trainer.epoch)).to(trainer.device)
         _move(trainer.model, trainer.optimizer, trainer.device)
 
-    def _collect(self, trainer: Trainer) -> None:
+    def _collect(self, trainer: Training) -> None:
         """Wait for the epoch that is being evaluated in the background; complete its record."""
         if self._pending is None:
             return
@@ -272,7 +272,7 @@ class CtcStates:
             self._log.write(Evaluated(waited=waited, **place, **result))
             pending["logged"] = True
 
-    def _write(self, trainer: Trainer, event: Event) -> None:
+    def _write(self, trainer: Training, event: Event) -> None:
         if self._rank == 0:
             self._log.write(replace(event, step=trainer.steps_done(), epoch=trainer.epoch))
 

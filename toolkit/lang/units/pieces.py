@@ -8,7 +8,7 @@ from string import ascii_uppercase
 
 import sentencepiece
 
-from toolkit.lang.units import BLANK, UnitsError, check_labels, write_symbols
+from toolkit.lang.units.units import BLANK, UnitsError, check_labels, write_symbols
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
 

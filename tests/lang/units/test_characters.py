@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.lang.units import Characters, UnitsConfig, UnitsError, load_units, make_units
+from toolkit.lang.units.characters import Characters
+from toolkit.lang.units.choice import UnitsConfig, load_units, make_units
+from toolkit.lang.units.units import UnitsError
 
 UNITS = Characters()
 

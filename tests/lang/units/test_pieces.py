@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from toolkit.lang.pieces import MODEL
-from toolkit.lang.units import UnitsConfig, UnitsError, load_units, make_units
+from toolkit.lang.units.choice import UnitsConfig, load_units, make_units
+from toolkit.lang.units.pieces import MODEL
+from toolkit.lang.units.units import UnitsError
 
 
 @pytest.fixture(scope="module")

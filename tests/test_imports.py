@@ -1,0 +1,156 @@
+"""Imports run one way: between packages as the documentation lists them, and between files."""
+
+import ast
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TREES = ("recipes", "local", "toolkit")
+"""From the top; each may import those below it."""
+
+
+def packages() -> list[str]:
+    """The packages of the toolkit from the ground floor up, as `docs/README.md` lists them."""
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| \[(\w+)\]\(packages/\1\.md\)", text, re.MULTILINE)
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """The modules below `root` by their dotted names; packages count by what they define."""
+    found = {}
+    for tree in TREES:
+        for path in sorted((root / tree).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if "exp" not in parts:
+                found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """What a module names in its imports, those inside functions and for types included."""
+    named = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return named
+
+
+def graph(root: Path) -> dict[str, set[str]]:
+    """Which modules each module imports; of `a.b` and `a`, when both are modules, only `a.b`."""
+    known = modules(root)
+    edges = {}
+    for name, path in known.items():
+        used = {other for other in imports(path) if other in known and other != name}
+        edges[name] = {o for o in used if not any(u.startswith(f"{o}.") for u in used)}
+    return edges
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """A path through the graph that comes back to where it began; empty when there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name not in done:
+            for other in sorted(edges[name]):
+                if found := visit(other, [*path, name]):
+                    return found
+            done.add(name)
+        return []
+
+    return next((found for name in sorted(edges) if (found := visit(name, []))), [])
+
+
+def floor(name: str, order: list[str]) -> int:
+    """How far up a module stands."""
+    tree, _, rest = name.partition(".")
+    package = rest.partition(".")[0]
+    if tree != "toolkit":
+        return len(order) + 2 - TREES.index(tree)
+    if package in order:
+        return order.index(package)
+    return len(order) if package == "cli" else -1  # toolkit/errors.py and the like are the ground
+
+
+def upwards(edges: dict[str, set[str]], order: list[str]) -> list[tuple[str, str]]:
+    """Imports of what stands higher."""
+    return [
+        (name, other)
+        for name, used in edges.items()
+        for other in used
+        if floor(other, order) > floor(name, order)
+    ]
+
+
+def test_every_package_is_listed_once():
+    assert sorted(packages()) == sorted(p.parent.name for p in ROOT.glob("toolkit/*/__init__.py"))
+
+
+def test_packages_import_only_what_is_listed_before_them():
+    assert upwards(graph(ROOT), packages()) == []
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert circle(graph(ROOT)) == []
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """Write modules that import others; give their graph."""
+
+    def plant(**texts):
+        for name, text in texts.items():
+            path = tmp_path / f"{name.replace('__', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return graph(tmp_path)
+
+    return plant
+
+
+LAZY = "def f():\n    from toolkit.a import x\n"
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from toolkit import a\n"
+
+
+@pytest.mark.parametrize("back", ["import toolkit.a\n", LAZY, TYPES])
+def test_a_planted_circle_is_found(planted, back):
+    edges = planted(toolkit__a="from toolkit.b import y\n", toolkit__b=back, toolkit__c="")
+    assert circle(edges) == ["toolkit.a", "toolkit.b", "toolkit.a"]
+    assert circle(planted(toolkit__b="from toolkit import c\n")) == []
+
+
+def test_a_planted_circle_through_three_packages_is_found(planted):
+    names = ["stages__run", "train__loop", "bench__train"]
+    for name, other in pairwise([*names, names[0]]):
+        dotted = other.replace("__", ".")
+        edges = planted(**{f"toolkit__{name}": f"from toolkit.{dotted} import x\n"})
+    assert len(circle(edges)) == 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ("toolkit__stages__run", "toolkit.bench.train"),
+        ("toolkit__errors", "toolkit.stages.run"),
+        ("toolkit__bench__train", "toolkit.cli"),
+        ("toolkit__cli", "local.an4"),
+        ("local__an4", "recipes.steps.data"),
+    ],
+)
+def test_a_planted_upward_import_is_found(planted, low, high):
+    name = low.replace("__", ".")
+    edges = planted(**{low: f"def f():\n    import {high}\n", high.replace(".", "__"): ""})
+    assert upwards(edges, ["stages", "bench"]) == [(name, high)]
+
+
+def test_k2_and_pyspark_are_imported_where_they_belong():
+    rooms = {"k2": ROOT / "toolkit" / "fsa", "pyspark": ROOT / "toolkit" / "pipeline"}
+    for path in modules(ROOT).values():
+        for name in {used.split(".")[0] for used in imports(path)} & rooms.keys():
+            assert path.is_relative_to(rooms[name]), path

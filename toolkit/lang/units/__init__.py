@@ -1,0 +1,1 @@
+"""Output units of CTC models: characters, or pieces of words."""

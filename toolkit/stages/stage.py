@@ -1,0 +1,37 @@
+"""A stage as a recipe declares it, and what a command line asks of the stages."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.stages.run import Run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A numbered step of a recipe."""
+
+    number: int
+    title: str
+    body: Callable[[Run], Mapping[str, float] | None]
+    parallel: bool = False
+    """Whether all ranks that torchrun starts do it together, rather than rank 0 alone."""
+    check: Callable[[Any], None] | None = None
+    """Called with the configuration before the first stage of a run that comes to this one; raises
+    a `ToolkitError` where the machine lacks what it takes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one command line asks for."""
+
+    config: Any
+    first: int
+    last: int
+    forced: frozenset[int] = frozenset()
+    device: str | None = None
+    jobs: int = 1
+    command: str = ""
+    source: Path = field(default_factory=Path.cwd)
+    """The recipe's folder, whose git commit the markers name."""
