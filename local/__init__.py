@@ -1,7 +1,7 @@
 """Corpus-specific code: one module per corpus.
 
-A module has `manifests(corpus, root)`, which returns the lhotse cuts by split of the corpus in the
-folder `root`, and may have `fetch(corpus, out, jobs, progress)`, which makes or downloads it.
+A module defines `manifests(corpus, root)`, which returns the lhotse cuts by split of the corpus in
+the folder `root`, and may define `fetch(corpus, out, jobs, progress)`, which makes or downloads it.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ class NoCorpusError(ToolkitError):
 def fetch(
     corpus: CorpusConfig, out: Path, jobs: int, progress: Callable[[int, int], None]
 ) -> dict[str, float]:
-    """Make or download the corpus `corpus.name` into `out`; return sizes for the stage's line."""
+    """Make or download the corpus `corpus.name` into `out`; return its sizes for the headline."""
     module = import_module(f"local.{corpus.name}")
     if not hasattr(module, "fetch"):
         raise NoCorpusError(
-            f"the corpus {corpus.name} cannot be downloaded: say where yours lies with"
+            f"the corpus {corpus.name} cannot be downloaded: give the folder of your copy with"
             " --set corpus.root=FOLDER"
         )
     return module.fetch(corpus, out, jobs, progress)
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """The cuts by split of the corpus `corpus.name` in the folder `root`."""
+    """Read the corpus `corpus.name` in the folder `root`; return its cuts by split."""
     return import_module(f"local.{corpus.name}").manifests(corpus, root)

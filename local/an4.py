@@ -53,17 +53,17 @@ def parse_line(line: str, path: Path) -> tuple[str, str]:
 
 
 def _find_audio(root: Path, fileid: str) -> Path:
-    """Find a file id's audio in `root` or `root`/wav; the first choice where there is none."""
-    choices = [
+    """Find a file id's audio in `root` or `root`/wav; the first candidate if there is none."""
+    candidates = [
         (root / folder / fileid).with_name(Path(fileid).name + suffix).absolute()
         for folder in ("", "wav")
         for suffix in AUDIO_SUFFIXES
     ]
-    return next((path for path in choices if path.is_file()), choices[0])
+    return next((path for path in candidates if path.is_file()), candidates[0])
 
 
 def _speaker(id: str, path: Path | None) -> str:
-    """Name the folder; for a transcript without audio the middle of an id such as an1-mblw-b."""
+    """Return the folder's name; without audio, the middle of an id such as an1-mblw-b."""
     if path is not None:
         return path.parent.name
     pieces = id.split("-")

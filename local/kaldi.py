@@ -12,18 +12,18 @@ from toolkit.corpus.split import assemble, matches
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read every data directory in `root` whose name fits a pattern, or `root`, if it is one.
+    """Read every data directory in `root` whose name matches a pattern, or `root`, if it is one.
 
-    A directory alone is all training data, of which dev and test are held out.
+    A single directory is training data, of which dev and test are held out.
 
-    Commands in wav.scp are refused, as faults for the check to name. With `corpus.allow_pipes`
+    Commands in wav.scp are refused, as faults for the check to report. With `corpus.allow_pipes`
     they are run, once each, into audio files in the folder `corpus.pipes`.
     """
     patterns = ",".join((corpus.train, corpus.dev, corpus.test))
     if corpus.allow_pipes and corpus.pipes is None:
         raise ManifestError(
-            "corpus.allow_pipes runs the commands of wav.scp into files: say where these are to "
-            "be kept with --set corpus.pipes=FOLDER"
+            "corpus.allow_pipes writes the output of wav.scp's commands to files: give a folder "
+            "for these with --set corpus.pipes=FOLDER"
         )
     run_pipe = PipeRunner(corpus.pipes) if corpus.allow_pipes else None
     if (root / "wav.scp").is_file():

@@ -19,10 +19,10 @@ def fetch(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Download the parts that fit the patterns into `out`, by lhotse.
+    """Download the parts that match the patterns into `out`, with lhotse.
 
-    Where the patterns are the general ones, these are mini LibriSpeech's train-clean-5 and
-    dev-clean-2. lhotse downloads one part after the other and says itself how far it is.
+    With the default patterns these are mini LibriSpeech's train-clean-5 and dev-clean-2. lhotse
+    downloads one part after the other and shows its own progress.
     """
     from lhotse.recipes import download_librispeech
     from lhotse.recipes.librispeech import LIBRISPEECH, MINI_LIBRISPEECH
@@ -44,19 +44,19 @@ def fetch(
 
 
 def manifests(corpus: CorpusConfig, audio: Path) -> dict[str, list[MonoCut]]:
-    """Read the parts in `audio` (LibriSpeech itself or its parent) that fit the patterns.
+    """Read the parts in `audio` (LibriSpeech itself or its parent) that match the patterns.
 
     Training parts are merged into "train", the others keep their names.
 
     Utterances without audio, audio without a transcript and repeated lines are kept as cuts with
-    faults or as copies, for the check to name.
+    faults or as copies, for the check to report.
     """
     parts = {part.name: _read_part(part) for part in _find_parts(audio, corpus)}
     return assemble(parts, corpus)
 
 
 def _find_parts(root: Path, corpus: CorpusConfig) -> list[Path]:
-    """List the folders that fit a pattern, in `root` or `root`/LibriSpeech."""
+    """List the folders that match a pattern, in `root` or `root`/LibriSpeech."""
     patterns = ",".join((corpus.train, corpus.dev, corpus.test))
     for folder in (root, root / "LibriSpeech"):
         if folder.is_dir():

@@ -11,7 +11,7 @@ from toolkit.corpus.table import read_table
 
 
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
-    """Read the table `root`; what its split column does not name is held out of train."""
+    """Read the table `root`; dev and test are held out of train if its split column lacks them."""
     if not root.is_file():
-        raise ManifestError(f"{root} is no file: corpus.root must be the table, a CSV file")
+        raise ManifestError(f"{root} is not a file: corpus.root must be the table, a CSV file")
     return assemble(read_table(root), corpus, hold_out_test=True)

@@ -93,10 +93,8 @@ def test_score_compare_prints_rates_difference_and_words(files):
     lines = result.stdout.splitlines()
     assert lines[0].startswith("A: %WER 66.67 [ 4 / 6, 0 ins, 3 del, 1 sub ] [PARTIAL] 95% Conf")
     assert lines[1].startswith("B: %WER 0.00 [ 0 / 6, ")
-    assert any(line.startswith("%WER of B less that of A: -66.67 (-100.0 % rel") for line in lines)
-    assert any(
-        line.startswith("%WER of C less that of A: +0.00 (+0.0 % relative)") for line in lines
-    )
+    assert any(line.startswith("%WER of B minus A: -66.67 (-100.0 % rel") for line in lines)
+    assert any(line.startswith("%WER of C minus A: +0.00 (+0.0 % relative)") for line in lines)
     assert "FEWER ERRORS BY B (4 words)" in lines
     assert "Note: A: 1 of 2 utterances have no hypothesis" in result.stderr
 
@@ -148,7 +146,7 @@ def test_wrong_command_line_ends_with_status_2(arguments):
 def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
     import toolkit.doctor.doctor
 
-    monkeypatch.setattr(toolkit.doctor.doctor, "examine", lambda: works)
+    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda: works)
     assert run("doctor").exit_code == status
 
 

@@ -13,7 +13,7 @@ TREES = ("recipes", "local", "toolkit")
 
 
 def packages() -> list[str]:
-    """The packages of the toolkit from the ground floor up, as `docs/README.md` lists them."""
+    """The packages of the toolkit from the lowest up, as `docs/README.md` lists them."""
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     return re.findall(r"^\| \[(\w+)\]\(packages/\1\.md\)", text, re.MULTILINE)
 
@@ -50,8 +50,8 @@ def graph(root: Path) -> dict[str, set[str]]:
     return edges
 
 
-def circle(edges: dict[str, set[str]]) -> list[str]:
-    """A path through the graph that comes back to where it began; empty when there is none."""
+def cycle(edges: dict[str, set[str]]) -> list[str]:
+    """A path through the graph that ends where it begins; empty when there is none."""
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str]:
@@ -67,24 +67,25 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
     return next((found for name in sorted(edges) if (found := visit(name, []))), [])
 
 
-def floor(name: str, order: list[str]) -> int:
-    """How far up a module stands."""
+def level(name: str, order: list[str]) -> int:
+    """The level of a module: that of its package in `order`; errors and the like are below all."""
     tree, _, rest = name.partition(".")
     package = rest.partition(".")[0]
     if tree != "toolkit":
         return len(order) + 2 - TREES.index(tree)
     if package in order:
         return order.index(package)
-    return len(order) if package == "cli" else -1  # toolkit/errors.py and the like are the ground
+    # toolkit/errors.py and the like are the lowest level
+    return len(order) if package == "cli" else -1
 
 
 def upwards(edges: dict[str, set[str]], order: list[str]) -> list[tuple[str, str]]:
-    """Imports of what stands higher."""
+    """Imports of modules of a higher level."""
     return [
         (name, other)
         for name, used in edges.items()
         for other in used
-        if floor(other, order) > floor(name, order)
+        if level(other, order) > level(name, order)
     ]
 
 
@@ -96,22 +97,22 @@ def test_packages_import_only_what_is_listed_before_them():
     assert upwards(graph(ROOT), packages()) == []
 
 
-def test_no_files_import_each_other_in_a_circle():
-    assert circle(graph(ROOT)) == []
+def test_no_files_import_each_other_in_a_cycle():
+    assert cycle(graph(ROOT)) == []
 
 
 @pytest.fixture
-def planted(tmp_path):
-    """Write modules that import others; give their graph."""
+def import_graph(tmp_path):
+    """Writes modules with the given texts and returns their import graph."""
 
-    def plant(**texts):
+    def write(**texts):
         for name, text in texts.items():
             path = tmp_path / f"{name.replace('__', '/')}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return graph(tmp_path)
 
-    return plant
+    return write
 
 
 LAZY = "def f():\n    from toolkit.a import x\n"
@@ -119,18 +120,18 @@ TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from toolkit i
 
 
 @pytest.mark.parametrize("back", ["import toolkit.a\n", LAZY, TYPES])
-def test_a_planted_circle_is_found(planted, back):
-    edges = planted(toolkit__a="from toolkit.b import y\n", toolkit__b=back, toolkit__c="")
-    assert circle(edges) == ["toolkit.a", "toolkit.b", "toolkit.a"]
-    assert circle(planted(toolkit__b="from toolkit import c\n")) == []
+def test_an_import_cycle_is_found(import_graph, back):
+    edges = import_graph(toolkit__a="from toolkit.b import y\n", toolkit__b=back, toolkit__c="")
+    assert cycle(edges) == ["toolkit.a", "toolkit.b", "toolkit.a"]
+    assert cycle(import_graph(toolkit__b="from toolkit import c\n")) == []
 
 
-def test_a_planted_circle_through_three_packages_is_found(planted):
+def test_an_import_cycle_through_three_packages_is_found(import_graph):
     names = ["stages__run", "train__loop", "bench__train"]
     for name, other in pairwise([*names, names[0]]):
         dotted = other.replace("__", ".")
-        edges = planted(**{f"toolkit__{name}": f"from toolkit.{dotted} import x\n"})
-    assert len(circle(edges)) == 4
+        edges = import_graph(**{f"toolkit__{name}": f"from toolkit.{dotted} import x\n"})
+    assert len(cycle(edges)) == 4
 
 
 @pytest.mark.parametrize(
@@ -143,14 +144,14 @@ def test_a_planted_circle_through_three_packages_is_found(planted):
         ("local__an4", "recipes.steps.data"),
     ],
 )
-def test_a_planted_upward_import_is_found(planted, low, high):
+def test_an_upward_import_is_found(import_graph, low, high):
     name = low.replace("__", ".")
-    edges = planted(**{low: f"def f():\n    import {high}\n", high.replace(".", "__"): ""})
+    edges = import_graph(**{low: f"def f():\n    import {high}\n", high.replace(".", "__"): ""})
     assert upwards(edges, ["stages", "bench"]) == [(name, high)]
 
 
 def test_k2_and_pyspark_are_imported_where_they_belong():
-    rooms = {"k2": ROOT / "toolkit" / "fsa", "pyspark": ROOT / "toolkit" / "pipeline"}
+    owners = {"k2": ROOT / "toolkit" / "fsa", "pyspark": ROOT / "toolkit" / "pipeline"}
     for path in modules(ROOT).values():
-        for name in {used.split(".")[0] for used in imports(path)} & rooms.keys():
-            assert path.is_relative_to(rooms[name]), path
+        for name in {used.split(".")[0] for used in imports(path)} & owners.keys():
+            assert path.is_relative_to(owners[name]), path

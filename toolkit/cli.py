@@ -1,7 +1,7 @@
-"""The `toolkit` command: one thin command per library function, imports made when needed.
+"""The `toolkit` command: thin subcommands, one per library function, imported when called.
 
-Exit status: 0 done, 1 a fault in the data or the machine (its message on standard error), 2 a
-command typed wrongly.
+Exit status: 0 success; 1 an error in the data or the machine, with a message on standard error; 2 a
+command line that is not valid.
 """
 
 import importlib
@@ -27,11 +27,11 @@ COMMANDS = (
     "ssl",
     "transcribe",
 )
-"""Each is defined in the module of this name in `toolkit/commands`, where - is written _."""
+"""Each is defined in the module of that name in `toolkit/commands`, with _ for -."""
 
 
 class _Commands(click.Group):
-    """Imports a command when it is called; a user's fault ends with a message, not a traceback."""
+    """Imports a command when it is called, and turns user errors into messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -48,7 +48,7 @@ class _Commands(click.Group):
         except ToolkitError as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if error.filename is None:  # no file of the user's: a closed pipe, or our own fault
+            if error.filename is None:  # a closed pipe or a bug, not a file of the user
                 raise
             raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
@@ -56,7 +56,9 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toolkit")
 def main() -> None:
-    """Speech recognition recipes: check the machine, score, transcribe, measure.
+    """Tools beside the recipes: check the machine, transcribe, score, inspect, convert.
+
+    Recipes are run by their own run.py, such as recipes/librispeech/run.py.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The machine and the installation: processor, versions, commit, speed of matrix products."""
+"""Facts about the machine and the installation: processor, versions, commit, GEMM speed."""
 
 import os
 import platform
@@ -34,12 +34,13 @@ DISTRIBUTIONS = (
 def tune_blas() -> bool:
     """Let MKL before 2020.1 use its AVX2 kernels on AMD processors.
 
-    torch 1.13.1 carries MKL 2020.0, which falls back to slow kernels on processors of other makers:
+    torch 1.13.1 comes with MKL 2020.0, which uses slow kernels on processors that are not Intel's:
     40 GFLOP/s per core became 105 with the variable set. Later versions of MKL ignore it. Nothing
-    is done when torch is loaded already (too late) or the user has set the variable, also to "".
+    is done when torch is loaded already, which is too late, or the user has set the variable, even
+    to "".
 
     Returns:
-      True when the variable was set by this call.
+      Whether this call set the variable.
     """
     if BLAS_VARIABLE in os.environ or "torch" in sys.modules or _cpu_field("vendor_id") != AMD:
         return False
@@ -48,20 +49,20 @@ def tune_blas() -> bool:
 
 
 def has_bf16(device: str = "cpu") -> bool:
-    """Whether matrix products in bfloat16 are faster than in float32 there.
+    """Whether matrix products are faster in bfloat16 than in float32 on a device.
 
-    Without instructions for them they are emulated and slow. AMD's `avx512_bf16` makes training on
-    chunks 1.7 times as fast; Intel's is slower than its float32 (3 x 320 cells on one core of
-    family 6, model 207: 3,800 frames per second against 6,400), and only `amx_bf16`, which was not
-    measured, is taken to be faster there.
+    Without bfloat16 instructions they are emulated and slow. AMD's `avx512_bf16` makes training on
+    chunks 1.7 times as fast. Intel's is slower than its float32 (LSTM of 3 x 320 cells on one core
+    of family 6, model 207: 3,800 frames per second against 6,400); on Intel only `amx_bf16`, which
+    was not measured, is assumed to be faster.
 
     Args:
-      device: torch's type of device, such as "cpu" or "cuda".
+      device: torch's device type, such as "cpu" or "cuda".
     """
     if device == "cuda":
         import torch
 
-        # from Ampere on; torch 2's is_bf16_supported also counts what it emulates
+        # Ampere and later; torch 2's is_bf16_supported is also true where it is emulated
         return torch.cuda.get_device_capability()[0] >= 8
     flags = (_cpu_field("flags") or "").split()
     return "amx_bf16" in flags or (_cpu_field("vendor_id") == AMD and "avx512_bf16" in flags)
@@ -86,7 +87,7 @@ def project_root() -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Python and of each installed package that can change a result."""
+    """Return the versions of Python and of the installed packages that can change a result."""
     found = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
         try:
@@ -97,7 +98,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the project's commit, with "+changes" for edited files; None outside a checkout."""
+    """Return the commit, with "+changes" when files are edited; None outside a git checkout."""
     root = project_root()
     if not (root / ".git").exists():
         return None
@@ -125,7 +126,7 @@ def usable_cpus() -> int:
 
 
 def machine() -> dict[str, str | int | None]:
-    """Describe the machine as a benchmark must name it: processor, cores, memory, threads of torch.
+    """Describe the machine for benchmark results: processor, cores, memory, torch threads.
 
     `memory_gib` is physical memory in GiB; `torch_threads` is None when torch is not loaded.
     """
@@ -142,11 +143,12 @@ def machine() -> dict[str, str | int | None]:
 
 
 def gemm_gflops(size: int = 1024, seconds: float = 0.5) -> float:
-    """Measure torch's float32 matrix product on one thread, the ceiling of CPU training speed.
+    """Measure torch's float32 matrix product on one thread, the upper limit of training speed.
 
     Args:
       size: rows and columns of the square matrices.
-      seconds: how long to repeat the product; the fastest counts, as others may use the machine.
+      seconds: how long to repeat the product; the fastest repetition counts, since other processes
+        may be using the machine.
 
     Returns:
       GFLOP/s of one core, at 2 * size**3 operations per product.

@@ -4,29 +4,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GEOMETRIES = ("circle-4", "circle-6", "circle-7")
-"""Microphones of a device: that many on a circle, the seventh of `circle-7` at its centre."""
+"""Microphones of a device: so many on a circle, the seventh of `circle-7` at its centre."""
 SPOTS = ("centre", "table", "wall", "shelf", "corner")
-"""Where a device can stand: see `local.farfield.rooms.device_position`."""
+"""Positions of a device: see `local.farfield.rooms.device_position`."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the device stands and what it hears there; pairs are (lowest, highest)."""
+    """Position of the device and conditions there; pairs are (lowest, highest)."""
 
     spot: str
     """One of `SPOTS`."""
     t60_seconds: tuple[float, float]
     """Reverberation time."""
     talker_metres: tuple[float, float]
-    """From the talker to the device."""
+    """Distance from the talker to the device."""
     noise_metres: tuple[float, float]
-    """From the source of the noise to the device."""
+    """Distance from the source of the noise to the device."""
     snr_db: tuple[float, float]
-    """Reverberant speech over noise at the first microphone, means over the utterance."""
+    """Ratio of reverberant speech to noise at the first microphone, over the whole utterance."""
     playback_share: float
     """Share of the utterances during which the device plays something."""
     echo_db: tuple[float, float]
-    """Reverberant speech over the echo of what the device plays."""
+    """Ratio of reverberant speech to the echo of what the device plays."""
 
     def __post_init__(self) -> None:
         if self.spot not in SPOTS:
@@ -56,14 +56,14 @@ class FarfieldConfig:
     """Hours of test speech per placement."""
     array_hours: float = 0.05
     """Hours of every placement's test speech that are written with all microphones and the
-    playback channel too; 0: none, and no front end is tried on them."""
+    playback channel too, for array front ends; 0: none."""
     labelled_speakers: float = 0.4
     """Share of the training speakers whose speech is labelled."""
     shared_speakers: bool = False
     """Take unlabelled speech from the labelled speakers too, as in a fleet of devices some of whose
     utterances are transcribed. Never the same utterances."""
     test_placements: int = 1
-    """Placements at which a test utterance is heard. 1: no two test sets have an utterance in
+    """Placements of each test utterance. 1: no two test sets have an utterance in
     common; 5: all have the same ones, for corpora with little test speech."""
     val: str = "dev*"
     """Pattern of the source's parts that become val. Where none matches, speakers are held out of
@@ -100,9 +100,9 @@ class FarfieldConfig:
     )
     """Smallest and largest length, width and height of rooms."""
     train_rooms: int = 8
-    """Rooms per placement in which training speech is heard."""
+    """Rooms per placement for training speech."""
     test_rooms: int = 3
-    """Rooms per placement of val, and others of the test sets."""
+    """Rooms per placement for val, and as many others for the test sets."""
     talkers: int = 3
     """Positions of talkers in a room."""
     arrays: tuple[str, ...] = ("circle-4", "circle-7")
@@ -113,18 +113,18 @@ class FarfieldConfig:
     """Folder of room impulse responses, searched with its subfolders, to use instead of computed
     ones: the channels of a file are the microphones; the clearest are DP1's. Where there are enough
     folders, each goes as a whole to training, val or test: put the files of a room into one.
-    Otherwise these may hear the same rooms. None: computed."""
+    Otherwise these may share rooms. None: computed."""
     noise: Path | None = None
-    """Folder of noise recordings, searched with its subfolders; None: made-up noise and babble of
-    the corpus's own speakers."""
+    """Folder of noise recordings, searched with its subfolders; None: synthetic noise, and
+    babble of the corpus's own speakers."""
     level_dbfs: tuple[float, float] = (-38.0, -24.0)
-    """Range of the level of what the first microphone hears, below full scale."""
+    """Range of the level at the first microphone, relative to full scale."""
     encoding: str = "FLAC"
-    """Of the audio written, 16 bit: `FLAC` or `WAV`."""
+    """Format of the audio written, 16 bit: `FLAC` or `WAV`."""
     days: int = 90
-    """Span of the times at which unlabelled utterances are said to have been recorded."""
+    """Span of the simulated creation times of unlabelled utterances."""
     seed: int = 1
-    """Of rooms, noise and what each utterance gets."""
+    """Random seed of rooms, noise and the conditions of each utterance."""
 
     def __post_init__(self) -> None:
         for name in ("labelled_hours", "unlabelled_hours", "val_hours", "test_hours"):
@@ -156,7 +156,7 @@ class FarfieldConfig:
 
     @property
     def hours(self) -> dict[str, float]:
-        """Hours wanted by set, those of arrays not among them."""
+        """Hours asked for by set, without the sets of arrays."""
         speech = {"train": self.labelled_hours, "unlabelled": self.unlabelled_hours}
         tests = dict.fromkeys(self.placements, self.test_hours)
         return {**speech, "val": self.val_hours, **tests}

@@ -1,4 +1,4 @@
-"""The cuts of far-field sets, with paths that start from the sets' folder."""
+"""The cuts of far-field sets, with paths relative to the folder of the sets."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,33 +9,33 @@ from lhotse import MonoCut, MultiCut, Recording
 from lhotse.audio import AudioSource
 
 from local.farfield.audio import Group, file_name
-from local.farfield.parts import UNLABELLED, Wanted
 from local.farfield.rooms import SAMPLING_RATE
+from local.farfield.selection import UNLABELLED, FarfieldUtterance
 from toolkit.corpus.manifest import make_cut, read_cuts, speaker_of, text_of, write_cuts
 from toolkit.storage.files import write_atomically
 
 Cuts = list[MonoCut | MultiCut]
-TWINS = {"train": "clean", "val": "val-clean"}
-"""The sets whose utterances are kept as they were in the source too, and where."""
+CLEAN_SETS = {"train": "clean", "val": "val-clean"}
+"""Sets that also keep the clean source of their utterances, and the sets that hold it."""
 SETS = "sets.json"
 """The names of the sets in their order; written last."""
 
 
-def cuts_of(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
-    """Give the cuts by set of finished groups; of train and val the clean twins too."""
+def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
+    """Return the cuts of finished groups by set, with the clean sets of train and val."""
     config = groups[0].config
-    names = ["train", TWINS["train"], UNLABELLED, "val", TWINS["val"], *config.placements]
+    names = ["train", CLEAN_SETS["train"], UNLABELLED, "val", CLEAN_SETS["val"], *config.placements]
     names += [f"{name}-array" for name in config.placements] if config.array_hours else []
     sets: dict[str, Cuts] = {name: [] for name in names}
     for group in groups:
-        wanted = {item.id: item for item in group.wanted}
+        by_id = {item.id: item for item in group.utterances}
         folder = group.folder.relative_to(out)
         for made in json.loads(group.done.read_text(encoding="utf-8"))["made"]:
-            item = wanted[made["id"]]
+            item = by_id[made["id"]]
             cut = _cut(item, made, folder, config.encoding)
             sets[item.split].append(cut)
-            if item.split in TWINS:
-                sets[TWINS[item.split]].append(item.source)
+            if item.split in CLEAN_SETS:
+                sets[CLEAN_SETS[item.split]].append(item.source)
             if item.array:
                 array = _array_cut(cut, made, folder, config.encoding)
                 sets[f"{item.split}-array"].append(array)
@@ -57,24 +57,24 @@ def read_sets(folder: Path, root: Path) -> dict[str, Cuts]:
     }
 
 
-def below(cuts: Iterable[MonoCut], folder: str) -> Iterable[MonoCut]:
-    """Let paths of audio start from a subfolder of the sets' folder."""
+def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[MonoCut]:
+    """Make paths of audio relative to a subfolder of the sets' folder."""
     for cut in cuts:
         source = cut.recording.sources[0]
         inside = replace(source, source=str(Path(source.source).relative_to(folder)))
         yield replace(cut, recording=replace(cut.recording, sources=[inside]))
 
 
-def _cut(wanted: Wanted, made: dict, folder: Path, encoding: str) -> MonoCut:
-    text = "" if wanted.split == UNLABELLED else text_of(wanted.source)
+def _cut(utterance: FarfieldUtterance, made: dict, folder: Path, encoding: str) -> MonoCut:
+    text = "" if utterance.split == UNLABELLED else text_of(utterance.source)
     recording = _recording(made, "", folder, encoding)
-    cut = make_cut(wanted.id, recording, text, speaker_of(wanted.source))
-    cut.custom = made["custom"] | ({} if wanted.time is None else {"time": wanted.time})
+    cut = make_cut(utterance.id, recording, text, speaker_of(utterance.source))
+    cut.custom = made["custom"] | ({} if utterance.time is None else {"time": utterance.time})
     return cut
 
 
 def _array_cut(mono: MonoCut, made: dict, folder: Path, encoding: str) -> MultiCut:
-    """Give the cut of all channels; its custom fields say where the parts of the sound are."""
+    """Make the cut of all channels; `custom["components"]` has the files of its components."""
     recording = _recording(made, "array", folder, encoding)
     channels = list(range(made["channels"]["array"]))
     parts = [part for part in ("speech", "echo") if part in made["channels"]]

@@ -1,4 +1,4 @@
-"""Far-field speech as a lake, the way audio comes from devices: by time and speaker (C15)."""
+"""Far-field speech as a data lake, ordered as from devices: by time and speaker (C15)."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ def write_lake(
     Records have the cuts' own ids and speakers and the times in `custom["time"]`; no text.
 
     Args:
-      cuts: whole files; their audio's path starts from `url`, or is absolute.
+      cuts: whole files; the paths of their audio are relative to `url`, or absolute.
       url: prefix of the lake.
-      interval_days: per object of metadata (C15).
-      buckets: speaker buckets of the metadata (C15).
+      interval_days: days per object of metadata (C15).
+      buckets: number of speaker buckets of the metadata (C15).
 
     Raises:
       LakeError: a cut without a time, or a part of a file.
@@ -55,7 +55,7 @@ def write_lake(
 def _record(cut: MonoCut, locale: str) -> Record:
     time = (cut.custom or {}).get("time")
     if time is None:
-        raise LakeError(f"{cut.id}: has no time; a lake is ordered by it")
+        raise LakeError(f"{cut.id}: the cut has no time, which a data lake is ordered by")
     if cut.start or abs(cut.duration - cut.recording.duration) > 1e-6:
-        raise LakeError(f"{cut.id}: a part of a file cannot stay in place in a lake")
+        raise LakeError(f"{cut.id}: the cut is a part of a file; a data lake needs whole files")
     return Record(cut.id, speaker_of(cut), cut.duration, time, locale, audio_of(cut))

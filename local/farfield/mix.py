@@ -1,4 +1,4 @@
-"""One utterance as the microphones of a device hear it."""
+"""Mixes an utterance as the microphones of a device in a room record it."""
 
 from dataclasses import dataclass
 
@@ -8,30 +8,30 @@ from scipy import fft
 from local.farfield.rooms import LEAD
 
 SELF_NOISE_DB = -40.0
-"""A microphone's own noise, to the reverberant speech."""
+"""Level of the microphones' own noise, relative to the reverberant speech."""
 DISTORTION = 0.1
-"""What a loudspeaker at its limit takes off the peaks: x - 0.1 x^3, a third harmonic of -31 dB."""
+"""Distortion by a loudspeaker at its limit: x - 0.1 x^3, a third harmonic of -31 dB."""
 PLAYED_PEAK = 0.5
 """Highest sample of the playback channel, whatever the loudness."""
 HIGHEST = 0.95
-"""Loudest sample of the mixture; a louder one is turned down as a whole."""
+"""Highest sample of a mixture; a louder one is attenuated as a whole."""
 
 
 @dataclass(frozen=True)
-class Heard:
-    """An utterance in a room: M microphones, S samples, full scale 1."""
+class Mixture:
+    """An utterance in a room and its components: M microphones, S samples, full scale 1."""
 
     microphones: np.ndarray
-    """float32[M, S]: everything together."""
+    """float32[M, S]: the sum of all components."""
     speech: np.ndarray
     """float32[M, S]: the reverberant speech in it."""
     echo: np.ndarray | None
     """float32[M, S]: the echo in it; None: nothing is played."""
     playback: np.ndarray
-    """float32[S]: what the device was given to play; zeros: nothing."""
+    """float32[S]: what the device plays; zeros: nothing."""
 
 
-def hear(
+def mix_in_room(
     dry: np.ndarray,
     talker: np.ndarray,
     noise: np.ndarray,
@@ -42,8 +42,8 @@ def hear(
     echo_db: float,
     level_db: float,
     rng: np.random.Generator,
-) -> Heard:
-    """Put clean speech, noise and playback into a room.
+) -> Mixture:
+    """Mix clean speech, noise and playback as recorded in a room.
 
     Args:
       dry: float32[S], clean speech.
@@ -51,13 +51,13 @@ def hear(
       noise: float32[S + R], any level.
       playback: float32[S], any level; None: nothing is played.
       snr_db, echo_db: reverberant speech over noise, and over echo, at the first microphone.
-      level_db: of the mixture at the first microphone, in dB below full scale.
-      rng: makes the microphones' own noise.
+      level_db: level of the mixture at the first microphone, in dB relative to full scale.
+      rng: generator of the microphones' own noise.
     """
     samples, microphones = len(dry), len(talker)
     speech = _convolve(dry, talker)[:, LEAD : LEAD + samples]
     power = _power(speech[0])
-    before = noise_response.shape[1]  # so that the noise's own reverberation is there at once
+    before = noise_response.shape[1]  # so that the noise is reverberant from the first sample
     sound = _convolve(noise, noise_response)[:, before : before + samples]
     total = speech + _gain(power, sound[0], snr_db) * sound
     echo = None
@@ -74,7 +74,7 @@ def hear(
     peak = max(float(np.abs(total).max()), 1e-9)
     loudness = np.sqrt(max(_power(total[0]), 1e-18))
     scale = np.float32(min(10 ** (level_db / 20) / loudness, HIGHEST / peak))
-    return Heard(total * scale, speech * scale, None if echo is None else echo * scale, reference)
+    return Mixture(total * scale, speech * scale, None if echo is None else echo * scale, reference)
 
 
 def _convolve(samples: np.ndarray, responses: np.ndarray) -> np.ndarray:
@@ -90,6 +90,6 @@ def _power(samples: np.ndarray) -> float:
 
 
 def _gain(power: float, other: np.ndarray, ratio_db: float) -> np.float32:
-    """Give the factor that puts `other` at `ratio_db` below `power`."""
+    """Return the factor that puts `other` at `ratio_db` below `power`."""
     own = _power(other)
     return np.float32(np.sqrt(power / own) * 10 ** (-ratio_db / 20) if own > 0 else 0.0)

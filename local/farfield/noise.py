@@ -1,4 +1,4 @@
-"""Noise of rooms and what devices play, made up or from the corpus's own speakers."""
+"""Noise and playback signals: synthetic ones, and babble and speech from the corpus itself."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,22 +8,22 @@ from scipy.signal import butter, lfilter
 from local.synthetic.sound import SAMPLING_RATE, coloured_noise
 
 Rng = np.random.Generator
-BABBLERS = 4
-"""Talkers of babble."""
+BABBLE_TALKERS = 4
+"""Number of talkers in babble."""
 
 
 def white(rng: Rng, length: int) -> np.ndarray:
-    """Hiss."""
+    """White noise: hiss."""
     return coloured_noise(rng, length, 0.0)
 
 
 def pink(rng: Rng, length: int) -> np.ndarray:
-    """Traffic, wind, ventilation: 1 / f to 1 / f^2."""
+    """Noise of power 1 / f to 1 / f^2: traffic, wind, ventilation."""
     return coloured_noise(rng, length, rng.uniform(1.0, 2.0))
 
 
 def hum(rng: Rng, length: int) -> np.ndarray:
-    """Harmonics of the mains, and some hiss."""
+    """Mains hum: harmonics of 50 or 60 Hz, and some noise."""
     time = np.arange(length) / SAMPLING_RATE
     mains = rng.choice((50.0, 60.0))
     tones = sum(
@@ -34,7 +34,7 @@ def hum(rng: Rng, length: int) -> np.ndarray:
 
 
 def appliance(rng: Rng, length: int) -> np.ndarray:
-    """A motor that wanders in speed, with its fan: harmonics over broad, pulsating noise."""
+    """A motor of varying speed with a fan: harmonics over broadband, pulsating noise."""
     time = np.arange(length) / SAMPLING_RATE
     wander = np.cumsum(1 + 0.01 * np.sin(2 * np.pi * rng.uniform(0.1, 0.5) * time)) / SAMPLING_RATE
     pitch = rng.uniform(80.0, 240.0)
@@ -63,11 +63,11 @@ def clatter(rng: Rng, length: int) -> np.ndarray:
 
 
 def babble(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
-    """Several talkers at once, of `speech` (utterances of any length)."""
-    return unit_power(sum(talk(rng, length, speech) for _ in range(BABBLERS)))
+    """Several talkers at once, each of utterances drawn from `speech`."""
+    return unit_power(sum(running_speech(rng, length, speech) for _ in range(BABBLE_TALKERS)))
 
 
-def talk(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
+def running_speech(rng: Rng, length: int, speech: Sequence[np.ndarray]) -> np.ndarray:
     """Utterances drawn from `speech`, one after the other, of equal power."""
     parts: list[np.ndarray] = []
     while sum(map(len, parts)) < length:
@@ -118,4 +118,4 @@ KINDS: dict[str, Callable[[Rng, int], np.ndarray]] = {
     "appliance": appliance,
     "clatter": clatter,
 }
-"""Noise that needs no speech."""
+"""The kinds of noise that are synthesised without speech."""

@@ -1,4 +1,4 @@
-"""The rooms, noises and sounds to play that utterances draw from: computed once, kept as files."""
+"""Pools of rooms, noise and playback that utterances draw from, computed once and kept as files."""
 
 import zlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from lhotse import MonoCut
 
 from local.farfield import noise as noises
 from local.farfield.config import FarfieldConfig
-from local.farfield.files import dealt_noises, dealt_responses, room_of_file
+from local.farfield.recordings import noise_files_by_pool, response_files_by_pool, room_from_file
 from local.farfield.rooms import SAMPLING_RATE, Room, compute_room
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.features.cut_audio import load_cut_audio
@@ -19,36 +19,36 @@ from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically
 
 SECONDS = 20
-"""Length of a noise; longer utterances hear it from its start again."""
+"""Length of a noise or playback; it is repeated for longer utterances."""
 VARIANTS = 3
-"""Of each kind of noise and of playback."""
-TALK_UTTERANCES = 60
-"""Utterances that babble and played speech are made of."""
+"""Number of signals of each kind of noise and of playback."""
+SPEECH_UTTERANCES = 60
+"""Utterances that the babble and the played speech of a pool are made of."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Where the rooms and sounds of some sets lie."""
+    """The files of the rooms, noise and playback of some sets."""
 
     folder: Path
-    """All pools' folder."""
+    """Folder of all pools."""
     name: str
-    """As in `Wanted`."""
+    """Name of the pool: `train`, `val` or `test`."""
     rooms: int
-    """Per placement."""
+    """Number of rooms per placement."""
 
     def room(self, placement: str, number: int) -> Room:
-        """Read a room."""
+        """Read a room of a placement."""
         return _room(room_path(self.folder, self.name, placement, number))
 
     @property
     def noise(self) -> np.ndarray:
-        """Noises, float32[N, seconds x 16000] of unit power."""
+        """Noise signals, float32[N, seconds x 16000] of unit power."""
         return _sounds(self.folder / f"{self.name}-noise.npy")
 
     @property
     def playback(self) -> np.ndarray:
-        """Music and speech to play, float32[N, seconds x 16000] of unit power."""
+        """Playback signals, music and speech, float32[N, seconds x 16000] of unit power."""
         return _sounds(self.folder / f"{self.name}-playback.npy")
 
 
@@ -63,7 +63,7 @@ def _sounds(path: Path) -> np.ndarray:
 
 
 def room_path(folder: Path, pool: str, placement: str, number: int) -> Path:
-    """Name the file of a room."""
+    """Return the path of a room."""
     return folder / f"{pool}-{placement}-{number:03d}.npz"
 
 
@@ -75,30 +75,30 @@ class _Task:
     placement: str = ""
     number: int = 0
     files: tuple[Path, ...] = ()
-    talk: tuple[MonoCut, ...] = ()
+    speech: tuple[MonoCut, ...] = ()
 
 
 def make_pools(
     names: Sequence[str],
     config: FarfieldConfig,
-    talk: dict[str, list[MonoCut]],
+    background: dict[str, list[MonoCut]],
     folder: Path,
     jobs: int = 1,
 ) -> dict[str, Pool]:
     """Compute what is missing in `folder`; the same bytes whatever the number of `jobs`.
 
     Args:
-      names: of the pools that are needed.
+      names: names of the pools that are needed.
       config: rooms and sources of noise.
-      talk: clean speech by pool, for babble and playback.
+      background: clean speech by pool, for babble and playback.
 
     Returns:
       The pools by name.
     """
     _room.cache_clear()
     _sounds.cache_clear()
-    files = None if config.responses is None else dealt_responses(config)
-    recordings = None if config.noise is None else dealt_noises(config.noise)
+    files = None if config.responses is None else response_files_by_pool(config)
+    recordings = None if config.noise is None else noise_files_by_pool(config.noise)
     tasks: list[_Task] = []
     rooms = {}
     for name in names:
@@ -106,10 +106,10 @@ def make_pools(
         rooms[name] = config.train_rooms if name == "train" else config.test_rooms
         rooms[name] = min([rooms[name], *map(len, own.values())])
         tasks += _room_tasks(name, config, folder, rooms[name], own)
-        speech = tuple(_draw(talk[name], _rng(config, name)))
+        speech = tuple(_draw(background[name], _rng(config, name)))
         noise = tuple(recordings[name]) if recordings else ()
-        tasks.append(_Task(config, name, folder / f"{name}-noise.npy", files=noise, talk=speech))
-        tasks.append(_Task(config, name, folder / f"{name}-playback.npy", talk=speech))
+        tasks.append(_Task(config, name, folder / f"{name}-noise.npy", files=noise, speech=speech))
+        tasks.append(_Task(config, name, folder / f"{name}-playback.npy", speech=speech))
     missing = [task for task in tasks if not task.path.exists()]
     for _ in map_in_processes(_make, missing, jobs):
         pass
@@ -134,18 +134,18 @@ def _rng(config: FarfieldConfig, name: str) -> np.random.Generator:
 
 def _draw(cuts: Sequence[MonoCut], rng: np.random.Generator) -> list[MonoCut]:
     ordered = sorted(cuts, key=lambda cut: cut.id)
-    chosen = rng.choice(len(ordered), min(TALK_UTTERANCES, len(ordered)), replace=False)
+    chosen = rng.choice(len(ordered), min(SPEECH_UTTERANCES, len(ordered)), replace=False)
     return [ordered[index] for index in sorted(chosen)]
 
 
 def _make(task: _Task) -> None:
-    """Compute a room or a table of sounds."""
+    """Compute and write a room, or an array of noise or playback."""
     rng = _rng(task.config, task.path.stem)
     if task.placement and task.files:
-        room_of_file(task.files[0]).save(task.path)
+        room_from_file(task.files[0]).save(task.path)
     elif task.placement:
         arrays = task.config.arrays
-        # Nobody listens to training speech with more than one microphone.
+        # Only test sets have more than one microphone.
         geometry = "circle-1" if task.pool != "test" else arrays[task.number % len(arrays)]
         placement = task.config.placements[task.placement]
         compute_room(placement, task.config, geometry, rng).save(task.path)
@@ -167,14 +167,14 @@ def _noises(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
 def _playback(task: _Task, rng: np.random.Generator) -> list[np.ndarray]:
     length = SECONDS * SAMPLING_RATE
     speech = _speech(task)
-    spoken = [noises.talk(rng, length, speech) for _ in range(VARIANTS)]
+    spoken = [noises.running_speech(rng, length, speech) for _ in range(VARIANTS)]
     return spoken + [noises.music(rng, length) for _ in range(VARIANTS)]
 
 
 def _speech(task: _Task) -> list[np.ndarray]:
-    """Read the speech that can be read: what cannot is named where it is an utterance."""
+    """Read the speech of a task; unreadable audio is reported where it is itself an utterance."""
     found = []
-    for cut in task.talk:
+    for cut in task.speech:
         try:
             found.append(load_cut_audio(cut, SAMPLING_RATE).numpy())
         except AudioError:

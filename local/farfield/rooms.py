@@ -11,12 +11,11 @@ from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
 
 SAMPLING_RATE = 16000
-"""Of all far-field audio, in Hz."""
+"""Sampling rate of all far-field audio, in Hz."""
 LEAD = 32
-"""Sample of a response at which a sound without delay arrives: filters that delay by fractions of
-samples ring before it."""
+"""Sample of a response that stands for no delay: fractional delay filters ring before it."""
 FADED_DB = 30.0
-"""Reflections that walls alone have weakened by more than this are left out."""
+"""Reflections that the walls alone have attenuated by more than this are left out."""
 LOUDSPEAKER_METRES = 0.08
 """The device's own loudspeaker is this far below the middle of its microphones."""
 MARGIN_METRES = 0.4
@@ -29,7 +28,7 @@ class FarfieldError(ToolkitError):
 
 @dataclass(frozen=True)
 class Room:
-    """What a device hears in one place; M microphones, responses of R samples."""
+    """Impulse responses to a device in one place; M microphones, R samples."""
 
     talkers: np.ndarray
     """float32[P, M, R]: from each position of a talker; the direct sound reaches the first
@@ -56,11 +55,11 @@ class Room:
 def compute_room(
     placement: Placement, config: FarfieldConfig, geometry: str, rng: np.random.Generator
 ) -> Room:
-    """Draw a room and who is where in it, and compute the responses by the image source method.
+    """Draw a room and positions in it, and compute the responses by the image source method.
 
     Args:
-      geometry: of the microphones, one of `GEOMETRIES`.
-      rng: decides sizes, walls and positions.
+      geometry: geometry of the microphones, one of `GEOMETRIES`.
+      rng: generator of sizes, walls and positions.
 
     Raises:
       FarfieldError: pyroomacoustics is missing.
@@ -71,10 +70,10 @@ def compute_room(
     device = device_position(placement.spot, size, rng)
     microphones = device + circle(geometry, rng.uniform(*config.radius_metres))
     talkers = [
-        _away_from(device, placement.talker_metres, size, (1.2, 1.75), rng)
+        _at_distance(device, placement.talker_metres, size, (1.2, 1.75), rng)
         for _ in range(config.talkers)
     ]
-    noise = _away_from(device, placement.noise_metres, size, (0.3, 1.5), rng)
+    noise = _at_distance(device, placement.noise_metres, size, (0.3, 1.5), rng)
     loudspeaker = device - (0, 0, LOUDSPEAKER_METRES)
     absorption = wall_absorption(size, t60)
     order = math.ceil(FADED_DB / (-10 * math.log10(1 - absorption)))
@@ -85,27 +84,27 @@ def compute_room(
         room.add_source(position)
     room.add_microphone_array(microphones.T)
     room.compute_rir()
-    offset = pra.constants.get("frac_delay_length") // 2  # that all its responses start late by
+    offset = pra.constants.get("frac_delay_length") // 2  # delay of all its responses
     length = int(0.75 * t60 * SAMPLING_RATE)
     speed = pra.constants.get("c")
     delays = [np.linalg.norm(talker - microphones[0]) / speed for talker in talkers] + [0.0, 0.0]
     starts = [offset + int(delay * SAMPLING_RATE) for delay in delays]
     responses = [
-        _cut([room.rir[m][source] for m in range(len(microphones))], start - LEAD, LEAD + length)
+        _crop([room.rir[m][source] for m in range(len(microphones))], start - LEAD, LEAD + length)
         for source, start in enumerate(starts)
     ]
     return Room(np.stack(responses[:-2]), responses[-2], responses[-1], round(t60, 3))
 
 
 def wall_absorption(size: np.ndarray, t60: float) -> float:
-    """Give the share of energy that walls take, by Sabine's formula, from 0.02 to 0.95."""
+    """Return the absorption coefficient of the walls, by Sabine's formula, from 0.02 to 0.95."""
     length, width, height = size
     surface = 2 * (length * width + length * height + width * height)
     return float(np.clip(0.161 * length * width * height / (surface * t60), 0.02, 0.95))
 
 
 def device_position(spot: str, size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Put a device somewhere in a room: metres from a lower corner, float64[3].
+    """Draw the position of a device in a room: metres from a lower corner, float64[3].
 
     `centre`: within a tenth of the room's middle; `table`: a quarter to two fifths along both
     walls; `wall`: 30 cm from one wall; `shelf`: 25 cm from one wall, at 1.4 to 1.8 m; `corner`: 25
@@ -124,7 +123,7 @@ def device_position(spot: str, size: np.ndarray, rng: np.random.Generator) -> np
 
 
 def circle(geometry: str, radius: float) -> np.ndarray:
-    """Place microphones around a device's middle: metres, float64[M, 3]."""
+    """Return the positions of microphones around a device's middle: metres, float64[M, 3]."""
     count = int(geometry.rpartition("-")[2])
     around = count - (geometry == "circle-7")
     angles = 2 * np.pi * np.arange(around) / around
@@ -132,14 +131,14 @@ def circle(geometry: str, radius: float) -> np.ndarray:
     return np.concatenate([ring, np.zeros((count - around, 3))])
 
 
-def _away_from(
+def _at_distance(
     device: np.ndarray,
     metres: tuple[float, float],
     size: np.ndarray,
     heights: tuple[float, float],
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Draw a position in the room that far from the device, or as far as the room allows."""
+    """Draw a position at a distance from the device, or as far as the room allows."""
     distance = rng.uniform(*metres)
     while True:
         for _ in range(50):
@@ -152,8 +151,8 @@ def _away_from(
         distance = distance * 0.95 if distance > 1.0 else distance * 1.1
 
 
-def _cut(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
-    """Take the same part of every microphone's response, its end faded: float32[M, length]."""
+def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
+    """Cut the same part from every microphone's response, fade its end: float32[M, length]."""
     part = np.zeros((len(responses), length), dtype=np.float32)
     for row, response in zip(part, responses, strict=True):
         found = response[max(start, 0) : start + length]
@@ -171,5 +170,5 @@ def _pyroomacoustics():  # noqa: ANN202 - an optional module
             "computing rooms needs pyroomacoustics: pip install pyroomacoustics, or give impulse"
             " responses as files"
         ) from error
-    pra.constants.set("num_threads", 1)  # their number decides the last bits of its sums
+    pra.constants.set("num_threads", 1)  # rounding depends on their number
     return pra

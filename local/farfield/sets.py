@@ -1,17 +1,17 @@
-"""Any clean corpus as far-field sets: rooms, noise, playback, device placements (C1, C32).
+"""Makes far-field sets of any clean corpus: rooms, noise, playback, placements (C1, C32).
 
 On disk, all paths relative, so that the folder can be moved:
 
     <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, val-clean, DP1..DP5
                                 and DP1-array..DP5-array
-    <root>/audio/<set>/NNNN/    a hundred utterances each; of arrays also what the microphones hear
-                                of the speech and of the echo alone
-    <root>/lake/                the unlabelled audio and its metadata, see `toolkit.pipeline.lake`
+    <root>/audio/<set>/NNNN/    a hundred utterances each; for arrays also the speech and the echo
+                                alone at the microphones
+    <root>/lake/                the unlabelled audio as a data lake, see `toolkit.pipeline.lake`
     <root>/left_out.tsv         utterances of the source that could not be used, and why
 
 `clean` and `val-clean` have the ids of `train` and `val` and the source's audio. Unlabelled cuts
 have no text: transcripts of unlabelled speech are nowhere in the folder. Far-field audio keeps the
-time of the clean one: alignments carry over.
+timing of the clean audio, so that its alignments are valid for both.
 """
 
 import json
@@ -27,25 +27,25 @@ from lhotse import MonoCut, MultiCut
 
 from local.farfield.audio import Group, make_group
 from local.farfield.config import FarfieldConfig
-from local.farfield.cuts import below, cuts_of, read_sets, write_sets
+from local.farfield.cuts import cuts_by_set, read_sets, with_paths_relative_to, write_sets
 from local.farfield.lake import write_lake
-from local.farfield.parts import UNLABELLED, Wanted, divide
 from local.farfield.pools import make_pools
 from local.farfield.rooms import FarfieldError
+from local.farfield.selection import UNLABELLED, FarfieldUtterance, select_utterances
 from toolkit.config.settings import to_plain
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digest import digest_bytes
 from toolkit.storage.files import write_atomically
 
-logger = logging.getLogger("toolkit.farfield")  # a run says what is logged below `toolkit`
+logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
 GROUP_UTTERANCES = 100
-"""What is made, and kept after an interruption, as one."""
+"""Utterances per group; finished groups are kept after an interruption."""
 SHOWN_REASONS = 3
-"""Reasons for leaving utterances out that are said; left_out.tsv has all."""
+"""Reasons for leaving utterances out that are logged; left_out.tsv has all."""
 ENOUGH = 0.9
-"""Share of the hours wanted of a set below which it is said that there are fewer."""
+"""Share of the hours asked for of a set below which a warning is logged."""
 MAX_FAILED = 0.05
 """Share of the utterances whose audio may be unreadable."""
 
@@ -62,7 +62,7 @@ def make_farfield(
     The bytes depend on `parts` and `config` alone, not on `jobs` or interruptions.
 
     Args:
-      parts: clean cuts by split, as the readers of `local` return them, see `divide`.
+      parts: clean cuts by split, as the readers of `local` return them, see `select_utterances`.
       config: amounts, rooms, placements.
       jobs: processes.
       progress: called with (utterances done, utterances).
@@ -71,40 +71,40 @@ def make_farfield(
       Hours by set.
 
     Raises:
-      FarfieldError: the corpus cannot be divided so, or too much of its audio cannot be read.
+      FarfieldError: the corpus cannot be divided into the sets, or too much audio is unreadable.
     """
     from tqdm import tqdm
 
-    division = divide(parts, config)
-    _claim(out, config, division.wanted)
-    groups = _groups(division.wanted, config, out)
+    selection = select_utterances(parts, config)
+    _check_settings(out, config, selection.utterances)
+    groups = _groups(selection.utterances, config, out)
     missing = [group for group in groups if not group.done.exists()]
-    rooms, total = out / ".pools", len(division.wanted)
-    needed = sorted({group.wanted[0].pool for group in missing})
-    pools = make_pools(needed, config, division.talk, rooms, jobs)
-    missing = [replace(group, pool=pools[group.wanted[0].pool]) for group in missing]
-    done = total - sum(len(group.wanted) for group in missing)
+    rooms, total = out / ".pools", len(selection.utterances)
+    needed = sorted({group.utterances[0].pool for group in missing})
+    pools = make_pools(needed, config, selection.background, rooms, jobs)
+    missing = [replace(group, pool=pools[group.utterances[0].pool]) for group in missing]
+    done = total - sum(len(group.utterances) for group in missing)
     with tqdm(total=total, initial=done, unit="utt", desc="far field", disable=None) as bar:
         made = map_in_processes(make_group, missing, jobs)
         for group, _ in zip(missing, made, strict=True):
-            done += len(group.wanted)
-            bar.update(len(group.wanted))
+            done += len(group.utterances)
+            bar.update(len(group.utterances))
             if progress is not None:
                 progress(done, total)
-    _list_left_out(groups, division.left_out, out)
-    sets = cuts_of(groups, out)
-    write_lake(below(sets[UNLABELLED], "lake"), ObjectStore(), str(out / "lake"))
+    _list_left_out(groups, selection.left_out, out)
+    sets = cuts_by_set(groups, out)
+    write_lake(with_paths_relative_to(sets[UNLABELLED], "lake"), ObjectStore(), str(out / "lake"))
     write_sets(sets, out / "cuts")
     shutil.rmtree(rooms, ignore_errors=True)
     hours = {name: sum(cut.duration for cut in cuts) / 3600 for name, cuts in sets.items()}
-    for name, wanted in config.hours.items():
-        if hours[name] < ENOUGH * wanted:
-            logger.warning("%s: %.3g h, fewer than the %.3g h wanted", name, hours[name], wanted)
+    for name, target in config.hours.items():
+        if hours[name] < ENOUGH * target:
+            logger.warning("%s: %.3g h, fewer than the %.3g h asked for", name, hours[name], target)
     return hours
 
 
 def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
-    """Read the cuts by set that `make_farfield` left in `root`, with the paths of today.
+    """Read the cuts by set that `make_farfield` wrote to `root`, with absolute paths.
 
     Sets of microphone arrays, `DP1-array` and so on, hold `MultiCut`s: the microphones, then the
     playback channel; `toolkit.features.multichannel.array` reads them.
@@ -113,9 +113,9 @@ def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
     return read_sets(root / "cuts", root)
 
 
-def _claim(out: Path, config: FarfieldConfig, wanted: list[Wanted]) -> None:
-    """Note what `out` is made of, or see that what is there is made of the same."""
-    sources = [[w.split, w.id, w.array, _source_of(w)] for w in wanted]
+def _check_settings(out: Path, config: FarfieldConfig, utterances: list[FarfieldUtterance]) -> None:
+    """Write config and sources to `out`, or check that the sets there have the same."""
+    sources = [[u.split, u.id, u.array, _source_of(u)] for u in utterances]
     plain = {
         "config": to_plain(config),
         "utterances": digest_bytes(json.dumps(sources, sort_keys=True).encode()),
@@ -130,15 +130,15 @@ def _claim(out: Path, config: FarfieldConfig, wanted: list[Wanted]) -> None:
     write_atomically(path, content)
 
 
-def _source_of(wanted: Wanted) -> dict[str, Any]:
-    """Describe a source; an unlabelled one without its transcript, which nothing reads."""
-    described = wanted.source.to_dict()
-    return {**described, "supervisions": []} if wanted.split == UNLABELLED else described
+def _source_of(utterance: FarfieldUtterance) -> dict[str, Any]:
+    """Return a source as plain data; of unlabelled speech without the transcript."""
+    plain = utterance.source.to_dict()
+    return {**plain, "supervisions": []} if utterance.split == UNLABELLED else plain
 
 
-def _groups(wanted: list[Wanted], config: FarfieldConfig, out: Path) -> list[Group]:
-    splits: dict[str, list[Wanted]] = {}
-    for item in wanted:
+def _groups(utterances: list[FarfieldUtterance], config: FarfieldConfig, out: Path) -> list[Group]:
+    splits: dict[str, list[FarfieldUtterance]] = {}
+    for item in utterances:
         splits.setdefault(item.split, []).append(item)
     groups = []
     for split, items in splits.items():
@@ -162,8 +162,8 @@ def _list_left_out(groups: list[Group], left_out: list[tuple[str, str]], out: Pa
     lines = [f"{id}\t{reason}\n" for id, reason in listed]
     write_atomically(out / "left_out.tsv", "".join(lines))
     for reason, count in Counter(reason for _, reason in listed).most_common(SHOWN_REASONS):
-        logger.warning("left out, %d times: %s (all: left_out.tsv)", count, reason)
-    total = sum(len(group.wanted) for group in groups)
+        logger.warning("%d utterances left out: %s (all: left_out.tsv)", count, reason)
+    total = sum(len(group.utterances) for group in groups)
     if len(failed) > MAX_FAILED * total:
         raise FarfieldError(
             f"the audio of {len(failed)} of {total} utterances cannot be read; first:"

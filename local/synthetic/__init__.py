@@ -1,4 +1,4 @@
-"""The offline demo corpus as a reader: it is made here, and read like LibriSpeech."""
+"""Reader of the offline demo corpus, which is synthesised here and read like LibriSpeech."""
 
 from local import librispeech
 from local.synthetic.corpus import fetch as fetch

@@ -1,7 +1,7 @@
 """The offline demo corpus: espeak-ng voices in noisy rooms, in LibriSpeech's layout.
 
 On disk: `<root>/{train,dev,test}/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` (16 kHz, 16
-bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, where each word is heard (from the
+bit) with `.trans.txt` beside them, `<root>/words/<split>.ctm`, the time of each word (from the
 synthesiser's events, see `local/synthetic/espeak_words.py`), and `<root>/lm.txt`, text of the same
 grammar for the language model. No sentence of a split is in another one or, for dev and test, in
 `lm.txt`.
@@ -31,15 +31,15 @@ from toolkit.storage.files import write_atomically
 
 UTTERANCES_PER_CHAPTER = 20
 WORD_TIMES = "words.ctm"
-"""Name of the times of a speaker's words, in the speaker's folder."""
+"""File with the times of a speaker's words, in the speaker's folder."""
 
 
 @dataclass(frozen=True)
 class SyntheticConfig(CorpusConfig):
-    """The demo corpus: its size and difficulty besides the settings of any corpus."""
+    """Size and difficulty of the demo corpus, besides the settings of any corpus."""
 
     train_speakers: int = 32
-    """Different voices in train (at most 32); dev has 3 and test 4 others."""
+    """Voices in train (at most 32); dev has 3 and test 4 other ones."""
     train_hours: float = 1.2
     """Hours of training speech, shared evenly by the speakers."""
     dev_hours: float = 0.08
@@ -55,7 +55,7 @@ class SyntheticConfig(CorpusConfig):
     lm_sentences: int = 5000
     """Sentences in `lm.txt`."""
     seed: int = 1
-    """Of texts, rooms and noise."""
+    """Random seed of texts, rooms and noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +156,7 @@ def fetch(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Make the corpus in `out`."""
+    """Synthesise the corpus in `out`; see `generate`."""
     return generate(corpus, out, jobs, progress)
 
 
@@ -166,12 +166,12 @@ def generate(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Make the corpus in `out`; speakers that are there already are kept.
+    """Synthesise the corpus in `out`; speakers that are there already are kept.
 
     The bytes depend on the settings alone, not on `jobs` or interruptions.
 
     Args:
-      jobs: processes, each of which speaks for one speaker at a time.
+      jobs: processes, each of which synthesises one speaker at a time.
       progress: called with (speakers done, speakers).
 
     Returns:
@@ -180,7 +180,7 @@ def generate(
     Raises:
       ToolkitError: `out` holds a corpus of other settings.
     """
-    _claim(out, settings)
+    _check_settings(out, settings)
     lm_text = itertools.islice(sentences("train", f"{settings.seed}/lm"), settings.lm_sentences)
     write_atomically(out / "lm.txt", "".join(f"{text}\n" for text in lm_text))
     tasks = []
@@ -200,8 +200,8 @@ def generate(
     return {f"{split}_hours": _hours(out / split) for split in SPEAKERS}
 
 
-def _claim(out: Path, settings: SyntheticConfig) -> None:
-    """Note the settings in `out`, or see that they are those of the corpus there."""
+def _check_settings(out: Path, settings: SyntheticConfig) -> None:
+    """Write the settings to `out`, or check that a corpus there has the same."""
     path = out / "settings.json"
     inherited = {field.name for field in dataclasses.fields(CorpusConfig)}
     made = {k: v for k, v in dataclasses.asdict(settings).items() if k not in inherited}
@@ -223,12 +223,12 @@ class _Task:
 
     @property
     def folder(self) -> Path:
-        """Where the speaker's utterances go."""
+        """Folder of the speaker's utterances."""
         return self.out / self.split / self.speaker.id
 
 
 def _make_speaker(task: _Task) -> None:
-    """Speak, mix and write a speaker's utterances until they last `task.seconds`."""
+    """Synthesise, mix and write a speaker's utterances until they last `task.seconds`."""
     settings, speaker = task.settings, task.speaker
     partial = task.folder.with_name(f".{speaker.id}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -260,7 +260,7 @@ def _make_speaker(task: _Task) -> None:
 def _utterance(
     settings: SyntheticConfig, speaker: Speaker, name: str, text: str, babble: np.ndarray
 ) -> tuple[np.ndarray, list[tuple[float, float]]]:
-    """Speak `text` in a room drawn by `name`: int16[S], and (start, end) of words in seconds."""
+    """Synthesise `text` in a room drawn by `name`: int16[S], (start, end) of words in seconds."""
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     rate = round(speaker.voice.rate * speaker.tract * rng.uniform(0.93, 1.07))
     pitch = round(speaker.voice.pitch + rng.uniform(-4, 4))
@@ -294,7 +294,7 @@ def _utterance(
 
 
 def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) -> np.ndarray:
-    """Let three training voices talk at once: float64 of unit power, different per speaker."""
+    """Make babble of three training voices: float64 of unit power, different per speaker."""
     length = int(seconds * SAMPLING_RATE)
     total = np.zeros(length)
     others = [other for other in SPEAKERS["train"] if other.id != speaker.id]

@@ -59,7 +59,7 @@ _CALLBACK = ctypes.CFUNCTYPE(
 
 @dataclass(frozen=True)
 class Voice:
-    """How a text is spoken."""
+    """The settings of a voice."""
 
     name: str
     """espeak-ng's voice and variant, such as "en-us+f3"."""
@@ -78,11 +78,11 @@ class Speech:
     samples: np.ndarray
     """int16[S] at `SAMPLING_RATE`."""
     words: list[SpokenWord]
-    """The words of the text in order, with the punctuation that touches them."""
+    """The words of the text in order, with adjacent punctuation."""
 
 
 def speak(text: str, voice: Voice) -> Speech:
-    """Synthesise `text` in a library loaded anew.
+    """Synthesise `text` in a freshly loaded library.
 
     espeak-ng keeps oscillator phases, flutter and echo between texts, even over its own
     `espeak_Terminate`, so that a text's samples would depend on what was spoken before it. The
@@ -141,7 +141,7 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
 
     callback = _CALLBACK(collect)
     try:
-        with _short(Path(espeakng_loader.get_data_path())) as data:
+        with _short_path(Path(espeakng_loader.get_data_path())) as data:
             rate = library.espeak_Initialize(
                 AUDIO_OUTPUT_SYNCHRONOUS, 0, str(data).encode(), INITIALIZE_PHONEME_EVENTS
             )
@@ -156,8 +156,8 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
 
 
 @contextmanager
-def _short(data: Path) -> Iterator[Path]:
-    """Give the data folder a short name, where its own does not fit into espeak-ng's 160 bytes.
+def _short_path(data: Path) -> Iterator[Path]:
+    """Link the data folder to a short path, if its own does not fit into espeak-ng's 160 bytes.
 
     With a path that it cannot use, espeak-ng ends the process instead of returning an error.
     """

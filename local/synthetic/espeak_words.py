@@ -1,6 +1,6 @@
-"""Where each word of a synthesised text is heard, from espeak-ng's word and phoneme events.
+"""The times of the words of a synthesised text, from espeak-ng's word and phoneme events.
 
-A word event alone does not say it:
+A word event alone does not give them:
 
 - It comes before the pause that espeak-ng puts in front of many sounds. At a consonant between
   words that is the closure of a stop or about 10 ms, and belongs to the word; before a vowel it is
@@ -19,8 +19,8 @@ from toolkit.errors import ToolkitError
 from toolkit.score.align import align
 
 SONORANT_SHARE = 0.6
-"""Of the time between the events of an L, M, N or R and of the vowel after it, the part that the
-consonant takes: the spectrum changes most at 0.57 (N), 0.70 (M), 0.51 (NG), 0.55 (L), 0.52 (R) of
+"""Share of the consonant in the time between the events of an L, M, N or R and of the vowel after
+it: the spectrum changes most at 0.57 (N), 0.70 (M), 0.51 (NG), 0.55 (L), 0.52 (R) of
 it, in the median over all voices of the demo corpus."""
 
 _SONORANTS = frozenset({"l", "m", "n", "N", "r"})
@@ -29,7 +29,7 @@ _VOWELS = frozenset("aeiouAEIOUV03@")
 
 
 class WordTimesError(ToolkitError):
-    """The events of a text do not tell its words apart."""
+    """The events of a text do not give the times of all its words."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Event:
     """A word event (with a position) or a phoneme event (with a phoneme) of espeak-ng."""
 
     sample: int
-    """Of the output."""
+    """Index of the output sample."""
     position: int = -1
     """Index of the character in the text where the word begins."""
     phoneme: str = ""
@@ -57,20 +57,20 @@ class Event:
 
 @dataclass(frozen=True)
 class SpokenWord:
-    """A word of a text and where it is heard."""
+    """A word of a text and its time."""
 
     text: str
-    """As written, with the punctuation that touches it."""
+    """As written, with adjacent punctuation."""
     start: int
     """First sample."""
     end: int
-    """One past the last sample: where the next word or a pause begins. The echo that some voices
-    have (up to 70 ms) is not of the word."""
+    """One past the last sample: where the next word or a pause begins. The echo of some voices
+    (up to 70 ms) is not included."""
 
 
 @dataclass
 class _Group:
-    """What is spoken from one word event to the next: one word, or a few as one."""
+    """The sounds from one word event to the next: of one word, or of several spoken as one."""
 
     words: list[str]
     sounds: list[Event]
@@ -81,7 +81,7 @@ class _Group:
 def locate(
     text: str, events: list[Event], phonemes_of: Callable[[str], list[str]]
 ) -> list[SpokenWord]:
-    """Find the words of `text`.
+    """Find the times of the words of `text`.
 
     A word starts with its first sound, which for a stop is its closure and after a pause its burst.
     It ends where the next word or a pause begins.
@@ -126,7 +126,7 @@ def _groups(text: str, events: list[Event]) -> list[_Group]:
 
 
 def _onset(word: Event, first: Event, before: Event | None) -> tuple[int, int]:
-    """Give the samples where a word begins and where the sound before it ends."""
+    """Return the samples where a word begins and where the sound before it ends."""
     if before is None:
         return first.sample, first.sample
     if first.kind != "V":
@@ -138,18 +138,18 @@ def _onset(word: Event, first: Event, before: Event | None) -> tuple[int, int]:
 
 
 def _inner_starts(group: _Group, phonemes_of: Callable[[str], list[str]]) -> list[int]:
-    """Find where the second and later words of a group start, by what they sound like alone."""
+    """Find the starts of the later words of a group, by aligning it to the words spoken alone."""
     if len(group.words) == 1:
         return []
     alone = [[Event(0, phoneme=p).kind for p in phonemes_of(word)] for word in group.words]
     owners = iter([number for number, kinds in enumerate(alone) for _ in kinds])
-    heard = iter(zip(group.sounds, [None, *group.sounds], strict=False))
+    sounds = iter(zip(group.sounds, [None, *group.sounds], strict=False))
     starts: dict[int, int] = {}
-    for wanted, spoken in align(
+    for expected, spoken in align(
         [kind for kinds in alone for kind in kinds], [sound.kind for sound in group.sounds]
     ):
-        number = next(owners) if wanted is not None else None
-        sound, before = next(heard) if spoken is not None else (None, None)
+        number = next(owners) if expected is not None else None
+        sound, before = next(sounds) if spoken is not None else (None, None)
         if number is not None and sound is not None:
             starts.setdefault(number, _onset(sound, sound, before)[0])
     for number, word in enumerate(group.words[1:], start=1):

@@ -1,4 +1,4 @@
-"""Rooms, noise and levels for the demo corpus."""
+"""Room responses, noise and mixing for the demo corpus."""
 
 import numpy as np
 from scipy.signal import fftconvolve, resample_poly
@@ -17,7 +17,7 @@ def to_corpus_rate(samples: np.ndarray, tract: float = 1.0) -> np.ndarray:
 
 
 def resampling(tract: float) -> tuple[int, int]:
-    """Give the ratio (up, down) of corpus samples to espeak-ng's samples."""
+    """Return the ratio (up, down) of corpus samples to espeak-ng's samples."""
     return round(320 * tract), 441
 
 

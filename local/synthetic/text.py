@@ -127,10 +127,10 @@ GRAMMAR: dict[str, str] = {
     "ordinal": "first | second | third | fourth | fifth | sixth | seventh | eighth | ninth | tenth",
     "hour": "{few} | half past {few} | a quarter to {few} | {few} thirty | noon | midnight",
 }
-"""Symbol -> alternatives, parted by `|`; `{name}` stands for another symbol."""
+"""Alternatives of each symbol, separated by `|`; `{name}` stands for another symbol."""
 
 SHARES = {"dev": 1, "test": 1, "train": 6}
-"""Parts of all possible sentences that belong to each split."""
+"""Relative share of all possible sentences that each split has."""
 
 _ALTERNATIVES = {
     name: [" ".join(alternative.split()) for alternative in text.split("|")]
@@ -148,28 +148,28 @@ def sentence(rng: random.Random) -> str:
     return expand("sentence").upper()
 
 
-def share_of(text: str) -> str:
-    """Name the split that owns a sentence: a function of its text, so that splits never meet."""
-    place = zlib.crc32(text.encode()) % sum(SHARES.values())
+def split_of(text: str) -> str:
+    """Return the split of a sentence: a function of its text, so that splits share none."""
+    remainder = zlib.crc32(text.encode()) % sum(SHARES.values())
     for name, size in SHARES.items():
-        if place < size:
+        if remainder < size:
             return name
-        place -= size
+        remainder -= size
     raise AssertionError("the shares cover every remainder")
 
 
 def sentences(split: str, seed: str) -> Iterator[str]:
-    """Draw different sentences of a split without end, the same for the same seed."""
+    """Draw different sentences of a split endlessly; the same for the same seed."""
     rng = random.Random(seed)
     seen = set()
     while True:
         text = sentence(rng)
-        if share_of(text) == split and text not in seen:
+        if split_of(text) == split and text not in seen:
             seen.add(text)
             yield text
 
 
 def vocabulary() -> set[str]:
-    """List every word that the grammar can say, in upper case."""
+    """Return every word of the grammar, in upper case."""
     plain = re.sub(r"\{\w+\}|\|", " ", " ".join(GRAMMAR.values()))
     return {word.upper() for word in plain.split()}

@@ -1,4 +1,4 @@
-"""The far-field recipe's settings: a section per verb, a function per profile."""
+"""The far-field recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,13 +36,13 @@ from toolkit.ssl.scheduled import ScheduledConfig
 from toolkit.ssl.self_training import SelfTrainingConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.sequence.training import SequenceConfig
+from toolkit.train.discriminative.training import SequenceConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 ALIGNER = "lda_mllt"
 """The GMM system whose alignments are the targets of baseline and teacher."""
 SYSTEMS = ("teacher", "student_ce", "student_smbr", "self_training")
-"""What is compared with the baseline."""
+"""The systems that are compared with the baseline."""
 PARTS = {
     "clean speech and rooms": (1, 2),
     "labelled data and its targets": range(3, 13),
@@ -56,8 +56,8 @@ PARTS = {
     "decoding": (19, 26, 29),
     "front end on arrays": (30, 31),
 }
-"""Stages by the part of the processing that they belong to (C34): all but the last, which adds
-their times up."""
+"""Stages by the part of the processing that they belong to (C34), without the last stage, which
+sums their times."""
 
 
 @dataclass(frozen=True)
@@ -73,28 +73,28 @@ class Config(HybridConfig):
     )
     """The BLSTM on labelled data (C9)."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
-    """Who runs the data pipeline's steps: this machine's processes, or Spark."""
+    """The executor of the data pipeline: processes of this machine, or Spark."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
-    """What is selected of the lake, its order and statistics (C16 to C19); the front end is that of
-    `fbank`, and the normaliser has `prior_frames` as theirs."""
+    """Selection from the lake, order and statistics (C16 to C19); the front end is that of `fbank`,
+    and the normaliser uses `prior_frames`, too."""
     targets: TargetsSection = TargetsSection()
-    """What is kept of the teacher's posteriors (C11)."""
+    """The part of the teacher's posteriors that is kept (C11)."""
     repartition: RepartitionConfig = RepartitionConfig()
     """Shards to train on (C21)."""
     student: ScheduledConfig = field(default_factory=ScheduledConfig)
-    """The LSTM on the teacher's targets and on labelled data in turn (C10, C12); of the baseline's
-    size."""
+    """The LSTM on the teacher's targets and on labelled data in alternation (C10, C12); of the
+    baseline's size."""
     calibration: CalibrationConfig = CalibrationConfig()
-    """On how much the teacher's calibration is measured."""
+    """Measurement of the teacher's calibration."""
     choice_of_k: ChoiceConfig = ChoiceConfig()
-    """On how much numbers of logits are tried."""
+    """Comparison of numbers of logits to keep."""
     self_training: SelfTrainingConfig = SelfTrainingConfig()
-    """What is kept of the unlabelled speech that the teacher has recognised (C13)."""
+    """Selection from the unlabelled speech that the teacher has recognised (C13)."""
     self_trained: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
-    """The LSTM on that and on labelled speech; of the student's size."""
+    """The LSTM on recognised and labelled speech; of the student's size."""
     decode: DecodeConfig = replace(HybridConfig.decode, scales=(0.15, *HybridConfig.decode.scales))
-    """Decoding with the networks, 33 frames per second; after rescoring several of them are best at
-    0.2 or below."""
+    """Decoding with the networks, 33 frames per second; after rescoring, acoustic scales of 0.2 or
+    below are best for several of them."""
     enhance: EnhanceConfig = EnhanceConfig()
     """The front end of the array version of the test sets (C1)."""
 
@@ -105,7 +105,7 @@ def _shards(kind: str) -> ExtractConfig:
 
 
 def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, Any]:
-    """The models of an hour or two of speech."""
+    """Return the sections of models for an hour or two of speech."""
     tree = TreeConfig(max_leaves=leaves)
     em = EmConfig(iterations=12, realign=(3, 6, 9), gaussians=gaussians, grow_until=9)
     lstm = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
@@ -140,7 +140,7 @@ def _small(leaves: int, gaussians: int, senones: int, hidden: int) -> dict[str, 
 
 
 def demo() -> Config:
-    """Offline, made-up voices: half an hour labelled, five times as much unlabelled."""
+    """Offline, with synthetic voices: half an hour labelled, five times as much unlabelled."""
     return Config(
         corpus=SyntheticConfig(
             train_hours=3.2,
@@ -173,12 +173,12 @@ NEAR = {
     "dp4": Placement("shelf", (0.25, 0.35), (1.0, 1.8), (1.0, 2.5), (12.0, 22.0), 0.2, (8.0, 18.0)),
     "dp5": Placement("corner", (0.3, 0.4), (1.2, 2.2), (0.8, 2.0), (8.0, 18.0), 0.3, (5.0, 15.0)),
 }
-"""Milder placements: an hour of labelled books does not carry a recogniser through the usual ones,
-where the error rates of all systems are above 90 %."""
+"""Milder placements for the profile mini: with an hour of labelled books, the error rates of all
+systems are above 90 % at the usual ones."""
 
 
 def mini() -> Config:
-    """A few hours of LibriSpeech: set corpus.root, or mini LibriSpeech is downloaded."""
+    """A few hours of LibriSpeech: mini LibriSpeech is downloaded, unless corpus.root is set."""
     return Config(
         corpus=CorpusConfig("librispeech"),
         rooms=FarfieldConfig(
@@ -204,9 +204,9 @@ def mini() -> Config:
 def full() -> Config:
     """LibriSpeech's 960 hours and the paper's networks and schedule (C6, C7, C9, C12).
 
-    The rest of the labelled speakers' speech is unlabelled: that of the others is 575 h. With
-    torchrun it has the paper's methods too: BMUF for the student (C12), GTC on labelled data (C14);
-    one process trains plainly.
+    The rest of the labelled speakers' speech is used as unlabelled, too: the other speakers have
+    only 575 h. Under torchrun the paper's methods are used as well: BMUF for the student (C12) and
+    GTC on labelled data (C14); a single process trains without them.
     """
     whole, gtc = WholeUtteranceConfig(epochs=2), ParallelConfig("gtc")
     return Config(

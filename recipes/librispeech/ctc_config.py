@@ -1,4 +1,4 @@
-"""The CTC recipe's settings: a section per verb, a function per profile."""
+"""The CTC recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +12,7 @@ from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
 from toolkit.lang.config import NgramConfig
-from toolkit.lang.units.choice import UnitsConfig
+from toolkit.lang.units.factory import UnitsConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.readers import ReaderConfig
@@ -27,21 +27,21 @@ class Config:
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
     check: CheckConfig = CheckConfig(frames_per_phone=2)
-    """What counts as a fault of the data. A letter takes one output frame at least, which is two
+    """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
     units: UnitsConfig = UnitsConfig()
-    """What the network writes: characters (A16), or pieces of words."""
+    """The network's output units: characters (A16), or pieces of words."""
     lm: NgramConfig = NgramConfig()
     """The language model of the dictionary-constrained search."""
     dictionary_size: int = 0
-    """Most frequent words of the language model's text that join the training words in the
-    dictionary; the paper has the training words alone (A21)."""
+    """Number of the most frequent words of the language model's text that are added to the training
+    words in the dictionary; the paper uses only the training words (A21)."""
     features: ExtractConfig = ExtractConfig(PRESETS["fbank80-mfcc13"])
     """93 values per frame (A1)."""
     prior_frames: int = 200
-    """Frames that the global mean weighs in the causal mean of a speaker."""
+    """Weight, in frames, of the global mean in the running mean of a speaker."""
     augment: AugmentConfig = AugmentConfig()
-    """Copies of the training utterances; none in the paper."""
+    """Augmented copies of the training utterances; none in the paper."""
     records: RecordConfig = RecordConfig()
     """Record files, and the longest utterance (A6, A7)."""
     readers: ReaderConfig = ReaderConfig()
@@ -53,11 +53,11 @@ class Config:
     decode: CtcDecodeConfig = CtcDecodeConfig()
     """The searches of the final table (A21, A24)."""
     dataset: Dataset | None = None
-    """What makes the corpus hard, for the page (A4)."""
+    """Description of the corpus and its difficulty, for the page (A4)."""
     sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     """Beam widths of the sweep (A31)."""
     tta: TtaConfig = TtaConfig()
-    """Times to accuracy (A26)."""
+    """Rules of the time to accuracy (A26)."""
 
     def __post_init__(self) -> None:
         if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:
@@ -85,10 +85,10 @@ def _small_training(
     dropout: float = 0.1,
     masks: UtteranceMaskConfig = MASKS,
 ) -> CtcTrainingConfig:
-    """One convolution and three LSTMs in both directions that one core can train in minutes.
+    """Return a network of one convolution and three BLSTMs that one core can train in minutes.
 
-    Adam, because AdaDelta needs longer; 25 or 33 outputs per second, so that LSTMs have less work
-    than with the paper's 50.
+    It uses Adam, since AdaDelta needs longer, and 25 or 33 output frames per second instead of the
+    paper's 50, to save computation in the LSTMs.
     """
     return CtcTrainingConfig(
         epochs=epochs,
@@ -112,7 +112,7 @@ def _small_training(
 
 
 SMALL_READERS = ReaderConfig(batch=16, readers=1, buffer=8, order="buckets", shortest_first=1)
-"""One process besides the training makes 16 utterances of similar length a batch."""
+"""One reader process makes batches of 16 utterances of similar length."""
 
 
 def demo() -> Config:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The hybrid recogniser: from audio to word error rates with HMMs and an LSTM."""
+"""The hybrid recogniser: GMM-HMMs and an LSTM, from audio to word error rates."""
 
 import sys
 from pathlib import Path
@@ -10,32 +10,16 @@ from toolkit.stages.bootstrap import use_project_environment
 
 use_project_environment(ROOT)
 
-from functools import partial
-
 from recipes.librispeech.config import PROFILES
+from recipes.steps import gmm
+from recipes.steps.bundle import write_bundles
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
-from recipes.steps.hybrid import (
-    adapt,
-    align_system,
-    decode_gmm,
-    decode_network,
-    explore_network,
-    extract_fbank,
-    extract_splits,
-    make_denominators,
-    tie_senones,
-    train_gmm,
-    train_network,
-    train_on_lattices,
-    write_adapted,
-    write_bundles,
-    write_independent,
-)
+from recipes.steps.discriminative import make_denominators, train_on_lattices
+from recipes.steps.features import extract_fbank, extract_splits
+from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
+from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
-from toolkit.align.gmm.lda_mllt import train_lda_mllt
-from toolkit.align.gmm.monophone import train_monophone
-from toolkit.align.gmm.sat import train_sat
-from toolkit.align.gmm.triphone import train_triphone
+from recipes.steps.network import decode_network, train_network, write_network_nbest
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -43,27 +27,27 @@ from toolkit.stages.run import Run
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
 
 
-@recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")
+@recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> dict[str, float] | None:
-    """Only what is missing is made: with corpus.root nothing is copied."""
+    """With corpus.root nothing is copied."""
     return get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
-    """One line per utterance, faulty or not, its words by one set of rules: the next judges."""
+    """One line per utterance with its normalised text; the next stage checks for faults."""
     return write_corpus(run, run.config.lang.normaliser)
 
 
 @recipe.stage(3, "Check the data")
 def check_data(run: Run) -> dict[str, float]:
-    """Every fault in one pass, before anything expensive; what cannot be used is excluded."""
+    """Find all faults at once, before anything expensive; unusable utterances are excluded."""
     return check_splits(run)
 
 
 @recipe.stage(4, "Prepare lexicon, phones and words")
 def prepare_words(run: Run) -> dict[str, float]:
-    """Words of the transcripts and the commonest of the LM text; G2P for what the lexicon lacks."""
+    """Words of the transcripts and the most frequent ones of the LM text; G2P for OOV words."""
     return prepare_language(run)
 
 
@@ -75,7 +59,7 @@ def train_lm(run: Run) -> dict[str, float]:
 
 @recipe.stage(6, "Extract features")
 def extract_features(run: Run) -> dict[str, float]:
-    """Raw, once, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5)."""
+    """Without normalisation, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5)."""
     plp, fbank = run.make("plp"), run.make("fbank")
     cepstra_of_copies = run.config.adapted or run.config.bidirectional
     extract_splits(run, run.config.cepstra, plp, also_copies=cepstra_of_copies)
@@ -86,31 +70,31 @@ def extract_features(run: Run) -> dict[str, float]:
 @recipe.stage(7, "Train monophone GMMs")
 def train_mono(run: Run) -> dict[str, float]:
     """Flat start and Viterbi training on the shortest utterances."""
-    return train_gmm(run, train_monophone, "mono")
+    return gmm.train_mono(run)
 
 
 @recipe.stage(8, "Decode with the monophones")
 def decode_mono(run: Run) -> dict[str, float]:
-    """The first word error rates, and a check on everything before."""
+    """First word error rates, which show whether everything before is right."""
     return decode_gmm(run, "mono")
 
 
 @recipe.stage(9, "Train triphone GMMs on deltas")
 def train_tri(run: Run) -> dict[str, float]:
     """A phonetic tree on the monophones' alignments."""
-    return train_gmm(run, partial(train_triphone, previous=run.need("mono")), "tri")
+    return gmm.train_tri(run)
 
 
 @recipe.stage(10, "Decode with the triphones")
 def decode_tri(run: Run) -> dict[str, float]:
-    """What context brings."""
+    """Shows the gain from context-dependent phones."""
     return decode_gmm(run, "tri")
 
 
 @recipe.stage(11, "Train LDA + MLLT GMMs")
 def train_lda(run: Run) -> dict[str, float]:
     """Spliced frames, projected to 40 dimensions (C4)."""
-    return train_gmm(run, partial(train_lda_mllt, previous=run.need("tri")), "lda_mllt")
+    return gmm.train_lda(run)
 
 
 @recipe.stage(12, "Decode with LDA + MLLT")
@@ -122,12 +106,12 @@ def decode_lda(run: Run) -> dict[str, float]:
 @recipe.stage(13, "Train speaker-adapted GMMs")
 def train_adapted(run: Run) -> dict[str, float]:
     """fMLLR for every training speaker (SAT)."""
-    return train_gmm(run, partial(train_sat, previous=run.need("lda_mllt")), "sat")
+    return gmm.train_adapted(run)
 
 
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
 def decode_adapted(run: Run) -> dict[str, float]:
-    """Transforms from the words that LDA + MLLT has recognised, then the second pass."""
+    """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode the second pass."""
     return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
 
 
@@ -137,31 +121,31 @@ def align(run: Run) -> dict[str, float]:
     return align_system(run, "sat")
 
 
-@recipe.stage(16, "Tie the senones of the low frame rate, make their decoding graph")
+@recipe.stage(16, "Tie senones at the low frame rate and compile their decoding graph")
 def tie(run: Run) -> dict[str, float]:
-    """A tree of its own for 30 ms frames, grown on adapted LDA + MLLT features (C3, C4)."""
+    """A separate tree for 30 ms frames, built on adapted LDA + MLLT features (C3, C4)."""
     return tie_senones(run, "sat")
 
 
 @recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks", parallel=True)
 def train_ce(run: Run) -> dict[str, float]:
-    """One feature offset per epoch in rotation (C7); align.rounds times on its own targets (C4)."""
+    """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
     return train_network(run, "lstm_ce", run.need("fbank"))
 
 
 @recipe.stage(18, "Decode with the LSTM")
 def decode_ce(run: Run) -> dict[str, float]:
-    """Log-posteriors less log-priors into a graph of low-frame-rate HMMs, rescored (C2, C3)."""
+    """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
     return decode_network(run, "lstm_ce", run.need("fbank"))
 
 
 @recipe.stage(19, "Make denominator lattices")
 def make_lattices(run: Run) -> dict[str, float]:
-    """What the LSTM takes for possible with a weak language model, and its own alignment (C8)."""
+    """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
     return make_denominators(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(20, "Train the LSTM on lattices (sMBR)", parallel=True)
+@recipe.stage(20, "Train the LSTM with sMBR on the lattices", parallel=True)
 def train_smbr(run: Run) -> dict[str, float]:
     """Three epochs at a small learning rate (C7, C8)."""
     return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))
@@ -169,24 +153,24 @@ def train_smbr(run: Run) -> dict[str, float]:
 
 @recipe.stage(21, "Decode with the sMBR-trained LSTM")
 def decode_smbr(run: Run) -> dict[str, float]:
-    """The same graph, tuned anew; n-best lists, word times and confidences too."""
+    """The same graph, tuned again; also n-best lists, word times and confidences."""
     system, features = "lstm_smbr", run.need("fbank")
-    return decode_network(run, system, features) | explore_network(run, system, features)
+    return decode_network(run, system, features) | write_network_nbest(run, system, features)
 
 
 @recipe.stage(22, "Train an LSTM on speaker-adapted features", parallel=True)
 def train_on_adapted(run: Run) -> dict[str, float] | None:
-    """On what the adapted GMMs see, with `adapted`."""
+    """On the features of the speaker-adapted GMMs; skipped without `adapted`."""
     if not run.config.adapted:
         return None
     features = run.make("adapted")
-    ranks.once(lambda: write_adapted(run, "sat", "lda_mllt", features))
+    ranks.on_rank_zero(lambda: write_adapted(run, "sat", "lda_mllt", features))
     return train_network(run, "lstm_fmllr", features)
 
 
 @recipe.stage(23, "Decode with the LSTM on speaker-adapted features")
 def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
-    """By the transforms of the GMMs' first pass."""
+    """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
     if not run.config.adapted:
         return None
     return decode_network(run, "lstm_fmllr", run.need("adapted"))
@@ -194,25 +178,25 @@ def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
 
 @recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True)
 def train_bidirectional(run: Run) -> dict[str, float] | None:
-    """On what the speaker-independent GMMs see, with `bidirectional` (C9)."""
+    """On the features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
     if not run.config.bidirectional:
         return None
     features = run.make("independent")
-    ranks.once(lambda: write_independent(run, "lda_mllt", features))
+    ranks.on_rank_zero(lambda: write_independent(run, "lda_mllt", features))
     return train_network(run, "blstm", features, run.config.blstm)
 
 
 @recipe.stage(25, "Decode with the BLSTM")
 def decode_bidirectional(run: Run) -> dict[str, float] | None:
-    """Without transforms: of a speaker it knows the mean cepstrum, as the GMMs of stage 12 do."""
+    """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
     if not run.config.bidirectional:
         return None
     return decode_network(run, "blstm", run.need("independent"))
 
 
-@recipe.stage(26, "Bundle recogniser and aligner, list the results")
+@recipe.stage(26, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
-    """exp/<profile>/final is all that `toolkit transcribe` and `toolkit align` need."""
+    """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
     systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
     systems += ["lstm_fmllr"] if run.config.adapted else []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The CTC recogniser: a benchmark of training hardware by time to accuracy."""
+"""The CTC recogniser: a time-to-accuracy benchmark of training hardware."""
 
 import sys
 from pathlib import Path
@@ -30,21 +30,21 @@ recipe = Recipe(
 )
 
 
-@recipe.stage(1, "Get the audio: made, downloaded, or found at corpus.root")
+@recipe.stage(1, "Get the audio: synthesise or download it, unless corpus.root is set")
 def get_audio(run: Run) -> dict[str, float] | None:
-    """Only what is missing is made: with corpus.root nothing is copied."""
+    """With corpus.root nothing is copied."""
     return get_corpus(run)
 
 
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
-    """One line per utterance, faulty or not: the next stage judges."""
+    """One line per utterance; the next stage checks for faults."""
     return write_corpus(run)
 
 
 @recipe.stage(3, "Check the data")
 def check_data(run: Run) -> dict[str, float]:
-    """Every fault in one pass, before anything expensive; what cannot be used is excluded."""
+    """Find all faults at once, before anything expensive; unusable utterances are excluded."""
     return check_letters(run)
 
 
@@ -56,23 +56,23 @@ def prepare_output(run: Run) -> dict[str, float]:
 
 @recipe.stage(5, "Extract features")
 def extract(run: Run) -> dict[str, float]:
-    """Log-mel beside MFCC, once, at 100 Hz (A1)."""
+    """Log-mel energies and MFCCs, at 100 Hz (A1)."""
     return extract_features(run)
 
 
-@recipe.stage(6, "Write records of 64 utterances")
+@recipe.stage(6, "Write record files of features and labels")
 def write_records(run: Run) -> dict[str, float]:
-    """Features and labels together; what is too long is left out, and the share kept told (A6)."""
+    """Too long utterances are left out; the share that is kept is in the headline (A6)."""
     return write_all_records(run)
 
 
 @recipe.stage(7, "Train the network with CTC", parallel=True)
 def train_network(run: Run) -> dict[str, float]:
-    """Through the states of the paper's figure; `ctc/log.jsonl` says when what happened (A22)."""
+    """Through the states of the paper's figure; `ctc/log.jsonl` has the events and times (A22)."""
     return train(run)
 
 
-@recipe.stage(8, "Decode: greedy, prefixes, dictionary and language model, graph")
+@recipe.stage(8, "Decode by greedy, prefix, dictionary, dictionary + LM and graph search")
 def decode_all(run: Run) -> dict[str, float]:
     """The same posteriors by every search (A21, A24)."""
     return decode(run)
@@ -84,9 +84,9 @@ def sweep(run: Run) -> dict[str, float]:
     return sweep_widths(run)
 
 
-@recipe.stage(10, "Write the page of times to accuracy, list the results")
+@recipe.stage(10, "Write the time-to-accuracy page and list the results")
 def report(run: Run) -> dict[str, float]:
-    """tta/index.html, and results.json."""
+    """Writes tta/index.html and results.json."""
     write_tta_page(run)
     return list_results(run, ["ctc"])
 

@@ -1,4 +1,4 @@
-"""What the stages of the CTC recipe do: units, records, training, searches, times to accuracy."""
+"""Steps of the CTC recipe: units, records, training, decoding, time to accuracy."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,13 @@ from toolkit.bench.instruments.platform import describe
 from toolkit.bench.instruments.utilisation import sampling
 from toolkit.bench.tta.feature_panels import utterance_figure
 from toolkit.bench.tta.page import Extras, write_page
-from toolkit.bench.tta.records import sweep_table
+from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.check.check import check
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
-from toolkit.decode.ctc.system import Decoded, decode_ctc
+from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.extract import extract
@@ -27,7 +27,7 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units.choice import load_units, make_units
+from toolkit.lang.units.factory import load_units, make_units
 from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
 from toolkit.stages.run import Run
@@ -38,7 +38,10 @@ from toolkit.train.ctc.training import train_ctc
 
 
 def check_letters(run: Run) -> dict[str, float]:
-    """Check the corpus; a word takes the time of its letters, and held-out ones may be unknown."""
+    """Check the corpus, with the letters of the training words as their pronunciations.
+
+    Words of held-out transcripts may be unknown.
+    """
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
     words = {word for cut in read_cuts(manifests["train"]) for word in text_of(cut).split()}
     letters = {word: len(word) for word in sorted(words)}
@@ -59,12 +62,12 @@ def prepare_units(run: Run) -> dict[str, float]:
 
 
 def most_frequent(weights: Mapping[str, float], number: int) -> set[str]:
-    """The heaviest words; ties by spelling."""
+    """Return the `number` words with the highest weights; ties are broken alphabetically."""
     return set(sorted(weights, key=lambda word: (-weights[word], word))[:number])
 
 
 def extract_features(run: Run) -> dict[str, float]:
-    """Extract every split, augmented copies of the training utterances among the originals."""
+    """Extract the features of every split; augmented copies are added to the training split."""
     out, hours = run.make("features"), {}
     for split in splits(run).all:
         utterances = cuts(run, split)
@@ -79,10 +82,11 @@ def extract_features(run: Run) -> dict[str, float]:
 
 
 def write_all_records(run: Run) -> dict[str, float]:
-    """Write the records to train and to evaluate on, of utterances up to `records.max_seconds`.
+    """Write the records for training and evaluation, of utterances up to `records.max_seconds`.
 
-    Other splits need none: they are decoded from their features, long utterances too. How many
-    those are is told, since the paper leaves them out of its test sets (A6).
+    The other splits need no records: they are decoded from their features, long utterances
+    included. The headline has the number of long ones, which the paper leaves out of its test sets
+    (A6).
     """
     out, units, config = run.make("records"), load_units(run.need("units")), run.config.records
     headline = {}
@@ -97,7 +101,7 @@ def write_all_records(run: Run) -> dict[str, float]:
 
 @contextmanager
 def record_sources(run: Run) -> Iterator[tuple[RecordSource, RecordSource]]:
-    """The batches to train and to evaluate on."""
+    """Open the training records and the validation records."""
     normaliser = Normaliser.load(run.need("features/normaliser.json"))
     own = run.config.readers, run.config.train.seed, normaliser
     with (
@@ -108,7 +112,7 @@ def record_sources(run: Run) -> Iterator[tuple[RecordSource, RecordSource]]:
 
 
 def evaluation_plan(run: Run) -> EvaluationPlan:
-    """What another process needs to evaluate as the training's own would."""
+    """Return the plan by which another process evaluates the training."""
     return EvaluationPlan(
         units="units",
         normaliser="features/normaliser.json",
@@ -121,11 +125,11 @@ def evaluation_plan(run: Run) -> EvaluationPlan:
 
 
 def train(run: Run) -> dict[str, float]:
-    """Train through the states of A22."""
+    """Train through the states of the paper's figure (A22)."""
     units, out = load_units(run.need("units")), run.make("ctc")
     recognition = make_recognition(units, run.config.evaluation_width, run.jobs)
     if run.config.train.machine.evaluator == "elsewhere":
-        evaluation_plan(run).leave(out)
+        evaluation_plan(run).write(out)
     with torch_threads(run.config.train.threads):
         machine = describe(out.parent)
     bf16 = run.config.train.bf16(torch.device(run.device))
@@ -142,19 +146,19 @@ def train(run: Run) -> dict[str, float]:
             progress=run.progress,
             batch=run.config.readers.batch,
             about=about,
-            beside=sampling,
+            background_logging=sampling,
         )
 
 
-def decoded_splits(run: Run, out: Path) -> dict[str, Decoded]:
-    """Posteriors of the decoded splits, with what they are scored against."""
+def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
+    """Write the posteriors of the splits to decode, and return them with references."""
     found = {}
     for split in splits(run).decoded:
         features = run.need(f"features/{split}")
         model, normaliser = run.need("ctc"), run.need("features/normaliser.json")
         write_posteriors(model, normaliser, features, out / split, run.device)
         own = {cut.id: cut for cut in cuts(run, split)}
-        found[split] = Decoded(
+        found[split] = SplitData(
             Posteriors(out / split),
             {name: text_of(cut) for name, cut in own.items()},
             {name: speaker_of(cut) for name, cut in own.items()},
@@ -164,7 +168,7 @@ def decoded_splits(run: Run, out: Path) -> dict[str, Decoded]:
 
 
 def decode(run: Run) -> dict[str, float]:
-    """Decode by every search, on the same posteriors."""
+    """Decode by every search on the same posteriors."""
     out, posteriors = run.make("decode/ctc"), run.make("posteriors")
     return decode_ctc(
         decoded_splits(run, posteriors),
@@ -199,7 +203,7 @@ def sweep_widths(run: Run) -> dict[str, float]:
 
 
 def write_tta_page(run: Run) -> dict[str, float]:
-    """Write the page of times to accuracy of this run."""
+    """Write the time-to-accuracy page of this run."""
     dataset = run.config.dataset
     example = cuts(run, splits(run).tune[0])[0]
     extras = Extras(

@@ -1,4 +1,4 @@
-"""What the first and the last stages of every recipe share: corpus, text, table of results."""
+"""Steps that all recipes share: corpus, manifests, language model text, results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from lhotse import MonoCut
 from local import fetch, manifests
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
-from toolkit.corpus.splits import Splits
+from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.letters import normaliser
@@ -21,20 +21,20 @@ from toolkit.storage.files import write_atomically
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:
-    """Make or download the corpus, unless it was given."""
+    """Synthesise or download the corpus, unless `corpus.root` is set."""
     corpus, out = run.config.corpus, run.make("corpus")
     out.mkdir(exist_ok=True)
     return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
 
 
 def corpus_root(run: Run) -> Path:
-    """Where the audio is: the user's folder, or what the first stage made."""
+    """Return the folder of the audio: the user's, or the output of the first stage."""
     given = run.config.corpus.root
     return run.need_outside(given) if given else run.need("corpus")
 
 
 def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
-    """Write a manifest per split, its words by `rules` if given, and what each split is for."""
+    """Write a manifest per split, texts normalised by `rules` if given, and the splits' roles."""
     corpus, root = run.config.corpus, corpus_root(run)
     parts = manifests(corpus, root)
     for folder in audio_folders(chain.from_iterable(parts.values()), root):
@@ -49,24 +49,24 @@ def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
 
 
 def splits(run: Run) -> Splits:
-    """The names of the splits and what each is for."""
+    """Return the names and roles of the splits."""
     return Splits.load(run.need("data/splits.json"))
 
 
 def cuts(run: Run, split: str) -> list[MonoCut]:
-    """A split's utterances without those that the check excluded."""
+    """Return the cuts of a split, without those that the check excluded."""
     return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
 
 
 def texts(run: Run) -> dict[str, dict[str, str]]:
-    """Transcripts by split and utterance."""
+    """Return the transcripts by split and utterance."""
     return {s: {cut.id: text_of(cut) for cut in cuts(run, s)} for s in splits(run).all}
 
 
 def need_user_files(run: Run, *sources: Path | None) -> None:
-    """Record the user's files, folders and patterns that a verb of the toolkit opens by itself.
+    """Record files, folders and patterns of the user that the toolkit opens as inputs of the stage.
 
-    What is not there is left to the verb to complain of.
+    Missing ones are ignored here: the function that opens them raises the error.
     """
     for source in filter(None, sources):
         found = [source] if source.exists() else map(Path, glob(str(source), recursive=True))
@@ -75,7 +75,10 @@ def need_user_files(run: Run, *sources: Path | None) -> None:
 
 
 def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
-    """A language model's settings: the demo corpus brings text of its own, `lm.text` is for all."""
+    """Return a language model's settings with its text.
+
+    That is its own text, or that of `lm`, or the text of the demo corpus.
+    """
     own = run.need("corpus") / "lm.txt"
     if config.arpa is not None:
         need_user_files(run, config.arpa)
@@ -86,7 +89,7 @@ def lm_config(run: Run, config: NgramConfig) -> NgramConfig:
 
 
 def lattice_lm_config(run: Run) -> NgramConfig:
-    """The settings of the denominator lattices' language model."""
+    """Return the settings of the denominator lattices' language model."""
     config = run.config.lattice_lm
     if run.config.lattice_text == "lm":
         return lm_config(run, config)
@@ -95,19 +98,19 @@ def lattice_lm_config(run: Run) -> NgramConfig:
 
 
 def has_copies(run: Run) -> bool:
-    """Whether the networks train on augmented copies of the training utterances too."""
+    """Whether the networks also train on augmented copies of the training utterances."""
     return bool(run.config.augment.speeds)
 
 
 def copies(run: Run) -> list[MonoCut]:
-    """The augmented copies of the training utterances, for the networks."""
+    """Return the augmented copies of the training utterances, for the networks."""
     config = run.config.augment
     need_user_files(run, config.noise, config.rooms)
     return list(augmented(cuts(run, "train"), config))
 
 
 def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:
-    """Write the rows of all systems; return the best WER of each split."""
+    """Write the results of all systems; return the best WER of each split."""
     rows = [run.need(f"decode/{system}/rows.json") for system in systems]
     results, table = run.make("results.json"), run.make("results.md")
     best = collect_results(rows, results)
@@ -116,5 +119,5 @@ def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:
 
 
 def show_results(directory: Path) -> None:
-    """Print the table of results that the last stage has listed."""
+    """Print the table of results that the last stage has written."""
     print_results(directory / "results.json")

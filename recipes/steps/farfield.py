@@ -1,16 +1,18 @@
-"""What the stages of the far-field recipe do with its data: rooms, manifests, features, decodes."""
+"""Data steps of the far-field recipe: room simulation, manifests, features, decoding."""
 
 from pathlib import Path
 
 from local import manifests
 from local.farfield import sets as farfield_sets
-from local.farfield.cuts import TWINS
+from local.farfield.cuts import CLEAN_SETS
 from recipes.steps.data import corpus_root, cuts, need_user_files
-from recipes.steps.hybrid import align_system, decode_network, extract_fbank, targets
+from recipes.steps.features import extract_fbank
+from recipes.steps.gmm import align_system
+from recipes.steps.network import decode_network, targets
 from recipes.steps.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, write_cuts
-from toolkit.corpus.splits import Splits
+from toolkit.corpus.split_names import Splits
 from toolkit.features.extract import extract
 from toolkit.features.store import FeatureStore
 from toolkit.lang.letters import normaliser
@@ -18,7 +20,7 @@ from toolkit.stages.run import Run
 
 
 def make_rooms(run: Run) -> dict[str, float]:
-    """Make the far-field sets of the clean corpus."""
+    """Simulate the far-field sets from the clean corpus."""
     need_user_files(run, run.config.rooms.noise, run.config.rooms.responses)
     clean = manifests(run.config.corpus, corpus_root(run))
     return farfield_sets.make_farfield(
@@ -27,7 +29,7 @@ def make_rooms(run: Run) -> dict[str, float]:
 
 
 def write_manifests(run: Run) -> dict[str, float]:
-    """Write a manifest per set, and what each set is for."""
+    """Write a manifest per set, and the roles of the sets."""
     rewrite = normaliser(run.config.lang.normaliser).transcript
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
     for name, found in sets.items():
@@ -38,9 +40,9 @@ def write_manifests(run: Run) -> dict[str, float]:
 
 
 def extract_features(run: Run) -> dict[str, float]:
-    """Extract the features of all that has transcripts, and of the clean twins of train and val."""
+    """Extract features of all sets with transcripts, and of the clean twins of train and val."""
     plp, fbank = run.make("plp"), run.make("fbank")
-    for split, twins in TWINS.items():
+    for split, twins in CLEAN_SETS.items():
         kept = {cut.id for cut in cuts(run, split)}
         found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
         extract(found, run.config.cepstra, plp / twins, run.jobs)
@@ -48,18 +50,18 @@ def extract_features(run: Run) -> dict[str, float]:
 
 
 def align_twins(run: Run, system: str) -> dict[str, float]:
-    """Align the clean twins of train and val; the far-field copies have the same frames."""
+    """Align the clean twins of train and val; the far-field utterances have the same frames."""
     align_system(run, system, "val-clean", "ali_val")
     return align_system(run, system, "clean")
 
 
 def validation(run: Run, system: str) -> tuple[FeatureStore, LowRateAlignments]:
-    """Far-field features of val, and the senones of its clean twins (C32: frame accuracy)."""
+    """Return far-field features of val and senones of its clean twins (C32: frame accuracy)."""
     return FeatureStore(run.need("fbank/val")), targets(run, system, "ali_val")
 
 
 def decode_systems(run: Run, *systems: str, normaliser: Path | None = None) -> dict[str, float]:
-    """Decode every set with some networks; by default their normaliser is that of `fbank`."""
+    """Decode every set with networks, by default with the normaliser of `fbank`."""
     features, found = run.need("fbank"), {}
     for system in systems:
         errors = decode_network(run, system, features, normaliser)

@@ -1,4 +1,4 @@
-"""The front end of a far-field device on the array version of the test sets (C1)."""
+"""Enhancement of the test sets' array recordings, and decoding with and without it (C1)."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from lhotse import MonoCut, MultiCut
 
 from recipes.steps.data import cuts
-from recipes.steps.hybrid import network_decoder
+from recipes.steps.network import network_decoder
 from recipes.steps.placements import PLACEMENTS
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.first_pass import decode_store, real_time_factor
@@ -20,19 +20,19 @@ from toolkit.score.split import score_split
 from toolkit.stages.run import Run
 
 HOURS_PER_SHARD = 0.005
-"""Of the array's features: a set of three minutes has a shard for each of its speakers, so that it
-is decoded by several processes."""
+"""Hours per shard of the arrays' features: a set of three minutes then has a shard for each of its
+speakers, so that several processes can decode it."""
 
 
 def enhance_arrays(run: Run) -> dict[str, float]:
-    """Cancel the echo and form a beam."""
+    """Enhance the array recordings by echo cancellation and beamforming."""
     return enhance(_arrays(run), run.config.enhance, run.make("enhanced"), run.jobs, run.progress)
 
 
 def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
-    """Decode what the front end made, and the first microphone, with a network tuned on val.
+    """Decode the enhanced signals and the first microphone with a network tuned on val.
 
-    The rows are of splits such as `DP1-raw` and `DP1-enhanced`: the same utterances.
+    The results are of splits such as `DP1-raw` and `DP1-enhanced`, which have the same utterances.
     """
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
     config = replace(run.config.fbank, hours_per_shard=HOURS_PER_SHARD)
@@ -46,7 +46,7 @@ def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
 
 
 def _arrays(run: Run) -> dict[str, list[MultiCut]]:
-    """The array recordings by placement, without what the check excluded."""
+    """Return the array recordings by placement, without those that the check excluded."""
     found = {}
     for name in PLACEMENTS:
         kept = {cut.id for cut in cuts(run, name)}
@@ -56,7 +56,7 @@ def _arrays(run: Run) -> dict[str, list[MultiCut]]:
 
 
 def _versions(run: Run) -> dict[str, list[MonoCut]]:
-    """The array's utterances by placement, before and after the front end."""
+    """Return the utterances of the arrays by placement, before and after enhancement."""
     after, found = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
     for name in PLACEMENTS:
         ids = {cut.id for cut in after[name]}

@@ -1,4 +1,4 @@
-"""What the hybrid recipes do with transcripts and words before any model is trained."""
+"""Steps of the hybrid recipes before acoustic training: data check, lexicon, language models."""
 
 from recipes.steps.data import lm_config, need_user_files, splits, texts
 from toolkit.corpus.check.check import check
@@ -11,13 +11,13 @@ from toolkit.stages.run import Run
 
 
 def lang_config(run: Run) -> LangConfig:
-    """The settings of lexicon and vocabulary."""
+    """Return the settings of lexicon and vocabulary."""
     need_user_files(run, run.config.lang.lexicon_file)
     return run.config.lang
 
 
 def check_splits(run: Run) -> dict[str, float]:
-    """Check all splits; what cannot be used is excluded."""
+    """Check all splits; utterances that cannot be used are excluded."""
     manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
     words = {
         w for path in manifests.values() for cut in iter_cuts(path) for w in text_of(cut).split()
@@ -25,19 +25,19 @@ def check_splits(run: Run) -> dict[str, float]:
     lexicon = source_lexicon(lang_config(run), words).shortest()
     found = check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
     if found["errors"] or found["warnings"]:
-        print("   what is odd and how to mend it: check/report.txt in the run directory")
+        print("   faults and remedies: check/report.txt in the run directory")
     return found
 
 
 def prepare_language(run: Run) -> dict[str, float]:
-    """Choose the words, those of the transcripts and the commonest of the LM text, and phones."""
+    """Prepare lexicon and phones, for transcript words and the most frequent ones of LM text."""
     lang = lang_config(run)
     text = word_weights(lm_config(run, run.config.lm), lang.normaliser)
     return prepare_lang(lang, texts(run), text, run.make("lang"))
 
 
 def train_language_models(run: Run) -> dict[str, float]:
-    """Estimate the small model of the graphs and the larger one that rescores."""
+    """Estimate the small language model of the graphs and the larger one that rescores."""
     lang = Lang.load(run.need("lang"))
     vocabulary, rules = lang.vocabulary, lang.normaliser
     larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)

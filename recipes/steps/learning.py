@@ -1,12 +1,12 @@
-"""Learning from unlabelled speech: the student, and self-training beside it (C10 to C13)."""
+"""Learning from unlabelled speech: teacher-student learning and self-training (C10 to C13)."""
 
 from pathlib import Path
 
 from recipes.steps.data import has_copies
 from recipes.steps.farfield import validation
-from recipes.steps.hybrid import network_decoder, targets
-from recipes.steps.unlabelled import taught_folders
-from toolkit.align.augmented import AugmentedAlignments
+from recipes.steps.network import network_decoder, targets
+from recipes.steps.unlabelled import training_shard_folders
+from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
@@ -14,7 +14,7 @@ from toolkit.hmm.senones import Senones
 from toolkit.ssl import scheduled
 from toolkit.ssl.calibration import measure_calibration
 from toolkit.ssl.choice_of_k import choose_k, smallest_sufficient
-from toolkit.ssl.judged import Judge
+from toolkit.ssl.logits import TrainedModel
 from toolkit.ssl.self_training import recognise_and_align, self_labelled
 from toolkit.stages.run import Run
 from toolkit.train.corpus import Alignments
@@ -23,27 +23,27 @@ from toolkit.train.windows import OFFSETS
 
 
 def student_normaliser(run: Run) -> Path:
-    """The normaliser of what the student hears: that of the unlabelled features (C19)."""
+    """Return the normaliser of the student's input, that of the unlabelled features (C19)."""
     return run.need("unlabelled/normaliser.json")
 
 
-def judge_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[str, float]:
-    """Measure how far the teacher's posteriors can be trusted, and what the k best keep of them.
+def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[str, float]:
+    """Measure the calibration of the teacher's posteriors, and the loss of keeping only k logits.
 
     Args:
-      run: of the stage.
-      teacher: its name.
-      student: a network like the student, of labelled data.
+      run: the run of the stage.
+      teacher: name of the teacher.
+      student: name of a network of the student's size, trained on labelled data.
       aligner: the GMM system that has aligned val.
     """
     normaliser = run.need("fbank/normaliser.json")
-    judges = [Judge(run.need(system), normaliser) for system in (teacher, student)]
+    models = [TrainedModel(run.need(system), normaliser) for system in (teacher, student)]
     features, alignments = validation(run, aligner)
     out = run.make("teacher_judged")
     found = measure_calibration(
-        judges[0], features.path, alignments, run.config.calibration, out / "calibration"
+        models[0], features.path, alignments, run.config.calibration, out / "calibration"
     )
-    rows = choose_k(*judges, run.need("unlabelled"), run.config.choice_of_k, out / "choice_of_k")
+    rows = choose_k(*models, run.need("unlabelled"), run.config.choice_of_k, out / "choice_of_k")
     shown = ("frame_accuracy", "ece", "temperature")
     return {name: found[name] for name in shown} | {"sufficient k": smallest_sufficient(rows)}
 
@@ -51,13 +51,13 @@ def judge_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[st
 def labelled_speech(
     run: Run, aligner: str, baseline: str
 ) -> tuple[list[FeatureStore], list[Alignments]]:
-    """Give what the baseline has learnt from: the labelled speech, its copies, and the targets.
+    """Return the baseline's training data: features of the labelled speech and its copies, targets.
 
     Args:
-      run: of the stage.
+      run: the run of the stage.
       aligner: the GMM system that has aligned the speech.
-      baseline: the network whose last alignments are the targets where `align.rounds` has it align
-        the speech anew (C4).
+      baseline: the network whose last alignments are the targets, if `align.rounds` has it realign
+        the speech (C4).
     """
     found, rounds = targets(run, aligner), run.config.align.rounds
     if rounds:
@@ -72,10 +72,10 @@ def labelled_speech(
 
 
 def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
-    """Train a student on the teacher's targets, and on labelled data in between (C12)."""
+    """Train a student on the teacher's targets and on labelled data in alternation (C12)."""
     features, alignments = labelled_speech(run, aligner, baseline)
     return scheduled.train_student(
-        unlabelled=taught_folders(run),
+        unlabelled=training_shard_folders(run),
         features=features,
         alignments=alignments,
         normaliser=Normaliser.load(student_normaliser(run)),
@@ -89,7 +89,7 @@ def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[st
 
 
 def recognise_unlabelled(run: Run, teacher: str) -> dict[str, float]:
-    """Recognise the unlabelled data with the teacher, and keep the surest utterances (C13)."""
+    """Recognise the unlabelled data with the teacher; keep the most confident utterances (C13)."""
     return recognise_and_align(
         model=run.need(teacher),
         normaliser=run.need("fbank/normaliser.json"),
@@ -106,7 +106,7 @@ def recognise_unlabelled(run: Run, teacher: str) -> dict[str, float]:
 
 
 def train_on_recognised(run: Run, system: str, aligner: str, baseline: str) -> dict[str, float]:
-    """Train a network like the student on labelled data and on what was recognised (C13)."""
+    """Train a network of the student's size on labelled and recognised utterances (C13)."""
     senones = Senones.load(run.need("senones"))
     features, alignments = labelled_speech(run, aligner, baseline)
     store, found = self_labelled(run.need("unlabelled"), run.need("recognised"), senones)

@@ -1,4 +1,4 @@
-"""Results by device placement: rows of sets put together, and relative gains (C32, C33)."""
+"""Results by device placement: pooled test sets, and relative WER reductions (C32, C33)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,39 +18,39 @@ from toolkit.storage.files import write_atomically
 PLACEMENTS = ("DP1", "DP2", "DP3", "DP4", "DP5")
 """The test sets, from the easiest placement of the device to the hardest (C32)."""
 POOLED = "TST"
-"""All of them together (C32)."""
+"""Name of the test sets pooled together (C32)."""
 SETS = {name: (name,) for name in PLACEMENTS} | {"DP2-DP5": PLACEMENTS[1:], POOLED: PLACEMENTS}
-"""What systems are compared on."""
+"""The sets on which systems are compared, and the test sets that each pools."""
 PUBLISHED = {"DP1": 9.8, "DP2": 22.2, "DP3": 21.8, "DP4": 16.5, "DP5": 18.9}
-"""The paper's reductions in percent: its student against an LSTM trained with sMBR (C33)."""
+"""The paper's relative WER reductions in percent, of its student over the sMBR baseline (C33)."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much fewer errors a system makes than another on one test set (C33)."""
+    """Relative WER reduction of a system over a baseline on one test set (C33)."""
 
     split: str
     """The test set."""
     baseline: float
-    """Word error rate in percent."""
+    """WER of the baseline in percent."""
     system: float
-    """Word error rate in percent."""
+    """WER of the system in percent."""
     werr: float | None
     """Relative reduction of the word error rate in percent, above 0 where the system is better;
     None where the baseline has no error."""
     low: float | None
-    """Lower end of the 95 % confidence interval of `werr`: both systems on the same resamples."""
+    """Lower end of the 95 % confidence interval of `werr`, by a paired bootstrap."""
     high: float | None
-    """Upper end."""
+    """Upper end of that interval."""
     p_value: float
-    """Two-sided, of NIST's matched pairs test."""
+    """Two-sided p-value of NIST's matched pairs test."""
 
 
 def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[str, float]:
-    """Write `results.json`, and what systems gain on the baseline as `werr.json` and `werr.md`.
+    """Write `results.json`, and relative WER reductions to `werr.json` and `werr.md`.
 
     Returns:
-      Each system's WER on all placements, and its gain on all but the first.
+      Each system's WER on all placements, and its relative reduction on all but the first.
     """
     lm = f"{run.config.rescoring.order}gram"
     rows = [row for s in (baseline, *systems) for row in placement_rows(run, s, lm)]
@@ -73,7 +73,7 @@ def show_placements(directory: Path) -> None:
 
 
 def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
-    """A system's rows: of each split, and of the placements together."""
+    """Return a system's results on each split, and on the pooled placements."""
     folder = run.need(f"decode/{system}")
     rows = [row for row in read_results(folder / "rows.json") if row.lm == lm]
     parts = [row for row in rows if row.split in PLACEMENTS]
@@ -85,10 +85,10 @@ def placement_rows(run: Run, system: str, lm: str) -> list[Result]:
 
 
 def scores(run: Run, system: str, splits: Sequence[str], unit: Unit = "word") -> dict[str, Score]:
-    """A decoded system's scores by split.
+    """Return a decoded system's scores by split.
 
-    A sentence may be heard at several placements, as `id-DP1`, `id-DP2` and so on; where speakers
-    are too few to be resampled, sentences are, with all their copies.
+    A sentence may be in several placements, as `id-DP1`, `id-DP2` and so on; where there are too
+    few speakers to resample, sentences are resampled with all their copies.
     """
     found = {}
     for split in splits:
@@ -113,8 +113,8 @@ def gains(run: Run, baseline: str, system: str) -> list[Gain]:
 def gain(split: str, first: Score, second: Score) -> Gain:
     """Compare two systems on one set.
 
-    The interval is that of the reduction itself: each resample of the test set has errors of both
-    systems, and its own reduction.
+    The interval is that of the reduction itself: the reduction is computed on each resample of the
+    test set, from the errors of both systems.
     """
     rates = round(first.percent, 2), round(second.percent, 2)
     p_value = compare(first, second).matched_pairs.p_value
@@ -133,7 +133,7 @@ def gain(split: str, first: Score, second: Score) -> Gain:
 
 
 def gains_table(found: Mapping[str, Sequence[Gain]]) -> str:
-    """A Markdown table of relative reductions and their intervals, the paper's in the last row."""
+    """Return a Markdown table of relative reductions with intervals; the paper's come last."""
     lines = [["WERR %", *SETS], ["---", *["---:"] * len(SETS)]]
     for system, own in found.items():
         lines.append([system, *map(_shown, own)])

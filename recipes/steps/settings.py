@@ -1,4 +1,4 @@
-"""The settings that the hybrid recipes share: sections of the same verbs, and small sizes."""
+"""The settings that the hybrid recipes share, and sizes for small corpora."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from toolkit.align.gmm.monophone import MonophoneConfig
 from toolkit.align.gmm.training import EmConfig
 from toolkit.align.gmm.triphone import TriphoneConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
-from toolkit.decode.denominators import LatticeConfig
+from toolkit.decode.denominator_lattices import LatticeConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
@@ -21,14 +21,14 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
-from toolkit.train.sequence.data import SequenceDataConfig
-from toolkit.train.sequence.training import SequenceConfig
+from toolkit.train.discriminative.data import SequenceDataConfig
+from toolkit.train.discriminative.training import SequenceConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 
 @dataclass(frozen=True)
 class HybridConfig:
-    """What every hybrid recipe can be told."""
+    """The settings of every hybrid recipe."""
 
     corpus: CorpusConfig = CorpusConfig()
     """Which corpus, and its splits."""
@@ -39,15 +39,16 @@ class HybridConfig:
     lm: NgramConfig = NgramConfig()
     """The n-gram language model of the decoding graphs."""
     rescoring: NgramConfig = NgramConfig(order=4)
-    """The larger one that rescores lattices (C2: 4-gram); its text is by default `lm.text`."""
+    """The larger language model that rescores lattices (C2: 4-gram); its default text is that of
+    `lm`."""
     cepstra: ExtractConfig = ExtractConfig(FrontendConfig("plp"))
     """Features of the GMMs: 13 PLP cepstra (C4)."""
     fbank: ExtractConfig = ExtractConfig(FrontendConfig("fbank"))
     """Features of the networks: 64 log-mel energies (C5)."""
     prior_frames: int = 200
-    """Frames that the global mean weighs in the causal mean of a speaker (Kaldi: 200)."""
+    """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     augment: AugmentConfig = AugmentConfig()
-    """Copies of the training utterances, for the networks; none in the paper."""
+    """Augmented copies of the training utterances, for the networks; none in the paper."""
     mono: MonophoneConfig = MonophoneConfig()
     """The monophone GMMs."""
     tri: TriphoneConfig = TriphoneConfig()
@@ -57,18 +58,18 @@ class HybridConfig:
     align: CorpusAlignConfig = CorpusAlignConfig()
     """Alignment of the training data."""
     senones: TreeConfig = TreeConfig(max_leaves=3183)
-    """The tree of the low frame rate (C3)."""
+    """The tree of the senones at the low frame rate (C3)."""
     lattice_lm: NgramConfig = NgramConfig(order=2)
     """The weak language model of the denominator lattices."""
     lattice_text: Literal["transcripts", "lm"] = "transcripts"
-    """Its text where it names none: the transcripts, or `lm.text` as for `rescoring`. Bigrams know
-    the transcripts of an hour or two by heart, so that lattices hold too little but the truth."""
+    """Text of `lattice_lm` if it names none: the transcripts, or that of `lm`. On an hour or two of
+    speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
     lattices: LatticeConfig = LatticeConfig()
     """The denominator lattices (C8)."""
     sequence: SequenceConfig = SequenceConfig()
-    """Training on the lattices (C8)."""
+    """sMBR training on the lattices (C8)."""
     sequence_copies: bool = True
-    """Make lattices of the augmented copies too, and train on these as well."""
+    """Also make lattices of the augmented copies, and train on them."""
     decode: DecodeConfig = DecodeConfig(
         acoustic_scale=0.4,
         scales=(0.2, 0.25, 0.3, 0.4, 0.5),
@@ -79,13 +80,13 @@ class HybridConfig:
 
 
 WIDE_BEAM = Beam(search=18.0, output=6.0, max_active=12_000)
-"""For read books and their 20,000 words: with 4,000 states and a beam of 15 the networks of the
-librispeech recipe's mini lose two points of WER."""
+"""For read books with 20,000 words: with 4,000 active states and a beam of 15 the WER of the
+networks in the librispeech recipe's profile mini is two points higher."""
 THREE_SPEEDS = AugmentConfig(speeds=(0.9, 1.1))
-"""Three-way speed perturbation, as Kaldi's recipes have it; on the demo corpus worth a third of the
-character errors of CTC."""
+"""Three-way speed perturbation, as in Kaldi's recipes; it removes a third of the character errors
+of CTC on the demo corpus."""
 SEVEN_SPEEDS = AugmentConfig(speeds=(0.82, 0.88, 0.94, 1.06, 1.12, 1.18))
-"""For few speakers: a voice at another speed is another voice."""
+"""For few speakers: a voice at another speed counts as another voice."""
 SHORT_MONO = MonophoneConfig(
     EmConfig(
         iterations=24,
@@ -99,13 +100,13 @@ SHORT_MONO = MonophoneConfig(
 SMALL_SEQUENCE = SequenceConfig(
     threads=1, initial_rate=1e-4, final_rate=4e-5, data=SequenceDataConfig(batch=8)
 )
-"""Twice the utterances per step at twice the rate: 3,700 frames per second instead of 3,000."""
+"""Twice the batch size at twice the learning rate: 3,700 frames per second instead of 3,000."""
 
 
 def small_network(
     model: LstmConfig | BlstmConfig, epochs: int, chunks: ChunkConfig
 ) -> CrossEntropyConfig:
-    """A network that one core can train in minutes."""
+    """Return the training of a network that one core can train in minutes."""
     return CrossEntropyConfig(
         epochs=epochs,
         initial_rate=2e-3,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from recipes.librispeech.config import BOTH_WAYS, Config
+from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
 from recipes.steps.settings import SMALL_SEQUENCE
 from toolkit.align.gmm.lda_mllt import LdaMlltConfig
 from toolkit.align.gmm.monophone import MonophoneConfig
@@ -25,24 +25,24 @@ from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the systems of a corpus are."""
+    """Sizes of the systems for a corpus."""
 
     hours: float
     """Hours of training speech."""
     mono: float
-    """Gaussians of the monophones."""
+    """Number of Gaussians of the monophones."""
     leaves: float
-    """Leaves of the triphones' trees at 100 Hz."""
+    """Number of leaves of the triphones' trees at 100 Hz."""
     gaussians: float
-    """Gaussians of the triphone systems."""
+    """Number of Gaussians of the triphone systems."""
     senones: float
-    """Leaves of the networks' tree at 33 Hz."""
+    """Number of leaves of the networks' tree at 33 Hz."""
     hidden: float
     """Cells per LSTM layer."""
     layers: float
     """LSTM layers."""
     epochs: float
-    """Passes of cross entropy over the training data, copies at other speeds included."""
+    """Epochs of cross entropy training; an epoch includes the copies at other speeds."""
 
 
 TABLE = (
@@ -54,21 +54,23 @@ TABLE = (
     Sizes(100, 1000, 4200, 40_000, 2500, 640, 5, 6),
     Sizes(1000, 1000, 7000, 150_000, 3200, 768, 5, 10),
 )
-"""Sizes that do well on so many hours. Those of half an hour were tried on two corpora; the GMMs of
-5, 100 and 1000 hours are about Kaldi's for LibriSpeech, the network of 1000 is the paper's (C6)."""
+"""Sizes that work well for so many hours. Those of half an hour were tested on two corpora; the
+GMMs of 5, 100 and 1000 hours are about those of Kaldi's LibriSpeech recipe, the network of 1000
+hours is the paper's (C6)."""
 
 COPIES_UP_TO = 50.0
-"""Hours up to which the networks see the data at three speeds."""
+"""Hours up to which the networks train on three speeds."""
 ONE_THREAD_UP_TO = 20.0
-"""Hours up to which networks are small enough to train fastest on one processor core."""
+"""Hours up to which the networks are so small that one processor core trains them fastest."""
 SHORT_SCHEDULE_UP_TO = 5.0
-"""Hours up to which 20 iterations do for a GMM system, where Kaldi makes 35."""
+"""Hours up to which 20 iterations suffice for a GMM system, where Kaldi runs 35."""
 
 
 def sizes(hours: float) -> Sizes:
     """Return the sizes for `hours` of training speech.
 
-    They are those of `TABLE`, between its rows linear in logarithms, outside of them the nearest.
+    They are interpolated log-linearly between the rows of `TABLE`, and are those of the first or
+    the last row outside it.
     """
     if not hours > 0:
         raise ValueError(f"hours is {hours}, needs to be above 0")
@@ -86,12 +88,12 @@ def sizes(hours: float) -> Sizes:
 def sized(hours: float, **sections: Any) -> Config:
     """Return the settings of the hybrid recipe for a corpus of `hours` of training speech.
 
-    The same hours give the same settings, which every stage records. See `sizes`.
+    The same hours always give the same settings. See `sizes`.
 
     Args:
-      hours: of training speech.
-      sections: those of the configuration that have nothing to do with sizes: corpus, lang, ...;
-        one that has takes the place of what is chosen here.
+      hours: hours of training speech.
+      sections: sections of the configuration that do not depend on the size, such as corpus and
+        lang; a section that does replaces the one that would be chosen here.
     """
     size = sizes(hours)
     return Config(**(_gmms(size) | _networks(size) | _features(size) | sections))
@@ -134,7 +136,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
     )
     return {
         "ce": ce,
-        "blstm": replace(ce, model=blstm, chunks=replace(BOTH_WAYS, batch=batch)),
+        "blstm": replace(ce, model=blstm, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=batch)),
         "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
     }
 
@@ -149,5 +151,5 @@ def _features(size: Sizes) -> dict[str, Any]:
 
 
 def _round(number: float) -> int:
-    """Round to two digits that count."""
+    """Round to two significant digits."""
     return int(float(f"{number:.1e}"))

@@ -1,4 +1,4 @@
-"""The unlabelled audio of a recipe: a lake of it, and what the data pipeline makes of that."""
+"""Steps on the unlabelled audio of a recipe: features and teacher's targets from a data lake."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,26 +17,26 @@ from toolkit.pipeline.prepare import (
 from toolkit.pipeline.shards import read_shards
 from toolkit.pipeline.spark import SparkConfig, SparkExecutor, check_spark
 from toolkit.pipeline.steps.sample import SelectConfig
-from toolkit.pipeline.steps.select import hours_on_offer
+from toolkit.pipeline.steps.select import eligible_hours
 from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
 from toolkit.ssl.target_store import TargetStore
 from toolkit.stages.run import Run
 
 ALMOST_ALL = 0.999
-"""Share of a small lake that is selected: sampling needs some to spare."""
+"""Largest share of a lake that is selected: sampling needs a small margin."""
 
 
 @dataclass(frozen=True)
 class ExecutorSection:
-    """Who runs the pipeline's steps; the results are the same bytes."""
+    """The executor of the pipeline's steps; results are the same byte for byte."""
 
     kind: Literal["local", "spark"] = "local"
-    """`local`: processes of this machine, as many as --jobs says; `spark`: a Spark cluster."""
+    """`local`: as many processes of this machine as --jobs says; `spark`: a Spark cluster."""
     settings: ExecutorConfig = field(default_factory=ExecutorConfig)
-    """What holds for both."""
+    """Settings of both kinds."""
     spark: SparkConfig = field(default_factory=SparkConfig)
-    """The cluster of `spark`."""
+    """The cluster, for `spark`."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("local", "spark"):
@@ -45,30 +45,30 @@ class ExecutorSection:
 
 @dataclass(frozen=True)
 class TargetsSection:
-    """What is kept of a teacher's posteriors."""
+    """The part of a teacher's posteriors that is kept."""
 
     k: int = 20
-    """Logits per frame; 20 (C11)."""
+    """Number of the highest logits kept per frame (C11: 20)."""
     offsets: tuple[int, ...] = (0,)
-    """Raw frames that the first low-rate frame begins with: 0, 1 or 2, in turn from one pass over
-    the data to the next. One pass (C12) needs one."""
+    """Frame offsets of the subsampling, 0, 1 or 2, used in turn by successive passes over the data.
+    A single pass (C12) needs one."""
 
     def __post_init__(self) -> None:
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
-            raise ValueError(f"offsets are {self.offsets}, needs to be one or more different ones")
+            raise ValueError(f"offsets are {self.offsets}, need at least one, without duplicates")
 
 
 def check_executor(config: Any) -> None:
-    """See that the executor of a recipe's settings can start on this machine."""
+    """Check that the configured executor can start on this machine."""
     if config.executor.kind == "spark":
         check_spark()
 
 
 def open_executor(run: Run, device: str = "cpu") -> Executor:
-    """Open what runs steps, for a `with` statement.
+    """Return the executor of the pipeline's steps, for a `with` statement.
 
     Args:
-      run: of the stage.
+      run: the run of the stage.
       device: where steps compute; with `cuda` every GPU of this machine is a worker (C20).
     """
     section = run.config.executor
@@ -83,16 +83,16 @@ def open_executor(run: Run, device: str = "cpu") -> Executor:
 
 
 def prepare_unlabelled(run: Run) -> dict[str, float]:
-    """Select records, extract their features in a shuffled order, take statistics (C16-C19).
+    """Select records, extract features in a shuffled order, estimate statistics (C16-C19).
 
-    Where fewer hours may be chosen than are wanted, all are taken, but for a thousandth. What the
-    steps write lies in `pipeline/`, the features without their bookkeeping in `unlabelled/`.
+    If fewer hours are eligible than are configured, all but a thousandth are selected. The steps
+    write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
     """
     work, out, store = run.make("pipeline/features"), run.make("unlabelled"), _store(run)
     lake = open_lake(store, str(run.need("rooms/lake")))
     config = replace(
         run.config.prepare,
-        select=within_reach(run.config.prepare.select, lake, store),
+        select=limit_hours(run.config.prepare.select, lake, store),
         frontend=run.config.fbank.frontend,
         stats=StatsConfig(run.config.prior_frames),
     )
@@ -102,28 +102,29 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     return _headline(features)
 
 
-def within_reach(config: SelectConfig, lake: Lake, store: ObjectStore) -> SelectConfig:
-    """Ask for no more hours than the lake has of what may be chosen.
+def limit_hours(config: SelectConfig, lake: Lake, store: ObjectStore) -> SelectConfig:
+    """Limit the hours to select to those that are eligible in the lake.
 
     Raises:
-      LakeError: it has none.
+      LakeError: no utterance is eligible.
     """
-    most = ALMOST_ALL * hours_on_offer(lake, config, store)
+    most = ALMOST_ALL * eligible_hours(lake, config, store)
     if not most:
         raise LakeError(
             f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"
-            " and fits the other limits of prepare.select: widen them"
+            " and meets the other limits of prepare.select: widen them"
         )
     return replace(config, hours=min(config.hours, most))
 
 
 def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, float]:
-    """Write the teacher's targets of all unlabelled audio, and shards for training (C11, C21).
+    """Compute the teacher's targets of all unlabelled audio, and shards for training (C11, C21).
 
-    The shards lie in `taught/`, a folder for each offset.
+    The shards are in `taught/`, a folder for each offset.
 
     Returns:
-      What is in the shards, and the mean probability per frame of what is not kept.
+      The amount of data in the shards, and `tail_mass`, the mean probability mass per frame of the
+      logits that are not kept.
     """
     work, out, store = run.make("pipeline/targets"), run.make("taught"), _store(run)
     kept, url = run.config.targets, str(run.need("unlabelled"))
@@ -148,24 +149,24 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
     return _headline(made) | {"tail_mass": TargetStore(Path(made.url)).manifest["tail_mass"]}
 
 
-def taught_folders(run: Run) -> list[Path]:
-    """Features and targets of the unlabelled audio in shards for training, one for each offset."""
+def training_shard_folders(run: Run) -> list[Path]:
+    """Return the folders of shards with features and teacher's targets, one for each offset."""
     return [run.need(f"taught/{offset}") for offset in run.config.targets.offsets]
 
 
 def _link(made: ShardSet, out: Path) -> None:
-    """Give a set of shards a place of its own, without what tells how it was made.
+    """Hard-link a set of shards into a folder of its own, without the pipeline's bookkeeping.
 
-    So what is made of it later depends on neither executor nor interruptions.
+    Stages that read the folder thus depend on neither the executor nor on interruptions.
     """
     root = Path(made.url)
     for path in root.rglob("*"):
         inside = path.relative_to(root)
         if path.is_file() and not inside.parts[0].startswith("_"):
-            place = out / inside
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.unlink(missing_ok=True)
-            place.hardlink_to(path)
+            target = out / inside
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.hardlink_to(path)
 
 
 def _store(run: Run) -> ObjectStore:

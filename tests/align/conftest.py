@@ -1,4 +1,4 @@
-"""A made-up language, planted alignments, and GMM systems trained on drawn speech."""
+"""A synthetic language, synthetic alignments, and GMM systems trained on drawn speech."""
 
 import random
 from types import SimpleNamespace
@@ -7,12 +7,12 @@ import pytest
 import torch
 
 
-class Planter:
-    """Plants random words: seed -> durations, noise and words."""
+class Synthesiser:
+    """Synthesises alignments of random words: seed -> durations, noise and words."""
 
     def __init__(self, context: bool) -> None:
         pytest.importorskip("k2")
-        from toolkit.align.graphs import TranscriptCompiler
+        from toolkit.align.graphs import TrainingGraphCompiler
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology
         from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree
@@ -42,7 +42,7 @@ class Planter:
             self.senones = Senones(topology, Tree(topology.phones, tuple(roots)))
         else:
             self.senones = Senones.monophone(topology)
-        self.compiler = TranscriptCompiler(self.lang, self.senones)
+        self.compiler = TrainingGraphCompiler(self.lang, self.senones)
 
     def __call__(self, count, seed=0, pauses=None, chance=0.2, noise=3.0) -> SimpleNamespace:
         """Words in a row, the frame in which each begins, and scores [T, P].
@@ -73,13 +73,13 @@ class Planter:
 
 
 @pytest.fixture(scope="session", params=["monophones", "triphones"])
-def plant(request):
-    return Planter(request.param == "triphones")
+def synthesise(request):
+    return Synthesiser(request.param == "triphones")
 
 
 @pytest.fixture(scope="session")
-def plant_monophones():
-    return Planter(False)
+def synthesise_monophones():
+    return Synthesiser(False)
 
 
 class Training:
@@ -132,7 +132,7 @@ class Training:
     def system(self, name, folder=None, cepstra=None):
         """One of the finished systems, its training speakers' transforms included."""
         from toolkit.align.gmm.system import GmmSystem
-        from toolkit.features.cepstra import load_transforms
+        from toolkit.features.gmm_features import load_transforms
 
         folder = folder or self.root / name
         transforms = load_transforms(folder / "fmllr.safetensors")

@@ -11,23 +11,23 @@ from toolkit.fsa.alignment import AlignConfig, force_align
 
 
 @pytest.mark.parametrize("frames", [1, 400, 10**6])
-def test_batches_of_any_size_give_what_each_utterance_gives_alone(plant, monkeypatch, frames):
+def test_batches_of_any_size_give_what_each_utterance_gives_alone(synthesise, monkeypatch, frames):
     monkeypatch.setattr(batched, "SEARCH_FRAMES", frames)
-    planted = {f"u{seed}": plant(4 + seed, seed) for seed in range(5)}
-    planted["u2"].scores = planted["u2"].scores[:6]  # too few frames for its words
+    synthetic = {f"u{seed}": synthesise(4 + seed, seed) for seed in range(5)}
+    synthetic["u2"].scores = synthetic["u2"].scores[:6]  # too few frames for its words
     found = align_batched(
-        [(name, utterance.words) for name, utterance in planted.items()],
-        lambda name, pdfs: planted[name].scores[:, pdfs],
-        plant.compiler,
+        [(name, utterance.words) for name, utterance in synthetic.items()],
+        lambda name, pdfs: synthetic[name].scores[:, pdfs],
+        synthesise.compiler,
         AlignConfig(),
     )
     found = dict(found)
-    assert list(found) == list(planted)
+    assert list(found) == list(synthetic)
     assert [name for name, path in found.items() if path is None] == ["u2"]
     for name, path in found.items():
-        graph = plant.compiler.compile(planted[name].words)
+        graph = synthesise.compiler.compile(synthetic[name].words)
         alone = force_align(
-            planted[name].scores[:, graph.pdfs], graph, plant.senones, AlignConfig()
+            synthetic[name].scores[:, graph.pdfs], graph, synthesise.senones, AlignConfig()
         )
         if path is not None:
             assert torch.equal(path.states, alone.states)
@@ -35,5 +35,7 @@ def test_batches_of_any_size_give_what_each_utterance_gives_alone(plant, monkeyp
             assert path.score == pytest.approx(alone.score, abs=1e-4)
 
 
-def test_no_utterances_give_nothing(plant):
-    assert list(align_batched([], lambda name, pdfs: None, plant.compiler, AlignConfig())) == []
+def test_no_utterances_give_nothing(synthesise):
+    assert (
+        list(align_batched([], lambda name, pdfs: None, synthesise.compiler, AlignConfig())) == []
+    )

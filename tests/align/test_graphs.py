@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("k2")
 
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.fsa.alignment import AlignConfig, force_align
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -17,15 +17,15 @@ TOPOLOGY = Topology(tuple(LANG.real_phones), states=3, silence_states=2)
 
 
 @pytest.fixture
-def compiler() -> TranscriptCompiler:
-    return TranscriptCompiler(LANG, Senones.monophone(TOPOLOGY))
+def compiler() -> TrainingGraphCompiler:
+    return TrainingGraphCompiler(LANG, Senones.monophone(TOPOLOGY))
 
 
 def test_min_frames_takes_the_shortest_pronunciations(compiler):
     assert compiler.min_frames(["A"]) == 3
     assert compiler.min_frames(["AB", "A"]) == 6
     assert compiler.min_frames(["UNHEARD"]) == 2  # <UNK> is spoken noise, a silence phone
-    low = TranscriptCompiler(LANG, Senones.monophone(TOPOLOGY.at_low_rate()))
+    low = TrainingGraphCompiler(LANG, Senones.monophone(TOPOLOGY.at_low_rate()))
     assert low.min_frames(["AB", "A"]) == 2
 
 

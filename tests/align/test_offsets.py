@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.align.store import AlignmentStore, OffsetAlignments, write_shard
-from toolkit.features.lfr import centre
+from toolkit.features.low_frame_rate import centre
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 

@@ -8,8 +8,8 @@ pytest.importorskip("k2")
 pytest.importorskip("kaldilm")
 
 from toolkit.bench import decode
-from toolkit.bench.peers import faster_decoder, peer
-from toolkit.bench.peers.peer import PeerUnavailableError
+from toolkit.bench.peers import faster_decoder, process
+from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.fsa.arcs import fsa_from_arcs
 
 STUB = """
@@ -44,15 +44,15 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
     narrow, wide = (table.row(decode.OURS.format(beam)) for beam in (6.0, 16.0))
     assert narrow.rate == wide.rate >= 2 * 2.0  # s of speech, sentences not cut off
     about, missing, rates, torchaudio = table.notes
-    assert "2 utterances of made-up sentences of 100 words" in about
+    assert "2 utterances of synthetic sentences of 100 words" in about
     assert "pip install 'kaldi-decoder==" in missing
     assert f"ours (k2), beam 16 {1 / wide.rate:.5f}" in rates
     assert float(rates.rstrip(".").split()[-1]) < 10  # WER at the wider beam
     assert "CTC" in torchaudio
 
 
-def test_sides_are_compared_at_equal_error_rates():
-    ours, theirs = decode.OURS.format, decode.THEIRS.format
+def test_decoders_are_compared_at_equal_error_rates():
+    ours, theirs = decode.OURS.format, decode.FASTER_DECODER.format
     rows = {
         ours(8.0): (0.004, 11.0),
         ours(12.0): (0.010, 8.0),
@@ -61,7 +61,7 @@ def test_sides_are_compared_at_equal_error_rates():
         theirs(12.0): (0.005, 9.0),
         theirs(20.0): (0.020, 8.1),
     }
-    text = decode.verdict(rows)
+    text = decode.compare_at_equal_wer(rows)
     # 8.1 is within 2 % of 7.95, and so is 8.0.
     assert "0.50 at 7.95 % (met)" in text
     assert "2.00 at 9.00 % (missed)" in text
@@ -70,7 +70,7 @@ def test_sides_are_compared_at_equal_error_rates():
 
 def test_a_run_directory_without_a_decode_is_told(tmp_path):
     with pytest.raises(decode.BenchmarkError, match="no LSTM was decoded"):
-        decode.Material.of_run(tmp_path)
+        decode.DecodingInputs.of_run(tmp_path)
 
 
 @pytest.fixture
@@ -88,18 +88,18 @@ def task():
 
 def stand_in(monkeypatch, tmp_path, answer):
     """Put a script in the place of the one that needs kaldi-decoder."""
-    (tmp_path / "faster_decoder_side.py").write_text(STUB.format(answer=answer))
-    monkeypatch.setattr(peer, "__file__", str(tmp_path / "peer.py"))
+    (tmp_path / "faster_decoder_worker.py").write_text(STUB.format(answer=answer))
+    monkeypatch.setattr(process, "__file__", str(tmp_path / "process.py"))
     monkeypatch.setattr(faster_decoder, "_CHECK", "")
     monkeypatch.setenv(faster_decoder.VARIABLE, sys.executable)
 
 
 def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_path, task):
     stand_in(monkeypatch, tmp_path, "assert max_active == '99'")
-    with faster_decoder.FasterDecoderSide(*task, tmp_path) as side:
-        assert side.decode(2, 99) == [[8, 9], [7, 8, 9], []]
-        side.decode(1, 99)
-        assert side.processor_seconds == 0.5
+    with faster_decoder.FasterDecoder(*task, tmp_path) as decoder:
+        assert decoder.decode(2, 99) == [[8, 9], [7, 8, 9], []]
+        decoder.decode(1, 99)
+        assert decoder.processor_seconds == 0.5
     stored = np.load(tmp_path / "decoder_task.npz")
     assert stored["bounds"].tolist() == [2]
     assert stored["scores"].shape == (4, 3)
@@ -108,17 +108,17 @@ def test_words_come_back_by_output_label_and_time_is_added_up(monkeypatch, tmp_p
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
     stand_in(monkeypatch, tmp_path, answer)
-    with faster_decoder.FasterDecoderSide(*task, tmp_path) as side:
-        side.patience = 0.5
+    with faster_decoder.FasterDecoder(*task, tmp_path) as decoder:
+        decoder.timeout = 0.5
         for _ in "ab":  # the second finds the process gone
             with pytest.raises(PeerUnavailableError, match="crashed, or gave"):
-                side.decode(8, 99)
+                decoder.decode(8, 99)
 
 
 def test_kaldis_own_paths_are_the_best(tmp_path, task):
     try:
-        side = faster_decoder.FasterDecoderSide(*task, tmp_path)
+        decoder = faster_decoder.FasterDecoder(*task, tmp_path)
     except PeerUnavailableError as error:
         pytest.skip(str(error))
-    with side:
-        assert side.decode(16, 100) == [[7], [8, 9]]
+    with decoder:
+        assert decoder.decode(16, 100) == [[7], [8, 9]]

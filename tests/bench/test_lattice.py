@@ -7,14 +7,14 @@ import torch
 pytest.importorskip("k2")
 
 from toolkit.bench import lattice
-from toolkit.bench.instruments.planted_sentences import PlantedSentences
+from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
 from toolkit.fsa.arcs import load_fsa
-from toolkit.fsa.density import reference_path
+from toolkit.fsa.lattice_density import reference_path
 
 
 @pytest.fixture(scope="module")
 def language():
-    return PlantedSentences.make(words=40, leaves=2)
+    return SyntheticSentences.make(words=40, leaves=2)
 
 
 def test_measures_all_parts(monkeypatch, language):
@@ -40,7 +40,7 @@ def test_measures_all_parts(monkeypatch, language):
     assert f"{1 / table.row(lattice.SMBR).rate:.5f}" in factors
 
 
-def test_planted_sentences_are_sentences_of_their_graph(language, tmp_path):
+def test_synthetic_sentences_are_sentences_of_their_graph(language, tmp_path):
     graph = load_fsa(language.graph(tmp_path, sentences=200))
     for seed in range(4):
         spoken = language.sentence(seed, 2.0)

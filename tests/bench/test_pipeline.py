@@ -33,7 +33,7 @@ def test_all_steps_are_measured_and_make_a_plan(small_teacher):
     notes = " ".join(table.notes)
     few, many = (
         int(notes.split(before)[1].split(" calls")[0].replace(",", ""))
-        for before in ("extract, per hour of audio: ", "from an object per utterance: ")
+        for before in ("extract, per hour of audio: ", "with an object per utterance: ")
     )
     assert many > 2 * few
 

@@ -3,13 +3,13 @@ from click.testing import CliRunner
 
 from toolkit.bench import score as bench
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.bench.score import benchmark, command, made_up
+from toolkit.bench.score import benchmark, command, synthetic_texts
 from toolkit.score.wer import score
 
 
 def test_texts_are_the_same_for_the_same_numbers_and_as_wrong_as_said():
-    refs, hyps = made_up(300)
-    assert made_up(300) == (refs, hyps)
+    refs, hyps = synthetic_texts(300)
+    assert synthetic_texts(300) == (refs, hyps)
     result = score(refs, hyps)
     assert 9 < result.percent < 13
     assert min(result.insertions, result.deletions, result.substitutions) > 0

@@ -8,8 +8,8 @@ pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
 from toolkit.bench import transcribe
-from toolkit.decode import recogniser, streaming
-from toolkit.decode.streaming import Heard
+from toolkit.decode import bundle, streaming
+from toolkit.decode.streaming import StreamResult
 from toolkit.decode.transcript import Recognised
 
 
@@ -35,15 +35,15 @@ class Stream:
 
     def push(self, samples):
         self.samples += len(samples) - (len(samples) > 8000)
-        return Heard("SOME", None, 0.0, self.samples / 16000, 0.1)
+        return StreamResult("SOME", None, 0.0, self.samples / 16000, 0.1)
 
     def finish(self):
         text = f"{self.samples}"
-        return Heard(text, Recognised(text), 0.0, self.samples / 16000, 0.1)
+        return StreamResult(text, Recognised(text), 0.0, self.samples / 16000, 0.1)
 
 
 def test_rates_latencies_and_differences(audio, tmp_path, monkeypatch):
-    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
+    monkeypatch.setattr(bundle, "Recogniser", Recogniser)
     monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
     files = [audio(tmp_path / f"{i}.wav", seconds) for i, seconds in enumerate((0.4, 2.0))]
     table = transcribe.benchmark(tmp_path, files, repeats=1)

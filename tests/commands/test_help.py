@@ -1,8 +1,19 @@
+import importlib
+import re
+
 import click
 import pytest
 
 from toolkit.cli import main
+from toolkit.stages.recipe import Recipe
 
+ITEM_CODE = re.compile(r"\b[ABC]\d{1,2}\b")
+"""An item of the papers, such as C18: a source for docstrings, but a riddle in a terminal."""
+RECIPES = (
+    "recipes.librispeech.run",
+    "recipes.librispeech.run_ctc",
+    "recipes.farfield_ssl.run",
+)
 REFERENCE_ONLY = ("k2", "kaldifeat", "kaldilm", "torchaudio")
 """Packages without which some benchmarks cannot be imported."""
 
@@ -47,3 +58,33 @@ def test_help_begins_with_a_sentence_and_lists_the_options(command, context):
     text = shown.split("\n\n")[1].strip()
     assert text[0].isupper()
     assert "--help" in shown
+
+
+@pytest.mark.parametrize(("command", "context"), ALL)
+def test_help_names_no_item_of_the_papers_by_its_code(command, context):
+    short = command.get_short_help_str(limit=1000)  # as the help of the group lists it
+    for text in (command.get_help(context), short):
+        assert ITEM_CODE.findall(text) == []
+
+
+@pytest.mark.parametrize("module", RECIPES)
+def test_recipes_name_no_item_of_the_papers_by_its_code(module):
+    pytest.importorskip("k2")
+    recipe = importlib.import_module(module).recipe
+    assert isinstance(recipe, Recipe)
+    assert recipe.stages
+    for text in (recipe.title, *(stage.title for stage in recipe.stages)):
+        assert ITEM_CODE.findall(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("beside the paper's table (A31)", ["A31"]),
+        ("one of ibm (B4-B6)", ["B4", "B6"]),
+        ("C6, C7", ["C6", "C7"]),
+        ("A100, H100, AC3, B2x, an4, AH0, base_A1, k2, WSJ0, C++17", []),
+    ],
+)
+def test_item_codes_are_told_from_other_names(text, codes):
+    assert ITEM_CODE.findall(text) == codes

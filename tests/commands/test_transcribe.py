@@ -76,9 +76,9 @@ def test_paths_come_from_standard_input(transcriber):
     [
         (["--format", "srt", "a.wav", "b.wav"], "--out"),
         (["--stream", "--format", "ctm", "a.wav"], "text or json"),
-        (["--stream", "--out", "x", "a.wav"], "no files"),
-        (["--endpoint", "1", "a.wav"], "belong to --stream"),
-        (["--raw-rate", "8000", "a.wav"], "given as -"),
+        (["--stream", "--out", "x", "a.wav"], "it takes no other --format, and no --out"),
+        (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
+        (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
         (["--channel", "0", "a.wav"], "--channel"),
         ([], "AUDIO"),
     ],
@@ -94,7 +94,7 @@ def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
     pytest.importorskip("k2")
     pytest.importorskip("kaldifeat")
-    from toolkit.decode import recogniser, streaming
+    from toolkit.decode import bundle, streaming
 
     class Recogniser:
         silence = object()
@@ -113,14 +113,14 @@ def stream(monkeypatch, audio, tmp_path):
 
         def push(self, samples):
             self.heard += 1
-            return streaming.Heard(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
+            return streaming.StreamResult(f"PIECE {self.heard}", None, 0.0, self.heard / 10, 0.05)
 
         def finish(self):
             said = f"{self.heard} PIECES"
             words = (Word(said, 0.0, 0.1, 0.5),) if self.details else None
-            return streaming.Heard(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
+            return streaming.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
 
-    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
+    monkeypatch.setattr(bundle, "Recogniser", Recogniser)
     monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
     return audio(tmp_path / "a.wav", 0.35)
 

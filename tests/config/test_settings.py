@@ -165,7 +165,7 @@ def test_the_plain_form_is_json_and_flattens_to_dotted_keys():
     assert flat["smbr"] is None
     assert to_plain(float("inf")) == "inf"
     assert to_plain({3: {2, 1}}) == {"3": [1, 2]}
-    with pytest.raises(TypeError, match="no plain form"):
+    with pytest.raises(TypeError, match="no JSON form"):
         to_plain(object())
 
 

@@ -32,7 +32,7 @@ def test_data_out_and_in(audio, tmp_path):
     result = run("export-data", "--cuts", tmp_path / "train.jsonl", "--out", tmp_path / "data")
     assert result.stdout == f"{tmp_path / 'data'}: 1 utterances of 1 speakers\n"
     assert "Left out: a-2: no word in its transcript" in result.stderr
-    assert "nothing that Kaldi would refuse" in run("show", tmp_path / "data").stdout
+    assert "nothing that Kaldi would reject" in run("show", tmp_path / "data").stdout
     run("import-data", tmp_path / "data", "--out", tmp_path / "back.jsonl")
     assert read_cuts(tmp_path / "back.jsonl") == cuts[:1]
     (tmp_path / "data/spk2utt").write_text("b a-1\n")
@@ -40,7 +40,7 @@ def test_data_out_and_in(audio, tmp_path):
 
 
 def test_lang_out_and_in(tmp_path):
-    lang = Lang.of(Lexicon({"A": [("AH",)], "CAT": [("K", "AE", "T")]}).in_position())
+    lang = Lang.of(Lexicon({"A": [("AH",)], "CAT": [("K", "AE", "T")]}).with_positions())
     lang.save(tmp_path / "lang")
     run("export-lang", "--lang", tmp_path / "lang", "--out", tmp_path / "local")
     dictionary = tmp_path / "local/dict"

@@ -94,8 +94,8 @@ def recogniser(tmp_path):
 
 def make_bundle(recogniser, out, kind="lstm", extras=True):
     """A bundle of the two words: an untrained network that is sure of what it says."""
+    from toolkit.decode.bundle import write_bundle
     from toolkit.decode.first_pass import DecodeConfig
-    from toolkit.decode.recogniser import write_bundle
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
     from toolkit.fsa.search import Beam

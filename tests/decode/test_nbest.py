@@ -7,7 +7,7 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mu
 
 def test_lists_times_and_confidences(recogniser, tmp_path):
     from toolkit.decode.first_pass import DecodeConfig, Decoder
-    from toolkit.decode.nbest import NbestConfig, explore_system
+    from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
     from toolkit.fsa.lattice_store import LatticeStore
     from toolkit.fsa.search import Beam
 
@@ -26,7 +26,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
         out,
         1,
     )
-    errors = explore_system(*arguments)
+    errors = write_nbest_and_ctm(*arguments)
     assert errors.keys() == {"ece dev", "ece test"}
     assert all(0 <= error <= 1 for error in errors.values())
 
@@ -54,5 +54,5 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     (out / "test/words.ctm").unlink()
     for scorer in scorers.values():
         scorer.log_likelihoods = None  # finished shards are not decoded again
-    assert explore_system(*arguments) == errors
+    assert write_nbest_and_ctm(*arguments) == errors
     assert (out / "test/words.ctm").read_bytes() == before

@@ -8,17 +8,17 @@ import torch
 pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
-from toolkit.decode.following import Latency, follow
-from toolkit.decode.recogniser import BundleError, Recogniser
+from toolkit.decode.bundle import BundleError, Recogniser
+from toolkit.decode.stream_latency import Latency, recognise_stream
 from toolkit.decode.streaming import (
     EndpointConfig,
-    Heard,
     StreamingRecogniser,
     StreamingScorer,
+    StreamResult,
 )
 from toolkit.decode.transcript import Recognised
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
-from toolkit.features.mean_state import MeanState
 
 
 def pieces(x, size):
@@ -38,7 +38,7 @@ def test_scores_and_states_are_those_of_the_whole(bundle, size):
         assert torch.cat(scores).shape == whole.shape
         assert torch.allclose(torch.cat(scores), whole, atol=1e-5)
         # The normaliser's state goes on to the next utterance, the LSTM's does not.
-        mean = (mean or MeanState.empty(8)).after(features)
+        mean = (mean or CmnState.empty(8)).after(features)
         assert scorer.mean.frames == mean.frames
         assert torch.allclose(scorer.mean.sum, mean.sum, rtol=1e-12)
         assert scorer.state is None
@@ -144,14 +144,15 @@ def test_latency_is_counted_as_if_the_pieces_came_while_spoken():
     texts = ["", "", "YES", "YES", "YES NO"]
     ends = [0.5, 1.0, 1.5, 2.0, 2.5]
     said = [
-        Heard(t, None, 0.0, e, 0.8 if e > 1 else None) for t, e in zip(texts, ends, strict=True)
+        StreamResult(t, None, 0.0, e, 0.8 if e > 1 else None)
+        for t, e in zip(texts, ends, strict=True)
     ]
-    last = Heard("YES NO", Recognised("YES NO"), 0.0, 2.5, 0.8)
+    last = StreamResult("YES NO", Recognised("YES NO"), 0.0, 2.5, 0.8)
     stream = SimpleNamespace(push=lambda block: said.pop(0), finish=lambda: last)
     # The third piece takes two seconds, all others a tenth.
     times = iter([0.0, 0.1, 1.0, 1.1, 2.0, 4.0, 4.0, 4.1, 5.0, 5.1, 6.0, 6.1])
     latency = Latency()
-    told = list(follow([None] * 5, stream, lambda: next(times), latency))
+    told = list(recognise_stream([None] * 5, stream, lambda: next(times), latency))
     assert [(one.text, one.final is not None) for one in told] == [
         ("YES", False),
         ("YES NO", False),

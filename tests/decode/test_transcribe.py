@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("k2")
 pytest.importorskip("kaldifeat")
 
-from toolkit.decode.recogniser import BundleError, Recogniser
+from toolkit.decode.bundle import BundleError, Recogniser
 from toolkit.decode.segmenter import SegmentConfig
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe

@@ -6,13 +6,13 @@ from toolkit.doctor import doctor, selftests
 from toolkit.doctor.doctor import (
     ENGINES,
     K2_WHEEL,
-    Answer,
     Engine,
     Finding,
-    ask,
-    examine,
-    find,
+    ProcessResult,
+    check_engine,
     remedy,
+    run_checks,
+    run_process,
 )
 from toolkit.environment import project_root
 
@@ -33,18 +33,18 @@ def bare(monkeypatch):
         ("print('noise'); print('fine')", True, "fine"),
         ("import os; os.kill(os.getpid(), 11)", False, "killed by SIGSEGV"),
         ("import time; time.sleep(60)", False, "no answer in 0.5 s"),
-        ("raise RuntimeError('wrong answer: 3')", False, "RuntimeError: wrong answer: 3"),
+        ("raise RuntimeError('wrong result: 3')", False, "RuntimeError: wrong result: 3"),
         ("raise SystemExit(7)", False, "exit status 7"),
     ],
 )
-def test_crash_hang_and_failure_are_answers(code, works, text):
+def test_crash_hang_and_failure_are_results(code, works, text):
     timeout = 0.5 if "sleep" in code else 60
-    answer = ask([sys.executable, "-c", code], timeout)
-    assert (answer.works, answer.text) == (works, text)
+    result = run_process([sys.executable, "-c", code], timeout)
+    assert (result.works, result.text) == (works, text)
 
 
-def test_absent_program_is_an_answer():
-    assert not ask(["/no/such/program"], 5).works
+def test_absent_program_is_a_result():
+    assert not run_process(["/no/such/program"], 5).works
 
 
 def test_every_engine_has_a_test_and_the_projects_requirement():
@@ -71,25 +71,25 @@ def test_self_test_of_the_reference_environment_passes_here(name):
 
 
 def test_healthy_machine(bare, capsys):
-    assert examine([GOOD, Engine("click", "click", ("click",))])
+    assert run_checks([GOOD, Engine("click", "click", ("click",))])
     shown = capsys.readouterr().out
     assert "ok       pytest" in shown
     assert "processor" in shown
-    assert "Everything the recipes need" in shown
+    assert "All packages that the recipes need" in shown
 
 
 def test_missing_engine_is_named_with_its_remedy_and_others_are_still_tested(bare, capsys):
-    assert not examine([ABSENT, GOOD])
+    assert not run_checks([ABSENT, GOOD])
     shown = capsys.readouterr().out
     assert "MISSING  no-such-distribution" in shown
     assert f"{sys.executable} -m pip install 'no-such-distribution==1'" in shown
     assert "ok       pytest" in shown
-    assert "1 of 2 engines do not work: no-such-distribution." in shown
+    assert "1 of 2 packages do not work: no-such-distribution." in shown
 
 
 def test_broken_engine_is_reinstalled(monkeypatch):
-    monkeypatch.setattr(doctor, "self_test", lambda *_: Answer(False, "killed by SIGILL"))
-    finding = find(GOOD)
+    monkeypatch.setattr(doctor, "self_test", lambda *_: ProcessResult(False, "killed by SIGILL"))
+    finding = check_engine(GOOD)
     assert (finding.status, finding.text, finding.fatal) == ("BROKEN", "killed by SIGILL", True)
     assert "--force-reinstall --no-deps 'pytest'" in remedy(finding)
 
@@ -97,9 +97,9 @@ def test_broken_engine_is_reinstalled(monkeypatch):
 def test_engine_of_the_other_python_is_not_fatal(monkeypatch):
     engine = Engine("no-such-distribution", "k2", (), reference_only=True)
     monkeypatch.setattr(doctor, "REFERENCE", False)
-    assert (find(engine).status, find(engine).fatal) == ("absent", False)
+    assert (check_engine(engine).status, check_engine(engine).fatal) == ("absent", False)
     monkeypatch.setattr(doctor, "REFERENCE", True)
-    assert find(engine).fatal
+    assert check_engine(engine).fatal
 
 
 def test_remedies_of_the_native_engines():
@@ -120,13 +120,15 @@ def test_kaldifeat_is_built_from_a_checkout_where_the_package_alone_is_installed
 ):
     (engine,) = (engine for engine in ENGINES if engine.name == "kaldifeat")
     monkeypatch.setattr(doctor, "project_root", lambda: tmp_path)
-    told = remedy(Finding(engine, "MISSING", "", ""))
-    assert told == f"in a checkout of the project: bash setup/kaldifeat/install.sh {sys.executable}"
+    command = remedy(Finding(engine, "MISSING", "", ""))
+    assert (
+        command == f"in a checkout of the project: bash setup/kaldifeat/install.sh {sys.executable}"
+    )
 
 
 def test_blas_speed_is_compared_with_and_without_the_setting(monkeypatch):
     def measure(name, **variables):
-        return Answer(True, "40.0" if variables == {"MKL_DEBUG_CPU_TYPE": ""} else "105.0")
+        return ProcessResult(True, "40.0" if variables == {"MKL_DEBUG_CPU_TYPE": ""} else "105.0")
 
     monkeypatch.setattr(doctor, "self_test", measure)
     monkeypatch.setenv("MKL_DEBUG_CPU_TYPE", "5")

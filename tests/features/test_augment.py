@@ -7,7 +7,13 @@ import soundfile
 from lhotse.serialization import deserialize_item
 
 from toolkit.features.audio import AudioError
-from toolkit.features.augment import AugmentConfig, AugmentError, augmented, original, root
+from toolkit.features.augment import (
+    AugmentConfig,
+    AugmentError,
+    augmented,
+    original_and_speed,
+    original_id,
+)
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 
@@ -51,8 +57,8 @@ def test_ids_and_speakers_of_copies(make_cut, sounds):
     ],
 )
 def test_originals_of_ids(name, expected, origin):
-    assert original(name) == expected
-    assert root(name) == origin
+    assert original_and_speed(name) == expected
+    assert original_id(name) == origin
 
 
 def test_speed_scales_time_and_pitch(tmp_path, make_cut):
@@ -60,7 +66,7 @@ def test_speed_scales_time_and_pitch(tmp_path, make_cut):
     time = np.arange(2 * RATE) / RATE
     soundfile.write(cut.recording.sources[0].source, 0.3 * np.sin(2000 * np.pi * time), RATE)
     for copy in augmented([cut], AugmentConfig(speeds=(0.9, 1.1))):
-        speed = float(original(copy.id)[1])
+        speed = float(original_and_speed(copy.id)[1])
         samples = load_cut_audio(copy).numpy()
         assert len(samples) == round(1.5 * RATE / speed)
         spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))

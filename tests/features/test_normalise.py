@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import GlobalStats, Normaliser, NormaliserError, estimate_normaliser
 
 
@@ -26,7 +26,7 @@ def normaliser():
 
 def test_equals_a_loop(normaliser):
     x = 10 + 3 * torch.randn(57, 3)
-    state = MeanState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
+    state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
     stats = normaliser.residual
     for given, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
         residual = loop(x, normaliser.prior_mean, 20, frames, total)
@@ -36,7 +36,7 @@ def test_equals_a_loop(normaliser):
 
 def test_carried_state_equals_concatenation(normaliser):
     first, second = 10 + torch.randn(30, 3), 20 + torch.randn(41, 3)
-    state = MeanState.empty(3)
+    state = CmnState.empty(3)
     parts = [normaliser.apply(first, state), normaliser.apply(second, state.after(first))]
     whole = normaliser.apply(torch.cat([first, second]))
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
@@ -53,7 +53,7 @@ def test_does_not_drift_after_hours_of_a_speaker(normaliser):
     frames = 50_000_000
     mean = torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64)
     x = mean.float() + torch.randn(100, 3)
-    got = normaliser.apply(x, MeanState(frames, frames * mean))
+    got = normaliser.apply(x, CmnState(frames, frames * mean))
     expected = (x.double() - mean - normaliser.residual.mean) / normaliser.residual.std
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
 

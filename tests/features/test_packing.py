@@ -1,14 +1,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.features.packing import deal
+from toolkit.features.packing import balanced_parts
 
 SIZES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(0.1, 50), min_size=1)
 
 
 @given(SIZES, st.integers(1, 6))
 def test_every_group_is_in_one_part_and_none_is_empty(sizes, count):
-    parts = deal(sizes, count)
+    parts = balanced_parts(sizes, count)
     assert sorted(name for part in parts for name in part) == sorted(sizes)
     assert len(parts) == min(count, len(sizes))
     assert all(parts)
@@ -16,7 +16,7 @@ def test_every_group_is_in_one_part_and_none_is_empty(sizes, count):
 
 @given(SIZES, st.integers(1, 6))
 def test_parts_differ_by_no_more_than_the_largest_group(sizes, count):
-    loads = [sum(sizes[name] for name in part) for part in deal(sizes, count)]
+    loads = [sum(sizes[name] for name in part) for part in balanced_parts(sizes, count)]
     assert max(loads) - min(loads) <= max(sizes.values()) + 1e-9
 
 
@@ -24,4 +24,4 @@ def test_parts_differ_by_no_more_than_the_largest_group(sizes, count):
 def test_the_order_of_the_groups_does_not_matter(sizes, count, random):
     items = list(sizes.items())
     random.shuffle(items)
-    assert deal(dict(items), count) == deal(sizes, count)
+    assert balanced_parts(dict(items), count) == balanced_parts(sizes, count)

@@ -7,7 +7,7 @@ pytest.importorskip("kaldifeat")
 
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
-from toolkit.features.stream import StreamingFrontend, features_of_file
+from toolkit.features.stream import StreamingFrontend, extract_file
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +23,19 @@ def test_blocks_give_the_features_of_the_whole(
     monkeypatch.setattr("toolkit.features.stream.BLOCK", 2)
     path = audio(tmp_path / "a.wav", seconds, rate, channels=2)
     whole = frontend(load_audio(path))
-    found = features_of_file(path, frontend)
+    found = extract_file(path, frontend)
     assert found.shape == whole.shape
     assert torch.allclose(found, whole, atol=1e-3)
 
 
 def test_faults_are_those_of_reading_the_whole(audio, frontend, tmp_path):
     with pytest.raises(AudioError, match=r"none\.wav"):
-        features_of_file(tmp_path / "none.wav", frontend)
+        extract_file(tmp_path / "none.wav", frontend)
     (tmp_path / "text.wav").write_text("no audio")
     with pytest.raises(AudioError, match=r"text\.wav"):
-        features_of_file(tmp_path / "text.wav", frontend)
+        extract_file(tmp_path / "text.wav", frontend)
     with pytest.raises(FrontendError, match="fewer than one window"):
-        features_of_file(audio(tmp_path / "short.wav", 0.01), frontend)
+        extract_file(audio(tmp_path / "short.wav", 0.01), frontend)
 
 
 CONFIGS = [

@@ -37,7 +37,7 @@ def made(count=20):
 @pytest.mark.parametrize("held", [1, 1 << 20])
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_writes_what_tarfile_and_numpy_write(count, held, monkeypatch):
-    monkeypatch.setattr("toolkit.features.tars.HELD_BYTES", held)
+    monkeypatch.setattr("toolkit.features.tars.BUFFER_BYTES", held)
     items = list(made(count))
     stream = io.BytesIO()
     writer = TarWriter(stream)
@@ -59,5 +59,5 @@ def test_a_tar_that_is_cut_short_is_an_error(cut):
     content = written_by_tarfile(made(3))
     with pytest.raises(tarfile.TarError):
         list(read_members(io.BytesIO(content[:cut])))
-    with pytest.raises(tarfile.TarError, match="no tar"):
+    with pytest.raises(tarfile.TarError, match="not a tar"):
         list(read_members(io.BytesIO(b"nonsense" * 200)))

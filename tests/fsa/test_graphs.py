@@ -65,7 +65,10 @@ def test_alignment_equals_exhaustive_search(toy, form, seed, variants):
     assert found.words == words
     # The states read off the path say the same as its pdfs, and so do phones and their frames.
     assert torch.equal(hmms.pdfs(found.states.long()), found.pdfs.long())
-    assert found.phone_frames == hmms.topology.starts(found.states.long()).nonzero()[:, 0].tolist()
+    assert (
+        found.phone_frames
+        == hmms.topology.phone_starts(found.states.long()).nonzero()[:, 0].tolist()
+    )
     spoken = [found.phones[i] for i in found.word_phones]
     for word, phone in zip(words, spoken, strict=True):
         assert phone in {first for first, *_ in toy.lexicon[word]}

@@ -13,7 +13,7 @@ k2 = pytest.importorskip("k2")
 from toolkit.fsa.alignment import AlignConfig, TrainingGraph, force_align  # noqa: E402
 from toolkit.fsa.arcs import FINAL, fsa_from_arcs  # noqa: E402
 from toolkit.fsa.hmm import expand_phones  # noqa: E402
-from toolkit.fsa.transcript import phone_and_word  # noqa: E402
+from toolkit.fsa.transcript import unpack_label  # noqa: E402
 from toolkit.hmm.senones import Senones  # noqa: E402
 from toolkit.hmm.topology import Topology  # noqa: E402
 from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree  # noqa: E402
@@ -125,7 +125,7 @@ def test_phones_and_words_are_written_in_the_frames_in_which_they_begin(toy, for
     graph = toy.training_graph(hmms, [2, 1])
     for read, wrote, *_ in paths(graph.fsa, 7):
         pdfs = graph.pdfs[[x - 1 for x in read]]
-        phones, words = zip(*map(phone_and_word, wrote), strict=True)
+        phones, words = zip(*map(unpack_label, wrote), strict=True)
         assert [word for word in words if word] == [2, 1]
         heard = [int(p) for p in hmms.phone_of_pdf[pdfs]]
         assert [phone for phone, _ in itertools.groupby(heard)] == [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.fsa.lattice_codec import Block, GraphIndex, LatticeArcs, LatticeError, encode
+from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs, LatticeBlock, LatticeError, encode
 
 
 class Graph:
@@ -53,7 +53,7 @@ def test_lattices_come_back_as_they_were(seed, degrees, sizes):
     rng = np.random.default_rng(seed)
     graph = Graph(rng, degrees)
     lattices = [graph.lattice(rng, frames, paths) for frames, paths in sizes]
-    block = Block(encode(lattices, graph.index), len(lattices), graph.index)
+    block = LatticeBlock(encode(lattices, graph.index), len(lattices), graph.index)
     for number in rng.permutation(len(lattices)):  # in any order, each by itself
         same(block.decode(number), lattices[number])
 
@@ -71,14 +71,14 @@ def test_states_of_any_out_degree(fan_out):
     lattices.append(LatticeArcs(1, np.int32([0, 1]), np.int32([worst, final])))
     if final == worst:
         lattices.pop()
-    block = Block(encode(lattices, graph.index), len(lattices), graph.index)
+    block = LatticeBlock(encode(lattices, graph.index), len(lattices), graph.index)
     for number, lattice in enumerate(lattices):
         same(block.decode(number), lattice)
 
 
 def test_a_shard_without_lattices():
     graph = Graph(np.random.default_rng(0), [2, 2])
-    Block(encode([], graph.index), 0, graph.index)
+    LatticeBlock(encode([], graph.index), 0, graph.index)
 
 
 def test_arcs_on_no_path_are_refused():
@@ -116,9 +116,9 @@ def test_damage_is_noticed():
     flipped[len(data) // 2] ^= 1
     for bad in (bytes(flipped), data[:-10], b"", b"no lattices"):
         with pytest.raises(LatticeError, match="damaged"):
-            Block(bad, 1, graph.index)
+            LatticeBlock(bad, 1, graph.index)
     with pytest.raises(LatticeError, match="damaged"):
-        Block(data, 0, graph.index)  # there is one
+        LatticeBlock(data, 0, graph.index)  # there is one
 
 
 def test_ten_arcs_per_frame_take_less_than_a_byte_each():

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from toolkit.fsa import lattice_store  # noqa: E402
 from toolkit.fsa.arcs import dump_fsa, load_graph  # noqa: E402
-from toolkit.fsa.density import number_arcs, shallow_lattice  # noqa: E402
 from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
+from toolkit.fsa.lattice_density import number_arcs, prune_to_density  # noqa: E402
 from toolkit.fsa.lattice_store import (  # noqa: E402
     LatticeStore,
     LatticeStoreError,
-    ShardFacts,
+    ShardHeader,
     graph_digest,
     graph_index,
     shard_path,
@@ -40,7 +40,7 @@ class Written:
             scores = torch.randn(frames, 4, generator=torch.Generator().manual_seed(seed))
             lattice = search_lattice(scores, fsa, WIDE)
             self.scores[f"u{seed}"] = scores
-            self.arcs[f"u{seed}"] = shallow_lattice(lattice, frames, density, 500.0)
+            self.arcs[f"u{seed}"] = prune_to_density(lattice, frames, density, 500.0)
         shards = (("u0", "u1"), ("u2", "u3"))
         for number, names in enumerate(shards):
             write_shard(
@@ -133,7 +133,7 @@ def test_the_digest_is_that_of_the_content(written, tmp_path):
 
 
 def test_headers_tell_what_shards_hold(written):
-    facts = ShardFacts.read(shard_path(written.folder, 1))
+    facts = ShardHeader.read(shard_path(written.folder, 1))
     assert facts.ids == ("u2", "u3")
     assert facts.frames == 8
     assert facts.arcs == sum(written.arcs[name].num_emitting for name in facts.ids)

@@ -6,9 +6,9 @@ import torch
 k2 = pytest.importorskip("k2")
 pytest.importorskip("kaldilm")
 
-from toolkit.bench.instruments.planted_sentences import PlantedSentences  # noqa: E402
+from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences  # noqa: E402
 from toolkit.fsa.arcs import fsa_from_arcs, load_graph  # noqa: E402
-from toolkit.fsa.density import number_arcs  # noqa: E402
+from toolkit.fsa.lattice_density import number_arcs  # noqa: E402
 from toolkit.fsa.online import OnlineSearch  # noqa: E402
 from toolkit.fsa.search import Beam, GraphMismatchError, best_path, search_lattice  # noqa: E402
 
@@ -17,7 +17,7 @@ SCALE = 0.3
 
 @pytest.fixture(scope="module")
 def language():
-    return PlantedSentences.make(words=80)
+    return SyntheticSentences.make(words=80)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_no_path_to_the_end_is_none_as_for_all_at_once():
     assert advanced(graph, BEAMS[0], torch.zeros(3, 2), 2).finish() is not None
     search = OnlineSearch(graph, BEAMS[0])
     assert search.next_words() == [7]
-    with pytest.raises(GraphMismatchError, match="knows 2 pdfs, the acoustic model 1"):
+    with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
         search.advance(torch.zeros(1, 1))
 
 

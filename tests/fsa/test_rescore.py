@@ -37,7 +37,7 @@ def table():
 
 
 @pytest.fixture
-def lattice_of(toy, tmp_path, table):
+def build_lattice(toy, tmp_path, table):
     """Seed and frames -> a lattice of all that the toy's words can be, scored with a bigram."""
     table.write(tmp_path / "words.txt")
     write_arpa(model(2), tmp_path / "small.arpa")
@@ -79,8 +79,10 @@ def paths(lattice):
 
 
 @pytest.mark.parametrize(("order", "seed"), [(1, 1), (2, 2), (3, 1), (4, 2)])
-def test_every_path_gets_the_new_models_score_and_no_other_changes(lattice_of, table, order, seed):
-    lattice, big = lattice_of(seed, 5), model(order)
+def test_every_path_gets_the_new_models_score_and_no_other_changes(
+    build_lattice, table, order, seed
+):
+    lattice, big = build_lattice(seed, 5), model(order)
     rescored = rescore_lattice(lattice, Grammar(big, table), NO_LIMITS)
     assert not rescored.cut
     before, after = paths(lattice), paths(rescored.lattice)
@@ -98,8 +100,8 @@ def test_every_path_gets_the_new_models_score_and_no_other_changes(lattice_of, t
     )
 
 
-def test_a_beam_keeps_the_paths_within_it(lattice_of, table):
-    lattice, grammar = lattice_of(3, 6), Grammar(model(3), table)
+def test_a_beam_keeps_the_paths_within_it(build_lattice, table):
+    lattice, grammar = build_lattice(3, 6), Grammar(model(3), table)
     everything = paths(rescore_lattice(lattice, grammar, NO_LIMITS).lattice)
     kept = paths(rescore_lattice(lattice, grammar, RescoreLimits(beam=6.0)).lattice)
     best = max(score + lm for score, lm, *_ in everything)
@@ -107,8 +109,8 @@ def test_a_beam_keeps_the_paths_within_it(lattice_of, table):
     assert len(everything) > len(kept) > 1
 
 
-def test_the_bound_on_memory_is_kept_and_told(lattice_of, table):
-    lattice, grammar = lattice_of(4, 6), Grammar(model(3), table)
+def test_the_bound_on_memory_is_kept_and_told(build_lattice, table):
+    lattice, grammar = build_lattice(4, 6), Grammar(model(3), table)
     full = rescore_lattice(lattice, grammar, NO_LIMITS)
     few = rescore_lattice(lattice, grammar, RescoreLimits(beam=1000.0, max_active=3))
     assert (full.cut, few.cut) == (False, True)
@@ -145,7 +147,7 @@ def test_states_that_differ_in_nothing_that_matters_are_one(table):
         for word in sentence:
             _, state = grammar.step(state, np.array([WORDS[word]]))
             _, plain = big.step(plain, np.array([big.ids[word]]))
-            number = int(grammar.number(state)[0])
+            number = int(grammar.state_ids(state)[0])
             assert 0 <= number < grammar.num_states
             ids = np.array(list(big.ids.values()))
             future = big.step(np.repeat(plain, len(ids), 0), ids)[0]

@@ -8,7 +8,7 @@ k2 = pytest.importorskip("k2")
 from tests.fuzz.hostile import *  # noqa: E402, F403
 from tests.fuzz.trial import Reader  # noqa: E402
 from toolkit.fsa.arcs import dump_fsa, fsa_from_arcs, load_fsa, load_graph  # noqa: E402
-from toolkit.fsa.density import number_arcs, shallow_lattice  # noqa: E402
+from toolkit.fsa.lattice_density import number_arcs, prune_to_density  # noqa: E402
 from toolkit.fsa.lattice_store import (  # noqa: E402
     LatticeStore,
     graph_digest,
@@ -45,7 +45,7 @@ def lattices(folder):
     for name in NAMES:
         scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(found)))
         lattice = search_lattice(scores, fsa, WIDE)
-        found[name] = shallow_lattice(lattice, 5, 100.0, 500.0)
+        found[name] = prune_to_density(lattice, 5, 100.0, 500.0)
     index = graph_index(fsa)
     write_shard(shard_path(folder, 0), found, index, graph_digest(path), 1, [("bert-1", "short")])
 

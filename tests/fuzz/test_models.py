@@ -5,7 +5,7 @@ import torch
 
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
-from toolkit.features.cepstra import GmmFrontend
+from toolkit.features.gmm_features import GmmFrontend
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
@@ -17,7 +17,7 @@ from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.binary import read_binary, write_binary
 from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.choice import load_units
+from toolkit.lang.units.factory import load_units
 from toolkit.lang.units.pieces import train_pieces
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel

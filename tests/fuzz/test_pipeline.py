@@ -12,17 +12,17 @@ from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.pipeline.fetch import FetchError, fetch
-from toolkit.pipeline.lake import LAKE, Record, open_lake, totals
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
+from toolkit.pipeline.lake import LAKE, Record, metadata_totals, open_lake
 from toolkit.pipeline.markers import Marker
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
 from toolkit.pipeline.sampling import RANGE
-from toolkit.pipeline.shards import LIST, read_shards
+from toolkit.pipeline.shards import SHARD_LIST, read_shards
 from toolkit.pipeline.step import Resources, StepResult
 from toolkit.pipeline.steps.group import Group, GroupConfig, plan_group
 from toolkit.pipeline.steps.sample import Sample, SampleConfig, SelectConfig, plan_sample
 from toolkit.pipeline.summary import read_summary, summary_page, summary_text
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 STORE = ObjectStore()
 
@@ -36,12 +36,17 @@ def lake(folder, layout="aggregated"):
             soundfile.write(str(path), (samples * 3000).astype(np.int16), 16000)
             recording, _ = recording_or_fault(path, f"u{number}")
             cuts.append(make_cut(f"u{number}", recording, "", f"speaker{number % 2}"))
-        make_lake(cuts, STORE, str(folder), MadeUpLake(layout=layout, interval_days=90, buckets=1))
+        make_lake(
+            cuts,
+            STORE,
+            str(folder),
+            SyntheticLakeConfig(layout=layout, interval_days=90, buckets=1),
+        )
 
 
 def open_and_plan(folder):
     found = open_lake(STORE, str(folder))
-    return totals(found.objects), plan_sample(found)
+    return metadata_totals(found.objects), plan_sample(found)
 
 
 def without_list(layout):
@@ -85,7 +90,7 @@ def kept(folder):
     Marker("b" * 32, result, {"seconds": 1.5}).write(STORE, str(folder), "000000")
     listed = {"index": 0, "hours": 0.5, "utterances": 3, "frames": 99}
     listed["objects"] = {"cuts": {"path": "shards/cuts.000000.jsonl", "size": 9, "digest": "c"}}
-    (folder / LIST).write_text(json.dumps(listed) + "\n")
+    (folder / SHARD_LIST).write_text(json.dumps(listed) + "\n")
     Rates({"extract": StepRate(1000.0, 1e6)}, measured={"date": "2026-01-01"}).save(
         folder / "rates.json"
     )

@@ -58,7 +58,7 @@ def kaldi_files(folder):
 READERS = {
     "lexicon": Reader(
         text("lexicon.txt", "A AH0\nA(2) EY1\nBEE B IY1\n;;; note\n<UNK> SPN\n"),
-        lambda folder: Lexicon.read(folder / "lexicon.txt").in_position(),
+        lambda folder: Lexicon.read(folder / "lexicon.txt").with_positions(),
     ),
     "zipped-lexicon": Reader(
         zipped("lexicon.gz", "A AH0\nBEE B IY1\n"), lambda f: Lexicon.read(f / "lexicon.gz")

@@ -3,7 +3,7 @@ import pickle
 import pytest
 import torch
 
-from toolkit.features.cepstra import apply_affine
+from toolkit.features.gmm_features import apply_affine
 from toolkit.hmm.fmllr import (
     FmllrStatistics,
     estimate_fmllr,
@@ -140,11 +140,11 @@ def test_equals_a_generic_optimiser():
     torch.testing.assert_close(found, transform.detach(), atol=1e-3, rtol=1e-3)
 
 
-def test_undoes_a_planted_distortion():
-    gmm, planted = single(), distortion()
-    x, pdfs = distorted(gmm, planted)
+def test_undoes_a_known_distortion():
+    gmm, known = single(), distortion()
+    x, pdfs = distorted(gmm, known)
     found, gain = estimate_fmllr(statistics_of(gmm, x, pdfs))
-    torch.testing.assert_close(found, planted, atol=0.05, rtol=0)
+    torch.testing.assert_close(found, known, atol=0.05, rtol=0)
     assert gain > 0.1
     y = apply_affine(found, x)
     assert y.dtype == torch.float32

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from toolkit.hmm.gmm import Gmm, Statistics
+from toolkit.hmm.gmm import Gmm, GmmStatistics
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def test_log_likelihoods_equal_the_written_out_density(gmm):
 def test_statistics_are_posterior_weighted_sums(gmm):
     x = frames(30)
     pdfs = torch.arange(30) % 3
-    statistics = Statistics.zeros(6, 4)
+    statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x[:11], pdfs[:11], statistics)
-    rest = Statistics.zeros(6, 4)
+    rest = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x[11:], pdfs[11:], rest)
     statistics.add(rest)
     occupancy, first = torch.zeros(6).double(), torch.zeros(6, 4).double()
@@ -73,7 +73,7 @@ def test_em_never_lowers_the_likelihood(gmm):
     pdfs = torch.arange(400) % 3
     likelihoods = []
     for _ in range(8):
-        statistics = Statistics.zeros(gmm.num_gaussians, 4)
+        statistics = GmmStatistics.zeros(gmm.num_gaussians, 4)
         gmm.accumulate(x, pdfs, statistics)
         likelihoods.append(statistics.log_likelihood)
         gmm = gmm.maximise(statistics, 0.0, torch.full((4,), 1e-4))
@@ -83,7 +83,7 @@ def test_em_never_lowers_the_likelihood(gmm):
 
 def test_starved_gaussians_go_but_every_pdf_keeps_one(gmm):
     x = frames(40)
-    statistics = Statistics.zeros(6, 4)
+    statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x, torch.zeros(40, dtype=torch.long), statistics)  # pdfs 1 and 2 never seen
     updated = gmm.maximise(statistics, 3.0, torch.full((4,), 1e-4))
     assert updated.owner.tolist() == [0, 1, 2]
@@ -93,7 +93,7 @@ def test_starved_gaussians_go_but_every_pdf_keeps_one(gmm):
 
 def test_variances_are_floored(gmm):
     x = torch.zeros(20, 4)
-    statistics = Statistics.zeros(6, 4)
+    statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(x, torch.zeros(20, dtype=torch.long), statistics)
     updated = gmm.maximise(statistics, 3.0, torch.full((4,), 0.25))
     assert updated.variances[0].tolist() == [0.25] * 4
@@ -135,7 +135,7 @@ def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
     x = frames(9)
     pdfs = torch.tensor([2, 0, 2, 0, 0, 2, 2, 2, 0])  # no frame of pdf 1
     blocks = list(gmm.posteriors(x, pdfs))
-    assert [b.members for b in blocks] == [slice(0, 1), slice(3, 6)]
+    assert [b.gaussians for b in blocks] == [slice(0, 1), slice(3, 6)]
     for pdf, block in zip((0, 2), blocks, strict=True):
         assert torch.equal(block.x, x[pdfs == pdf])
         torch.testing.assert_close(block.posteriors.sum(1), torch.ones(len(block.x)))
@@ -145,7 +145,7 @@ def test_posteriors_come_by_pdf_and_in_the_order_of_time(gmm):
 
 
 def test_no_frames_leave_the_statistics_alone(gmm):
-    statistics = Statistics.zeros(6, 4)
+    statistics = GmmStatistics.zeros(6, 4)
     gmm.accumulate(frames(0), torch.zeros(0, dtype=torch.long), statistics)
     assert statistics.frames == 0
     assert statistics.log_likelihood == 0.0

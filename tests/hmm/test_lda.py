@@ -50,7 +50,7 @@ def test_equals_the_generalised_eigenproblem(generator):
     )
 
 
-def test_finds_the_planted_plane(generator):
+def test_finds_the_known_plane(generator):
     labels = torch.randint(20, (20_000,), generator=generator)
     plane = torch.linalg.qr(torch.randn(9, 2, generator=generator)).Q
     x = torch.randn(20, 2, generator=generator)[labels] @ plane.T

@@ -83,7 +83,7 @@ def test_equals_a_numeric_optimiser():
     torch.testing.assert_close(matrix.flatten(), torch.from_numpy(best.x), atol=1e-3, rtol=1e-3)
 
 
-def test_finds_the_planted_axes():
+def test_finds_the_known_axes():
     generator = torch.Generator().manual_seed(4)
     pdfs = torch.arange(20_000) % 6
     deviations = 0.3 + 2 * torch.rand(6, 4, generator=generator)

@@ -1,13 +1,13 @@
 import pytest
 
 from toolkit.hmm.phone_sets import (
+    PhoneParts,
     PhoneSetError,
     RootGroup,
-    Variant,
+    base_phone_groups,
     default_roots,
-    families,
     read_roots,
-    variant,
+    split_phone,
 )
 from toolkit.hmm.topology import Topology
 
@@ -31,11 +31,11 @@ PLAIN = Topology(("SIL", "SPN", "A", "B", "C"))
     ],
 )
 def test_symbols_are_taken_apart(symbol, parts):
-    assert variant(symbol) == Variant(*parts)
+    assert split_phone(symbol) == PhoneParts(*parts)
 
 
 def test_variants_of_a_phone_are_a_family_and_share_roots():
-    assert families(MARKED) == [(1, 2), (3, 4, 5), (6, 7)]
+    assert base_phone_groups(MARKED) == [(1, 2), (3, 4, 5), (6, 7)]
     assert default_roots(MARKED) == [
         RootGroup((1, 2), False),
         RootGroup((3, 4, 5), True),
@@ -45,7 +45,7 @@ def test_variants_of_a_phone_are_a_family_and_share_roots():
 
 def test_silence_is_no_variant_of_speech():
     topology = Topology(("A", "A0"), silence_phones=("A0",))
-    assert families(topology) == [(1,), (2,)]
+    assert base_phone_groups(topology) == [(1,), (2,)]
 
 
 def test_roots_file(tmp_path):
@@ -71,7 +71,7 @@ def test_silence_is_not_split_even_if_its_line_says_so(tmp_path):
         ("shared splits SIL\n", "roots.txt:1: expected"),
         ("shared split\n", "roots.txt:1: expected"),
         ("shared split a\n", "roots.txt:1: no phone 'a'"),
-        ("shared split SILL\n", "roots.txt:1: no phone 'SILL'; near it are SIL"),
+        ("shared split SILL\n", "roots.txt:1: no phone 'SILL'; did you mean SIL"),
         ("shared split A B\nshared split B\n", "roots.txt:2: B has a root in line 1 already"),
         ("shared split SIL A\n", "roots.txt:1: silence and speech"),
         ("shared split SIL SPN\nshared split A\n", "roots.txt: no root for B C"),

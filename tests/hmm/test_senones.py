@@ -77,7 +77,7 @@ def test_each_pdf_knows_its_place_and_one_of_its_phones(hmms):
 @given(senones())
 def test_units_say_as_much_as_the_table(hmms):
     """Each phone in each context has a unit with the phone's pdfs there, valid on that right."""
-    units, topology, seen = hmms.units, hmms.topology, set()
+    units, topology, seen = hmms.context_units, hmms.topology, set()
     for left, phone, right in itertools.product(range(1, 6), repeat=3):
         unit = int(units.index[left, phone, right])
         seen.add(unit)
@@ -93,7 +93,7 @@ def test_units_say_as_much_as_the_table(hmms):
 @given(senones())
 def test_left_and_phone_and_unit_agree_on_the_right(hmms):
     """Behind one left neighbour the units of a phone divide the right neighbours among them."""
-    units = hmms.units
+    units = hmms.context_units
     for left, phone in itertools.product(range(1, 6), repeat=2):
         mine = set(units.index[left, phone, 1:].tolist())
         shared = sum(units.right[unit, 1:].astype(int) for unit in mine)
@@ -106,7 +106,7 @@ def test_monophones_have_a_pdf_for_every_state():
     assert hmms.num_pdfs == PLAIN.num_state_ids
     assert hmms.pdfs(states).tolist() == states.tolist()
     assert hmms.phone_of_pdf.tolist() == PLAIN.phone_of_state_id
-    assert len(hmms.units.phone) == len(PHONES)
+    assert len(hmms.context_units.phone) == len(PHONES)
     assert hmms.pdfs(states[:0]).tolist() == []
 
 
@@ -114,7 +114,7 @@ def test_monophones_have_a_pdf_for_every_state():
 @given(senones())
 def test_a_pickle_carries_no_tables_and_a_process_makes_them_once(hmms):
     fresh = len(pickle.dumps(Senones(hmms.topology, Tree(hmms.tree.phones, hmms.tree.roots))))
-    hmms.table, hmms.units  # noqa: B018 - made when first used
+    hmms.table, hmms.context_units  # noqa: B018 - made when first used
     pickled = pickle.dumps(hmms)
     assert len(pickled) < fresh + 1500
     found, again = pickle.loads(pickled), pickle.loads(pickled)

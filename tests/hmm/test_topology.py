@@ -21,7 +21,7 @@ def test_at_the_low_rate_one_frame_is_enough():
     assert low.num_state_ids == 8
     assert [list(topology.successors(3, s)) for s in range(3)] == [[0, 1], [1, 2], [2]]
     assert [list(low.successors(3, s)) for s in range(2)] == [[1], [1]]
-    assert (list(topology.exits(3)), list(low.exits(3))) == ([2], [0, 1])
+    assert (list(topology.exit_states(3)), list(low.exit_states(3))) == ([2], [0, 1])
     assert (topology.min_frames(3), low.min_frames(3)) == (3, 1)
 
 
@@ -29,9 +29,9 @@ def test_silence_is_kaldis():
     topology = Topology(PHONES)
     successors = [list(topology.successors(1, s)) for s in range(5)]
     assert successors == [[0, 1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [4]]
-    assert (list(topology.exits(1)), topology.min_frames(1)) == ([4], 3)
+    assert (list(topology.exit_states(1)), topology.min_frames(1)) == ([4], 3)
     wandering = torch.tensor([0, 0, 3, 1, 2, 2, 1, 4, 4])
-    assert topology.starts(wandering).tolist() == [True] + [False] * 8
+    assert topology.phone_starts(wandering).tolist() == [True] + [False] * 8
 
 
 def test_low_rate_targets_mark_onsets():
@@ -83,7 +83,7 @@ def test_shortest_paths_have_as_many_frames_as_the_topology_says(silence_states,
     topology = topology.at_low_rate() if low_rate else topology
     for phone in topology.phone_ids():
         reached, frames = {0}, 1
-        while not reached & {*topology.exits(phone)}:
+        while not reached & {*topology.exit_states(phone)}:
             reached = {t for s in reached for t in topology.successors(phone, s)}
             frames += 1
         assert frames == topology.min_frames(phone)

@@ -19,14 +19,14 @@ def test_letters_and_alphabet():
     assert found.letters == {"E": 2, "G": 2, "L": 1, "R": 4, "T": 2, "Ä": 2, "É": 2}
     assert found.alphabet == "ABCDEFGHIJKLMNOPQRSTUVWXYZÄÉ'"
     assert survey_language(["Да, нет"], ENGLISH).alphabet == "АДЕНТ'"
-    assert show_letters({"A": 5000, "B": 4000, "Ñ": 1}) == "A B Ñ (seldom: Ñ 1)"
+    assert show_letters({"A": 5000, "B": 4000, "Ñ": 1}) == "A B Ñ (rare: Ñ 1)"
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         (["", "12 %"], "no word"),
-        (["我们今天去公园散步看到了很多漂亮的花还有可爱的小鸟"], "part the words by spaces"),
+        (["我们今天去公园散步看到了很多漂亮的花还有可爱的小鸟"], "separate the words by spaces"),
         (MANY, "--lexicon"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.lang.letters import RULES, LetterNormaliser, UnknownRulesError, normaliser
+from toolkit.lang.letters import NORMALISERS, LetterNormaliser, UnknownNormaliserError, normaliser
 from toolkit.lang.text import Normaliser
 
 
@@ -45,7 +45,7 @@ def test_output_is_letters_and_stable(text):
     assert LetterNormaliser().words(" ".join(words)) == words
 
 
-@pytest.mark.parametrize("id", sorted(RULES))
+@pytest.mark.parametrize("id", sorted(NORMALISERS))
 @given(text=st.text())
 def test_a_transcript_keeps_what_words_removes_and_no_more(id, text):
     rules = normaliser(id)
@@ -57,7 +57,7 @@ def test_a_transcript_keeps_what_words_removes_and_no_more(id, text):
     assert any(character in kept for character in found.removed)
 
 
-@pytest.mark.parametrize("id", sorted(RULES))
+@pytest.mark.parametrize("id", sorted(NORMALISERS))
 @given(text=st.text(st.characters(categories=["Lu", "Ll", "Po", "Pd", "Zs"], max_codepoint=0x24F)))
 def test_a_transcript_is_words_where_nothing_is_removed(id, text):
     rules = normaliser(id)
@@ -76,5 +76,5 @@ def test_tags_and_digits_stay_in_a_transcript():
 
 def test_unknown_rules():
     assert type(normaliser("english-upper-1")) is Normaliser
-    with pytest.raises(UnknownRulesError, match="'english-upper-1' and 'letters-upper-1'"):
+    with pytest.raises(UnknownNormaliserError, match="'english-upper-1' and 'letters-upper-1'"):
         normaliser("klingon-1")

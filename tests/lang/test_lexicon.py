@@ -123,7 +123,7 @@ def test_disambiguated_pronunciations_are_unique_and_prefix_free(pronunciations)
 
 def test_phones_are_marked_with_their_place_in_the_word():
     lexicon = Lexicon({"TEA": [("T", "IY"), ("T", "IY", "AH")], "A": [("AH",)], "UM": [("SPN",)]})
-    assert lexicon.in_position() == {
+    assert lexicon.with_positions() == {
         "TEA": [("T_B", "IY_E"), ("T_B", "IY_I", "AH_E")],
         "A": [("AH_S",)],
         "UM": [("SPN",)],

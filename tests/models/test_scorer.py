@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.features.lfr import stack
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.low_frame_rate import stack
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.priors import save_priors
@@ -25,7 +25,7 @@ def scorer(tmp_path):
     normaliser = Normaliser(x.double().mean(0), GlobalStats.of(x))
     normaliser.save(tmp_path / "normaliser.json")
     scorer = NeuralScorer(tmp_path / "model", tmp_path / "normaliser.json", tmp_path)
-    state = MeanState(50, torch.ones(4).double() * 30)
+    state = CmnState(50, torch.ones(4).double() * 30)
     scorer.__dict__["store"] = SimpleNamespace(load=lambda u: x, state=lambda u: state)
     inputs = stack(normaliser.apply(x, state))
     extended = torch.cat([inputs, inputs[-1:]])

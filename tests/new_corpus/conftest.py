@@ -4,14 +4,14 @@ import shutil
 
 import pytest
 
-from toolkit.new_corpus.checkout import PARTS
+from toolkit.new_corpus.checkout import MARKER_FILES
 
 
 @pytest.fixture
 def root(tmp_path):
     """A project's folder with two readers and a recipe."""
     root = tmp_path / "project"
-    for part in (*PARTS, "toolkit/__init__.py", "local/an4.py", "recipes/steps/data.py"):
+    for part in (*MARKER_FILES, "toolkit/__init__.py", "local/an4.py", "recipes/steps/data.py"):
         (root / part).parent.mkdir(parents=True, exist_ok=True)
         (root / part).write_text("")
     return root

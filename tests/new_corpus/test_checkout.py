@@ -31,7 +31,7 @@ def test_good_names(root, name):
         ("2024 calls", "such as 'c_2024_calls'"),
         ("class", "such as 'c_class'"),
         ("übung", "such as 'bung'"),
-        ("", "small letters, digits and _$"),
+        ("", "lower-case letters, digits and _$"),
         ("../x", "such as 'x'"),
         ("_mine", "such as 'mine'"),
         ("Smith", "such as 'smith'"),

@@ -34,7 +34,7 @@ def test_a_corpus_and_what_comes_next(run, root, corpus):
 def test_an_empty_one(run):
     result = run("mine")
     assert result.exit_code == 0, result.output
-    assert "say in local/mine.py how the corpus is laid out" in result.output
+    assert "adapt local/mine.py to the layout of the corpus" in result.output
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_an_empty_one(run):
         (["mine", "--from-csv", "no.csv"], 2, "'no.csv' does not exist"),
         (["mine", "--lexicon", "german"], 2, "neither cmudict nor graphemes nor a file"),
         (["mine", "--from-csv", ".", "--from-kaldi", "."], 2, "not both"),
-        (["mine", "--from-kaldi", "."], 1, "no Kaldi data directory"),
+        (["mine", "--from-kaldi", "."], 1, "neither a Kaldi data directory"),
         (["mine", "--from-csv", "."], 1, "cannot be read"),
         ([], 2, "Missing argument 'NAME'"),
     ],

@@ -106,7 +106,7 @@ def test_one_kaldi_directory(root, recordings, tmp_path):
 
 
 def test_no_kaldi_directory(root, tmp_path):
-    with pytest.raises(ManifestError, match="no Kaldi data directory"):
+    with pytest.raises(ManifestError, match="neither a Kaldi data directory"):
         make_from_data(root, "mine", tmp_path, "kaldi")
     assert not (root / "recipes" / "mine").exists()
 

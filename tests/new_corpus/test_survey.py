@@ -98,7 +98,7 @@ def test_faults_and_long_utterances_are_told():
 
 def test_a_corpus_without_audio_is_refused_with_the_reason():
     cut = make_cut("u", empty_recording("x", "u"), "a", "s", fault=("missing-audio", "no x.wav"))
-    with pytest.raises(ManifestError, match=r"not one utterance.*1 missing-audio.*no x\.wav"):
+    with pytest.raises(ManifestError, match=r"no utterance has audio.*1 missing-audio.*no x\.wav"):
         survey({"train": [cut]}, CorpusConfig("table"))
     with pytest.raises(ManifestError, match="there is no utterance"):
         survey({"train": []}, CorpusConfig("table"))

@@ -39,7 +39,7 @@ def crew(ranks, work):
             result = error
         results.put((rank, result))
         if processes._connection is not None:
-            processes._connection.watch.leave()
+            processes._connection.watchdog.stop()
 
     children = [CONTEXT.Process(target=child, args=(rank,), daemon=True) for rank in range(ranks)]
     for process in children:
@@ -98,7 +98,7 @@ class Gate:
 def train(strategy, steps, rate=0.05, pause=0.0, rank=0, epochs=1, gate=None):
     """Train as the loop does; return each epoch's weights and what the consensus was."""
     model, inputs, outputs = problem(rank)
-    _, ranks = strategy.part()
+    _, ranks = strategy.rank_and_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     strategy.start(model, optimizer)
     ends = []
@@ -213,14 +213,14 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         strategy._learner.set_weights(torch.full((21,), float(rank)))
         strategy.steps, strategy.workers.sent = 10, 1000.0
         strategy._exchange.sent, strategy._learner.averagings = 84 * 6, 6
-        strategy._neighbours.asked = 6 * (rank == 0)
-        state, own, counted = strategy.state(), strategy.own_state(), strategy.report()
+        strategy._averager.asked = 6 * (rank == 0)
+        state, own, counted = strategy.state(), strategy.rank_state(), strategy.report()
         strategy.stop()
         strategy.start(model, optimizer)
         assert strategy.report() != counted
         strategy.load_state(state, [own])
         assert strategy.report() == counted == {"bytes_per_step": 150.4, "averagings": 0.6}
-        assert strategy._neighbours.asked == 6 * (rank == 0)
+        assert strategy._averager.asked == 6 * (rank == 0)
         mine = strategy.flat.weights()
         strategy.load_state(state, [own, {**own, "weights": own["weights"] + 2}])
         mean = strategy.flat.weights()
@@ -338,17 +338,17 @@ class Numbers:
     def __init__(self, steps):
         self._steps = steps
 
-    def steps(self, epoch, ranks=1):
+    def steps(self, epoch, world_size=1):
         return self._steps
 
-    def batches(self, epoch, start=0, rank=0, ranks=1):
+    def batches(self, epoch, start=0, rank=0, world_size=1):
         for step in range(start, self._steps):
             yield epoch, rank, step
 
 
 @pytest.mark.parametrize("slow", [0, 2])
 def test_fast_ranks_take_batches_over_and_none_is_lost_or_taken_twice(slow):
-    from toolkit.parallel.shared import LEFT, SharedBatches
+    from toolkit.parallel.work_sharing import RESERVED, SharedBatches
 
     store = HashStore()
     sources = [SharedBatches(Numbers(40), store) for _ in range(3)]
@@ -367,7 +367,7 @@ def test_fast_ranks_take_batches_over_and_none_is_lost_or_taken_twice(slow):
                     seen[rank].append(batch)
         batches = [batch for rank in seen for batch in seen[rank]]
         assert sorted(batches) == [(epoch, r, s) for r in range(3) for s in range(40)]
-        assert len(seen[slow]) <= 12 + LEFT
+        assert len(seen[slow]) <= 12 + RESERVED
         others = [rank for rank in range(3) if rank != slow]
         assert min(len(seen[rank]) for rank in others) > 45
 

@@ -23,8 +23,8 @@ class Slow(Spelling):
 
     deadly = True
 
-    def batches(self, epoch, start=0, rank=0, ranks=1):
-        for step, batch in enumerate(super().batches(epoch, start, rank, ranks), start):
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        for step, batch in enumerate(super().batches(epoch, start, rank, world_size), start):
             if rank == 1 and epoch == 0 and self.deadly:
                 time.sleep(SLOW)
             if (rank, epoch, step) == (1, 1, 5) and self.deadly:
@@ -42,8 +42,8 @@ def spelled(out, method, deadly):
         def checkpoint(self):
             place = self.epoch - 1, self._step
             strategy = self._strategy
-            if self.storable():
-                holder = strategy._accumulator if method == "asgd" else strategy._learner
+            if self.can_checkpoint():
+                holder = strategy._server if method == "asgd" else strategy._learner
                 if method == "adpsgd" or os.environ["RANK"] == "0":
                     assert torch.equal(holder.weights(), strategy.flat.weights()), place
                 made.append(place)

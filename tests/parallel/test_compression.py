@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.parallel import compression
-from toolkit.parallel.compression import BITMAP, BROKEN, SPARSE, WHOLE, decode, encode
+from toolkit.parallel.compression import BITMAP, DENSE, NON_FINITE, SPARSE, decode, encode
 
 ENCODERS = [compression.encode_by_numba, compression.encode_by_torch]
 
@@ -83,7 +83,7 @@ def test_threshold_0_sends_everything_as_it_is():
     gradient, residual, out = dyadic(50, 1), dyadic(50, 2), torch.zeros(50)
     expected = gradient + residual
     message = encode(gradient, residual, 0.0)
-    assert int(message[0]) == WHOLE
+    assert int(message[0]) == DENSE
     assert decode(message, 0.0, out) == 50
     assert torch.equal(out, expected)
     assert not residual.any()
@@ -96,9 +96,9 @@ def test_a_value_that_is_not_finite_is_told_and_not_hidden_in_the_residual(bad, 
     gradient = dyadic(200, 3)
     gradient[place] = bad
     message = encode(gradient, torch.zeros(200), tau)
-    assert message.tolist() == [BROKEN]
+    assert message.tolist() == [NON_FINITE]
     with pytest.raises(FloatingPointError):
         decode(message, tau, torch.zeros(200))
     if tau:
         message = compression.encode_by_torch(gradient, torch.zeros(200), tau, 12)
-        assert message.tolist() == [BROKEN]
+        assert message.tolist() == [NON_FINITE]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.parallel.learner import Accumulator, Learner, delayed, same_optimizer
+from toolkit.parallel.learner import Learner, ParameterServer, delay_by_one_update, optimizer_like
 
 
 def test_an_averaging_that_updates_interrupt_keeps_the_sum_and_loses_none():
@@ -44,7 +44,7 @@ def test_changes_from_many_threads_are_all_there():
 def test_delay_by_one_is_the_mean_of_the_old_models_plus_the_own_update():
     before, update = torch.randn(4, 6), torch.randn(4, 6)
     mean = before.mean(dim=0)
-    after = [delayed(b, b + u, mean) for b, u in zip(before, update, strict=True)]
+    after = [delay_by_one_update(b, b + u, mean) for b, u in zip(before, update, strict=True)]
     for got, own in zip(after, update, strict=True):
         assert torch.allclose(got, mean + own, atol=1e-6)
     # the mean of all takes the step of synchronous training
@@ -67,7 +67,7 @@ def test_accumulated_gradients_update_as_synchronous_training_would(make):
     start, targets = torch.randn(5), torch.randn(6, 3, 5)
     plain = nn.Parameter(start.clone())
     optimizer = make([plain])
-    accumulator = Accumulator(start, make([nn.Parameter(start.clone())]), parts=3)
+    accumulator = ParameterServer(start, make([nn.Parameter(start.clone())]), parts=3)
     for step, parts in enumerate(targets):
         rate = 0.1 / (1 + step)
         weights = accumulator.weights()
@@ -83,7 +83,9 @@ def test_accumulated_gradients_update_as_synchronous_training_would(make):
 
 def test_one_part_per_update_is_plain_sgd_on_gradients_of_older_weights():
     weights = torch.tensor([1.0])
-    accumulator = Accumulator(weights, torch.optim.SGD([nn.Parameter(weights)], lr=1.0), parts=1)
+    accumulator = ParameterServer(
+        weights, torch.optim.SGD([nn.Parameter(weights)], lr=1.0), parts=1
+    )
     old = accumulator.weights()
     assert accumulator.add(old, 0.5).item() == 0.5
     assert accumulator.add(old, 0.5).item() == 0.0  # of the weights before
@@ -91,7 +93,7 @@ def test_one_part_per_update_is_plain_sgd_on_gradients_of_older_weights():
 
 def test_long_means_are_clipped_and_left_over_gradients_used():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
-    accumulator = Accumulator(torch.zeros(2), optimizer, parts=2, max_norm=1.0)
+    accumulator = ParameterServer(torch.zeros(2), optimizer, parts=2, max_norm=1.0)
     accumulator.add(torch.tensor([6.0, 8.0]), 1.0)
     accumulator.flush()
     assert torch.allclose(accumulator.weights(), torch.tensor([-0.6, -0.8]))
@@ -102,7 +104,7 @@ def test_long_means_are_clipped_and_left_over_gradients_used():
 def test_state_brings_momentum_back():
     def make():
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0, momentum=0.9)
-        return Accumulator(torch.zeros(2), optimizer, parts=1)
+        return ParameterServer(torch.zeros(2), optimizer, parts=1)
 
     whole, first, second = make(), make(), make()
     gradients = torch.randn(4, 2)
@@ -123,7 +125,7 @@ def test_same_optimizer_has_the_settings_and_not_the_state():
     optimizer = torch.optim.Adam([weight], lr=0.3, betas=(0.5, 0.6), eps=1e-3)
     weight.grad = torch.ones(2)
     optimizer.step()
-    copy = same_optimizer(optimizer, [nn.Parameter(torch.zeros(3))])
+    copy = optimizer_like(optimizer, [nn.Parameter(torch.zeros(3))])
     assert copy.param_groups[0]["betas"] == (0.5, 0.6)
     assert copy.param_groups[0]["eps"] == 1e-3
     assert not copy.state

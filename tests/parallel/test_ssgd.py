@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.parallel import ssgd
-from toolkit.parallel.ssgd import Buckets
+from toolkit.parallel.ssgd import GradientBuckets
 
 
 class Alone:
@@ -13,7 +13,7 @@ class Alone:
     def __init__(self):
         self.begun = 0
 
-    def add_up(self, tensor, group=None):
+    def all_reduce(self, tensor, group=None):
         self.begun += 1
         return Sum(tensor)
 
@@ -37,14 +37,14 @@ def workers():
 @pytest.fixture
 def buckets(model, workers, monkeypatch):
     monkeypatch.setattr(ssgd, "BUCKET_BYTES", 40)  # a bucket for each parameter, or nearly
-    return Buckets(list(model.parameters()), workers)
+    return GradientBuckets(list(model.parameters()), workers)
 
 
 def step(model, workers, buckets):
     """Return how many exchanges began during the backward pass, and how many in all."""
     model.zero_grad(set_to_none=True)
     workers.begun = 0
-    with buckets.adding_up():
+    with buckets.all_reducing():
         model(torch.ones(5, 3)).square().sum().backward()
         inside = workers.begun
     return inside, workers.begun

@@ -20,9 +20,9 @@ def test_one_process_has_all_the_data_and_trains_as_if_there_were_no_strategy():
     strategy.end_epoch()
     with strategy.consensus():
         pass
-    strategy.load_state(strategy.state(), [strategy.own_state()])
+    strategy.load_state(strategy.state(), [strategy.rank_state()])
     for parameter, value in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, value)
-    assert strategy.part() == (0, 1)
-    assert [strategy.agree(due) for due in (True, False)] == [True, False]
-    assert strategy.total({"loss": torch.tensor(3.0)}) == {"loss": torch.tensor(3.0)}
+    assert strategy.rank_and_world_size() == (0, 1)
+    assert [strategy.agree_on_checkpoint(due) for due in (True, False)] == [True, False]
+    assert strategy.sum_over_ranks({"loss": torch.tensor(3.0)}) == {"loss": torch.tensor(3.0)}

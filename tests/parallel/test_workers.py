@@ -19,14 +19,14 @@ from toolkit.parallel.config import (
     ParallelError,
     make_strategy,
 )
-from toolkit.processes import watch
-from toolkit.train.observer import Epochwise
+from toolkit.processes import watchdog
+from toolkit.train.observer import DefaultObserver
 
 
 class Pairs(TinyData):
     """What two workers see in a step, as one batch."""
 
-    def steps(self, epoch, ranks=1):
+    def steps(self, epoch, world_size=1):
         return self.number // 2
 
     def batch(self, epoch, index):
@@ -36,7 +36,7 @@ class Pairs(TinyData):
         return Batch(a.ids + b.ids, **joined, frames=a.frames + b.frames)
 
 
-class EveryStep(Epochwise):
+class EveryStep(DefaultObserver):
     """Stores a checkpoint after every step, whatever the strategy prefers."""
 
     def after_step(self, trainer, batch, stats, overdue):
@@ -149,15 +149,15 @@ def test_bytes_sent_are_counted(whole):
 def counted():
     workers = make_strategy(SYNCHRONOUS["ssgd"]).workers
     pair, sent = workers.new_group(range(2)), []
-    workers.add_up(torch.zeros(30)).wait()
+    workers.all_reduce(torch.zeros(30)).wait()
     sent.append(workers.sent)
-    workers.gather(torch.zeros(10 * (1 + workers.rank)))
+    workers.all_gather(torch.zeros(10 * (1 + workers.rank)))
     sent.append(workers.sent)
     workers.broadcast(torch.zeros(30))
     sent.append(workers.sent)
     if workers.rank < 2:
         workers.broadcast(torch.zeros(30), 1, pair)
-        workers.add_up(torch.zeros(30), pair).wait()
+        workers.all_reduce(torch.zeros(30), pair).wait()
         sent.append(workers.sent)
     return [after - before for before, after in zip([0, *sent], sent, strict=False)]
 
@@ -231,7 +231,7 @@ def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(killed, rank, t
     missing = newest.with_name(newest.name.replace("rank-0000", f"rank-000{rank}"))
     missing.unlink()
     for end in goes_on().wait():
-        assert f"{missing} is missing, which worker {rank} stored with the checkpoint" in end
+        assert f"{missing} is missing, the state of worker {rank} in the checkpoint" in end
     newest.with_name(newest.name.replace(".rank-0000", "")).unlink()
     assert all(isinstance(end, dict) for end in goes_on().wait())
 
@@ -239,7 +239,7 @@ def test_a_worker_s_part_of_a_checkpoint_that_is_missing_is_told(killed, rank, t
 def stopped(out, parallel, how, victim):
     log = os.open(out / f"log-{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 2)
-    watch.SILENCE = 8.0 if how == "stops" else 30.0
+    watchdog.HEARTBEAT_TIMEOUT = 8.0 if how == "stops" else 30.0
     parallel = replace(parallel, timeout=25.0 if how == "stops" else 8.0)
 
     def hook(rank, epoch, step):
@@ -252,7 +252,7 @@ def stopped(out, parallel, how, victim):
 
 
 HANGING = [
-    ("ssgd", 1, "stops", "has given no sign of life for 8 s"),
+    ("ssgd", 1, "stops", "has sent no heartbeat for 8 s"),
     ("ssgd", 1, "hangs", "hangs, or is slower than"),
     ("adpsgd", 0, "hangs", "has taken no step for 8 s"),
     ("adpsgd", 1, "hangs", "has taken no step for 8 s"),
@@ -332,7 +332,7 @@ def test_a_gradient_that_is_no_number_stops_all_workers(name, tmp_path):
 
 
 def test_one_process_needs_nothing_and_several_need_a_method(monkeypatch):
-    assert make_strategy(SYNCHRONOUS["gtc"]).part() == (0, 1)
+    assert make_strategy(SYNCHRONOUS["gtc"]).rank_and_world_size() == (0, 1)
     for name in ("RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("MASTER_ADDR", "localhost")

@@ -88,14 +88,14 @@ class TinyData:
     seed: int = 1
     hook: object = None
 
-    def steps(self, epoch, ranks=1):
-        return self.number // ranks
+    def steps(self, epoch, world_size=1):
+        return self.number // world_size
 
-    def batches(self, epoch, start=0, rank=0, ranks=1):
-        for step in range(start, self.steps(epoch, ranks)):
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        for step in range(start, self.steps(epoch, world_size)):
             if self.hook is not None:
                 self.hook(rank, epoch, step)
-            yield self.batch(epoch, step * ranks + rank)
+            yield self.batch(epoch, step * world_size + rank)
 
     def batch(self, epoch, index):
         g = torch.Generator().manual_seed(1000 * self.seed + 100 * epoch + index)
@@ -191,5 +191,5 @@ def _work(results, place, function, arguments, options):
     results.close()
     results.join_thread()
     if ranks._connection is not None:
-        ranks.connect().watch.leave()  # as at the end of an interpreter
+        ranks.connect().watchdog.stop()  # as at the end of an interpreter
     os._exit(status)

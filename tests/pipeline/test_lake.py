@@ -5,9 +5,9 @@ import tarfile
 import pytest
 import soundfile
 
-from toolkit.pipeline.lake import LakeError, Record, bucket_of, open_lake, resolve, totals
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_metadata
+from toolkit.pipeline.lake import LakeError, Record, bucket_of, metadata_totals, open_lake, resolve
 from toolkit.pipeline.objects import ObjectStore
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
 
 RECORD = Record("u1", "sé", 1.5, 1.77e9, "en-US", "audio/a.tar", 512, 100)
 
@@ -47,11 +47,11 @@ def test_what_is_no_record(line):
 
 def test_a_lake_of_metadata(tmp_path):
     store, url = ObjectStore(), str(tmp_path / "lake")
-    config = MadeUpLake(days=60, interval_days=30, buckets=3)
+    config = SyntheticLakeConfig(days=60, interval_days=30, buckets=3)
     made = make_metadata(store, url, 1000, 20, config)
     found = open_lake(store, url)
     assert found == made
-    assert totals(found.objects)["utterances"] == 1000
+    assert metadata_totals(found.objects)["utterances"] == 1000
     ids = set()
     for ref in found.objects:
         bucket = int(ref.path.rsplit(".", 2)[1])
@@ -65,7 +65,7 @@ def test_a_lake_of_metadata(tmp_path):
     listed = open_lake(store, url)
     assert [ref.path for ref in listed.objects] == [ref.path for ref in made.objects]
     assert listed.buckets is None
-    assert totals(listed.objects) is None
+    assert metadata_totals(listed.objects) is None
     with pytest.raises(LakeError, match="no lake"):
         open_lake(store, str(tmp_path))
 
@@ -85,7 +85,7 @@ def test_a_damaged_lake_says_so(tmp_path):
 def test_offsets_of_aggregated_audio_are_those_of_the_tar(tmp_path):
     from lhotse import MonoCut, Recording, SupervisionSegment
 
-    from toolkit.pipeline.made_up_lake import make_lake
+    from toolkit.pipeline.synthetic_lake import make_lake
 
     soundfile.write(tmp_path / "a.wav", [0.1] * 1600, 16000)
     recording = Recording.from_file(tmp_path / "a.wav", recording_id="a")
@@ -94,7 +94,9 @@ def test_offsets_of_aggregated_audio_are_those_of_the_tar(tmp_path):
         supervisions=[SupervisionSegment("a", "a", 0.0, 0.1, speaker="s")],
     )  # fmt: skip
     store = ObjectStore()
-    lake = make_lake([cut], store, str(tmp_path / "l"), MadeUpLake(hours=0.95 / 3600, buckets=1))
+    lake = make_lake(
+        [cut], store, str(tmp_path / "l"), SyntheticLakeConfig(hours=0.95 / 3600, buckets=1)
+    )
     records = [
         Record.from_line(line) for ref in lake.objects for line in store.get(ref).splitlines()
     ]

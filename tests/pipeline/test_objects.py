@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from toolkit.pipeline.faults import is_passing, redact
+from toolkit.pipeline.faults import is_transient, redact
 from toolkit.pipeline.objects import (
     Counts,
     MissingObjectError,
@@ -100,12 +100,12 @@ def test_messages_hold_no_credentials(text, clean):
 
 
 def test_which_errors_pass():
-    assert is_passing(ConnectionResetError())
-    assert is_passing(OSError(16, "SlowDown"))
-    assert is_passing(TimeoutError())
-    assert not is_passing(PermissionError())
-    assert not is_passing(OSError(28, "No space left on device"))
-    assert not is_passing(type("NoCredentialsError", (Exception,), {})())
+    assert is_transient(ConnectionResetError())
+    assert is_transient(OSError(16, "SlowDown"))
+    assert is_transient(TimeoutError())
+    assert not is_transient(PermissionError())
+    assert not is_transient(OSError(28, "No space left on device"))
+    assert not is_transient(type("NoCredentialsError", (Exception,), {})())
 
 
 def test_waits_grow_are_random_and_bounded():

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from toolkit.pipeline.plan import Cluster, PlanError, nodes_for, ours, plan
+from toolkit.pipeline.plan import Cluster, PlanError, nodes_for, plan, planned_figures
 from toolkit.pipeline.rates import Rates, RatesError, StepRate
 
 RATES = Rates(
@@ -70,7 +70,7 @@ def test_targets_run_on_devices_where_there_are_any():
 
 
 def test_the_papers_counts_come_out():
-    figures = ours(plan(1e6, Cluster(), RATES), RATES)
+    figures = planned_figures(plan(1e6, Cluster(), RATES), RATES)
     assert figures["files of 5 h"] == "200,000"
     assert figures["training partitions of 2 h"] == "500,000"
     assert figures["audio"] == "115.2 TB, 1e+09 utterances"

@@ -10,18 +10,18 @@ HOUR = 3600 * sampling.MICROSECONDS
 
 
 def test_numbers_are_uniform_and_of_the_seed():
-    numbers = [sampling.draw(1)(f"id-{n:06d}") for n in range(20000)]
+    numbers = [sampling.random_numbers(1)(f"id-{n:06d}") for n in range(20000)]
     assert len(set(numbers)) == len(numbers)
     tenths = [0] * 10
     for number in numbers:
         tenths[number * 10 // sampling.RANGE] += 1
     # chi-square of 9 degrees of freedom: 27.9 is passed once in a thousand
     assert sum((found - 2000) ** 2 / 2000 for found in tenths) < 27.9
-    other = [sampling.draw(2)(f"id-{n:06d}") for n in range(20000)]
+    other = [sampling.random_numbers(2)(f"id-{n:06d}") for n in range(20000)]
     half = sampling.RANGE // 2
     agree = sum((a < half) == (b < half) for a, b in zip(numbers, other, strict=True))
     assert abs(agree - 10000) < 4 * 71
-    assert sampling.draw(1)("id-000000") == numbers[0]
+    assert sampling.random_numbers(1)("id-000000") == numbers[0]
 
 
 @given(st.text(min_size=1))
@@ -45,7 +45,7 @@ def test_a_line_without_an_id_is_an_error(line):
 
 
 def test_the_threshold_reaches_the_target():
-    draw, top = sampling.draw(0), sampling.RANGE // 3
+    draw, top = sampling.random_numbers(0), sampling.RANGE // 3
     lengths = {f"u{n}": 1 + n % 7 for n in range(30000)}
     sampled = {id: s for id, s in lengths.items() if draw(id) < top}
     bins = [0] * sampling.BINS

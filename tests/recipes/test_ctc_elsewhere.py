@@ -16,7 +16,7 @@ pytest.importorskip("kaldifeat")
 from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train
 from toolkit.cli import main
-from toolkit.corpus.splits import Splits
+from toolkit.corpus.split_names import Splits
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.units.characters import Characters

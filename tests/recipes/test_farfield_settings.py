@@ -87,7 +87,7 @@ def test_full_trains_in_parallel_as_the_paper_does():
 @pytest.mark.parametrize("recipe", ["farfield_ssl", "librispeech"])
 def test_without_a_method_the_settings_to_change_are_those_of_the_recipe(recipe, monkeypatch):
     config = import_module(f"recipes.{recipe}.config").PROFILES["demo"]()
-    monkeypatch.setattr("toolkit.parallel.config.ranks.count", lambda: 2)
+    monkeypatch.setattr("toolkit.parallel.config.ranks.world_size", lambda: 2)
     with pytest.raises(ParallelError) as error:
         make_strategy(config.sequence.parallel)
     named = re.search("such as (.*) or (.*);", str(error.value))
@@ -139,7 +139,7 @@ def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkey
 
     monkeypatch.setattr(unlabelled, "prepare_features", prepare_features)
     monkeypatch.setattr(unlabelled, "open_lake", lambda *_: None)
-    monkeypatch.setattr(unlabelled, "within_reach", lambda config, *_: config)
+    monkeypatch.setattr(unlabelled, "limit_hours", lambda config, *_: config)
     config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
     places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
     unlabelled.prepare_unlabelled(SimpleNamespace(config=config, jobs=1, **places))

@@ -93,7 +93,7 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
     """Shown on a hundredth of LibriSpeech."""
     from lhotse import Recording
 
-    from local.farfield.parts import divide
+    from local.farfield.selection import select_utterances
     from recipes.farfield_ssl.config import full
     from toolkit.corpus.manifest import make_cut
 
@@ -109,7 +109,7 @@ def test_full_has_as_many_unlabelled_hours_as_it_asks_for():
         sound = Recording(id, [], 16000, 18 * 16000, 18.0)
         parts[name].append(make_cut(id, sound, "", f"{part}{speaker}"))
     hours = dict.fromkeys(rooms.hours, 0.0)
-    for wanted in divide(parts, rooms).wanted:
+    for wanted in select_utterances(parts, rooms).utterances:
         hours[wanted.split] += wanted.source.duration / 3600
     assert hours == pytest.approx(rooms.hours)
 

@@ -122,9 +122,9 @@ def test_recognised_words_have_times_and_confidences(finished):
 
 
 def test_the_decoding_benchmark_finds_what_it_needs(finished):
-    from toolkit.bench.decode import Material
+    from toolkit.bench.decode import DecodingInputs
 
-    material = Material.of_run(finished.root)
+    material = DecodingInputs.of_run(finished.root)
     assert material.graph.exists()
     assert len(material.scores) == len(material.references) > 1
 

@@ -32,18 +32,18 @@ def lake(tmp_path):
 
 
 def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
-    from recipes.steps.unlabelled import within_reach
+    from recipes.steps.unlabelled import limit_hours
 
     store = ObjectStore()
-    config = within_reach(SelectConfig(hours_per_file=0.05), lake, store)
+    config = limit_hours(SelectConfig(hours_per_file=0.05), lake, store)
     assert config.hours == pytest.approx(0.999 * 500 / 3600)
     found = select(lake, config, LocalExecutor(), store, str(tmp_path / "out"))
     assert sum(ref.about["utterances"] for ref in found) == 100
-    assert within_reach(SelectConfig(hours=0.1), lake, store).hours == 0.1
+    assert limit_hours(SelectConfig(hours=0.1), lake, store).hours == 0.1
 
 
 def test_nothing_to_choose_from_is_an_error(lake):
-    from recipes.steps.unlabelled import within_reach
+    from recipes.steps.unlabelled import limit_hours
 
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
-        within_reach(SelectConfig(min_duration=400, max_duration=500), lake, ObjectStore())
+        limit_hours(SelectConfig(min_duration=400, max_duration=500), lake, ObjectStore())

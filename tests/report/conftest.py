@@ -134,7 +134,7 @@ class MadeUpRun:
             )
 
     def stages(self):
-        """Done, stale, failed, begun."""
+        """Done, stale, failed, partial."""
         made = Content(1, "aa", files={"dev.jsonl": "11"})
         marker(2, "Write the manifests", {"data": made}).write(self.root / "stages/02.json")
         read = {"data/dev.jsonl": Content(1, "22")}

@@ -1,6 +1,6 @@
 from html.parser import HTMLParser
 
-from toolkit.report.page import Cell, Column, Page, Row, Section, Table, comma_separated, legend
+from toolkit.report.page import Cell, Column, Page, Row, Section, Table, csv_text, legend
 
 VOID = {"meta", "br", "img", "link", "input"}
 
@@ -77,8 +77,8 @@ def test_a_single_line_needs_no_key():
     assert legend([("a", 0, False), ("b", 1, True)]).count("<li>") == 2
 
 
-def test_comma_separated_quotes_and_leaves_unknown_fields_empty():
-    assert comma_separated([{"a": 'x, "y"', "b": None}, {"a": 1, "b": 2.5}]) == (
+def test_csv_text_quotes_and_leaves_unknown_fields_empty():
+    assert csv_text([{"a": 'x, "y"', "b": None}, {"a": 1, "b": 2.5}]) == (
         'a,b\n"x, ""y""",\n1,2.5\n'
     )
-    assert comma_separated([]) == ""
+    assert csv_text([]) == ""

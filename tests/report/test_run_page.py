@@ -94,10 +94,10 @@ def test_stages_are_shown_in_their_states(page):
         ("2", "done"),
         ("3", "stale"),
         ("4", "failed"),
-        ("5", "begun"),
+        ("5", "partial"),
     ]
     told = dict((n, rest) for n, _, rest in states)
-    assert "input data/dev.jsonl was made anew by stage 2" in told["3"]
+    assert "input data/dev.jsonl has been changed by stage 2" in told["3"]
     assert "no lexicon" in told["4"]
     assert "Traceback" in told["4"]
     assert "62 %" in told["5"]
@@ -135,7 +135,7 @@ def test_the_size_is_bounded(finished, tmp_path):
     write_report(finished.root, tmp_path / "narrow.html", ReportConfig(max_mb=limit))
     narrow = (tmp_path / "narrow.html").read_text(encoding="utf-8")
     assert len(narrow.encode()) <= limit * 1e6 < full
-    assert "had no room" in narrow
+    assert "players or alignments left out" in narrow
     assert Parsed(narrow).sections == SECTIONS
 
 
@@ -149,7 +149,7 @@ def test_an_unfinished_run_shows_what_is_there(made_up, tmp_path, made):
     wanted = {"data": "data", "stages": "stages", "decode": "results", "histories": "curves"}
     assert {wanted[part] for part in made} <= set(sections)
     if not made:
-        assert "Nothing has been finished yet" in page
+        assert "No stage is finished yet" in page
 
 
 def test_what_an_unfinished_stage_has_made_is_shown(made_up, tmp_path):
@@ -163,7 +163,7 @@ def test_what_an_unfinished_stage_has_made_is_shown(made_up, tmp_path):
 
 def test_gains_on_a_baseline_are_shown(page):
     found = "".join(Parsed(page).text)
-    assert "Relative reduction" in found
+    assert "Relative WER reduction" in found
     assert "12.3" in found
     assert "-1.0 to 20.5" in found
 

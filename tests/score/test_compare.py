@@ -74,7 +74,7 @@ def test_words_hold_every_error_once():
     words = result.words()
     assert sum(word.first for word in words) == result.first.errors == 3
     assert sum(word.second for word in words) == result.second.errors == 2
-    rows = [(w.word, w.said, w.first, w.second) for w in words]
+    rows = [(w.word, w.count, w.first, w.second) for w in words]
     assert rows == [
         ("cat", 1, 1, 0),
         ("quietly", 1, 0, 1),
@@ -136,7 +136,7 @@ def test_only_the_same_references_can_be_compared(first, second, message):
 
 def test_lines_tell_differences_words_and_speakers():
     lines = list(comparison_lines(of(FIRST, SECOND, speakers=SPEAKERS), ("A", "B")))
-    assert lines[0].startswith("%WER of B less that of A: -14.29 (-33.3 % relative) 95% Conf Inter")
+    assert lines[0].startswith("%WER of B minus A: -14.29 (-33.3 % relative) 95% Conf Inter")
     assert lines[2].startswith("p-value: 1.0000 (two-sided, exchanging the systems of 3 utterances")
     assert "Utterances: B better in 1, worse in 0, as many errors in 2" in lines
     fewer = lines.index("FEWER ERRORS BY B (2 words)")
@@ -153,4 +153,4 @@ def test_lines_tell_differences_words_and_speakers():
 
 def test_first_system_without_errors_has_no_relative_difference():
     line = next(comparison_lines(of(REFS, SECOND), ("A", "B")))
-    assert line.startswith("%WER of B less that of A: +28.57 95% Conf Interval")
+    assert line.startswith("%WER of B minus A: +28.57 95% Conf Interval")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.score.inputs import SideReader, names_of, speaker_of_id
+from toolkit.score.inputs import InputReader, names_of, speaker_of_id
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def files(tmp_path):
 
 
 def test_a_pair_of_files(files):
-    sides = SideReader().read(files / "ref", files / "hyp.trn")
+    sides = InputReader().read(files / "ref", files / "hyp.trn")
     assert (sides.refs["s1-1"], sides.hyps["s1-1"], sides.speakers) == ("a b", "a x", None)
     assert sides.notes == (
         f"Read {files / 'ref'} as text, {files / 'hyp.trn'} as trn (--format forces one).",
@@ -30,18 +30,18 @@ def test_a_pair_of_files(files):
 
 def test_speakers_of_a_file_of_ids_or_of_the_references(files):
     pair = files / "ref", files / "hyp.trn"
-    assert SideReader(speakers=str(files / "utt2spk")).read(*pair).speakers["s2-1"] == "bob"
-    assert SideReader(speakers="id").read(*pair).speakers == {"s1-1": "s1", "s2-1": "s2"}
+    assert InputReader(speakers=str(files / "utt2spk")).read(*pair).speakers["s2-1"] == "bob"
+    assert InputReader(speakers="id").read(*pair).speakers == {"s1-1": "s1", "s2-1": "s2"}
     (files / "data").mkdir()
     (files / "data" / "text").write_text((files / "ref").read_text())
     (files / "data" / "utt2spk").write_text("s1-1 ann\n")
-    assert SideReader().read(files / "data", files / "hyp.trn").speakers is None  # not of all
+    assert InputReader().read(files / "data", files / "hyp.trn").speakers is None  # not of all
     (files / "data" / "utt2spk").write_text("s1-1 ann\ns2-1 bob\n")
-    assert SideReader().read(files / "data", files / "hyp.trn").speakers["s1-1"] == "ann"
+    assert InputReader().read(files / "data", files / "hyp.trn").speakers["s1-1"] == "ann"
 
 
 def test_recordings_are_scored_by_time(files):
-    sides = SideReader().read(files / "x.stm", files / "x.ctm")
+    sides = InputReader().read(files / "x.stm", files / "x.ctm")
     assert list(sides.hyps.values()) == ["a"]
     assert list(sides.speakers.values()) == ["ann"]
     assert "1 words recognised in q 1" in sides.notes[1]
@@ -49,13 +49,13 @@ def test_recordings_are_scored_by_time(files):
 
 def test_an_stm_needs_a_ctm_and_errors_name_files(files):
     with pytest.raises(ToolkitError, match=r"ref: the reference .*x\.stm is an STM file"):
-        SideReader().read(files / "x.stm", files / "ref")
+        InputReader().read(files / "x.stm", files / "ref")
     (files / "x.stm").write_text("r 1 ann 0\n")
     with pytest.raises(ToolkitError, match=r"x\.stm:1: 4 fields"):
-        SideReader().read(files / "x.stm", files / "x.ctm")
+        InputReader().read(files / "x.stm", files / "x.ctm")
     (files / "x.stm").write_text("\n")
     with pytest.raises(ToolkitError, match=r"x\.stm, .*x\.ctm: the STM file has no segment"):
-        SideReader().read(files / "x.stm", files / "x.ctm")
+        InputReader().read(files / "x.stm", files / "x.ctm")
 
 
 @pytest.mark.parametrize(("id", "speaker"), [("a-b_c", "a"), ("a_b", "a"), ("a_b-c", "a_b")])

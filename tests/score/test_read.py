@@ -47,10 +47,10 @@ def test_format_can_be_forced(write):
 @pytest.mark.parametrize(
     ("content", "form", "line", "message"),
     [
-        ("u1 A\nu2 B\nu1 C\n", "auto", 3, "'u1' was on line 1"),
-        ("A (u1)\nB (u1)\n", "auto", 2, "'u1' was on line 1"),
+        ("u1 A\nu2 B\nu1 C\n", "auto", 3, "'u1' occurred on line 1"),
+        ("A (u1)\nB (u1)\n", "auto", 2, "'u1' occurred on line 1"),
         ("A (u1)\nB u2\n", "trn", 2, "in parentheses"),
-        ("u1 A\n B C\n", "text", 2, "white space where the utterance id"),
+        ("u1 A\n B C\n", "text", 2, "white space instead of an utterance id"),
         (b"u1 A\nu2 \xff\n", "auto", 2, "byte 4 of the line is not UTF-8"),
         (b"u1 A\nu2 \x00\n", "auto", 2, "zero byte"),
     ],

@@ -54,7 +54,7 @@ def test_records_and_mappings(write, content):
         ("x.json", [{"text": "a"}], "x.json: record 1: the record has no `id`"),
         ("x.json", {"u1": 3}, "x.json: 'u1': a record must be a mapping"),
         ("x.json", [{"id": "u", "text": "a"}] * 2, "record 2: the id 'u' occurs a second time"),
-        ("x.json", [{"id": "u", "supervisions": 3}], "no list of records"),
+        ("x.json", [{"id": "u", "supervisions": 3}], "supervisions are not a list of records"),
         ("x.jsonl", '{"id": "u", "text": "a"}\n{"id"', "x.jsonl:2: not JSON"),
         ("x.json", "[" * 100_000, "not JSON"),
     ],

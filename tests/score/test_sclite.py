@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from toolkit import cli
 from toolkit.bench.score import sclite
 from toolkit.score.align import align_all
-from toolkit.score.inputs import SideReader
+from toolkit.score.inputs import InputReader
 from toolkit.score.nist import write_trn
 from toolkit.score.tables import speaker_lines
 from toolkit.score.wer import score
@@ -122,7 +122,7 @@ def test_words_of_a_ctm_fall_into_the_segments_that_sclite_gives_them(tmp_path):
     (tmp_path / "x.stm").write_text(";; a comment\n" + "\n".join(stm) + "\n")
     (tmp_path / "x.ctm").write_text("\n".join(ctm) + "\n")
     run_sclite(tmp_path, "-r", "x.stm", "stm", "-h", "x.ctm", "ctm", "-s")
-    sides = SideReader().read(tmp_path / "x.stm", tmp_path / "x.ctm")
+    sides = InputReader().read(tmp_path / "x.stm", tmp_path / "x.ctm")
     result = score(sides.refs, sides.hyps, speakers=sides.speakers, weights="sclite")
     by_speaker = {}
     for u in result.utterances:

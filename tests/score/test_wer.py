@@ -86,7 +86,7 @@ def test_character_line_is_named_cer_and_counts_the_space():
 
 def test_case_differences_are_remarked():
     remarks = score({"u": "The Cat, sat"}, {"u": "the cat sit"}).remarks()
-    assert any("2 of 3 substitutions differ in case or punctuation" in r for r in remarks)
+    assert any("2 of 3 substitutions differ only in case or punctuation" in r for r in remarks)
     assert score(REFS, REFS).remarks() == []
 
 
@@ -207,5 +207,5 @@ def test_pool_keeps_every_utterance_and_puts_speakers_together():
     assert pooled.by_speaker()["ann"].errors == 2
     assert pooled.extra == ("dev/v",)
     for scores in ({}, {"words": dev, "characters": score(REFS, REFS, "char")}):
-        with pytest.raises(ToolkitError, match="of one unit"):
+        with pytest.raises(ToolkitError, match="all of the same unit"):
             pool(scores)

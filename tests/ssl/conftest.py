@@ -1,15 +1,17 @@
 import pytest
 
-from tests.ssl.planted import plant
+from tests.ssl.synthetic import write_synthetic
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 
 
 @pytest.fixture(scope="session")
-def make_planted(tmp_path_factory):
-    """Plant utterances in a folder of their own: make_planted(count, ...)."""
-    return lambda count, **options: plant(tmp_path_factory.mktemp("planted"), count, **options)
+def make_synthetic(tmp_path_factory):
+    """Write synthetic utterances into a folder of their own: make_synthetic(count, ...)."""
+    return lambda count, **options: write_synthetic(
+        tmp_path_factory.mktemp("synthetic"), count, **options
+    )
 
 
 @pytest.fixture(scope="session")
-def normaliser(make_planted) -> Normaliser:
-    return estimate_normaliser(make_planted(12, seed=99).store)
+def normaliser(make_synthetic) -> Normaliser:
+    return estimate_normaliser(make_synthetic(12, seed=99).store)

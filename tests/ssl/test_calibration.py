@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors
 from toolkit.models.store import save_model
 from toolkit.ssl.calibration import (
@@ -12,10 +12,10 @@ from toolkit.ssl.calibration import (
     TEMPERATURES,
     CalibrationConfig,
     Reliability,
-    TemperatureSums,
+    TemperatureSweep,
     measure_calibration,
 )
-from toolkit.ssl.judged import Judge
+from toolkit.ssl.logits import TrainedModel
 from toolkit.ssl.targets import TargetError
 
 
@@ -28,7 +28,7 @@ def drawn(frames=4000, classes=6, sharpen=1.0, seed=0):
 
 
 def summary(logits, targets, parts=3):
-    sums = TemperatureSums()
+    sums = TemperatureSweep()
     for x, y in zip(logits.chunk(parts), targets.chunk(parts), strict=True):
         sums.add(x, y)
     return sums.summary()
@@ -78,19 +78,19 @@ def judge(normaliser, tmp_path):
     model.output.weight.data *= 5
     save_model(tmp_path / "model", model)
     normaliser.save(tmp_path / "normaliser.json")
-    return Judge(tmp_path / "model", tmp_path / "normaliser.json"), model
+    return TrainedModel(tmp_path / "model", tmp_path / "normaliser.json"), model
 
 
-def test_a_teacher_on_stored_features(judge, make_planted, normaliser, tmp_path):
-    planted, (teacher, model) = make_planted(8), judge
-    del planted.targets["u003"]
+def test_a_teacher_on_stored_features(judge, make_synthetic, normaliser, tmp_path):
+    synthetic, (teacher, model) = make_synthetic(8), judge
+    del synthetic.targets["u003"]
     config, out = CalibrationConfig(), tmp_path / "out"
-    found = measure_calibration(teacher, planted.folder, planted, config, out)
-    store, logits, targets = planted.store, [], []
-    for name in planted.ids:
+    found = measure_calibration(teacher, synthetic.folder, synthetic, config, out)
+    store, logits, targets = synthetic.store, [], []
+    for name in synthetic.ids:
         x = stack(normaliser.apply(store.load(name), store.state(name)))
         logits.append(log_posteriors(model, [x])[0])
-        targets.append(planted.load(name)[centre(store.num_frames(name))].long())
+        targets.append(synthetic.load(name)[centre(store.num_frames(name))].long())
     expected = summary(torch.cat(logits), torch.cat(targets))
     assert found == pytest.approx(expected, rel=1e-5)
     written = json.loads((out / "calibration.json").read_text())
@@ -99,16 +99,16 @@ def test_a_teacher_on_stored_features(judge, make_planted, normaliser, tmp_path)
     assert (out / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_alignments_that_do_not_fit(judge, make_planted, tmp_path):
-    planted = make_planted(4)
-    arguments = judge[0], planted.folder, planted, CalibrationConfig(), tmp_path / "out"
-    planted.targets["u001"] = planted.targets["u001"] + 6
+def test_alignments_that_do_not_fit(judge, make_synthetic, tmp_path):
+    synthetic = make_synthetic(4)
+    arguments = judge[0], synthetic.folder, synthetic, CalibrationConfig(), tmp_path / "out"
+    synthetic.targets["u001"] = synthetic.targets["u001"] + 6
     with pytest.raises(TargetError, match="u001: its alignment has senone"):
         measure_calibration(*arguments)
-    planted.targets["u001"] = planted.targets["u001"][:-1]
+    synthetic.targets["u001"] = synthetic.targets["u001"][:-1]
     with pytest.raises(TargetError, match=r"u001: alignment of \d+ frames"):
         measure_calibration(*arguments)
-    planted.targets.clear()
+    synthetic.targets.clear()
     with pytest.raises(TargetError, match="nothing to compare"):
         measure_calibration(*arguments)
     with pytest.raises(ValueError, match="utterances"):

@@ -6,7 +6,7 @@ import torch
 from click.testing import CliRunner
 
 from toolkit import cli
-from toolkit.features.lfr import low_rate_length, stack
+from toolkit.features.low_frame_rate import low_rate_length, stack
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors
 from toolkit.models.store import save_model
@@ -14,11 +14,11 @@ from toolkit.ssl.choice_of_k import (
     ChoiceConfig,
     Row,
     choose_k,
-    learn_output_layer,
     smallest_sufficient,
     table,
+    train_output_layer,
 )
-from toolkit.ssl.judged import Judge, sampled
+from toolkit.ssl.logits import TrainedModel, sample_utterances
 from toolkit.ssl.targets import TargetError
 
 SENONES = 40
@@ -35,22 +35,22 @@ def judges(normaliser, tmp_path_factory):
         model.output.weight.data *= 6
         save_model(folder / name, model)
     return tuple(
-        (Judge(folder / name, folder / "normaliser.json"), model.eval())
+        (TrainedModel(folder / name, folder / "normaliser.json"), model.eval())
         for name, model in (("teacher", teacher), ("student", student))
     )
 
 
 @pytest.fixture(scope="module")
-def planted(make_planted):
-    return make_planted(10)
+def synthetic(make_synthetic):
+    return make_synthetic(10)
 
 
-def test_against_brute_force_in_float64(judges, planted, normaliser, tmp_path):
+def test_against_brute_force_in_float64(judges, synthetic, normaliser, tmp_path):
     (teacher, teaching), (student, _) = judges
     config = ChoiceConfig(ks=(1, 5, 20), utterances=6)
-    rows = choose_k(teacher, student, planted.folder, config, tmp_path)
+    rows = choose_k(teacher, student, synthetic.folder, config, tmp_path)
     assert [row.k for row in rows] == [1, 5, 20, SENONES]
-    store, names = planted.store, sampled(planted.store.ids, 6)
+    store, names = synthetic.store, sample_utterances(synthetic.store.ids, 6)
     inputs = [stack(normaliser.apply(store.load(n), store.state(n))) for n in names]
     p = torch.cat([log_posteriors(teaching, [x])[0] for x in inputs]).double().exp()
     for row in rows:
@@ -84,15 +84,15 @@ def test_an_output_layer_learns_what_a_layer_can_say():
     every = torch.arange(12).expand_as(logits)
     given = hidden[:2000], every[:2000], logits[:2000], hidden[2000:], logits[2000:]
     entropy = float(torch.distributions.Categorical(logits=logits[2000:]).entropy().mean())
-    loss = learn_output_layer(*given)
+    loss = train_output_layer(*given)
     assert entropy - 1e-4 < loss < entropy + 0.03  # 0.5 at first
-    assert learn_output_layer(*given) == loss
+    assert train_output_layer(*given) == loss
 
 
-def test_too_little_to_learn_from(judges, make_planted, tmp_path):
-    planted = make_planted(1, shards=1)
+def test_too_little_to_learn_from(judges, make_synthetic, tmp_path):
+    synthetic = make_synthetic(1, shards=1)
     with pytest.raises(TargetError, match="1 utterances"):
-        choose_k(judges[0][0], judges[1][0], planted.folder, ChoiceConfig(), tmp_path)
+        choose_k(judges[0][0], judges[1][0], synthetic.folder, ChoiceConfig(), tmp_path)
 
 
 def test_the_smallest_k_that_changes_little():
@@ -106,10 +106,10 @@ def test_the_smallest_k_that_changes_little():
     assert len({len(line) for line in table(rows)}) == 1
 
 
-def test_the_command(judges, planted, tmp_path):
+def test_the_command(judges, synthetic, tmp_path):
     arguments = [
         "ssl", "choose-k", "--teacher", judges[0][0].model, "--student", judges[1][0].model,
-        "--teacher-normaliser", judges[0][0].normaliser, "--features", planted.folder,
+        "--teacher-normaliser", judges[0][0].normaliser, "--features", synthetic.folder,
         "--k", 3, "--k", 10, "--utterances", 3, "--out", tmp_path,
     ]  # fmt: skip
     result = CliRunner().invoke(cli.main, list(map(str, arguments)))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.parallel.tiny import Job, with_method
-from tests.ssl.planted import CLASSES
+from tests.ssl.synthetic import CLASSES
 from toolkit.align.store import AlignmentStore, write_shard
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
@@ -52,8 +52,8 @@ def train(unlabelled, labelled, normaliser, out):
     return train_student(unlabelled, *given), frames, last
 
 
-def test_processes_share_both_kinds_of_data(make_planted, normaliser, tmp_path):
-    labelled, unlabelled = make_planted(12, seed=1, prefix="l"), make_planted(48, shards=6)
+def test_processes_share_both_kinds_of_data(make_synthetic, normaliser, tmp_path):
+    labelled, unlabelled = make_synthetic(12, seed=1, prefix="l"), make_synthetic(48, shards=6)
     write_shard(labelled.folder / "ali.000000.safetensors", labelled.targets, [])
     unlabelled.label(LstmModel(LstmConfig(15, CLASSES, 8, 1, 1)), normaliser, k=3)
     normaliser.save(tmp_path / "normaliser.json")

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 import torch
 
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.priors import load_log_priors
@@ -33,13 +33,13 @@ CONFIG = ScheduledConfig(
 
 
 @pytest.fixture(scope="module")
-def labelled(make_planted):
-    return make_planted(24, seed=1, prefix="l")
+def labelled(make_synthetic):
+    return make_synthetic(24, seed=1, prefix="l")
 
 
 @pytest.fixture(scope="module")
-def valid(make_planted):
-    return make_planted(30, seed=3, prefix="v")
+def valid(make_synthetic):
+    return make_synthetic(30, seed=3, prefix="v")
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +59,10 @@ def teacher(labelled, valid, normaliser, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def unlabelled(make_planted, teacher, normaliser):
+def unlabelled(make_synthetic, teacher, normaliser):
     """Shards with the k = 3 best targets of the teacher."""
     model = load_model(teacher[0])
-    return make_planted(120, seed=2, shards=8).label(model, normaliser, k=3)
+    return make_synthetic(120, seed=2, shards=8).label(model, normaliser, k=3)
 
 
 @pytest.fixture

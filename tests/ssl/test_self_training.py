@@ -1,4 +1,4 @@
-"""Recognising drawn speech with a trained network, keeping the surest, aligning them."""
+"""Recognising drawn speech, selecting the most confident utterances, aligning them."""
 
 import json
 from dataclasses import replace
@@ -26,9 +26,9 @@ from toolkit.score.wer import score
 from toolkit.ssl.self_training import (
     Recognised,
     SelfTrainingConfig,
+    most_confident,
     recognise_and_align,
     self_labelled,
-    surest,
 )
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
@@ -167,7 +167,7 @@ def test_surest():
     ]
 
     def names(**changes):
-        return [one.utterance for one in surest(found, SelfTrainingConfig(**changes))]
+        return [one.utterance for one in most_confident(found, SelfTrainingConfig(**changes))]
 
     assert names(share=0.3) == ["b"]
     assert names(share=0.5) == ["b", "d"]
@@ -180,14 +180,14 @@ def test_surest():
 def test_equals_are_taken_by_chance_until_they_make_up_the_share(share):
     """All paths of half of the utterances agree: their confidences are all 1."""
     found = [Recognised(f"u{n:03d}", 5 + n % 7, "X", 1.0 if n % 2 else 0.8) for n in range(200)]
-    kept = surest(found, SelfTrainingConfig(share=share))
+    kept = most_confident(found, SelfTrainingConfig(share=share))
     frames, total = sum(one.frames for one in kept), sum(one.frames for one in found)
     assert 0 <= frames - share * total < 12
     assert all(one.confidence == 1 for one in kept)
     assert [one.utterance for one in kept] == sorted(one.utterance for one in kept)
     middle = sum(one.utterance < "u100" for one in kept) / len(kept)
     assert 0.2 < middle < 0.8
-    again = surest(found[::-1], SelfTrainingConfig(share=share))
+    again = most_confident(found[::-1], SelfTrainingConfig(share=share))
     assert again == kept[::-1]
 
 

@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.features.lfr import low_rate_length
+from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.ssl.selection import Selection, SelectionConfig, lowest_taken, select
+from toolkit.ssl.selection import Selection, SelectionConfig, score_threshold, select
 from toolkit.ssl.shards import TeacherShards
 from toolkit.ssl.target_store import TargetStore
 from toolkit.ssl.targets import TargetError
 
 
 @pytest.fixture(scope="module")
-def planted(make_planted, normaliser):
+def synthetic(make_synthetic, normaliser):
     """22 utterances in 3 shards with an untrained teacher's targets."""
-    made = make_planted(22, shards=3)
+    made = make_synthetic(22, shards=3)
     torch.manual_seed(0)
     model = LstmModel(LstmConfig(15, 6, hidden=8, layers=1, lookahead=1))
     model.output.weight.data *= 20
@@ -24,11 +24,11 @@ def planted(make_planted, normaliser):
     return made
 
 
-def test_reads_what_the_stores_hold(planted):
+def test_reads_what_the_stores_hold(synthetic):
     shards, store, targets = (
-        TeacherShards(planted.folder),
-        planted.store,
-        TargetStore(planted.folder),
+        TeacherShards(synthetic.folder),
+        synthetic.store,
+        TargetStore(synthetic.folder),
     )
     assert (shards.num_senones, shards.offset, shards.dimension) == (6, 1, 5)
     assert shards.frames_per_hour == 360_000
@@ -47,17 +47,17 @@ def test_reads_what_the_stores_hold(planted):
             assert len(best) == low_rate_length(len(example.features), 1)
 
 
-def test_ranks_share_a_shard(planted):
-    shards = TeacherShards(planted.folder)
+def test_ranks_share_a_shard(synthetic):
+    shards = TeacherShards(synthetic.folder)
     parts = [[e.name for e in shards.read(0, rank, 3)] for rank in range(3)]
-    assert sorted(name for part in parts for name in part) == sorted(planted.store.shards[0])
+    assert sorted(name for part in parts for name in part) == sorted(synthetic.store.shards[0])
     assert {len(part) for part in parts} <= {2, 3}
 
 
-def test_faults_name_the_shard_and_the_utterance(planted, tmp_path, truncate):
+def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
     with pytest.raises(TargetError, match="not a folder of targets"):
         TeacherShards(tmp_path)
-    copy = shutil.copytree(planted.folder, tmp_path / "copy")
+    copy = shutil.copytree(synthetic.folder, tmp_path / "copy")
     truncate(copy / "shards/targets.000001.tar")
     with pytest.raises(TargetError, match=r"shard 1 of .*copy cannot be read"):
         list(TeacherShards(copy).read(1))
@@ -74,16 +74,16 @@ def test_faults_name_the_shard_and_the_utterance(planted, tmp_path, truncate):
         TeacherShards(copy)
 
 
-def test_the_confidence_is_the_mean_of_the_best_posteriors(planted):
-    example = next(TeacherShards(planted.folder).read(0))
+def test_the_confidence_is_the_mean_of_the_best_posteriors(synthetic):
+    example = next(TeacherShards(synthetic.folder).read(0))
     logits = example.targets.logits.astype(np.float64)
     assert example.confidence == pytest.approx(np.exp(logits).max(axis=1).mean())
     assert 1 / 6 < example.confidence < 1
 
 
 @pytest.mark.parametrize("by", ["uniform", "confidence"])
-def test_selection_takes_the_highest_scores_until_the_share_is_reached(planted, tmp_path, by):
-    shards, config = TeacherShards(planted.folder), SelectionConfig(by, share=0.4)
+def test_selection_takes_the_highest_scores_until_the_share_is_reached(synthetic, tmp_path, by):
+    shards, config = TeacherShards(synthetic.folder), SelectionConfig(by, share=0.4)
     chosen = select(shards, config)
     rows = [(number, e) for number in range(3) for e in shards.read(number)]
     rows.sort(key=lambda row: -config.score(row[1]))
@@ -103,17 +103,17 @@ def test_selection_takes_the_highest_scores_until_the_share_is_reached(planted, 
     assert np.array_equal(again.frames, chosen.frames)
 
 
-def test_everything_is_taken_without_reading(planted):
-    shards = TeacherShards(planted.folder)
+def test_everything_is_taken_without_reading(synthetic):
+    shards = TeacherShards(synthetic.folder)
     shards.read = None
     chosen = select(shards, SelectionConfig())
     assert np.array_equal(chosen.frames, shards.frames)
 
 
 def test_lowest_taken():
-    assert lowest_taken([0.1, 0.9, 0.5], [10, 10, 10], 10) == 0.9
-    assert lowest_taken([0.1, 0.9, 0.5], [10, 10, 10], 11) == 0.5
-    assert lowest_taken([0.1, 0.9, 0.5], [10, 10, 10], 99) == 0.1
+    assert score_threshold([0.1, 0.9, 0.5], [10, 10, 10], 10) == 0.9
+    assert score_threshold([0.1, 0.9, 0.5], [10, 10, 10], 11) == 0.5
+    assert score_threshold([0.1, 0.9, 0.5], [10, 10, 10], 99) == 0.1
 
 
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 1.1}, {"by": "hand"}])

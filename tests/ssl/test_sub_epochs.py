@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.features.lfr import stack
+from toolkit.features.low_frame_rate import stack
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.ssl.batches import InChunks, InUtterances, TeacherBatches, equal_parts
+from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching, equal_parts
 from toolkit.ssl.selection import SelectionConfig, select
 from toolkit.ssl.shards import TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
@@ -28,8 +28,8 @@ def teacher():
 
 
 @pytest.fixture(scope="module")
-def folder(make_planted, normaliser, teacher):
-    return make_planted(60, shards=10).label(teacher, normaliser, k=3, offset=1)
+def folder(make_synthetic, normaliser, teacher):
+    return make_synthetic(60, shards=10).label(teacher, normaliser, k=3, offset=1)
 
 
 @pytest.fixture(scope="module")
@@ -85,26 +85,26 @@ def test_sub_epochs_without_a_shard_are_refused(source, normaliser):
         sub_epochs(source, normaliser, count=30)
 
 
-def test_sources_take_turns(make_planted, normaliser, teacher):
-    made = [make_planted(12, shards=4) for _ in range(2)]
+def test_sources_take_turns(make_synthetic, normaliser, teacher):
+    made = [make_synthetic(12, shards=4) for _ in range(2)]
     sources = []
-    for offset, planted in enumerate(made):
-        shards = TeacherShards(planted.label(teacher, normaliser, offset=offset))
+    for offset, synthetic in enumerate(made):
+        shards = TeacherShards(synthetic.label(teacher, normaliser, offset=offset))
         sources.append(Source(shards, select(shards, SelectionConfig())))
     hours = sources[0].shards.frames.sum() / 360_000
     data = SubEpochs(sources, normaliser, hours, 3, 10**6, seed=0)
     offsets = [[w.source.shards.offset for w in data.windows(number)] for number in range(3)]
     assert offsets == [[0], [1], [0]]
-    other = TeacherShards(make_planted(11, shards=4).label(teacher, normaliser))
+    other = TeacherShards(make_synthetic(11, shards=4).label(teacher, normaliser))
     with pytest.raises(TrainingDataError, match="same utterances"):
         SubEpochs([sources[0], Source(other, sources[0].selection)], normaliser, None, 1, 10, 0)
 
 
-def batches_of(data, cutting, **options):
-    source = TeacherBatches(data, cutting, seed=0)
+def batches_of(data, batching, **options):
+    source = TeacherBatches(data, batching, seed=0)
     for epoch in range(data.count):
         made = list(source.batches(epoch, **options))
-        assert len(made) == source.steps(epoch, options.get("ranks", 1))
+        assert len(made) == source.steps(epoch, options.get("world_size", 1))
         yield from made
 
 
@@ -121,12 +121,12 @@ def expected_frames(folder, normaliser, planted_store):
 
 
 @pytest.mark.parametrize("kind", ["chunks", "utterances"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, kind, ranks):
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, kind, world_size):
     from toolkit.features.store import FeatureStore
 
     data = sub_epochs(source, normaliser)
-    cutting = InChunks(CHUNKS, 2) if kind == "chunks" else InUtterances(WHOLE, 2)
+    batching = ChunkBatching(CHUNKS, 2) if kind == "chunks" else UtteranceBatching(WHOLE, 2)
     expected = expected_frames(folder, normaliser, FeatureStore(folder))
     rows = {  # the first value of a frame's inputs, its senones and logits: who it is
         name: Counter(
@@ -137,8 +137,8 @@ def test_every_frame_is_seen_once_with_its_targets(folder, source, normaliser, k
     }
     seen = {name: Counter() for name in expected}
     sizes = []
-    for rank in range(ranks):
-        for batch in batches_of(data, cutting, rank=rank, ranks=ranks):
+    for rank in range(world_size):
+        for batch in batches_of(data, batching, rank=rank, world_size=world_size):
             assert batch.frames == int(batch.weights.sum()) > 0
             assert torch.equal(batch.targets, batch.senones[..., 0])
             sizes.append(batch.frames)
@@ -156,7 +156,7 @@ def test_lookahead_frames_are_the_ones_that_follow(folder, source, normaliser):
     from toolkit.features.store import FeatureStore
 
     expected = expected_frames(folder, normaliser, FeatureStore(folder))
-    batch = next(batches_of(sub_epochs(source, normaliser), InUtterances(WHOLE, 2)))
+    batch = next(batches_of(sub_epochs(source, normaliser), UtteranceBatching(WHOLE, 2)))
     checked = 0
     for row, name in enumerate(batch.ids):
         inputs = expected[name][0].float()
@@ -170,8 +170,8 @@ def test_lookahead_frames_are_the_ones_that_follow(folder, source, normaliser):
 
 @pytest.mark.parametrize("kind", ["chunks", "utterances"])
 def test_the_order_follows_from_the_seed_and_can_begin_anywhere(source, normaliser, kind):
-    cutting = InChunks(CHUNKS, 0) if kind == "chunks" else InUtterances(WHOLE, 0)
-    make = TeacherBatches(sub_epochs(source, normaliser), cutting, seed=0)
+    batching = ChunkBatching(CHUNKS, 0) if kind == "chunks" else UtteranceBatching(WHOLE, 0)
+    make = TeacherBatches(sub_epochs(source, normaliser), batching, seed=0)
     for epoch in range(3):
         whole = list(make.batches(epoch))
         for start in (0, 1, len(whole) // 2, len(whole) - 1, len(whole)):
@@ -179,18 +179,21 @@ def test_the_order_follows_from_the_seed_and_can_begin_anywhere(source, normalis
             assert [b.ids for b in rest] == [b.ids for b in whole[start:]]
             for one, other in zip(rest, whole[start:], strict=True):
                 assert torch.equal(one.inputs, other.inputs)
-    other = TeacherBatches(sub_epochs(source, normaliser), cutting, seed=1)
+    other = TeacherBatches(sub_epochs(source, normaliser), batching, seed=1)
     assert [b.ids for b in other.batches(0)] != [b.ids for b in make.batches(0)]
 
 
 def test_only_needed_windows_are_read(source, normaliser):
     data = sub_epochs(source, normaliser, room=700)
     read, load = [], data.load
-    data.load = lambda window, rank, ranks: (read.append(window), load(window, rank, ranks))[1]
-    source = TeacherBatches(data, InChunks(CHUNKS, 0), seed=0)
+    data.load = lambda window, rank, world_size: (
+        read.append(window),
+        load(window, rank, world_size),
+    )[1]
+    source = TeacherBatches(data, ChunkBatching(CHUNKS, 0), seed=0)
     windows = data.windows(0)
     assert len(windows) > 1
-    last = source._cutting.count(windows[-1], 1)
+    last = source._batching.count(windows[-1], 1)
     list(source.batches(0, start=source.steps(0) - last))
     assert read == [windows[-1]]
 
@@ -200,7 +203,7 @@ def test_selected_utterances_alone_are_learnt_from(folder, normaliser):
     chosen = select(shards, SelectionConfig("confidence", share=0.5))
     data = sub_epochs(Source(shards, chosen), normaliser)
     wanted = {e.name for n in range(10) for e in shards.read(n) if chosen.takes(e)}
-    seen = {name for batch in batches_of(data, InChunks(CHUNKS, 0)) for name in batch.ids}
+    seen = {name for batch in batches_of(data, ChunkBatching(CHUNKS, 0)) for name in batch.ids}
     assert seen == wanted
     assert 0.4 < len(wanted) / 60 < 0.6
 
@@ -208,7 +211,7 @@ def test_selected_utterances_alone_are_learnt_from(folder, normaliser):
 def test_a_share_without_utterances_is_an_error(source, normaliser):
     data = sub_epochs(source, normaliser, room=1)
     with pytest.raises(TrainingDataError, match="write longer shards"):
-        list(TeacherBatches(data, InChunks(CHUNKS, 0), 0).batches(0, rank=9, ranks=10))
+        list(TeacherBatches(data, ChunkBatching(CHUNKS, 0), 0).batches(0, rank=9, world_size=10))
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60), st.data())
@@ -226,7 +229,7 @@ def test_parts_are_near_equal_and_none_is_empty(sizes, data):
 
 def test_windows_of_fewer_chunks_than_batches_repeat_some():
     chance = np.random.default_rng(0)
-    groups = InChunks(CHUNKS, 0).groups(np.array([3, 9]), 5, chance)
+    groups = ChunkBatching(CHUNKS, 0).groups(np.array([3, 9]), 5, chance)
     assert [len(group) for group in groups] == [1] * 5
-    groups = InUtterances(WHOLE, 0).groups(np.array([3]), 2, chance)
+    groups = UtteranceBatching(WHOLE, 0).groups(np.array([3]), 2, chance)
     assert [group.tolist() for group in groups] == [[[0, 0, 3]], [[0, 0, 3]]]

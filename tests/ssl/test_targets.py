@@ -85,7 +85,7 @@ def test_no_frames():
 
 
 def test_errors():
-    with pytest.raises(TargetError, match="16 bits"):
+    with pytest.raises(TargetError, match="16-bit"):
         k_best(torch.zeros(1, 70000), 20)
     with pytest.raises(TargetError, match="k is 0"):
         k_best(logits(), 0)

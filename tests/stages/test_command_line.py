@@ -30,20 +30,20 @@ def test_list_shows_every_state(sample):
     table = lines(sample.main("--list"))
     assert table[0].split() == ["stage", "title", "state", "time", "result"]
     assert [line[7:28].strip() for line in table[1:]] == TITLES
-    assert all("missing" in line for line in table[1:])
+    assert all("pending" in line for line in table[1:])
     assert not sample.exp.exists()
 
     sample.main(env={"FAULT": "3:middle:value"})
     table = lines(sample.main("--list"))
     assert table[1].split("corpus")[1].split() == ["done", "0.0", "s", "utterances", "2"]
     assert "failed 25 %: ValueError: the loss is not a number" in table[3]
-    assert table[4].endswith("missing")
+    assert table[4].endswith("pending")
 
     sample.main()
     table = lines(sample.main("--list", "--set", "train.rate=1"))
     assert "stale: `train.rate` 0.5 -> 1.0" in table[3]
     assert "loss 0.125" in table[3]
-    assert "done (again if stage 3 changes its outputs)" in table[4]
+    assert "done (will run if stage 3 changes its outputs)" in table[4]
 
 
 def test_what_a_recipe_is_for_is_shown_when_its_last_stage_is_done(sample):
@@ -103,8 +103,8 @@ def test_a_range_that_starts_too_late_warns_and_names_what_is_missing(sample):
     result = sample.main("--stage", 3)
     assert result.status == 1
     assert result.output.splitlines()[:2] == [
-        "warning: stage 1 (Prepare the corpus) is missing; not run because of --stage 3",
-        "warning: stage 2 (Build the lexicon) is missing; not run because of --stage 3",
+        "warning: stage 1 (Prepare the corpus) is pending; not run because of --stage 3",
+        "warning: stage 2 (Build the lexicon) is pending; not run because of --stage 3",
     ]
     assert (
         "error: stage 3 (Train the model) failed: `words.txt` is missing; not done yet: "

@@ -161,7 +161,7 @@ def inode(sample):
 def test_a_partial_output_of_other_parameters_is_thrown_away(sample):
     first = killed_in_training(sample)
     result = sample.main("--set", "train.rate=0.25")
-    assert "   starts afresh: `train.rate` 0.5 -> 0.25\n" in result.output
+    assert "   starts over: `train.rate` 0.5 -> 0.25\n" in result.output
     assert inode(sample) != first
     fresh = sample.folder / "fresh"
     assert sample.main("--set", "train.rate=0.25", "--exp", fresh).status == 0
@@ -172,13 +172,13 @@ def test_a_partial_output_of_other_inputs_is_thrown_away(sample):
     killed_in_training(sample)
     result = sample.main("--set", "lang.extra=zebra")
     reason = "input `lang/phones/count` changed (and 1 more files); input `words.txt` changed"
-    assert f"   starts afresh: {reason}\n" in result.output
+    assert f"   starts over: {reason}\n" in result.output
     fresh = sample.folder / "fresh"
     assert sample.main("--set", "lang.extra=zebra", "--exp", fresh).status == 0
     assert sample.outputs() == sample.outputs(fresh)
 
 
-def test_force_starts_afresh_once_and_the_same_command_continues(sample, finished):
+def test_force_starts_over_once_and_the_same_command_continues(sample, finished):
     first = killed_in_training(sample)
     sample.main("--force", 3, env={"FAULT": "3:middle:value"})
     second = (sample.exp / ".partial" / "03" / "model" / "0.json").stat().st_ino

@@ -52,7 +52,7 @@ def test_orphans_of_a_killed_run_are_waited_for(path):
 
 
 def test_orphans_that_do_not_leave_are_told(path, monkeypatch):
-    monkeypatch.setattr(lock, "ORPHANS_LEAVE_WITHIN", 0.2)
+    monkeypatch.setattr(lock, "ORPHAN_TIMEOUT", 0.2)
     path.parent.mkdir(parents=True)
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

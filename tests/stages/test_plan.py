@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolkit.config.settings import NO_RESULT, parameters_of
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Progress, Record
@@ -16,7 +16,7 @@ class Train:
     warm: bool = True
     rate: float = 1.0
     note: str = "x"
-    workers: int = field(default=2, metadata=NO_RESULT)
+    workers: int = field(default=2, metadata=NO_EFFECT_ON_RESULTS)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def test_a_stage_is_done_when_everything_matches(directory):
     plain = {"epochs": 4, "warm": True, "rate": 1, "note": "x"}
     marker(1, ["in"], ["out"], {"ce": plain, "seed": 0}).write(directory.marker(1))
     assert inspector(directory).state(1).done
-    assert inspector(directory).state(2) == State("missing")
+    assert inspector(directory).state(2) == State("pending")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_partial_outputs_show_how_far_they_are(directory):
     Progress(31, 50, 1.0).write(directory, 1)
     assert str(inspector(directory).state(1)) == "partial 62 %"
     state = inspector(directory, Config(seed=3)).state(1)
-    assert str(state) == "partial 62 %: to be started afresh, `seed` 0 -> 3"
+    assert str(state) == "partial 62 %: will start over, `seed` 0 -> 3"
 
 
 def test_a_failed_stage_shows_its_message_until_it_is_done(directory):
@@ -150,7 +150,7 @@ def actions(stages, forced=()):
 
 def test_a_plan_skips_what_is_done_and_runs_the_rest():
     begun = State("partial", percent=5)
-    stages = [done(1), stale(2), (3, "t", State("missing")), (4, "t", begun)]
+    stages = [done(1), stale(2), (3, "t", State("pending")), (4, "t", begun)]
     assert actions(stages) == [
         ("skip", "done"),
         ("run", "why"),
@@ -177,7 +177,7 @@ def test_what_reads_a_changing_output_may_run_and_so_on_down_the_chain():
 
 
 def test_a_stage_without_a_marker_may_make_what_nobody_else_makes():
-    stages = [(1, "t", State("missing")), done(2, (), ["b"]), done(3, ["a"]), done(4, ["b"])]
+    stages = [(1, "t", State("pending")), done(2, (), ["b"]), done(3, ["a"]), done(4, ["b"])]
     assert [action for action, _ in actions(stages)] == ["run", "skip", "may run", "skip"]
 
 

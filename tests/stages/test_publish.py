@@ -39,7 +39,7 @@ def test_outputs_and_marker_take_their_places(directory):
 
 
 def test_what_was_hashed_to_be_published_is_not_read_again(directory, monkeypatch):
-    monkeypatch.setattr(digest, "RACY", 0)
+    monkeypatch.setattr(digest, "RACY_AGE", 0)
     known = directory.load_digests()
     publish(directory, build(directory, "new", "model/a", "list", known=known), known)
     monkeypatch.setattr(digest, "open", None, raising=False)

@@ -13,7 +13,7 @@ from toolkit.stages.plan import Inspector
 from toolkit.stages.run import (
     DeclarationError,
     MissingInputError,
-    Neighbour,
+    OtherStage,
     Run,
     plain_headline,
 )
@@ -46,12 +46,12 @@ def directory(tmp_path):
 
 def run_of(directory, device=None):
     inspector = Inspector(directory, Config(), directory.load_digests())
-    neighbours = [
-        Neighbour(1, "Prepare", ("data",)),
-        Neighbour(2, "Lexicon", ()),
-        Neighbour(6, "Decode", ("results.json",)),
+    other_stages = [
+        OtherStage(1, "Prepare", ("data",)),
+        OtherStage(2, "Lexicon", ()),
+        OtherStage(6, "Decode", ("results.json",)),
     ]
-    return Run(4, inspector, Record(), neighbours, device, 2, "run.py")
+    return Run(4, inspector, Record(), other_stages, device, 2, "run.py")
 
 
 def test_only_the_fields_that_are_read_become_parameters(directory):

@@ -30,7 +30,7 @@ def reads(monkeypatch):
         return opener(path, *arguments, **options)
 
     monkeypatch.setattr(module, "open", spy, raising=False)
-    monkeypatch.setattr(module, "RACY", 0)
+    monkeypatch.setattr(module, "RACY_AGE", 0)
     return found
 
 
@@ -96,7 +96,7 @@ def test_an_edit_that_keeps_size_and_modification_time_is_seen(folder, reads):
 
 
 def test_a_file_of_this_very_moment_is_not_remembered(folder, reads, monkeypatch):
-    monkeypatch.setattr(module, "RACY", 10**18)
+    monkeypatch.setattr(module, "RACY_AGE", 10**18)
     known = digests(folder)
     for _ in range(2):
         known.content(folder / "lang" / "lexicon.txt")

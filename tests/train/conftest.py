@@ -193,13 +193,13 @@ class Spelling:
             noise = torch.from_numpy(chance.standard_normal(inputs.shape).astype(np.float32))
             self.items.append((f"utterance{number:03d}", inputs + 0.1 * noise, labels))
 
-    def steps(self, epoch, ranks=1):
-        return len(self.items) // self.batch // ranks
+    def steps(self, epoch, world_size=1):
+        return len(self.items) // self.batch // world_size
 
-    def batches(self, epoch, start=0, rank=0, ranks=1):
+    def batches(self, epoch, start=0, rank=0, world_size=1):
         order = np.random.default_rng([1, epoch]).permutation(len(self.items))
-        for step in range(start, self.steps(epoch, ranks)):
-            place = step * ranks + rank
+        for step in range(start, self.steps(epoch, world_size)):
+            place = step * world_size + rank
             yield self.made(order[place * self.batch : (place + 1) * self.batch])
 
     def made(self, numbers):

@@ -73,14 +73,17 @@ def test_the_parts_of_ranks_go_with_the_checkpoint_they_belong_to(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in range(4):
         for rank in range(2):
-            checkpoints.save_own(0, step, rank, {"own": 10 * step + rank})
+            checkpoints.save_rank_state(0, step, rank, {"own": 10 * step + rank})
         checkpoints.save(0, step, {"step": step})
-    checkpoints.save_own(0, 9, 0, {"own": 90})  # killed before the checkpoint was complete
+    checkpoints.save_rank_state(0, 9, 0, {"own": 90})  # killed before the checkpoint was complete
     assert checkpoints.latest() == {"step": 3}
-    assert [checkpoints.own(0, 3, rank) for rank in range(2)] == [{"own": 30}, {"own": 31}]
+    assert [checkpoints.load_rank_state(0, 3, rank) for rank in range(2)] == [
+        {"own": 30},
+        {"own": 31},
+    ]
     for place in ((0, 3, 2), (0, 1, 0)):
-        with pytest.raises(TrainingError, match=rf"is missing, which worker {place[2]} stored"):
-            checkpoints.own(*place)
+        with pytest.raises(TrainingError, match=rf"is missing, the state of worker {place[2]} in"):
+            checkpoints.load_rank_state(*place)
     checkpoints.save(0, 4, {"step": 4})
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {

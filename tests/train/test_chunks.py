@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.corpus import Corpus

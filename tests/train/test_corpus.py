@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toolkit.train.corpus import Corpus, held_out, without_copies, write_excluded
+from toolkit.train.corpus import Corpus, held_out, split_held_out, write_excluded
 from toolkit.train.errors import TrainingDataError
 
 
@@ -69,7 +69,7 @@ def test_held_out_does_not_depend_on_order_and_takes_at_most_a_tenth():
 
 def test_copies_of_held_out_utterances_are_not_trained_on():
     names = [f"u{i}{suffix}" for i in range(60) for suffix in ("", "_sp0.9", "_sp1.1_aug")]
-    training, aside = without_copies(names, 4)
+    training, aside = split_held_out(names, 4)
     assert aside == held_out([f"u{i}" for i in range(60)], 4)
     assert training == {n for n in names if n.split("_")[0] not in aside}
     assert len(training) == 3 * 56
@@ -77,7 +77,7 @@ def test_copies_of_held_out_utterances_are_not_trained_on():
 
 def test_copies_without_their_original_are_held_out_as_one():
     names = [f"u{i}_sp{speed}" for i in range(20) for speed in (0.9, 1.1)]
-    training, aside = without_copies(names, 2)
+    training, aside = split_held_out(names, 2)
     assert {n.split("_")[1] for n in aside} == {"sp0.9"}
     assert len(training) == 36
     assert not {n.split("_")[0] for n in aside} & {n.split("_")[0] for n in training}

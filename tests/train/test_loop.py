@@ -172,7 +172,7 @@ def test_the_strategy_is_asked_at_each_step_and_its_state_kept(make_trainer):
         def state(self):
             return {"count": self.count}
 
-        def own_state(self):
+        def rank_state(self):
             return {"own": -self.count}
 
         def load_state(self, state, own):
@@ -195,7 +195,7 @@ def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
         def __init__(self, rank):
             self.rank = rank
 
-        def part(self):
+        def rank_and_world_size(self):
             return self.rank, 2
 
     seen = []
@@ -214,7 +214,7 @@ def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
     assert written == {"checkpoints"}
 
     class TooMany(SingleProcess):
-        def part(self):
+        def rank_and_world_size(self):
             return 0, 1000
 
     with pytest.raises(TrainingDataError, match="1000 processes"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.store import load_model

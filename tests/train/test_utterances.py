@@ -1,6 +1,6 @@
 import torch
 
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.train import utterances
 from toolkit.train.corpus import Corpus
 from toolkit.train.utterances import WholeUtterances, grouped

@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
-from toolkit.align.graphs import TranscriptCompiler
-from toolkit.fsa.alignment import AlignConfig, Aligned, TrainingGraph, force_align_batch
+from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.fsa.alignment import AlignConfig, TrainingGraph, UtteranceAlignment, force_align_batch
 
-# Frames searched at a time: k2's work per frame is shared by the utterances. One utterance of 10 s
-# at a time takes 4.5 times as much processor time, 16 at a time no less than 4.
+# Frames searched at a time: the utterances share k2's overhead per frame. Utterances of 10 s one
+# by one take 4.5 times as much processor time, 16 at a time no less than 4 at a time.
 SEARCH_FRAMES = 4000
 
 
 def align_batched(
     transcripts: Iterable[tuple[str, Sequence[str]]],
     log_likelihoods: Callable[[str, Tensor], Tensor],
-    compiler: TranscriptCompiler,
+    compiler: TrainingGraphCompiler,
     config: AlignConfig,
-) -> Iterator[tuple[str, Aligned | None]]:
+) -> Iterator[tuple[str, UtteranceAlignment | None]]:
     """Align utterances with their transcripts.
 
     Args:
@@ -33,7 +33,7 @@ def align_batched(
     scores: list[Tensor] = []
     graphs: list[TrainingGraph] = []
 
-    def search() -> Iterator[tuple[str, Aligned | None]]:
+    def search() -> Iterator[tuple[str, UtteranceAlignment | None]]:
         found = force_align_batch(scores, graphs, compiler.senones, config)
         yield from zip(names, found, strict=True)
         for rows in (names, scores, graphs):

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.align.batched import align_batched
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
@@ -33,7 +33,7 @@ class CorpusAlignConfig:
     max_failed: float = 0.1
     """Share of failed utterances above which the corpus counts as unusable."""
     rounds: int = 0
-    """Times that the network, once trained, aligns the data anew and is trained again (C4)."""
+    """Rounds of realignment with the trained network, each followed by a new training (C4)."""
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
@@ -53,17 +53,17 @@ def align_corpus(
 
     Args:
       scorer: the acoustic model, with the features it scores.
-      senones: the model's.
+      senones: the model's senones.
       lang: the folder of the lexicon.
       config: search and limits.
       out: gets one `ali.NNNNNN.safetensors` per feature shard and `table.tsv`; shards that an
         earlier run finished are kept.
       jobs: worker processes.
-      progress: told (shards done, shards).
+      progress: called with (shards done, shards).
 
     Raises:
-      AlignmentFailuresError: more than `max_failed` of the utterances failed. The failed ones are
-        in `table.tsv` with reasons, here as below the limit.
+      AlignmentFailuresError: more than `max_failed` of the utterances failed. In any case
+        `table.tsv` lists the failed ones with reasons.
     """
     work = partial(_align_shard, scorer, senones, lang, config.search, out)
     outcomes: list[Outcome] = []
@@ -103,7 +103,7 @@ def _align_shard(
     table = path.with_suffix(".tsv")
     if path.exists() and table.exists():
         return table
-    compiler = TranscriptCompiler(Lang.load(lang), senones)
+    compiler = TrainingGraphCompiler(Lang.load(lang), senones)
     words = {u: tuple(text_of(scorer.store.cut(u)).split()) for u in ids}
     frames: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""Times of words or phones in NIST's CTM form, as Kaldi and sclite read it."""
+"""CTM files (NIST): times of words or phones, as Kaldi and sclite read them."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 
 class CtmError(ToolkitError):
@@ -16,12 +16,12 @@ class CtmError(ToolkitError):
 
 @dataclass(frozen=True)
 class CtmEntry:
-    """One line: a word or phone and when it is heard."""
+    """One line: a word or phone and its time."""
 
     utterance: str
     """Utterance id, or a recording's."""
     channel: str
-    """Of the recording, counted from 1, or A, B, ..."""
+    """Channel of the recording, counted from 1, or A, B, ..."""
     start: float
     """Seconds from the beginning of the utterance."""
     duration: float
@@ -109,5 +109,5 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{name} {shown(text)} is not a number of seconds or a probability")
+        raise ValueError(f"{name} {quoted(text)} is not a number of seconds or a probability")
     return value

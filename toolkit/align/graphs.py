@@ -12,7 +12,7 @@ from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 
 
-class TranscriptCompiler:
+class TrainingGraphCompiler:
     """Turns transcripts into training graphs for one lexicon and acoustic model.
 
     Args:

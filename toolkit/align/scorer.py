@@ -1,4 +1,4 @@
-"""Acoustic models as alignment and decoding see them: frame scores by utterance."""
+"""Scorers: the interface of acoustic models to alignment and decoding."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.features.cepstra import load_transforms
+from toolkit.features.gmm_features import load_transforms
 from toolkit.features.store import FeatureStore
 
 
@@ -57,5 +57,5 @@ class GmmScorer:
         return self._system.gmm.log_likelihoods(self._system.features.load(utterance), pdfs)
 
     def __getstate__(self) -> dict:
-        """Pickle paths, not what they hold."""
+        """Pickle the paths, without what was loaded from them."""
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}

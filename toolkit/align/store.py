@@ -1,4 +1,4 @@
-"""Alignments on disk: one file per shard of features, and a table of how each utterance fared."""
+"""Alignments on disk: one file per shard of features, and a table of outcomes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.lfr import centre
+from toolkit.features.low_frame_rate import centre
 from toolkit.hmm.context import phone_contexts
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -103,7 +103,7 @@ class LowRateAlignments:
 
 
 class PdfAlignments:
-    """The senones of alignments that a model of theirs made.
+    """The pdfs of alignments that were made with the senones' own model.
 
     Args:
       store: alignments at the model's frame rate.
@@ -146,8 +146,8 @@ class OffsetAlignments:
     def load(self, utterance: str) -> Tensor:
         """The low-rate pdf of every 10 ms frame, [T] int64.
 
-        A raw frame has the target of the stack whose middle it is, so that each offset meets the
-        targets that were aligned at it.
+        A 10 ms frame has the target of the stack whose middle frame it is, so that training at an
+        offset uses the targets that were aligned at it.
         """
         rows = [PdfAlignments(store, self._senones).load(utterance) for store in self._stores]
         frames = sum(map(len, rows))  # of the stacks at all offsets: exactly T

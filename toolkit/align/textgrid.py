@@ -1,4 +1,4 @@
-"""Praat's TextGrid: the tiers of an alignment beside its audio."""
+"""Praat's TextGrid files: an alignment as interval tiers."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,9 +8,9 @@ from toolkit.errors import ToolkitError
 from toolkit.storage.files import write_atomically
 
 TOLERANCE = 0.05
-"""Seconds by which the last frame of an alignment may reach over the end of the audio."""
+"""Seconds by which an alignment may reach beyond the end of the audio."""
 SLIVER = 0.0001
-"""Gaps and overlaps in seconds up to which two times are one, rounded differently."""
+"""Largest gap or overlap, in seconds, that is put down to rounding."""
 
 Interval = tuple[float, float, str]
 
@@ -24,8 +24,8 @@ def write_textgrid(path: Path, tiers: Mapping[str, Iterable[CtmEntry]], duration
 
     Args:
       tiers: entries of one recording in order of time, by the name of the tier ("words",
-        "phones"). Time between them becomes intervals without text; what ends at most `TOLERANCE`
-        after the audio is cut to it.
+        "phones"). Time between them becomes intervals without text; an entry that ends at most
+        `TOLERANCE` after the audio is shortened to it.
       duration: of the audio in seconds, where every tier ends.
 
     Raises:
@@ -64,7 +64,7 @@ def write_textgrid(path: Path, tiers: Mapping[str, Iterable[CtmEntry]], duration
 def _fill(tier: str, entries: Iterable[CtmEntry], duration: float) -> list[Interval]:
     """Join the entries to intervals without gaps from 0 to `duration`."""
     if not duration > 0:
-        raise TextGridError(f"tier {tier}: a TextGrid of {duration} s cannot be")
+        raise TextGridError(f"tier {tier}: a TextGrid of {duration} s is not possible")
     filled: list[Interval] = []
     now = 0.0
     for entry in entries:
@@ -72,7 +72,7 @@ def _fill(tier: str, entries: Iterable[CtmEntry], duration: float) -> list[Inter
         start = now if abs(entry.start - now) < SLIVER else entry.start
         end = duration if -SLIVER < entry.end - duration <= TOLERANCE else entry.end
         if start < now:
-            raise TextGridError(f"{place} begins before the entry in front of it has ended")
+            raise TextGridError(f"{place} begins before the end of the previous entry")
         if end > duration:
             raise TextGridError(f"{place} ends after the audio, which lasts {duration:.3f} s")
         if end - start < SLIVER:

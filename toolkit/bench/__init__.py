@@ -1,4 +1,4 @@
-"""Benchmarks: each prints ratios that were measured side by side in one run.
+"""Benchmarks: each prints ratios between alternatives that were measured in the same run.
 
 A benchmark is a module that defines `benchmark()`, which returns a table, or a click `command` with
 options of its own.
@@ -21,4 +21,4 @@ BENCHMARKS = {
     "transcribe": "transcribe",
     "tta": "tta.command",
 }
-"""What `toolkit bench NAME` runs: the module below `toolkit.bench` by name."""
+"""The benchmarks of `toolkit bench NAME`: name -> module below `toolkit.bench`."""

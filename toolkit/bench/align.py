@@ -1,4 +1,4 @@
-"""Forced alignment with a GMM: end to end, its parts, kaldi-hmm-gmm, and an hour in one piece."""
+"""Forced alignment with a GMM: the whole, its parts, kaldi-hmm-gmm, and an hour-long recording."""
 
 import tempfile
 from collections.abc import Callable, Iterable
@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from toolkit.align.batched import SEARCH_FRAMES, align_batched
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.bench.instruments.hour import LongRun, align_hour
-from toolkit.bench.instruments.planted_speech import PlantedSpeech
-from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiSide
-from toolkit.bench.peers.peer import PeerUnavailableError
-from toolkit.features.cepstra import GmmFrontend
-from toolkit.fsa.alignment import AlignConfig, Aligned, force_align_batch
+from toolkit.bench.instruments.long_recording import LongRecordingResult, align_long_recording
+from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
+from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiHmmGmmAligner
+from toolkit.bench.peers.process import PeerUnavailableError
+from toolkit.features.gmm_features import GmmFrontend
+from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align_batch
 from toolkit.processes.threads import one_thread
 
 UTTERANCES = 60
 SECONDS = 10.0
 REPEATS = 5
-HOUR = 3600.0
-# Processor seconds per second of speech, and the memory for an hour of it.
+LONG_SECONDS = 3600.0
+# Targets: processor seconds per second of speech, and peak memory in bytes for an hour of speech.
 TARGET = 0.005
 MEMORY_TARGET = 2e9
 
@@ -36,17 +36,19 @@ KALDI = f"{PINNED[0].replace('==', ' ')}, graphs ready"
 
 
 def benchmark() -> Table:
-    """Measure seconds of speech per second of processor time on one core, for made-up speech.
+    """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
-    All sides have the same utterances, densities and beams. A second counts the work of all
-    threads, so that neither they nor a busy machine make a side look faster or slower.
+    All cases have the same utterances, densities and beams. Processor time is that of all threads,
+    so that neither threads nor a busy machine distort the comparison.
     """
     with one_thread():
         task = _Task()
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             cases, kaldi, missing = task.cases(), None, ()
             try:
-                kaldi = KaldiSide(task.speech.gmm, task.graphs, task.features, Path(folder))
+                kaldi = KaldiHmmGmmAligner(
+                    task.speech.gmm, task.graphs, task.features, Path(folder)
+                )
                 stack.callback(kaldi.close)
                 cases.append(task.case(KALDI, kaldi.align))
             except PeerUnavailableError as error:
@@ -59,32 +61,34 @@ def benchmark() -> Table:
                 title="Forced alignment with a triphone GMM on one core",
                 clock=lambda: process_time() + (kaldi.processor_seconds if kaldi else 0.0),
             )
-            notes = [task.description(), _factors(table), task.correctness()]
+            notes = [task.description(), _real_time_factors(table), task.correctness()]
             if kaldi:
                 equal = float((kaldi.pdfs() == task.path()).mean())
                 notes.append(f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames.")
-    return table.with_notes(*notes, *missing, _hour_note(align_hour(HOUR)))
+    return table.with_notes(
+        *notes, *missing, _long_recording_note(align_long_recording(LONG_SECONDS))
+    )
 
 
 class _Task:
-    """The utterances, and what the sides need of them."""
+    """The utterances, and the inputs of all cases."""
 
     def __init__(self) -> None:
-        self.speech = PlantedSpeech.make()
+        self.speech = SyntheticSpeech.make()
         spoken = [self.speech.utterance(seed, SECONDS) for seed in range(1, UTTERANCES + 1)]
         self.features = [utterance.features for utterance in spoken]
-        self.planted = [utterance.states for utterance in spoken]
+        self.true_states = [utterance.states for utterance in spoken]
         self.seconds = sum(map(len, self.features)) / 100
         self._transcripts = [(str(i), utterance.words) for i, utterance in enumerate(spoken)]
-        self._compiler = TranscriptCompiler(self.speech.lang, self.speech.senones)
+        self._compiler = TrainingGraphCompiler(self.speech.lang, self.speech.senones)
         self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
         self._scores = self._score()
         size = max(1, round(SEARCH_FRAMES / (100 * SECONDS)))
         self._batches = [range(i, min(i + size, UTTERANCES)) for i in range(0, UTTERANCES, size)]
-        self.found: list[Aligned | None] = []
+        self.found: list[UtteranceAlignment | None] = []
 
     def cases(self) -> list[Case]:
-        """All sides but Kaldi's."""
+        """Return all cases except kaldi-hmm-gmm's."""
         generator = torch.Generator().manual_seed(0)
         frontend = GmmFrontend(3, torch.randn(40, 13 * 3 * 7, generator=generator))
         cepstra = [torch.randn(len(x), 13, generator=generator) for x in self.features]
@@ -102,7 +106,7 @@ class _Task:
         ]
 
     def case(self, name: str, work: Callable[[], object]) -> Case:
-        """A side that does something to all utterances."""
+        """Return a case that runs `work`, which processes all utterances."""
 
         def run() -> float:
             work()
@@ -141,42 +145,43 @@ class _Task:
             work(item)
 
     def path(self) -> np.ndarray:
-        """The pdf of every frame of all utterances, as aligned; -1 without an alignment."""
-        pairs = zip(self.found, self.planted, strict=True)
+        """Return the aligned pdf of every frame of all utterances; -1 without an alignment."""
+        pairs = zip(self.found, self.true_states, strict=True)
         parts = [path.pdfs if path else torch.full_like(states, -1) for path, states in pairs]
         return torch.cat(parts).numpy()
 
     def description(self) -> str:
-        """What is measured."""
+        """Describe the task."""
         gmm = self.speech.gmm
         return (
-            f"{UTTERANCES} made-up utterances, {self.seconds / 60:.1f} min; {gmm.num_pdfs} pdfs,"
+            f"{UTTERANCES} synthetic utterances, {self.seconds / 60:.1f} min; {gmm.num_pdfs} pdfs,"
             f" {gmm.num_gaussians} Gaussians of {gmm.means.shape[1]} dimensions; seconds of"
             " processor time."
         )
 
     def correctness(self) -> str:
-        """How well the alignments are."""
-        pairs = zip(self.found, self.planted, strict=True)
+        """Report the accuracy of the alignments."""
+        pairs = zip(self.found, self.true_states, strict=True)
         right = sum(int((path.states == states).sum()) for path, states in pairs if path)
         failed = sum(path is None for path in self.found)
-        return f"{right / (100 * self.seconds):.1%} of the frames as planted, {failed} failures."
+        share = right / (100 * self.seconds)
+        return f"{share:.1%} of the frames in the true state, {failed} failures."
 
 
-def _factors(table: Table) -> str:
+def _real_time_factors(table: Table) -> str:
     factor = 1 / table.row(OURS).rate
-    verdict = "met" if factor <= TARGET else "missed"
+    outcome = "met" if factor <= TARGET else "missed"
     parts = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows[1:])
     return (
-        f"Real-time factor per core: {factor:.5f} (target: at most {TARGET}, {verdict}); {parts}."
+        f"Real-time factor per core: {factor:.5f} (target: at most {TARGET}, {outcome}); {parts}."
     )
 
 
-def _hour_note(run: LongRun) -> str:
-    verdict = "met" if run.peak_bytes < MEMORY_TARGET else "missed"
+def _long_recording_note(run: LongRecordingResult) -> str:
+    outcome = "met" if run.peak_bytes < MEMORY_TARGET else "missed"
     return (
-        f"One recording of {run.seconds / 60:.0f} min, window by window: real-time factor"
+        f"One recording of {run.seconds / 60:.0f} min, aligned in windows: real-time factor"
         f" {run.processor_seconds / run.seconds:.5f}, peak memory {run.peak_bytes / 1e9:.2f} GB"
-        f" (target: under {MEMORY_TARGET / 1e9:g} GB, {verdict}), {run.correct:.1%} of the frames"
+        f" (target: under {MEMORY_TARGET / 1e9:g} GB, {outcome}), {run.correct:.1%} of the frames"
         " in the right phone."
     )

@@ -1,4 +1,4 @@
-"""Threshold compression of gradients: speed against copying memory, size against the entropy."""
+"""Threshold compression of gradients: speed relative to copying memory, size to the entropy."""
 
 import math
 from statistics import NormalDist
@@ -37,21 +37,21 @@ def benchmark(elements: int = ELEMENTS) -> Table:
 
 
 def bits_per_element(density: float) -> float:
-    """Give the least bits for an element sent: its place among all, and its sign.
+    """Return the entropy per element sent in bits: its index among all elements, and its sign.
 
     Args:
-      density: share of the elements that are sent, each as likely as the others.
+      density: share of the elements that are sent, all equally likely.
     """
     rest = 1 - density
-    places = -(density * math.log2(density) + rest * math.log2(rest))
-    return places / density + 1
+    index_bits = -(density * math.log2(density) + rest * math.log2(rest))
+    return index_bits / density + 1
 
 
 class _Task:
-    """A normal gradient; the thresholds that the given shares of it exceed."""
+    """A normally distributed gradient, and the threshold for each density."""
 
     def __init__(self, elements: int) -> None:
-        self.preparing = 0.0  # seconds, which the clock leaves out
+        self.preparing = 0.0  # seconds, which the clock excludes
         self._gradient = torch.randn(elements, generator=torch.Generator().manual_seed(0))
         self._residual = torch.zeros(elements)
         self._amount = elements * 4 / 1e9
@@ -59,43 +59,43 @@ class _Task:
         self._messages = {d: self._message(d) for d in DENSITIES}
 
     def copy(self) -> float:
-        """Copy as many bytes."""
+        """Copy as many bytes as the gradient has."""
         self._residual.copy_(self._gradient)
         return self._amount
 
     def encode(self, density: float) -> float:
-        """Add, compare, emit and subtract."""
+        """Encode the gradient: add to the residual, compare, emit and subtract."""
         self._clear()
         encode(self._gradient, self._residual, self._thresholds[density])
         return self._amount
 
     def encode_by_torch(self) -> float:
-        """The same in torch's operators."""
+        """Encode with torch's operators."""
         self._clear()
         capacity = len(self._gradient) // 16
         encode_by_torch(self._gradient, self._residual, self._thresholds[1e-3], capacity)
         return self._amount
 
     def decode(self, density: float) -> float:
-        """Add a message to the sum over the workers."""
+        """Decode a message, which is added to the sum over the workers."""
         decode(self._messages[density], self._thresholds[density], self._residual)
         return self._amount
 
     def notes(self) -> list[str]:
-        """Sizes."""
+        """Report the sizes of the messages."""
         lines = []
         for density, message in self._messages.items():
             elements = len(message) - 1
             lines.append(
                 f"Density {elements / len(self._gradient):.2e}: {elements} elements in"
                 f" {4 * len(message) / 1e3:.1f} kB,"
-                f" {4 * len(self._gradient) / (4 * len(message)):.0f} x less than dense;"
+                f" {4 * len(self._gradient) / (4 * len(message)):.0f} x smaller than dense;"
                 f" {32 * len(message) / elements:.1f} bits per element, the entropy is"
                 f" {bits_per_element(density):.1f}."
             )
         return [
             "Copying reads 4 and writes 4 bytes per element; encoding reads 8 and writes 4."
-            " Decoding touches the elements sent alone. Seconds of processor time.",
+            " Decoding touches only the elements sent. Times are processor time.",
             *lines,
         ]
 

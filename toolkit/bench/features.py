@@ -1,4 +1,4 @@
-"""Feature extraction on one core: ours beside bare kaldifeat, lhotse's default and the FFT."""
+"""Feature extraction on one core: the toolkit's, bare kaldifeat, lhotse's default and the FFT."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ REPEATS = 9
 def benchmark() -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
-    Rows from samples leave decoding out. lhotse's default is 80 log-mel by its own torch code;
-    window and FFT alone are frames of 400 samples and a real FFT of 512 points.
+    Rows from samples exclude the decoding of FLAC. lhotse's default is 80 log-mel by its own torch
+    code; the row of window and FFT has frames of 400 samples and a real FFT of 512 points.
     """
     from toolkit.processes.threads import one_thread
 

@@ -1,4 +1,4 @@
-"""Denominator lattices: size on disk, and the time to make, to load and to train with them."""
+"""Denominator lattices: size on disk, and times of generation, loading and sMBR training."""
 
 import lzma
 import tempfile
@@ -10,11 +10,12 @@ import numpy as np
 from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.bench.instruments.planted_sentences import FRAMES_PER_SECOND, PlantedSentences
-from toolkit.decode.denominators import LatticeConfig, search
+from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
+from toolkit.decode.denominator_lattices import LatticeConfig, search
 from toolkit.fsa.arcs import load_graph
-from toolkit.fsa.density import number_arcs
+from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
 from toolkit.fsa.lattice_codec import LatticeArcs, encode
+from toolkit.fsa.lattice_density import number_arcs
 from toolkit.fsa.lattice_store import (
     LatticeStore,
     graph_digest,
@@ -23,7 +24,6 @@ from toolkit.fsa.lattice_store import (
     write_shard,
 )
 from toolkit.fsa.search import search_lattice
-from toolkit.fsa.sequence import Criterion, PdfClasses, sequence_objective
 from toolkit.processes.threads import one_thread
 
 UTTERANCES = 40
@@ -31,9 +31,9 @@ SECONDS = 10.0
 WORDS = 2000
 REPEATS = 3
 CONFIG = LatticeConfig(acoustic_scale=0.4)
-# MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h are 0.86), and utterances per
-# step of training.
+# MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h are 0.86).
 TARGET = 0.9
+# Utterances per training step.
 BATCH = 4
 
 GENERATION = "generation: search, pruning, coding"
@@ -43,9 +43,9 @@ SMBR = "sMBR, forward and backward"
 
 
 def benchmark() -> Table:
-    """Measure seconds of speech per second of processor time on one core, for made-up speech.
+    """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
-    The network is no part of it: scores are ready.
+    The network is not included: its scores are computed beforehand.
     """
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         task = _Task(Path(folder))
@@ -62,14 +62,14 @@ def benchmark() -> Table:
             title="Lattices for sequence training on one core",
             clock=process_time,
         )
-        return table.with_notes(*task.notes(), _factors(table))
+        return table.with_notes(*task.notes(), _real_time_factors(table))
 
 
 class _Task:
     """The utterances, their graph and their stored lattices."""
 
     def __init__(self, folder: Path) -> None:
-        speech = PlantedSentences.make(WORDS)
+        speech = SyntheticSentences.make(WORDS)
         spoken = [speech.sentence(seed, SECONDS) for seed in range(UTTERANCES)]
         self._references = [sentence.pdfs for sentence in spoken]
         self._likelihoods = [sentence.scores for sentence in spoken]
@@ -89,7 +89,7 @@ class _Task:
         self._loaded = [self._store.load(name) for name in named]
 
     def case(self, name: str, work: Callable[[], object]) -> Case:
-        """A side that does something with all utterances."""
+        """Return a case that runs `work`, which processes all utterances."""
 
         def run() -> float:
             work()
@@ -102,21 +102,21 @@ class _Task:
         return [lattice for lattice in found if lattice is not None]
 
     def generate(self) -> bytes:
-        """From scores to the bytes of a shard."""
+        """Compute the bytes of a shard from scores."""
         return encode(self._lattices(), self._index)
 
     def search(self) -> None:
-        """What k2 does of it."""
+        """Run only k2's search."""
         for scores in self._scores:
             search_lattice(scores, self._graph, CONFIG.beam)
 
     def load(self) -> None:
-        """From bytes to k2."""
+        """Load the stored lattices into k2."""
         for name in self._store.ids:
             self._store.load(name)
 
     def train(self) -> None:
-        """The criterion and its gradient with respect to the scores, in batches."""
+        """Compute the criterion and its gradient with respect to the scores, in batches."""
         criterion = Criterion(acoustic_scale=CONFIG.acoustic_scale)
         for first in range(0, UTTERANCES, BATCH):
             rows = slice(first, first + BATCH)
@@ -127,7 +127,7 @@ class _Task:
             value.objective.sum().backward()
 
     def notes(self) -> Sequence[str]:
-        """What was measured but time."""
+        """Report sizes, densities and correctness."""
         kept = sum(lattice.num_emitting for lattice in self._made)
         same = all(
             np.array_equal(lattice.frame, again.frame) and np.array_equal(lattice.arc, again.arc)
@@ -138,18 +138,18 @@ class _Task:
         hours = self._seconds / 3600
         arrays = b"".join(x.arcs.values().numpy().tobytes() for x in self._loaded)
         size = self._bytes / 1e6 / hours
-        verdict = "met" if size <= TARGET else "missed"
+        outcome = "met" if size <= TARGET else "missed"
         return (
-            f"{UTTERANCES} made-up utterances, {self._seconds / 60:.1f} min at 33 frames per"
+            f"{UTTERANCES} synthetic utterances, {self._seconds / 60:.1f} min at 33 frames per"
             f" second, {len(self._made)} lattices; a trigram graph of {WORDS} words and"
-            f" {self._graph.num_arcs / 1e6:.1f} M arcs; seconds of processor time.",
+            f" {self._graph.num_arcs / 1e6:.1f} M arcs; times are processor time.",
             f"Density {kept / self._frames:.2f} arcs per frame; {size:.3f} MB per hour (target: at"
-            f" most {TARGET}, {verdict}), k2's arrays {len(arrays) / 1e6 / hours:.1f}, the same"
+            f" most {TARGET}, {outcome}), k2's arrays {len(arrays) / 1e6 / hours:.1f}, the same"
             f" with lzma {len(lzma.compress(arrays)) / 1e6 / hours:.1f};"
             f" read back {'exactly' if same else 'WITH DIFFERENCES'}.",
         )
 
 
-def _factors(table: Table) -> str:
+def _real_time_factors(table: Table) -> str:
     factors = ", ".join(f"{row.name} {1 / row.rate:.5f}" for row in table.rows)
     return f"Real-time factors per core: {factors}."

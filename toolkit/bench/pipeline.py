@@ -1,4 +1,4 @@
-"""The data pipeline's steps on one core, beside the bare front end; calls and bytes per hour."""
+"""The data pipeline's steps and the bare front end on one core; calls and bytes per hour."""
 
 import tempfile
 import time
@@ -31,7 +31,7 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
     """Measure every step on an aggregated lake of noise on a local disk.
 
     Args:
-      minutes: of audio. Target generation, with a teacher of the paper's size (C9), takes a
+      minutes: of audio. Target generation, with a teacher of the paper's size (C9), uses a
         twentieth of it.
       repeats: timed rounds.
     """
@@ -51,12 +51,12 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
         rates = bench.rates(table, calls)
     hours = bench.hours
     notes = (
-        "seconds are processor time: waiting for disks and stores is a matter of the plan",
+        "times are processor time: `toolkit pipeline plan` adds the waiting for disks and stores",
         f"{60 * hours:.1f} min of noise in WAV of 3.6 s on average, {SPEAKERS} speakers",
         f"extract, per hour of audio: {calls.calls / hours:,.0f} calls, "
         f"{calls.bytes_read / hours / 1e6:,.0f} MB read, "
         f"{calls.bytes_written / hours / 1e6:,.0f} MB written",
-        f"the same from an object per utterance: {single.calls / hours:,.0f} calls",
+        f"the same with an object per utterance: {single.calls / hours:,.0f} calls",
         f"an hour's audio at {LATENCY:g} s per call and {BANDWIDTH / 1e6:g} MB/s, one connection: "
         f"{fetch_ratio():.0f} times as fast from aggregated objects as from one per utterance",
     )
@@ -64,12 +64,29 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0.2), default=6.0, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--rates", "rates_file", type=FILE, help="Write what `toolkit pipeline plan` reads.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.2),
+    default=6.0,
+    show_default=True,
+    help="Minutes of audio.",
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
+)
+@click.option(
+    "--rates",
+    "rates_file",
+    type=FILE,
+    help="Also write the rates that `toolkit pipeline plan` reads.",
+)
 @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
 def command(minutes: float, repeats: int, rates_file: Path | None, json_file: Path | None) -> None:
     """Measure the data pipeline's steps on one core.
+
+    The table has each step's seconds of audio per second of processor time, relative to kaldifeat
+    alone. With --rates the speeds, and the bytes per hour of audio, are stored for
+    `toolkit pipeline plan`.
 
     \b
     Example:
@@ -88,8 +105,8 @@ def command(minutes: float, repeats: int, rates_file: Path | None, json_file: Pa
 
 
 @dataclass
-class _Work:
-    """A step, what it is given, and how much audio that is."""
+class _StepRun:
+    """A step, its partitions, and their seconds of audio."""
 
     step: "Step"
     partitions: "list[Partition]"
@@ -107,10 +124,10 @@ class _Bench:
         self.work = self._prepare()
 
     def _lake(self, layout: str, base: str) -> "Lake":
-        from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
+        from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
         if base not in self.lakes:
-            config = MadeUpLake(layout=layout, interval_days=90, buckets=1)
+            config = SyntheticLakeConfig(layout=layout, interval_days=90, buckets=1)
             self.lakes[base] = make_lake(self.cuts, self.store, f"{base}/lake", config)
         return self.lakes[base]
 
@@ -122,15 +139,15 @@ class _Bench:
         lake = self._lake(layout, base)
         return select(lake, config, _InProcess(self), self.store, f"{base}/selected")
 
-    def _extract(self, layout: str, base: str) -> _Work:
+    def _extract(self, layout: str, base: str) -> _StepRun:
         from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
 
         files = self._files(layout, base)
         step = Extract(ExtractConfig(f"{base}/lake"))
         hours = sum(ref.about["hours"] for ref in files)
-        return _Work(step, plan_extract(files), 3600 * hours)
+        return _StepRun(step, plan_extract(files), 3600 * hours)
 
-    def _prepare(self) -> dict[str, _Work]:
+    def _prepare(self) -> dict[str, _StepRun]:
         from toolkit.pipeline.shards import shards_of
         from toolkit.pipeline.steps.repartition import (
             Repartition,
@@ -144,27 +161,29 @@ class _Bench:
         work = {"extract": self._extract("aggregated", str(self.folder))}
         shards = shards_of(ref for r in self.run(work["extract"]) for ref in r.outputs)
         seconds = work["extract"].seconds
-        work["shuffle"] = _Work(
+        work["shuffle"] = _StepRun(
             Shuffle(ShuffleConfig()), plan_shuffle(shards, ShuffleConfig()), seconds
         )
-        work["stats"] = _Work(Stats(StatsConfig()), plan_shards(shards), seconds)
+        work["stats"] = _StepRun(Stats(StatsConfig()), plan_shards(shards), seconds)
         sums = [ref for r in self.run(work["stats"]) for ref in r.outputs]
         normaliser = self.folder / "normaliser.json"
         merge_stats(sums, self.store).save(normaliser)
         parts = RepartitionConfig(hours=max(self.hours / 20, 0.002))
-        small = _Work(Repartition(parts), plan_repartition(shards, parts), seconds)
+        small = _StepRun(Repartition(parts), plan_repartition(shards, parts), seconds)
         pieces = shards_of(ref for r in self.run(small) for ref in r.outputs)
         teacher = Teacher.at(self.store, _teacher(self.folder / "teacher"), normaliser)
         piece = pieces[:1]
-        work["targets"] = _Work(
+        work["targets"] = _StepRun(
             Targets(TargetsConfig(teacher)), plan_shards(piece), 3600 * piece[0].hours
         )
         halves = RepartitionConfig(hours=self.hours / 2)
-        work["repartition"] = _Work(Repartition(halves), plan_repartition(shards, halves), seconds)
+        work["repartition"] = _StepRun(
+            Repartition(halves), plan_repartition(shards, halves), seconds
+        )
         return work
 
-    def run(self, work: _Work, base: str | None = None) -> "list[StepResult]":
-        """Run a step in this process and keep count of its calls."""
+    def run(self, work: _StepRun, base: str | None = None) -> "list[StepResult]":
+        """Run a step in this process and count its calls."""
         from toolkit.pipeline.step import Resources, output_prefix
 
         results = []
@@ -178,7 +197,7 @@ class _Bench:
         return results
 
     def cases(self) -> list[Case]:
-        """The bare front end and every step."""
+        """Return the cases: the bare front end and every step."""
         import kaldifeat
 
         from toolkit.features.cut_audio import load_cut_audio
@@ -195,7 +214,7 @@ class _Bench:
                 bare(x)
             return 3600 * self.hours
 
-        def case(name: str, work: _Work) -> Case:
+        def case(name: str, work: _StepRun) -> Case:
             def run() -> float:
                 self.run(work)
                 return work.seconds
@@ -205,14 +224,14 @@ class _Bench:
         return [Case(BARE, features), *(case(name, work) for name, work in self.work.items())]
 
     def remote_calls(self, layout: str) -> Counts:
-        """The calls of extraction from and to a store that is not a local disk."""
+        """Count the calls of extraction with a store that is not a local disk."""
         base = f"memory://{self.folder.name}/{layout}"
         results = self.run(self._extract(layout, base), base)
         assert all(not result.failures for result in results)
         return self.calls["extract"]
 
     def rates(self, table: Table, extract: Counts) -> Rates:
-        """Put together what a plan needs."""
+        """Return the rates that a plan needs."""
         steps = {"select": self._select_rate()}
         for name, work in self.work.items():
             counts = extract if name == "extract" else self.calls[name]
@@ -222,7 +241,7 @@ class _Bench:
                 read=counts.bytes_read / hours,
                 written=counts.bytes_written / hours,
             )
-        targets = steps["targets"].written  # the shards measured have none
+        targets = steps["targets"].written  # the measured shards have no targets
         moved = steps["repartition"]
         steps["repartition"] = replace(
             moved, read=moved.read + targets, written=moved.written + targets
@@ -243,9 +262,9 @@ class _Bench:
 
 
 def fetch_ratio() -> float:
-    """Give the time of fetching an hour's audio utterance by utterance, by that of large objects.
+    """Return how many times faster an hour of audio is fetched from large objects than one by one.
 
-    Both with one connection and the calls that extraction plans.
+    Both times are for one connection and the calls that extraction plans.
     """
     from toolkit.pipeline.fetch import plan_spans
     from toolkit.pipeline.lake import Record
@@ -267,11 +286,11 @@ class _InProcess:
         self._bench = bench
 
     def run(self, step: "Step", partitions: "list[Partition]", out: str) -> "list[StepResult]":
-        return self._bench.run(_Work(step, list(partitions), 0.0))
+        return self._bench.run(_StepRun(step, list(partitions), 0.0))
 
 
 def _store_seconds(counts: Counts) -> float:
-    """Time of calls and bytes on one connection of the paper's store."""
+    """Return the time of calls and bytes on one connection to a store like the paper's."""
     return counts.calls * LATENCY + (counts.bytes_read + counts.bytes_written) / BANDWIDTH
 
 

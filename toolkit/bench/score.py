@@ -1,4 +1,4 @@
-"""Scoring many utterances: this toolkit beside jiwer and, where it is installed, sclite."""
+"""Scoring many utterances: the toolkit, jiwer and, where it is installed, sclite."""
 
 import json
 import random
@@ -22,18 +22,18 @@ _BASELINE = "jiwer, words"
 Texts = dict[str, str]
 
 
-def made_up(utterances: int, seed: int = 0) -> tuple[Texts, Texts]:
+def synthetic_texts(utterances: int, seed: int = 0) -> tuple[Texts, Texts]:
     """Make references of 5 to 35 words, and hypotheses with 11 % of words wrong.
 
-    The same texts for the same numbers, on any machine.
+    The same arguments give the same texts on any machine.
     """
     rng = random.Random(seed)
     vocabulary = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(WORDS)]
     refs, hyps = {}, {}
     for number in range(utterances):
-        said = rng.choices(vocabulary, k=rng.randint(5, 35))
+        spoken = rng.choices(vocabulary, k=rng.randint(5, 35))
         found = []
-        for word in said:
+        for word in spoken:
             chance = rng.random()
             if chance < _SHARES["inserted"]:
                 found.append(rng.choice(vocabulary))
@@ -42,23 +42,23 @@ def made_up(utterances: int, seed: int = 0) -> tuple[Texts, Texts]:
                 wrong = chance < _SHARES["deleted"] + _SHARES["substituted"]
                 found.append(rng.choice(vocabulary) if wrong else word)
         id = f"s{number % SPEAKERS:02d}-{number:07d}"
-        refs[id], hyps[id] = " ".join(said), " ".join(found)
+        refs[id], hyps[id] = " ".join(spoken), " ".join(found)
     return refs, hyps
 
 
 def sclite() -> list[str] | None:
-    """The command that runs sclite (Debian's sctk starts it through `sctk`); None without one."""
+    """Return the command that runs sclite (in Debian's sctk, `sctk sclite`); None without one."""
     if shutil.which("sclite"):
         return ["sclite"]
     return ["sctk", "sclite"] if shutil.which("sctk") else None
 
 
 def sclite_counts(refs: Texts, hyps: Texts) -> tuple[int, int, int]:
-    """Insertions, deletions and substitutions by sclite's `rsum` table; see `sclite`.
+    """Return insertions, deletions and substitutions of sclite's `rsum` table; see `sclite`.
 
     Args:
-      refs: by ids of the form `speaker-number`.
-      hyps: of the same ids.
+      refs: references by id of the form `speaker-number`.
+      hyps: hypotheses of the same ids.
 
     Raises:
       BenchmarkError: sclite fails.
@@ -72,8 +72,8 @@ def sclite_counts(refs: Texts, hyps: Texts) -> tuple[int, int, int]:
         done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
         table = folder / "hyp.trn.raw"
         if done.returncode or not table.is_file():
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise BenchmarkError(f"sclite failed: {' '.join(said)}")
+            reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise BenchmarkError(f"sclite failed: {' '.join(reason)}")
         rows = (row.strip() for row in table.read_text().splitlines())
         (line,) = [row for row in rows if row.startswith("| Sum")]
     _, substitutions, deletions, insertions, _, _ = map(int, line.split("|")[3].split())
@@ -81,17 +81,17 @@ def sclite_counts(refs: Texts, hyps: Texts) -> tuple[int, int, int]:
 
 
 def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
-    """Measure all sides on the same texts; their counts must be equal.
+    """Measure all programs on the same texts; their error counts must be equal.
 
-    The toolkit's rows make a whole `Score`, with alignments; jiwer's `wer` and `cer` count only.
+    The toolkit's rows compute a whole `Score`, with alignments; jiwer's `wer` and `cer` only count.
 
     Raises:
-      BenchmarkError: two sides count differently.
+      BenchmarkError: the error counts differ.
     """
     import jiwer
 
-    refs, hyps = made_up(utterances)
-    said, found = list(refs.values()), list(hyps.values())
+    refs, hyps = synthetic_texts(utterances)
+    spoken, found = list(refs.values()), list(hyps.values())
     ours: dict[str, Score] = {}
 
     def run(name: str, unit: str, weights: Weights) -> float:
@@ -100,8 +100,8 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
 
     rates: dict[str, float] = {}
 
-    def theirs(name: str) -> float:
-        rates[name] = getattr(jiwer, name)(said, found)
+    def run_jiwer(name: str) -> float:
+        rates[name] = getattr(jiwer, name)(spoken, found)
         return float(utterances)
 
     counts: list[tuple[int, int, int]] = []
@@ -111,10 +111,10 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
         return float(utterances)
 
     cases = [
-        Case(_BASELINE, lambda: theirs("wer")),
+        Case(_BASELINE, lambda: run_jiwer("wer")),
         Case("toolkit, words", lambda: run("kaldi", "word", "kaldi")),
         Case("toolkit, words, sclite's weights", lambda: run("sclite", "word", "sclite")),
-        Case("jiwer, characters", lambda: theirs("cer")),
+        Case("jiwer, characters", lambda: run_jiwer("cer")),
         Case("toolkit, characters", lambda: run("char", "char", "kaldi")),
     ]
     if sclite():
@@ -123,19 +123,19 @@ def benchmark(utterances: int = 100_000, repeats: int = 3) -> Table:
     _check_equal(ours, rates, counts)
     words = ours["kaldi"].ref_units
     return table.with_notes(
-        f"{utterances:,} utterances, {words:,} words; all sides count the same errors"
+        f"{utterances:,} utterances, {words:,} words; all programs count the same errors"
         + ("" if counts else "; sclite is not installed (Debian: sctk)"),
-        "sclite reads and writes files; a row of the toolkit keeps every alignment",
+        "sclite reads and writes files; the toolkit's rows keep every alignment",
     )
 
 
 def _check_equal(
     ours: dict[str, Score], rates: dict[str, float], counts: Sequence[tuple[int, int, int]]
 ) -> None:
-    for mine, name in (("kaldi", "wer"), ("char", "cer")):
-        if abs(ours[mine].percent - 100 * rates[name]) > 1e-9:
+    for row, name in (("kaldi", "wer"), ("char", "cer")):
+        if abs(ours[row].percent - 100 * rates[name]) > 1e-9:
             raise BenchmarkError(
-                f"jiwer's {name} is {100 * rates[name]} %, the toolkit's {ours[mine].percent} %"
+                f"jiwer's {name} is {100 * rates[name]} %, the toolkit's {ours[row].percent} %"
             )
     own = ours["sclite"]
     for found in counts:
@@ -147,11 +147,16 @@ def _check_equal(
 
 
 @click.command("score")
-@click.option("--utterances", default=100_000, show_default=True, help="To score.")
+@click.option("--utterances", default=100_000, show_default=True, help="Number of utterances.")
 @click.option("--repeats", default=3, show_default=True, help="Timed rounds.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Also write the table to this file.",
+)
 def command(utterances: int, repeats: int, json_file: Path | None) -> None:
-    """Score made-up utterances beside jiwer and sclite.
+    """Score synthetic utterances with the toolkit, jiwer and sclite (if installed).
 
     \b
     Example:

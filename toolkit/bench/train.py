@@ -1,4 +1,4 @@
-"""Training throughput: chunks against whole utterances, as a fraction of the GEMM limit."""
+"""Training throughput of the LSTM on chunks and on whole utterances, relative to the GEMM limit."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.bench.instruments import gemm
-from toolkit.bench.instruments.gemm import Gemm, waiting
+from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.parallel.batch import Batch
 from toolkit.train.chunks import ChunkConfig, Chunks
@@ -66,7 +66,7 @@ class _Targets:
 def flops_per_frame(config: LstmConfig) -> int:
     """Floating point operations of training on one frame: 2 per weight forward, 4 backward.
 
-    Biases, activations and the look-ahead's extra frames are not counted: they are no use.
+    Biases, activations and the look-ahead's extra frames are not counted.
     """
     hidden = config.hidden
     first = config.input_dim + hidden
@@ -77,9 +77,9 @@ def flops_per_frame(config: LstmConfig) -> int:
 def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
     """Measure low-rate frames per second of complete training steps (C6, C7), on a GPU if any.
 
-    Loader, chunker, model, loss, clipping and Adam are all in; so the ratio of a row is the
-    fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is
-    what one writes first: load an utterance, torch's LSTM, one step of Adam.
+    Loader, chunker, model, loss, clipping and Adam are all included; so the ratio of a row is the
+    fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is the
+    obvious implementation: load an utterance, run torch's LSTM, take one step of Adam.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps, per_frame = STEPS[device.type], flops_per_frame(config)
@@ -98,7 +98,7 @@ def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - froze
             LOOP: _PlainLoop(config, max(1, steps // 4), device),
             "loader and chunker alone": _Loader(config, 10 * steps),
         }
-        cases = [Case(name, waiting(run, device)) for name, run in runs.items()]
+        cases = [Case(name, synchronised(run, device)) for name, run in runs.items()]
         table = compare(
             cases,
             unit="frames",
@@ -117,14 +117,14 @@ def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - froze
         f"Of their own GEMM limits: float32 {100 * share:.0f} %, "
         f"bfloat16 {100 * rates[chunks16] / rates[half]:.0f} %; bfloat16 is "
         f"{rates[chunks16] / rates[CHUNKS]:.2f} times as fast.",
-        f"For each scored frame {overhead:.3f} are computed, with the look-ahead and what fills "
-        f"short chunks up; counting these, float32 is at {100 * overhead * share:.0f} %.",
+        f"For each scored frame {overhead:.3f} are computed, with the look-ahead and the "
+        f"padding of short chunks; counting these, float32 is at {100 * overhead * share:.0f} %.",
         f"Chunking is {rates[CHUNKS] / rates[LOOP]:.1f} times as fast as the plain loop.",
     )
 
 
 class _Steps:
-    """Training steps on endless epochs, of chunks or of whole utterances."""
+    """Training steps on an endless stream of chunks or of whole utterances."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class _Steps:
 
 
 class _PlainLoop:
-    """One utterance after the other through torch's LSTM."""
+    """Training on one utterance at a time with torch's LSTM."""
 
     def __init__(self, config: LstmConfig, steps: int, device: torch.device) -> None:
         self._noise = _Noise(config.input_dim // 3, config.output_dim)
@@ -189,7 +189,7 @@ class _PlainLoop:
 
 
 class _Loader:
-    """Batches that nobody computes with."""
+    """Loading of batches without training on them."""
 
     def __init__(self, config: LstmConfig, steps: int) -> None:
         self._batches = _endless(_chunks(config))

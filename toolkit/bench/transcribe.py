@@ -1,4 +1,4 @@
-"""Recognising whole recordings beside streams of them: real-time factors and latency."""
+"""Offline and streaming recognition: real-time factors and latency."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,18 +11,21 @@ from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.config.parameters import FILE
 
 PIECES = (0.01, 0.1, 0.16, 1.0)
-"""Seconds in a piece."""
+"""Seconds of audio in a piece."""
 
 
 @click.command("transcribe")
-@click.option("--model", type=FILE, required=True, help="A bundle with a unidirectional LSTM.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--model", type=FILE, required=True, help="Model bundle with a unidirectional LSTM.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
+)
 @click.argument("audio", nargs=-1, required=True, type=FILE)
 def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
     """Measure real-time factors and latency on one core.
 
-    Recordings are recognised whole and as streams in pieces of several sizes, in turns. The texts
-    must be the same. Latencies are what a microphone would see, see `toolkit transcribe --help`.
+    AUDIO files are recognised as a whole, and as streams in pieces of several sizes. The texts
+    should be the same. Latencies are those of live audio from a microphone: see
+    `toolkit transcribe --help`.
 
     \b
     Example:
@@ -33,7 +36,7 @@ def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
 
 def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
-    from toolkit.decode.recogniser import Recogniser
+    from toolkit.decode.bundle import Recogniser
     from toolkit.decode.streaming import StreamingRecogniser
     from toolkit.features.audio import load_audio
     from toolkit.processes.threads import one_thread
@@ -69,26 +72,26 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     factors = "; ".join(f"{row.name} {1 / row.rate:.4f}" for row in table.rows)
     return table.with_notes(
         f"Real-time factors: {factors}.",
-        *(f"Pieces of {piece:g} s: {told}" for piece, told in notes.items()),
+        *(f"Pieces of {piece:g} s: {note}" for piece, note in notes.items()),
         f"Final texts that differ from those of whole recordings: {', '.join(different)}.",
     )
 
 
 def _streamed(recogniser, samples, size: int) -> tuple[list[str], str]:  # noqa: ANN001
-    """The final text of each recording, and what latency was seen."""
-    from toolkit.decode.following import Latency, follow
+    """Return the final text of each recording, and a note on the latency."""
+    from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import StreamingRecogniser
 
     texts, firsts, finals = [], [], []
     for x in samples:
         latency = Latency()
         pieces = (x[begin : begin + size] for begin in range(0, len(x), size))
-        *_, heard = follow(pieces, StreamingRecogniser(recogniser), process_time, latency)
-        texts.append(heard.text)
+        *_, last = recognise_stream(pieces, StreamingRecogniser(recogniser), process_time, latency)
+        texts.append(last.text)
         finals.append(latency.final)
         firsts += [] if latency.first is None else [latency.first]
-    told = f"the last word {statistics.median(finals):.3f} s after the end (median)"
+    note = f"the last word {statistics.median(finals):.3f} s after the end (median)"
     if firsts:
         first, worst = statistics.median(firsts), max(firsts)
-        told = f"first words {first:.2f} s after speech began (median; at most {worst:.2f}), {told}"
-    return texts, told + "."
+        note = f"first words {first:.2f} s after speech began (median; at most {worst:.2f}), {note}"
+    return texts, note + "."

@@ -1,4 +1,4 @@
-"""`toolkit align`."""
+"""The command `toolkit align`."""
 
 from pathlib import Path
 
@@ -8,18 +8,27 @@ from toolkit.config.parameters import FILE
 
 
 @click.command()
-@click.option("--model", type=FILE, required=True, help="The final/ folder of a run.")
-@click.option("--audio-dir", type=FILE, required=True, help="A folder of audio, at any depth.")
+@click.option(
+    "--model", type=FILE, required=True, help="A model bundle: the final/ folder of a run."
+)
+@click.option(
+    "--audio-dir", type=FILE, required=True, help="A folder of audio files, searched at any depth."
+)
 @click.option(
     "--text",
     type=FILE,
     required=True,
-    help="Lines of `name words ...`, or a folder of .txt or .lab files named like the audio.",
+    help="Transcripts: lines of `name words ...`, or a folder of .txt or .lab files named like the "
+    "audio.",
 )
-@click.option("--out", type=FILE, required=True, help="The folder of the results.")
-@click.option("--speakers", type=FILE, help="Lines of `name speaker`; default: by folder.")
+@click.option("--out", type=FILE, required=True, help="The folder to write.")
+@click.option(
+    "--speakers", type=FILE, help="Lines of `name speaker`; default: a speaker per folder."
+)
 @click.option("--reference", type=FILE, help="A CTM of true word times to compare the result with.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
+)
 @click.pass_context
 def align(
     ctx: click.Context,
@@ -31,12 +40,13 @@ def align(
     reference: Path | None,
     jobs: int,
 ) -> None:
-    """Find when each word and phone is spoken.
+    """Align recordings with their transcripts.
 
-    Writes words.ctm and phones.ctm (with confidences), textgrid/NAME.TextGrid and table.tsv (how
-    each file fared) to the folder OUT. Files may have any length. A name is a file's path below
-    the folder of audio, or its name alone, without suffix. Files that cannot be aligned are named
-    on standard error, the others are still aligned, and the exit status is 1.
+    Finds the times of words and phones. Writes words.ctm and phones.ctm (with confidences),
+    textgrid/NAME.TextGrid and table.tsv (the outcome of each file) to the folder --out. Files may
+    have any length. A name is a file's path below the folder of audio, or its file name alone,
+    without suffix. Files that cannot be aligned are named on standard error; the others are still
+    aligned, and the exit status is 1.
 
     \b
     Example:

@@ -50,9 +50,10 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
 
 @click.group(cls=_Benchmarks, subcommand_metavar="NAME [OPTIONS]")
 def bench() -> None:
-    """Run a benchmark and print its ratios.
+    """Run a benchmark.
 
-    All sides of a comparison are measured in turns, so that a busy machine slows all alike.
+    Programs that are compared run in turns, so that load from other processes slows all of them
+    alike; results are printed as ratios. `toolkit bench NAME --help` describes a benchmark.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`toolkit ctc`."""
+"""The command `toolkit ctc`."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from toolkit.config.parameters import FILE
 
 @click.group()
 def ctc() -> None:
-    """Take part in CTC trainings.
+    """Help a CTC training that runs on another machine.
 
     \b
     Example:
@@ -19,23 +19,23 @@ def ctc() -> None:
 
 @ctc.command()
 @click.argument("run", metavar="RUN_DIR", type=FILE)
-@click.option("--device", help="cpu, cuda, ...; default: a GPU if there is.")
+@click.option("--device", help="cpu, cuda, ...; default: a GPU if there is one.")
 def evaluate(run: Path, device: str | None) -> None:
-    """Evaluate a training that goes on elsewhere (A23).
+    """Evaluate the checkpoints of a CTC training on another machine.
 
     RUN_DIR is the run directory of a CTC recipe that trains with train.machine.evaluator=elsewhere;
-    this machine needs to see it too. Prints a line per epoch and ends with the training; one that
-    was stopped is waited for.
+    it must be visible on this machine too. Prints a line per epoch and ends when the training ends;
+    if the training is interrupted, waits for it to be resumed.
 
     \b
     Example:
       toolkit ctc evaluate exp/ctc-full --device cuda
     """
     from toolkit.decode.ctc.evaluation import evaluate_run
-    from toolkit.processes.devices import chosen_device
+    from toolkit.processes.devices import choose_device
 
-    def tell(epoch: int, result: dict[str, float]) -> None:
+    def report(epoch: int, result: dict[str, float]) -> None:
         click.echo(f"epoch {epoch}: CER {result['cer']:.2f} %, WER {result['wer']:.2f} %")
 
-    number = evaluate_run(run, chosen_device(device), tell)
-    click.echo(f"The training is over; {number} epochs were evaluated here.")
+    epochs = evaluate_run(run, choose_device(device), report)
+    click.echo(f"The training is over; {epochs} epochs were evaluated here.")

@@ -1,4 +1,4 @@
-"""`toolkit doctor`."""
+"""The command `toolkit doctor`."""
 
 import click
 
@@ -6,15 +6,15 @@ import click
 @click.command()
 @click.pass_context
 def doctor(ctx: click.Context) -> None:
-    """Test the engines and the machine.
+    """Check the machine and the installed packages.
 
-    Says how to mend what is broken. Exit status 1 when something that the recipes need does not
-    work.
+    Prints a command that repairs what is broken. The exit status is 1 when something that the
+    recipes need does not work.
 
     \b
     Example:
       toolkit doctor
     """
-    from toolkit.doctor.doctor import examine
+    from toolkit.doctor.doctor import run_checks
 
-    ctx.exit(0 if examine() else 1)
+    ctx.exit(0 if run_checks() else 1)

@@ -1,4 +1,4 @@
-"""`toolkit export`."""
+"""The command `toolkit export`."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from toolkit.config.parameters import FILE
     "--model",
     type=FILE,
     required=True,
-    help="A bundle (final/), or a model's folder in its run directory (lstm_ce, ctc).",
+    help="A model bundle (final/), or a model's folder in its run directory (lstm_ce, ctc).",
 )
 @click.option(
     "--format",
@@ -21,25 +21,27 @@ from toolkit.config.parameters import FILE
     default="onnx",
     show_default=True,
 )
-@click.option("--out", type=FILE, required=True, help="The folder that is written.")
+@click.option("--out", type=FILE, required=True, help="The folder to write.")
 def export(model: Path, form: str, out: Path) -> None:
-    """Write an acoustic model for other programs.
+    """Export an acoustic model to ONNX or TorchScript.
 
-    The folder OUT gets the model (model.onnx or model.pt), metadata.json (how it is called, front
-    end, priors, output units) and normaliser.json. Unidirectional models take and give their
-    states, for streams. What was written is run on made-up input, whole and in pieces, and must
-    give what our model gives; ONNX needs the packages onnx and, for that, onnxruntime.
+    Writes the model (model.onnx or model.pt), metadata.json (its inputs and outputs, front end,
+    priors, output units) and normaliser.json to the folder --out. Unidirectional models have their
+    recurrent states as inputs and outputs, for streaming. The exported model is run on random
+    input, whole and in pieces, and must agree with the original; ONNX needs the package onnx and,
+    for this comparison, onnxruntime.
 
     \b
     Example:
       toolkit export --model exp/demo/final --format onnx --out exported
     """
     from toolkit.models.export.export import export_model
-    from toolkit.models.export.parts import find_parts
+    from toolkit.models.export.source import find_export_source
 
-    checked = export_model(find_parts(model), form, out)
+    checked = export_model(find_export_source(model), form, out)
     if checked.largest_difference is None:
-        told = "not compared: `pip install onnxruntime` and export again"
+        outcome = "not compared with the original: `pip install onnxruntime` and export again"
     else:
-        told = f"log-posteriors within {checked.largest_difference:.1e} by {checked.against}"
-    click.echo(f"{out}: {told}")
+        difference = f"{checked.largest_difference:.1e}"
+        outcome = f"log-posteriors within {difference} of the original's, run by {checked.against}"
+    click.echo(f"{out}: {outcome}")

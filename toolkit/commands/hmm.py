@@ -1,4 +1,4 @@
-"""`toolkit hmm`."""
+"""The command `toolkit hmm`."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from toolkit.config.parameters import FILE
 
 @click.group()
 def hmm() -> None:
-    """Look into HMMs and their phonetic trees.
+    """Inspect HMM systems and their phonetic decision trees.
 
     \b
     Example:
@@ -19,14 +19,18 @@ def hmm() -> None:
 
 @hmm.command("show-tree")
 @click.argument("model", metavar="MODEL_OR_TREE", type=FILE)
-@click.option("--phone", required=True, help="A phone, or a base phone: AH for AH0, AH1, ...")
-@click.option("--state", type=int, help="Only this HMM state, counted from 0.")
-@click.option("--dot", "dot_file", type=FILE, help="Also write a drawing for Graphviz.")
+@click.option(
+    "--phone", required=True, help="A phone, or a base phone such as AH for AH0, AH1, ..."
+)
+@click.option("--state", type=int, help="Only the tree of this HMM state, counted from 0.")
+@click.option(
+    "--dot", "dot_file", type=FILE, help="Also write the tree to this file, for Graphviz."
+)
 def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None) -> None:
-    """Draw the tree of a phone.
+    """Draw the decision tree of a phone.
 
-    Prints its questions with the log-likelihood that each gained, the frames of each branch, and
-    the pdfs. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
+    Prints the questions with the gain in log-likelihood of each, the frames of each branch, and the
+    pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`toolkit kaldi`."""
+"""The command `toolkit kaldi`."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ _OUT = click.option("--out", type=FILE, required=True, help="The folder to write
 _PIPES = click.option(
     "--allow-pipes",
     is_flag=True,
-    help="Run the commands (`cmd |`) of an scp file: trust them.",
+    help="Run the shell commands (`cmd |`) in an scp file; only for files that you trust.",
 )
 
 
 @click.group()
 def kaldi() -> None:
-    """Exchange data and models' parts with Kaldi.
+    """Convert data to and from Kaldi's formats.
 
-    Data directories, lexicons, features and alignments go both ways. ARPA language models, CTM and
-    %WER lines are Kaldi's own form already. Features need kaldi_native_io: pip install
-    'asr-recipe-toolkit[kaldi]'.
+    Data directories, lexicons, features and alignments can be exported and imported. ARPA language
+    models, CTM files and %WER lines are in Kaldi's format already. Features need kaldi_native_io:
+    pip install 'asr-recipe-toolkit[kaldi]'.
 
     \b
     Example:
@@ -29,15 +29,15 @@ def kaldi() -> None:
 
 
 @kaldi.command("export-data")
-@click.option("--cuts", type=FILE, required=True, help="A split: data/<split>.jsonl of a run.")
-@click.option("--excluded", type=FILE, help="The check's excluded.tsv: leave these out.")
+@click.option("--cuts", type=FILE, required=True, help="The cuts of a split: data/<split>.jsonl.")
+@click.option("--excluded", type=FILE, help="Utterances to leave out: check/excluded.tsv of a run.")
 @_OUT
 def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
 
-    Writes, and checks as validate_data_dir.sh does, wav.scp, text, utt2spk, spk2utt, utt2dur,
-    reco2dur and, for parts of recordings, segments. Where ids do not begin with their speakers,
-    they are prefixed; utt_map has the old.
+    Writes wav.scp, text, utt2spk, spk2utt, utt2dur, reco2dur and, if utterances are parts of
+    recordings, segments, and checks them as validate_data_dir.sh does. Utterance ids that do not
+    begin with the speaker get it as a prefix; utt_map has the old and the new ids.
 
     \b
     Example:
@@ -51,7 +51,8 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     for id, why in done.left_out:
         click.echo(f"Left out: {id}: {why}", err=True)
     if done.renamed:
-        click.echo(f"Note: ids got their speakers as prefixes; {out / RENAMED} has both.", err=True)
+        note = f"utterance ids got their speakers as prefixes; {out / RENAMED} has old and new ids"
+        click.echo(f"Note: {note}.", err=True)
     for note in done.notes:
         click.echo(f"Note: {note}.", err=True)
 
@@ -59,12 +60,17 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
 @kaldi.command("import-data")
 @click.argument("folder", type=FILE)
 @click.option("--out", type=FILE, required=True, help="The .jsonl file of cuts to write.")
-@click.option("--pipes", type=FILE, help="Run the commands of wav.scp, keep their audio here.")
+@click.option(
+    "--pipes",
+    type=FILE,
+    help="Run the shell commands in wav.scp and write their audio to this folder.",
+)
 def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
-    """Read a Kaldi data directory into a file of cuts.
+    """Convert a Kaldi data directory to lhotse cuts.
 
-    What is wrong with an utterance is in its cut for the check of a recipe to report. Commands in
-    wav.scp are not run, but for `flac -c -d -s FILE |`, unless --pipes names a folder.
+    Faulty utterances become cuts that say what is wrong, which a recipe's data check reports.
+    Commands in wav.scp are not run unless --pipes names a folder; `flac -c -d -s FILE |` and
+    `sph2pipe -f wav -p FILE |` are read directly.
 
     \b
     Example:
@@ -85,9 +91,9 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
 @click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
 @_OUT
 def export_lang(folder: Path, out: Path) -> None:
-    """Write a dictionary and a lang directory.
+    """Write Kaldi's dict and lang directories.
 
-    OUT/dict is what Kaldi's prepare_lang.sh takes (lexicon, phone sets, questions); OUT/lang has
+    OUT/dict is the input of Kaldi's prepare_lang.sh (lexicon, phone sets, questions); OUT/lang has
     phones.txt and words.txt with the toolkit's own ids, phone sets and align_lexicon.
 
     \b
@@ -106,13 +112,17 @@ def export_lang(folder: Path, out: Path) -> None:
 
 @kaldi.command("import-lang")
 @click.argument("folder", type=FILE)
-@click.option("--position-dependent", is_flag=True, help="Mark the phones of a dictionary.")
+@click.option(
+    "--position-dependent",
+    is_flag=True,
+    help="Add _B, _I, _E and _S to the phones of a dict directory.",
+)
 @_OUT
 def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
-    """Read a dictionary or a lang directory.
+    """Convert a Kaldi dict or lang directory.
 
-    OUT is a lang folder as a recipe's language stage writes it; its lexicon.txt serves as
-    `lang.lexicon` of a recipe.
+    FOLDER is either of the two. OUT becomes a lang folder as a recipe's language stage writes it;
+    its lexicon.txt can be the setting lang.lexicon of a recipe.
 
     \b
     Example:
@@ -127,7 +137,7 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
     else:
         found = read_dict(folder)
         lexicon, notes = found.lexicon, found.notes
-        lang = Lang.of(lexicon.in_position() if position_dependent else lexicon)
+        lang = Lang.of(lexicon.with_positions() if position_dependent else lexicon)
     lang.save(out)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {len(lang.real_phones)} phones")
     for note in notes:
@@ -135,11 +145,15 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
 
 
 @kaldi.command("export-features")
-@click.option("--features", type=FILE, required=True, help="A split's features: fbank/<split>.")
-@click.option("--compress", is_flag=True, help="A byte per value; loses some precision.")
+@click.option(
+    "--features", type=FILE, required=True, help="The features of a split: fbank/<split>."
+)
+@click.option(
+    "--compress", is_flag=True, help="Store a byte per value, which loses some precision."
+)
 @_OUT
 def export_features(features: Path, compress: bool, out: Path) -> None:
-    """Write features as ark and scp files.
+    """Write features as Kaldi ark and scp files.
 
     \b
     Example:
@@ -152,9 +166,9 @@ def export_features(features: Path, compress: bool, out: Path) -> None:
 
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
-@click.option("--data", type=FILE, help="Their Kaldi data directory: utt2spk, text; no audio.")
-@click.option("--cuts", type=FILE, help="Or a split: data/<split>.jsonl of a run.")
-@click.option("--frame-shift", default=10.0, show_default=True, help="Milliseconds.")
+@click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
+@click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
+@click.option("--frame-shift", default=10.0, show_default=True, help="In milliseconds.")
 @click.option("--sampling-rate", default=16000, show_default=True, help="Of the audio, in Hz.")
 @_PIPES
 @_OUT
@@ -167,17 +181,17 @@ def import_features(
     allow_pipes: bool,
     out: Path,
 ) -> None:
-    """Read features into the shards that recipes train on.
+    """Convert Kaldi features to shards of features.
 
-    TABLE is feats.scp or a binary archive, compressed or not. Values are stored in 16 bits; the
-    largest change is printed.
+    Recipes train on these shards. TABLE is feats.scp or a binary archive, compressed or not. Values
+    are rounded to 16 bits; the largest rounding error is printed.
 
     \b
     Example:
       toolkit kaldi import-features data/dev/feats.scp --data data/dev --out fbank/dev
     """
     from toolkit.corpus.manifest import iter_cuts
-    from toolkit.features.kaldi.features import cuts_without_audio, frames_of
+    from toolkit.features.kaldi.features import count_frames, cuts_without_audio
     from toolkit.features.kaldi.features import import_features as read
 
     if (data is None) == (cuts is None):
@@ -186,7 +200,7 @@ def import_features(
         known = [cut.to_dict() for cut in iter_cuts(cuts)]
     else:
         tables = [_two_columns(data / name) for name in ("utt2spk", "text")]
-        known = cuts_without_audio(frames_of(table, allow_pipes), *tables, frame_shift)
+        known = cuts_without_audio(count_frames(table, allow_pipes), *tables, frame_shift)
     done = read(table, known, out, frame_shift, sampling_rate, allow_pipes=allow_pipes)
     click.echo(
         f"{out}: {done.utterances} utterances, {done.frames} frames; largest change of a value "
@@ -208,13 +222,15 @@ def _two_columns(path: Path) -> dict[str, str]:
 
 @kaldi.command("export-alignments")
 @click.option("--ali", type=FILE, required=True, help="A folder of alignments: ali/ of a run.")
-@click.option("--system", type=FILE, required=True, help="The folder of the system that made it.")
+@click.option(
+    "--system", type=FILE, required=True, help="The folder of the GMM system that made them."
+)
 @_OUT
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
-    """Write alignments as integers and as CTM.
+    """Write alignments as integer vectors and as CTM.
 
-    The integers are the toolkit's HMM states, listed in states.tsv: no Kaldi model's pdfs.
-    phones.ctm means the same everywhere.
+    The integers are the toolkit's HMM states, which states.tsv lists, not the transition ids of a
+    Kaldi model. phones.ctm can be used by any program.
 
     \b
     Example:
@@ -227,15 +243,15 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 
 @kaldi.command("import-alignments")
 @click.argument("table", type=FILE)
-@click.option("--system", type=FILE, required=True, help="The folder of the system they are of.")
-@click.option("--features", type=FILE, help="With a CTM: the features that are aligned.")
+@click.option("--system", type=FILE, required=True, help="The folder of their GMM system.")
+@click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
 @_OUT
 def import_alignments(table: Path, system: Path, features: Path | None, out: Path) -> None:
-    """Read alignments of states or of phones.
+    """Convert alignments of states or of phones.
 
-    TABLE is ali.scp or an archive (gzipped or text too) that export-alignments wrote, or, named
-    *.ctm, a CTM of phones, such as Kaldi's ali-to-phones --ctm-output and other aligners write; the
-    frames of a phone are then dealt out evenly to its states.
+    TABLE is ali.scp or an archive (gzipped or text too) that export-alignments wrote, or a CTM of
+    phones, named *.ctm, as Kaldi's ali-to-phones --ctm-output and other aligners write. The frames
+    of a phone in a CTM are divided evenly among its states.
 
     \b
     Example:
@@ -252,36 +268,36 @@ def import_alignments(table: Path, system: Path, features: Path | None, out: Pat
     from toolkit.features.store import FeatureStore
 
     if features is None:
-        raise click.UsageError("a CTM does not tell the number of frames: give --features")
+        raise click.UsageError("a CTM does not give the number of frames: add --features")
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)
-    click.echo(f"{out}: {done} of {len(frames)} utterances; table.tsv says what became of each")
+    click.echo(f"{out}: {done} of {len(frames)} utterances; table.tsv has the outcome of each")
 
 
 @kaldi.command()
 @click.argument("path", type=FILE)
 @click.option("--key", help="Print the values of this entry.")
-@click.option("--count", default=10, show_default=True, help="Entries to list.")
+@click.option("--count", default=10, show_default=True, help="Number of entries to list.")
 def show(path: Path, key: str | None, count: int) -> None:
-    """Tell what a table or data directory holds.
+    """Show the content of a table, or check a data directory.
 
-    PATH is an scp file or a binary archive of matrices or integers, or a data directory, of which
-    everything that Kaldi would refuse is listed.
+    PATH is an scp file or a binary archive of matrices or integers, whose entries are listed, or a
+    data directory, of which everything is listed that Kaldi would reject.
 
     \b
     Example:
       toolkit kaldi show data/dev/feats.scp --key utt1
     """
-    from toolkit.features.kaldi.show import shown_entries
+    from toolkit.features.kaldi.show import describe_entries
 
     if path.is_dir():
         from toolkit.corpus.kaldi.validate import data_dir_faults
 
         faults = data_dir_faults(path)
-        click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would refuse")
+        click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would reject")
         if faults:
             raise click.exceptions.Exit(1)
         return
-    for line in shown_entries(path, key, count):
+    for line in describe_entries(path, key, count):
         click.echo(line)

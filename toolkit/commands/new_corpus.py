@@ -1,4 +1,4 @@
-"""`toolkit new-corpus`."""
+"""The command `toolkit new-corpus`."""
 
 import os
 from pathlib import Path
@@ -14,24 +14,25 @@ EXISTING = click.Path(exists=True, path_type=Path)
     "--from-csv",
     type=EXISTING,
     metavar="FILE",
-    help="A table with the columns audio, text and speaker, parted by commas or tabs.",
+    help="A table (comma- or tab-separated) with the columns audio, text and speaker.",
 )
 @click.option(
     "--from-kaldi",
     type=EXISTING,
     metavar="DIR",
-    help="A Kaldi data directory, or a folder of such: train, dev, test.",
+    help="A Kaldi data directory, or a folder with several: train, dev, test.",
 )
 @click.option(
     "--lexicon",
     metavar="SOURCE",
-    help="cmudict (English), graphemes (a word's letters are its sounds), or a lexicon's file. "
-    "Default: cmudict where the transcripts look English, graphemes elsewhere.",
+    help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon file. "
+    "Default: cmudict if the transcripts look English, else graphemes.",
 )
 @click.option(
     "--lm-text",
     type=EXISTING,
-    help="Text for the language model: a file, or a folder of .txt. Default: the transcripts.",
+    help="Text for the language model: a file, or a folder of .txt files. Default: the training "
+    "transcripts.",
 )
 def new_corpus(
     name: str,
@@ -42,9 +43,9 @@ def new_corpus(
 ) -> None:
     """Make a recipe for a corpus of your own.
 
-    Writes recipes/NAME: run.py, config.py and README.md. With --from-csv or --from-kaldi it runs
-    at once; without, local/NAME.py is written too, with one function to fill in. Nothing that is
-    there is overwritten. docs/new-corpus.md leads through it.
+    Writes recipes/NAME: run.py, config.py and README.md. With --from-csv or --from-kaldi the recipe
+    can be run at once; otherwise local/NAME.py is written too, with one function to fill in.
+    Existing files are never overwritten. docs/new-corpus.md is a tutorial.
 
     \b
     Example:
@@ -75,7 +76,7 @@ def new_corpus(
         click.echo(f"wrote {path}")
     click.echo("\nNext:")
     if reader:
-        click.echo(f"  say in {reader[0]} how the corpus is laid out,")
-        click.echo(f"  and in {config} where it lies (root); then")
-    click.echo(f"  {run} --stop-stage 3     # what is wrong with the data")
-    click.echo(f"  {run}                    # all, up to word error rates")
+        click.echo(f"  adapt {reader[0]} to the layout of the corpus,")
+        click.echo(f"  set its folder (root) in {config}; then")
+    click.echo(f"  {run} --stop-stage 3     # check the data")
+    click.echo(f"  {run}                    # run all stages, up to word error rates")

@@ -1,4 +1,4 @@
-"""`toolkit pipeline`."""
+"""The command `toolkit pipeline`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from toolkit.config.parameters import FILE
 
 @click.group()
 def pipeline() -> None:
-    """Plan runs of the data pipeline and look at them.
+    """Plan runs of the data pipeline and inspect finished ones.
 
     \b
     Example:
@@ -21,18 +21,67 @@ def pipeline() -> None:
 
 
 @pipeline.command()
-@click.option("--hours", type=click.FloatRange(0, min_open=True), default=1e6, show_default=True)
-@click.option("--nodes", type=click.IntRange(1), default=50, show_default=True)
-@click.option("--cores", type=click.IntRange(1), default=16, show_default=True, help="Per node.")
-@click.option("--gpus", type=click.IntRange(0), default=8, show_default=True, help="Per node.")
-@click.option("--price", type=float, default=0.0, help="Of a node per hour; 0 leaves costs out.")
-@click.option("--latency", type=float, default=0.2, show_default=True, help="Seconds per call.")
-@click.option("--bandwidth", type=float, default=50.0, show_default=True, help="MB/s per call.")
-@click.option("--network", type=float, default=10.0, show_default=True, help="Gbit/s per node.")
-@click.option("--rates", "rates_file", type=FILE, help="From `toolkit bench pipeline --rates`.")
-@click.option("--gpu-speed", type=float, help="Target generation: hours of audio per GPU hour.")
-@click.option("--fuse/--no-fuse", default=True, show_default=True, help="Fuse where it saves.")
-@click.option("--aggregated/--single", default=True, show_default=True, help="Audio objects.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, min_open=True),
+    default=1e6,
+    show_default=True,
+    help="Hours of audio.",
+)
+@click.option(
+    "--nodes", type=click.IntRange(1), default=50, show_default=True, help="Nodes of the cluster."
+)
+@click.option(
+    "--cores", type=click.IntRange(1), default=16, show_default=True, help="CPU cores per node."
+)
+@click.option("--gpus", type=click.IntRange(0), default=8, show_default=True, help="GPUs per node.")
+@click.option(
+    "--price", type=float, default=0.0, help="Price of a node per hour; 0 leaves costs out."
+)
+@click.option(
+    "--latency",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Latency of object storage, in seconds per call.",
+)
+@click.option(
+    "--bandwidth",
+    type=float,
+    default=50.0,
+    show_default=True,
+    help="Bandwidth of object storage, in MB/s per call.",
+)
+@click.option(
+    "--network",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Network bandwidth of a node, in Gbit/s.",
+)
+@click.option(
+    "--rates",
+    "rates_file",
+    type=FILE,
+    help="Speed of each step, as `toolkit bench pipeline --rates` writes it.",
+)
+@click.option(
+    "--gpu-speed",
+    type=float,
+    help="Speed of target generation on a GPU, in hours of audio per hour.",
+)
+@click.option(
+    "--fuse/--no-fuse",
+    default=True,
+    show_default=True,
+    help="Run extraction, shuffling and statistics as one step.",
+)
+@click.option(
+    "--aggregated/--single",
+    default=True,
+    show_default=True,
+    help="Whether objects in the lake hold the audio of many utterances or of one.",
+)
 @click.option("--json", "json_file", type=FILE, help="Also write the plan to this file.")
 def plan(
     hours: float,
@@ -49,11 +98,11 @@ def plan(
     aggregated: bool,
     json_file: Path | None,
 ) -> None:
-    """Predict a run's time, cost, calls and bytes.
+    """Predict the time, cost, storage calls and bytes of a run.
 
-    The paper's figures stand beside them. Without --rates the steps' rates are measured now, which
-    takes about a minute. Rates of target generation are of a CPU core unless --gpu-speed is given;
-    with it, GPUs are used.
+    Prints the paper's figures beside the prediction. Without --rates, the speed of each step is
+    measured first, which takes about a minute. Target generation is planned on CPU cores, or with
+    --gpu-speed on GPUs.
 
     \b
     Example:
@@ -90,16 +139,17 @@ def plan(
 
 @pipeline.command()
 @click.argument("outputs", nargs=-1, required=True)
-@click.option("--page", type=FILE, help="Write an HTML page to this file.")
+@click.option("--page", type=FILE, help="Also write an HTML page to this file.")
 @click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
 @click.pass_context
 def summary(
     ctx: click.Context, outputs: tuple[str, ...], page: Path | None, endpoint: str | None
 ) -> None:
-    """Show what became of the steps of a run.
+    """Show the state of the steps of a run.
 
-    OUTPUTS are the prefixes that they wrote to, URLs or folders. The exit status is 1 when a step
-    has partitions that are missing or set aside.
+    Counts the partitions that are done, missing or failed. OUTPUTS are the prefixes that the steps
+    wrote to, URLs or folders. The exit status is 1 when a step has partitions that are missing or
+    were set aside after repeated failures.
 
     \b
     Example:
@@ -113,7 +163,7 @@ def summary(
     found = [(out, read_summary(store, out)) for out in outputs]
     for out, content in found:
         if content is None:
-            click.echo(f"Error: {out}: no step has finished or given up here", err=True)
+            click.echo(f"Error: {out}: no step has finished or failed here", err=True)
     summaries = [content for _, content in found if content is not None]
     for content in summaries:
         click.echo(summary_text(content))

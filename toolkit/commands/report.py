@@ -1,4 +1,4 @@
-"""`toolkit report`."""
+"""The command `toolkit report`."""
 
 from pathlib import Path
 
@@ -9,27 +9,29 @@ from toolkit.config.parameters import FILE
 
 @click.command()
 @click.argument("run", metavar="RUN_DIR", type=FILE)
-@click.option("--out", type=FILE, help="The page; default: report.html in the run directory.")
+@click.option(
+    "--out", type=FILE, help="The page to write; default: report.html in the run directory."
+)
 @click.option(
     "--utterances",
     type=click.IntRange(0),
     default=6,
     show_default=True,
-    help="Worst utterances of each split, to hear and to see.",
+    help="Number of worst utterances shown of each split, with audio and spectrogram.",
 )
 @click.option(
     "--max-mb",
     type=click.FloatRange(0, min_open=True),
     default=8.0,
     show_default=True,
-    help="Megabytes that the page may take: what does not fit has no player.",
+    help="Maximum size of the page in MB; utterances that do not fit get no audio player.",
 )
 def report(run: Path, out: Path | None, utterances: int, max_mb: float) -> None:
-    """Write a page that shows a run.
+    """Write an HTML report of a run.
 
-    RUN_DIR is a run directory, finished or not. The page is one HTML file that needs no network:
-    stages, data, findings of the check, learning curves, error rates, tuning, worst utterances with
-    audio, confusions, commands and versions.
+    RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
+    stages, data, findings of the data check, learning curves, error rates, tuning, worst utterances
+    with audio, confusions, commands and versions.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`toolkit score`."""
+"""The command `toolkit score`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _METHOD = (
         type=click.Choice(["word", "char"]),
         default="word",
         show_default=True,
-        help="What to count: words (WER) or characters, the space included (CER).",
+        help="Score words (WER) or characters, including spaces (CER).",
     ),
     click.option(
         "--format",
@@ -29,14 +29,15 @@ _METHOD = (
         type=click.Choice(["auto", "text", "trn", "plain", "json"]),
         default="auto",
         show_default=True,
-        help="Kaldi text (id words), trn (words (id)), plain lines (line number = id) or JSON. "
-        "Files named *.stm and *.ctm are what they say.",
+        help="Kaldi text (id words), trn (words (id)), plain lines (line number = id) or JSON; "
+        "auto detects which. Files named *.stm and *.ctm are read as STM and CTM.",
     ),
     click.option(
         "--speakers",
         metavar="FILE|id",
-        help="Kaldi's utt2spk (id speaker), or `id`: the part of each id before - or _. Resample "
-        "whole speakers, tables by speaker. Cuts, STM and Kaldi folders name theirs.",
+        help="Kaldi's utt2spk (id speaker), or `id`: the part of each id before - or _. Bootstraps "
+        "whole speakers and allows tables by speaker. Cuts, STM and Kaldi folders have speakers "
+        "already.",
     ),
     click.option(
         "--normalise",
@@ -50,28 +51,36 @@ _METHOD = (
         "--drop",
         multiple=True,
         metavar="WORD",
-        help="Take this word out of both sides, such as '<UNK>' or '[noise]'; repeat for more.",
+        help="Remove this word from references and hypotheses, such as '<UNK>' or '[noise]'; may "
+        "be repeated.",
     ),
-    click.option("--map", "mapping", type=FILE, help="Lines of `FROM WORDS => TO WORDS`, as GLM."),
+    click.option(
+        "--map",
+        "mapping",
+        type=FILE,
+        help="Replacements: lines of `FROM WORDS => TO WORDS`, as in a GLM.",
+    ),
     click.option(
         "--weights",
         type=click.Choice(["kaldi", "sclite"]),
         default="kaldi",
         show_default=True,
-        help="Align with fewest errors as compute-wer, or with sclite's costs 4 and 3.",
+        help="Costs of the alignment: fewest errors as Kaldi's compute-wer, or 4 for substitutions "
+        "and 3 for others as sclite.",
     ),
     click.option(
         "--mode",
         type=click.Choice(["all", "present", "strict"]),
         default="all",
         show_default=True,
-        help="A reference without a hypothesis is all deletions, is left out, or is an error.",
+        help="A reference without a hypothesis counts as deletions (all), is left out (present), "
+        "or is an error (strict).",
     ),
 )
 
 
 def _method_options(command: Callable) -> Callable:
-    """Give a command the options that say how to score."""
+    """Add the options of the scoring method to a command."""
     for option in reversed(_METHOD):
         command = option(command)
     return command
@@ -79,7 +88,7 @@ def _method_options(command: Callable) -> Callable:
 
 @dataclass(frozen=True)
 class _Method:
-    """The values of these options."""
+    """The values of the scoring options."""
 
     unit: str
     form: str
@@ -99,9 +108,9 @@ class _Method:
     "--hyp", "hyps", type=FILE, multiple=True, help="The recognised transcripts.  [required]"
 )
 @_method_options
-@click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the line.")
+@click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the %WER line.")
 @click.option("--per-speaker", is_flag=True, help="Print sclite's table by speaker.")
-@click.option("--per-utterance", is_flag=True, help="Print a line of counts per utterance.")
+@click.option("--per-utterance", is_flag=True, help="Print a line of error counts per utterance.")
 @click.option("--alignments", type=FILE, help="Write alignments and confusions to this file.")
 @click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
 @click.pass_context
@@ -116,12 +125,13 @@ def score(
     out: Path | None,
     **method: Any,
 ) -> None:
-    """Print %WER lines in Kaldi's form.
+    """Compute word or character error rates.
 
-    --ref and --hyp are files or folders: Kaldi text, trn, plain lines, JSON, cuts, or an STM with
-    a CTM, whose words are dealt out to the segments by time. Repeat both, in the same order, to
-    put several sets together. A reference without a hypothesis counts as deletions and marks the
-    line [PARTIAL]. With --interval or --speakers the line ends in a bootstrap confidence interval.
+    Prints %WER lines in Kaldi's format. --ref and --hyp are files or folders: Kaldi text, trn,
+    plain lines, JSON, cuts, or an STM with a CTM, whose words are assigned to the segments by time.
+    Repeat both, in the same order, to pool several test sets. A reference without a hypothesis
+    counts as deletions and marks the line [PARTIAL]. With --interval or --speakers the line ends in
+    a bootstrap confidence interval.
 
     \b
     Example:
@@ -132,7 +142,7 @@ def score(
     given = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
         if given:
-            raise click.UsageError(f"options belong behind {ctx.invoked_subcommand!r}")
+            raise click.UsageError(f"put options after {ctx.invoked_subcommand!r}")
         return
     for parameter in ctx.command.params:
         if parameter.name in ("refs", "hyps") and parameter.name not in given:
@@ -154,8 +164,8 @@ def score(
         click.echo(f"Note: {remark}.", err=True)
     if per_speaker and not result.by_speaker():
         raise click.UsageError("--per-speaker needs --speakers: the references name none")
-    for wanted, lines in ((per_speaker, speaker_lines), (per_utterance, utterance_lines)):
-        if wanted:
+    for requested, lines in ((per_speaker, speaker_lines), (per_utterance, utterance_lines)):
+        if requested:
             click.echo("")
             click.echo("\n".join(lines(result)))
     if alignments is not None:
@@ -172,15 +182,15 @@ def score(
     type=FILE,
     required=True,
     multiple=True,
-    help="A system's transcripts; twice or more: the first is what the others are held against.",
+    help="A system's transcripts; give two or more. The first is the baseline.",
 )
 @_method_options
 def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
-    """Tell whether a system is better than another.
+    """Test whether one system is better than another.
 
-    Prints the error rates with 95 % confidence intervals, their difference with its own, the
-    probability of improvement, p-values, and the words on which the systems differ most. Give
-    --speakers where you can: utterances of a speaker are not independent.
+    Prints the error rates and their difference with 95 % confidence intervals, the probability of
+    improvement, p-values, and the words on which the systems differ most. Give --speakers if you
+    can: utterances of one speaker are not independent.
 
     \b
     Example:
@@ -211,7 +221,7 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
 
 
 def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
-    """Score one or more pairs; print the line of each where there are more."""
+    """Score pairs of references and hypotheses together; print a line for each of several."""
     from toolkit.score.inputs import names_of
     from toolkit.score.wer import pool
 
@@ -225,12 +235,12 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
 
 
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
-    """Read and score the files that a command was given."""
-    from toolkit.score.inputs import SideReader
+    """Read and score pairs of references and hypotheses."""
+    from toolkit.score.inputs import InputReader
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 
-    reader = SideReader(method.form, method.speakers)
+    reader = InputReader(method.form, method.speakers)
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
     sides = [reader.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):

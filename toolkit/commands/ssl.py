@@ -1,4 +1,4 @@
-"""`toolkit ssl`."""
+"""The command `toolkit ssl`."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from toolkit.config.parameters import FILE
 
 @click.group()
 def ssl() -> None:
-    """Look into a teacher's targets for unlabelled data.
+    """Evaluate a teacher's targets for unlabelled data.
 
     \b
     Example:
@@ -18,14 +18,39 @@ def ssl() -> None:
 
 
 @ssl.command("choose-k")
-@click.option("--teacher", type=FILE, required=True, help="Folder of the teacher.")
-@click.option("--teacher-normaliser", type=FILE, required=True, help="Of its features.")
-@click.option("--student", type=FILE, required=True, help="Folder of any model of its kind.")
-@click.option("--student-normaliser", type=FILE, help="By default the teacher's.")
-@click.option("--features", type=FILE, required=True, help="Store of unlabelled features.")
-@click.option("--k", "ks", type=click.IntRange(1), multiple=True, help="To try; may be repeated.")
-@click.option("--utterances", type=click.IntRange(2), default=100, show_default=True)
-@click.option("--out", type=FILE, required=True, help="Folder of table and figure.")
+@click.option("--teacher", type=FILE, required=True, help="Folder of the teacher model.")
+@click.option(
+    "--teacher-normaliser", type=FILE, required=True, help="Normaliser of the teacher's features."
+)
+@click.option(
+    "--student",
+    type=FILE,
+    required=True,
+    help="Folder of a model of the student's kind, whose output layer is trained.",
+)
+@click.option(
+    "--student-normaliser",
+    type=FILE,
+    help="Normaliser of the student's features; default: the teacher's.",
+)
+@click.option(
+    "--features", type=FILE, required=True, help="Folder with the features of unlabelled audio."
+)
+@click.option(
+    "--k",
+    "ks",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Number of logits to try; may be repeated.",
+)
+@click.option(
+    "--utterances",
+    type=click.IntRange(2),
+    default=100,
+    show_default=True,
+    help="Number of utterances to use.",
+)
+@click.option("--out", type=FILE, required=True, help="Folder to write the table and figure to.")
 def choose_k(
     teacher: Path,
     teacher_normaliser: Path,
@@ -36,13 +61,13 @@ def choose_k(
     utterances: int,
     out: Path,
 ) -> None:
-    """Show what k best logits cost and lose (C11).
+    """Find how many of the teacher's logits to store.
 
-    Of a teacher's logits only the k highest are stored. Prints, for each k: MB per hour of audio in
-    the files that hold the targets; the probability that is not stored; the total variation between
-    the rebuilt posteriors and the teacher's; the loss, against the teacher's full posteriors, of a
-    student whose output layer has learnt from the k best, and its change against learning from all.
-    --out gets the table as choice_of_k.tsv and .json, and choice_of_k.png.
+    Only the k highest logits of each frame are stored as targets. Prints for each k: the size of
+    the targets in MB per hour of audio; the probability mass that is not stored; the total
+    variation distance between the rebuilt posteriors and the teacher's; the loss, against the
+    teacher's full posteriors, of a student whose output layer was trained on the k highest, and its
+    change relative to training on all. Writes choice_of_k.tsv, .json and .png to the folder --out.
 
     \b
     Example:
@@ -52,28 +77,48 @@ def choose_k(
     """
     from toolkit.ssl.choice_of_k import ChoiceConfig, smallest_sufficient, table
     from toolkit.ssl.choice_of_k import choose_k as choose
-    from toolkit.ssl.judged import Judge
+    from toolkit.ssl.logits import TrainedModel
 
     config = ChoiceConfig(ks or ChoiceConfig().ks, utterances)
-    judges = (
-        Judge(teacher, teacher_normaliser),
-        Judge(student, student_normaliser or teacher_normaliser),
+    models = (
+        TrainedModel(teacher, teacher_normaliser),
+        TrainedModel(student, student_normaliser or teacher_normaliser),
     )
-    rows = choose(*judges, features, config, out)
+    rows = choose(*models, features, config, out)
     for line in table(rows):
         click.echo(line)
     click.echo(f"From k = {smallest_sufficient(rows)} on the loss changes by less than 1 %.")
 
 
 @ssl.command()
-@click.option("--teacher", type=FILE, required=True, help="Folder of the teacher.")
-@click.option("--normaliser", type=FILE, required=True, help="Of its features.")
-@click.option("--features", type=FILE, required=True, help="Store of held-out features.")
-@click.option("--alignments", type=FILE, required=True, help="Of these, every 10 ms.")
-@click.option("--topology", type=FILE, required=True, help="topology.json of who aligned.")
+@click.option("--teacher", type=FILE, required=True, help="Folder of the teacher model.")
+@click.option(
+    "--normaliser", type=FILE, required=True, help="Normaliser of the teacher's features."
+)
+@click.option(
+    "--features", type=FILE, required=True, help="Folder with the features of held-out data."
+)
+@click.option(
+    "--alignments",
+    type=FILE,
+    required=True,
+    help="Folder with their alignments, at a frame shift of 10 ms.",
+)
+@click.option(
+    "--topology",
+    type=FILE,
+    required=True,
+    help="topology.json of the GMM system that made the alignments.",
+)
 @click.option("--senones", type=FILE, required=True, help="Folder of the teacher's senones.")
-@click.option("--utterances", type=click.IntRange(1), default=500, show_default=True)
-@click.option("--out", type=FILE, required=True, help="Folder of figures and diagram.")
+@click.option(
+    "--utterances",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Number of utterances to use.",
+)
+@click.option("--out", type=FILE, required=True, help="Folder to write results and diagram to.")
 def calibration(
     teacher: Path,
     normaliser: Path,
@@ -84,11 +129,11 @@ def calibration(
     utterances: int,
     out: Path,
 ) -> None:
-    """Judge a teacher's posteriors on held-out data.
+    """Measure how well a teacher's posteriors are calibrated.
 
-    Compares them with an alignment. Prints frame accuracy, the expected calibration error, the
-    negative log-likelihood per frame, and the temperature that makes it least. --out gets
-    calibration.json and reliability.png.
+    Compares posteriors on held-out data with an alignment. Prints frame accuracy, the expected
+    calibration error, the negative log-likelihood per frame, and the temperature that minimises it.
+    Writes calibration.json and a reliability diagram, reliability.png, to the folder --out.
 
     \b
     Example:
@@ -101,12 +146,12 @@ def calibration(
     from toolkit.hmm.senones import Senones
     from toolkit.hmm.topology import Topology
     from toolkit.ssl.calibration import CalibrationConfig, measure_calibration
-    from toolkit.ssl.judged import Judge
+    from toolkit.ssl.logits import TrainedModel
 
     targets = LowRateAlignments(
         AlignmentStore(alignments), Topology.load(topology), Senones.load(senones)
     )
     config = CalibrationConfig(utterances)
-    found = measure_calibration(Judge(teacher, normaliser), features, targets, config, out)
+    found = measure_calibration(TrainedModel(teacher, normaliser), features, targets, config, out)
     for name, value in found.items():
         click.echo(f"{name.replace('_', ' '):<20} {value:.6g}")

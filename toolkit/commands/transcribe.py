@@ -1,4 +1,4 @@
-"""`toolkit transcribe`."""
+"""The command `toolkit transcribe`."""
 
 import shutil
 import sys
@@ -13,31 +13,49 @@ from toolkit.config.parameters import FILE
 
 if TYPE_CHECKING:
     from toolkit.decode.sources import Source
-    from toolkit.decode.streaming import Heard
+    from toolkit.decode.streaming import StreamResult
 
 FORMATS = ("text", "ctm", "srt", "vtt", "json")
 
 
 @click.command()
-@click.option("--model", type=FILE, required=True, help="A bundle: the final/ folder of a run.")
+@click.option(
+    "--model", type=FILE, required=True, help="A model bundle: the final/ folder of a run."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="All but text have times and confidences of words.",
+    help="All but text have the times and confidences of words.",
 )
-@click.option("--out", type=FILE, help="A folder that gets a file per recording.")
-@click.option("--channel", type=click.IntRange(1), help="The channel to keep; default: all, mixed.")
-@click.option("--raw-rate", type=click.IntRange(1), help="`-` is raw 16-bit samples at this rate.")
-@click.option("--allow-pipes", is_flag=True, help="Run the shell commands in a wav.scp.")
-@click.option("--stream", is_flag=True, help="Recognise piece by piece; show words as they come.")
+@click.option("--out", type=FILE, help="Write a file per recording to this folder.")
 @click.option(
-    "--piece", type=click.FloatRange(0.01, 10), help="Seconds in a piece of a stream; default 0.1."
+    "--channel", type=click.IntRange(1), help="The channel to use; default: the mean of all."
 )
 @click.option(
-    "--endpoint", type=click.FloatRange(0.1), help="Silence that ends an utterance of a stream."
+    "--raw-rate",
+    type=click.IntRange(1),
+    help="Standard input is raw 16-bit samples at this rate, in Hz.",
+)
+@click.option(
+    "--allow-pipes",
+    is_flag=True,
+    help="Run the shell commands in a wav.scp; only for files that you trust.",
+)
+@click.option(
+    "--stream", is_flag=True, help="Recognise piece by piece and show words as they come."
+)
+@click.option(
+    "--piece",
+    type=click.FloatRange(0.01, 10),
+    help="Length of a piece of a stream, in seconds; default 0.1.",
+)
+@click.option(
+    "--endpoint",
+    type=click.FloatRange(0.1),
+    help="Silence that ends an utterance of a stream, in seconds.",
 )
 @click.argument("audio", nargs=-1, required=True)
 @click.pass_context
@@ -56,14 +74,14 @@ def transcribe(
 ) -> None:
     """Recognise the speech in recordings of any length.
 
-    AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse's cuts (*.jsonl,
-    *.jsonl.gz), or - for standard input: a list of paths, an audio file, or with --raw-rate raw
-    samples. Prints a line per recording, its name and the words, or writes files with --out.
-    Recordings that are broken are named at the end, and the exit status is 1.
+    AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse cuts (*.jsonl, *.jsonl.gz),
+    or - for standard input: a list of paths, an audio file, or with --raw-rate raw samples. Prints
+    a line per recording, its name and the words, or writes files with --out. Recordings that cannot
+    be read are named at the end, and the exit status is 1.
 
-    With --stream (unidirectional models) words are shown as they are recognised: on a terminal in
-    a line that changes, with --format json as a line for every change. How far they are behind the
-    speech is told at the end, on standard error.
+    With --stream (unidirectional models only) words are shown as they are recognised: on a terminal
+    in a line that changes, with --format json as a line for every change. The latency is printed at
+    the end, on standard error.
 
     \b
     Examples:
@@ -75,13 +93,15 @@ def transcribe(
     from toolkit.decode.sources import Inputs, check_keys
 
     if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
-        raise click.UsageError(f"several recordings do not fit into one {form} file: give --out")
+        raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
     if stream and (form not in ("text", "json") or out is not None):
-        raise click.UsageError("--stream prints text or json, and writes no files")
+        raise click.UsageError(
+            "--stream prints text or json: it takes no other --format, and no --out"
+        )
     if not stream and (piece is not None or endpoint is not None):
-        raise click.UsageError("--piece and --endpoint belong to --stream")
+        raise click.UsageError("--piece and --endpoint need --stream")
     if raw_rate is not None and "-" not in audio:
-        raise click.UsageError("--raw-rate is that of standard input, given as -")
+        raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate)
     with tempfile.TemporaryDirectory() as work:
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
@@ -99,7 +119,7 @@ def transcribe(
 def _transcribe(
     model: Path, sources: "Sequence[Source]", form: str, out: Path | None, channel: int
 ) -> list[str]:
-    """Print or write the transcripts; return what is wrong with the recordings left out."""
+    """Print or write the transcripts; return error messages of recordings that failed."""
     from tqdm import tqdm
 
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS, line, written
@@ -126,11 +146,11 @@ def _transcribe(
 def _stream(
     model: Path, sources: "Sequence[Source]", form: str, piece: float, endpoint: float | None
 ) -> list[str]:
-    """Print what is heard in each stream; return what is wrong with those that are broken."""
+    """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
-    from toolkit.decode.following import Latency, follow
-    from toolkit.decode.recogniser import Recogniser
+    from toolkit.decode.bundle import Recogniser
+    from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
@@ -145,8 +165,8 @@ def _stream(
             stream, latency = StreamingRecogniser(recogniser, ends, details), Latency()
             blocks = source.blocks(recogniser.frontend_config.sampling_rate, piece)
             try:
-                for heard in follow(blocks, stream, perf_counter, latency):
-                    _show(source.name, heard, form)
+                for result in recognise_stream(blocks, stream, perf_counter, latency):
+                    _show(source.name, result, form)
                 click.echo(f"{source.name}: {latency.summary()}", err=True)
             except AudioError as error:
                 faults.append(str(error))
@@ -155,17 +175,17 @@ def _stream(
     return faults
 
 
-def _show(name: str, heard: "Heard", form: str) -> None:
-    """Print what is new: as JSON; as a line that changes on a terminal; else when it is final."""
-    from toolkit.decode.formats import heard_line
+def _show(name: str, result: "StreamResult", form: str) -> None:
+    """Print a result: as JSON; on a terminal as a line that changes; elsewhere when it is final."""
+    from toolkit.decode.formats import stream_result_line
 
     if form == "json":
-        click.echo(heard_line(name, heard), nl=False)
+        click.echo(stream_result_line(name, result), nl=False)
     elif sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns - 1
-        shown = f"{name} {heard.text}"
+        line = f"{name} {result.text}"
         begin = "\r\x1b[K"
-        click.echo(begin + (shown if heard.final else shown[-columns:]), nl=bool(heard.final))
-    elif heard.final is not None:
-        click.echo(f"{name} {heard.text}".rstrip())
+        click.echo(begin + (line if result.final else line[-columns:]), nl=bool(result.final))
+    elif result.final is not None:
+        click.echo(f"{name} {result.text}".rstrip())
     sys.stdout.flush()

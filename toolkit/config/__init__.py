@@ -1,1 +1,1 @@
-"""Typed settings: dataclasses, their conversion from text and from plain YAML."""
+"""Typed settings: nested dataclasses, overrides from the command line and from YAML files."""

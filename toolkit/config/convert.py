@@ -1,4 +1,4 @@
-"""Text and plain data to the type that a configuration field is annotated with."""
+"""Converts text and plain data (from YAML, JSON) to the annotated type of a configuration field."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import read_json, reading, reason, shown
+from toolkit.storage.reading import quoted, read_json, reading, reason
 
 T = TypeVar("T")
 
@@ -17,11 +17,11 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class WrongTypeError(ValueError):
-    """A value that does not fit the annotation; the text, if any, continues a sentence."""
+    """A value that does not fit the annotation; its text, if any, is appended to the message."""
 
 
 def section_type(annotation: Any) -> type | None:
-    """Return the dataclass in `annotation` (alone or optional), None when there is none."""
+    """Return the dataclass in `annotation`, itself or in a union, None when there is none."""
     members = get_args(annotation) if _is_union(annotation) else (annotation,)
     sections = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
     return sections[0] if sections else None
@@ -46,18 +46,18 @@ def describe(annotation: Any) -> str:
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
-    """Make a dataclass of what `dataclasses.asdict` gave, as JSON gives it back.
+    """Make a dataclass from the output of `dataclasses.asdict` after a round trip through JSON.
 
     Raises:
       ValueError: a field is missing, unknown, of another type or refused by the class.
     """
     if not isinstance(plain, Mapping):
-        raise ValueError(f"{kind.__name__} is no mapping")
+        raise ValueError(f"{kind.__name__} is not a mapping")
     hints = _hints(kind)
     values = {}
     for name, value in plain.items():
         if name not in hints:
-            raise ValueError(f"{kind.__name__} knows no {shown(str(name))}")
+            raise ValueError(f"{kind.__name__} has no field {quoted(str(name))}")
         section = section_type(hints[name])
         if section is not None and isinstance(value, Mapping):
             values[name] = from_plain(section, value)
@@ -73,7 +73,7 @@ def from_plain(kind: type[T], plain: Any) -> T:
 
 
 def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str) -> T:
-    """Read a dataclass from a file of JSON: see `from_plain` and `reading`."""
+    """Read a dataclass from a JSON file: see `from_plain`, and `reading` for the errors."""
     with reading(path, error, advice):
         return from_plain(kind, read_json(path))
 
@@ -91,7 +91,7 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
         text to YAML); other data must already be of the type, but for a list that becomes a
         tuple, an integer that becomes a float and a string that becomes a path.
       annotation: bool, int, float, str, Path, Literal, None, a union, tuple, list, dict or Any.
-      base: the folder that relative paths start from.
+      base: the folder that relative paths are relative to.
 
     Raises:
       WrongTypeError: when the value does not fit.

@@ -1,8 +1,8 @@
-"""Types of command-line parameters."""
+"""Click parameter types that the commands share."""
 
 from pathlib import Path
 
 import click
 
 FILE = click.Path(path_type=Path)
-"""A path, as `pathlib.Path`."""
+"""A path of a file or folder, passed as `pathlib.Path`."""

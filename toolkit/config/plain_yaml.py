@@ -1,4 +1,4 @@
-"""YAML as plain data: no objects, no references, no key twice."""
+"""YAML restricted to plain data: no objects, no references, no repeated keys."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import yaml
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses anchors, with which a line can stand for gigabytes, and repeated keys."""
+    """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -33,7 +33,7 @@ def read_yaml(path: Path) -> Any:
     """Read a file of YAML (or JSON) in UTF-8.
 
     Raises:
-      ValueError: it is not plain data; says where.
+      ValueError: it is not plain data; the message says where.
       OSError: it cannot be read.
     """
     try:

@@ -1,7 +1,7 @@
 """Typed configurations: nested frozen dataclasses, changed by `--set key=value` and YAML files.
 
 A change goes through `dataclasses.replace`, so that every check in `__post_init__` runs again. All
-changes of one call are made together: two fields that are only valid as a pair can be set as one.
+changes of one call are made together, so that two fields that are only valid as a pair can be set.
 """
 
 import dataclasses
@@ -17,30 +17,30 @@ from typing import Any, TypeVar, get_type_hints
 from toolkit.config.convert import WrongTypeError, convert, describe, section_type
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters
-NO_RESULT = {"results depend on it": False}
-"""Metadata of a field that decides how something is done and not what comes out: a change of it
-makes no stage stale."""
+NO_EFFECT_ON_RESULTS = {"results depend on it": False}
+"""Metadata of a field that decides how something is computed but not the result: changing such a
+field makes no stage stale."""
 
 
 class ConfigError(ToolkitError):
-    """An unknown key, a value of the wrong type, or a value that the configuration refuses."""
+    """An unknown key, a value of the wrong type, or one that a configuration class rejects."""
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:
-    """Return `config` with each "key=value" applied; a later one wins over an earlier one.
+    """Return `config` with each "key=value" applied; the last one of a key wins.
 
     Args:
       config: a dataclass, possibly of dataclasses.
       overrides: for example ["ce.epochs=4", "corpus.root=../speech"]. Tuples and lists are given
-        with commas or as JSON, `none` empties an optional field.
-      base: the folder that relative paths start from.
+        with commas or as JSON, `none` sets an optional field to None.
+      base: the folder that relative paths are relative to.
 
     Raises:
-      ConfigError: naming the key, and the nearest known one or the expected type.
+      ConfigError: names the key, and the nearest known one or the expected type.
     """
     values: dict[str, Any] = {}
     for override in overrides:
@@ -52,10 +52,10 @@ def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Con
 
 
 def load_yaml(config: Config, path: Path) -> Config:
-    """Return `config` with the values of a YAML mapping; relative paths start from its folder.
+    """Return `config` with the values of a YAML file; paths are relative to the file's folder.
 
     Raises:
-      ConfigError: naming the file and the key.
+      ConfigError: names the file and the key.
     """
     try:
         mapping = read_yaml(path)
@@ -75,7 +75,7 @@ def load_yaml(config: Config, path: Path) -> Config:
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
-    """Return `config` with every relative `Path` made absolute, starting from `base`."""
+    """Return `config` with every relative `Path` made absolute; `base` is their folder."""
 
     def resolved(value: Any) -> Any:
         if isinstance(value, Path):
@@ -94,15 +94,19 @@ def to_plain(value: Any) -> Any:
 
 
 def parameters_of(value: Any) -> Any:
-    """Return the JSON form of what results depend on: no field with the metadata `NO_RESULT`."""
+    """Return the JSON form without the fields marked `NO_EFFECT_ON_RESULTS`."""
     return _plain(value, every_field=False)
 
 
 def _plain(value: Any, every_field: bool) -> Any:
     inner = partial(_plain, every_field=every_field)
     if _is_section(value):
-        wanted = [f.name for f in _fields(type(value)) if every_field or f.metadata != NO_RESULT]
-        return {name: inner(getattr(value, name)) for name in wanted}
+        names = [
+            f.name
+            for f in _fields(type(value))
+            if every_field or f.metadata != NO_EFFECT_ON_RESULTS
+        ]
+        return {name: inner(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -117,7 +121,7 @@ def _plain(value: Any, every_field: bool) -> Any:
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{value!r} has no plain form; configurations hold plain values")
+    raise TypeError(f"{value!r} has no JSON form; configurations hold plain values only")
 
 
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
@@ -139,7 +143,7 @@ def _fields(section: Any) -> list[dataclasses.Field]:
 
 
 def _leaves(config: Any, mapping: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value); a mapping is descended into where the field is a section."""
+    """Yield (dotted key, value) of a mapping and of the mappings in it that are sections."""
     for name, value in mapping.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and _names_a_section(config, key):
@@ -153,7 +157,7 @@ def _names_a_section(config: Any, key: str) -> bool:
         known = name in _hints(config)
         config = _section(config, name) if known else None
         if config is None:
-            # An unknown key counts as one, so that the error names the leaf below it.
+            # An unknown key counts as a section, so that the error names the leaf below it.
             return not known
     return True
 
@@ -163,7 +167,7 @@ def _hints(section: Any) -> dict[str, Any]:
 
 
 def _section(section: Any, name: str) -> Any:
-    """Return the section in a field: its value, which may be of a subclass, or else its type."""
+    """Return the section in a field: its value, which may be of a subclass, or its type."""
     value = getattr(section, name, None)
     return value if _is_section(value) else section_type(_hints(section)[name])
 
@@ -177,7 +181,7 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             converted = convert(value, annotation, base)
         except WrongTypeError as error:
             expected = describe(annotation)
-            found = shown(value) if isinstance(value, str) else reprlib.repr(value)
+            found = quoted(value) if isinstance(value, str) else reprlib.repr(value)
             raise ConfigError(f"`{key}` expects {expected}, not {found}{error}") from error
         node = tree
         for name in sections:

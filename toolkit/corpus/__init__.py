@@ -1,1 +1,1 @@
-"""Manifests in, checked, split; Kaldi's data directories in and out."""
+"""Corpora as lhotse manifests: read, check, split; Kaldi data directories."""

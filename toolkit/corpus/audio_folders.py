@@ -1,4 +1,4 @@
-"""The folders that hold a corpus's audio, so that a changed recording is noticed."""
+"""The folders that hold a corpus's audio, so that changed recordings are noticed."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +13,8 @@ MOST_FOLDERS = 16
 def audio_folders(cuts: Iterable[MonoCut], root: Path, most: int = MOST_FOLDERS) -> list[Path]:
     """Return folders outside `root` with all audio of `cuts` in or below them.
 
-    Folders side by side are told apart up to `most`; of more the one above stands for them. What
-    lies below no common folder but the top one is left out.
+    At most `most` folders are listed: while there are more, the deepest are replaced by their
+    parents. Folders that have only the root directory in common are left out.
     """
     folders = {Path(source).parent for source in {audio_of(cut) for cut in cuts}}
     folders = {folder for folder in folders if folder.is_absolute() and folder.is_dir()}

@@ -32,8 +32,8 @@ class CorpusConfig:
     rotation: int = 0
     """Which speakers are held out: each step moves on by one held-out group."""
     hold_out: Literal["speakers", "utterances"] = "speakers"
-    """What is held out where there is no dev or test part: whole speakers, or, of a corpus with too
-    few, utterances, so that the figures are those of known speakers."""
+    """What is held out where there is no dev or test part: whole speakers or, in a corpus with too
+    few of them, utterances; error rates are then those of speakers seen in training."""
     held_out_share: float = 0.1
     """With hold_out="utterances", the share of utterances that dev gets, and test gets."""
     hours: float | None = None
@@ -44,7 +44,7 @@ class CorpusConfig:
     """Run the shell commands (`cmd |`) of a Kaldi wav.scp. They can do anything: allow them only
     in data of your own."""
     pipes: Path | None = None
-    """Folder that keeps what those commands write; needed with `allow_pipes`."""
+    """Folder in which the output of those commands is kept; needed with `allow_pipes`."""
 
     def __post_init__(self) -> None:
         if not reader_exists(self.name):
@@ -70,12 +70,12 @@ def _no_reader(name: str) -> str:
 
 @dataclass(frozen=True)
 class CheckConfig:
-    """What counts as a fault, and how many faults a split may have."""
+    """What counts as a fault, and how many utterances of a split may be excluded."""
 
     alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
     """Characters that words may have."""
     sampling_rate: int = 16000
-    """Rate in Hz that audio is resampled to; other rates are noted."""
+    """Rate in Hz that audio is resampled to; files of other rates are noted."""
     frames_per_phone: int = 3
     """Frames of 10 ms that a phone takes at least: the emitting states of its HMM."""
     max_seconds: float | None = None

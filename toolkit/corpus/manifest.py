@@ -1,4 +1,4 @@
-"""Cuts on disk: one MonoCut with one supervision per utterance, one JSON per line."""
+"""Cut manifests: one MonoCut with one supervision per utterance, as JSON lines."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from lhotse.serialization import deserialize_item
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
-from toolkit.storage.reading import NATURAL, checked, reading
+from toolkit.storage.reading import NATURAL, reading, validated
 
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
@@ -23,7 +23,7 @@ has the same limit); one that ends later is a fault."""
 
 
 _FOREIGN_FORMATS = frozenset({".m4a", ".mp4", ".aac", ".wma", ".amr", ".webm", ".mkv", ".mov"})
-"""Formats that telephones and meeting programs write and libsndfile does not read."""
+"""Formats of telephones and meeting programs that libsndfile does not read."""
 
 
 _CUT = {
@@ -44,7 +44,7 @@ def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
     """Read an audio file's header.
 
     Returns:
-      The recording, and None; or a recording of no samples, and what is wrong with the file.
+      The recording and None; or a recording of no samples, and the reason why it cannot be read.
     """
     try:
         info = soundfile.info(str(path))
@@ -57,7 +57,7 @@ def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
 
 
 def empty_recording(source: str, id: str) -> Recording:
-    """Stand in for audio that cannot be read: no samples."""
+    """Make a recording of no samples, in place of audio that cannot be read."""
     return Recording(id, [AudioSource(type="file", channels=[0], source=source)], 16000, 0, 0.0)
 
 
@@ -86,9 +86,9 @@ def make_cut(
     Args:
       text: transcript; white space is normalised.
       start, end: seconds in the recording; `end` None or negative: the recording's end.
-      fault: (kind of `toolkit.corpus.check.findings.KINDS`, detail) that the check shall report. A
+      fault: (kind of `toolkit.corpus.check.findings.KINDS`, detail) that the check is to report. A
         segment outside its recording gets its fault here.
-      note: likewise, of something that does no harm; a trimmed segment gets its note here.
+      note: likewise, of something harmless; a trimmed segment gets its note here.
     """
     length = recording.duration
     if end is None or end < 0:
@@ -105,7 +105,7 @@ def make_cut(
     duration = max(0.0, round(end - start, 8)) if length > 0 else 0.0
     custom: dict[str, str | bool] = {}
     if recording.num_channels > 1:
-        custom["mix_channels"] = True  # a cut has one channel to lhotse; ours is the mean of all
+        custom["mix_channels"] = True  # lhotse's MonoCut has one channel; the toolkit averages all
     if fault is not None:
         custom["fault"], custom["fault_detail"] = fault
     if note is not None:
@@ -159,20 +159,20 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
 
     Args:
       path: what `write_cuts` wrote; the file's stem is the split.
-      excluded: the check's excluded.tsv; the utterances it lists for this split are left out.
+      excluded: the check's excluded.tsv; utterances listed there for this split are left out.
     """
     out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
-    with _named(path), open(path, "rb") as file:
+    with _naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            with _named(f"{path}:{number}", "is no cut"):
-                cut = deserialize_item(checked(json.loads(line), _CUT, "the line"))
+            with _naming(f"{path}:{number}", "is no cut"):
+                cut = deserialize_item(validated(json.loads(line), _CUT, "the line"))
             copies[cut.id] = copies.get(cut.id, 0) + 1
             if (cut.id, copies[cut.id]) not in out:
                 yield cut
 
 
-def _named(place: Path | str, what: str = "cannot be read") -> AbstractContextManager:
+def _naming(place: Path | str, what: str = "cannot be read") -> AbstractContextManager:
     return reading(place, ManifestError, "prepare the data again", what)
 
 

@@ -1,4 +1,4 @@
-"""Transcripts and audio into cuts, with nothing left out: what has no partner becomes a fault."""
+"""Pairs transcripts with audio into cuts; an utterance without one of them becomes a fault."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,20 +13,20 @@ from toolkit.corpus.manifest import empty_recording, make_cut, recording_or_faul
 
 @dataclass(frozen=True)
 class Audio:
-    """Where an utterance's speech is."""
+    """The audio of an utterance: a file or a segment of one."""
 
     path: str
-    """Audio file (absolute), or the shell command of a refused pipe."""
+    """Absolute path of the audio file, or the shell command of a refused pipe."""
     start: float = 0.0
-    """Seconds in the file."""
+    """Start of the segment, in seconds."""
     end: float | None = None
-    """Seconds in the file; None: its end."""
+    """End of the segment, in seconds; None: the end of the file."""
     recording_id: str | None = None
-    """Name of the recording; None: the utterance's."""
+    """Recording id; None: the utterance's id."""
     fault: tuple[str, str] | None = None
-    """(kind, detail) of a fault found on the way here."""
+    """(kind, detail) of a fault found while the corpus was read."""
     note: tuple[str, str] | None = None
-    """(kind, detail) of something the check shall mention, though it does no harm."""
+    """(kind, detail) of something harmless that the check should mention."""
 
 
 def pair(
@@ -37,11 +37,11 @@ def pair(
 ) -> list[MonoCut]:
     """Make the cuts of utterances given as (id, text) and (id, audio), in any order.
 
-    An id that occurs more than once on either side gives as many cuts, for the check to name.
+    An id that occurs more than once on either side gives as many cuts, for the check to report.
 
     Args:
       speaker: (utterance id, audio file or None) to the speaker's name.
-      where: what the transcripts are called in messages, such as "etc/an4_train.transcription".
+      where: name of the transcripts in messages, such as "etc/an4_train.transcription".
     """
     texts_by_id: dict[str, list[str]] = {}
     audio_by_id: dict[str, list[Audio]] = {}
@@ -58,7 +58,7 @@ def pair(
             text = next_text if next_text is not None else text
             item = next_item if next_item is not None else item
             if item is None:
-                item = Audio(id, fault=("missing-audio", f"{where} has it, but there is no audio"))
+                item = Audio(id, fault=("missing-audio", f"{where} has a transcript, but no audio"))
             path = Path(item.path) if item.fault is None else None
             cut = _cut(id, text, item, speaker(id, path), where, recordings)
             cuts.append(cut)

@@ -1,4 +1,4 @@
-"""Shell commands of a Kaldi wav.scp, run once into files where the user allows it."""
+"""Runs the shell commands of a Kaldi wav.scp, once each, into files, if the user allows it."""
 
 import hashlib
 import subprocess
@@ -9,7 +9,7 @@ from toolkit.storage.files import open_atomically
 
 
 class PipeRunner:
-    """Runs commands and keeps their output as files in `folder`, so that each runs once.
+    """Runs commands and keeps their output as files in `folder`, so that each runs only once.
 
     The commands are the user's own and can do anything: use it only when the configuration says
     `allow_pipes`.
@@ -23,11 +23,11 @@ class PipeRunner:
         name = hashlib.sha256(command.encode()).hexdigest()[:20]
         path = self._folder.absolute() / f"{name}.wav"
         if not path.exists():
-            done = subprocess.run(command, shell=True, capture_output=True, check=False)
-            if done.returncode != 0:
-                said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-                detail = f"`{command}` ended with status {done.returncode}: {' '.join(said)}"
+            process = subprocess.run(command, shell=True, capture_output=True, check=False)
+            if process.returncode != 0:
+                last = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
+                detail = f"`{command}` ended with status {process.returncode}: {' '.join(last)}"
                 return Audio(command, recording_id=id, fault=("unreadable-audio", detail))
             with open_atomically(path, "wb") as file:
-                file.write(done.stdout)
+                file.write(process.stdout)
         return Audio(str(path), recording_id=id)

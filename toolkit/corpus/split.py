@@ -1,4 +1,4 @@
-"""Parts of a corpus into the splits train, dev and test."""
+"""Makes the splits train, dev and test from the parts of a corpus."""
 
 import fnmatch
 import hashlib
@@ -11,7 +11,7 @@ from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
 
 
 def matches(name: str, patterns: str) -> bool:
-    """Tell whether a part's name fits one of the comma-separated patterns (`*` and `?`)."""
+    """Tell whether a part's name matches one of the comma-separated patterns (`*` and `?`)."""
     return any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns.split(","))
 
 
@@ -21,8 +21,8 @@ def assemble(
     """Merge training parts into "train", name the other splits, hold out what is missing.
 
     Args:
-      parts: cuts by part name. A part that fits no pattern is left out.
-      hold_out_test: make a "test" split where no part fits `corpus.test`.
+      parts: cuts by part name. A part that matches no pattern is left out.
+      hold_out_test: make a "test" split where no part matches `corpus.test`.
 
     Returns:
       Cuts by split: "train" first, then dev parts, then test parts, each sorted by id.
@@ -45,15 +45,16 @@ def assemble(
         raise ManifestError(
             f"no part of {corpus.root} matches corpus.train={corpus.train!r} (found: {found})"
         )
-    wanted = {"dev": corpus.dev_speakers} if not dev else {}
+    missing = {"dev": corpus.dev_speakers} if not dev else {}
     if hold_out_test and not test:
-        wanted["test"] = corpus.test_speakers
+        missing["test"] = corpus.test_speakers
     if corpus.hold_out == "speakers":
-        train, held = hold_out(train, wanted, corpus.rotation)
+        train, held_out = hold_out(train, missing, corpus.rotation)
     else:
-        train, held = hold_out_utterances(train, wanted, corpus.held_out_share, corpus.rotation)
-    dev.update({"dev": held["dev"]} if "dev" in held else {})
-    test.update({"test": held["test"]} if "test" in held else {})
+        share = corpus.held_out_share
+        train, held_out = hold_out_utterances(train, missing, share, corpus.rotation)
+    dev.update({"dev": held_out["dev"]} if "dev" in held_out else {})
+    test.update({"test": held_out["test"]} if "test" in held_out else {})
     if corpus.hours is not None:
         train = cap_hours(train, corpus.hours)
     splits = {name: _sorted(cuts) for name, cuts in {"train": train, **dev, **test}.items()}
@@ -64,73 +65,77 @@ def assemble(
 
 
 def hold_out(
-    cuts: list[MonoCut], wanted: dict[str, int], rotation: int = 0
+    cuts: list[MonoCut], counts: dict[str, int], rotation: int = 0
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
     """Take whole speakers out of `cuts`.
 
-    Speakers stand in the order of a digest of their names, which mixes groups that a corpus lists
-    together (women first, say) and does not change when the corpus is read in another order.
+    Speakers are taken in the order of a digest of their names. That mixes groups which a corpus
+    lists together (women first, say), and does not depend on the order in which it is read.
 
     Args:
-      wanted: number of speakers by name of the new split.
+      counts: number of speakers by name of the new split.
       rotation: how many held-out groups to move on by; after all speakers it starts again.
 
     Returns:
       The remaining cuts, and the cuts held out by split.
     """
     speakers = sorted({speaker_of(cut) for cut in cuts}, key=lambda name: (_digest(name), name))
-    total = sum(wanted.values())
+    total = sum(counts.values())
     if total >= len(speakers):
         raise ManifestError(
             f"cannot hold out {total} speakers of {len(speakers)}: lower corpus.dev_speakers and "
             "corpus.test_speakers, name a part of the corpus as corpus.dev, or hold out utterances "
             "of all speakers with --set corpus.hold_out=utterances"
         )
-    owner = _owners(speakers, wanted, rotation)
-    return _divide(cuts, wanted, lambda cut: owner.get(speaker_of(cut)))
+    split_of = _assign(speakers, counts, rotation)
+    return _partition(cuts, counts, lambda cut: split_of.get(speaker_of(cut)))
 
 
 def hold_out_utterances(
-    cuts: list[MonoCut], wanted: Iterable[str], share: float, rotation: int = 0
+    cuts: list[MonoCut], names: Iterable[str], share: float, rotation: int = 0
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
     """Take utterances out of `cuts`, drawn by a digest of their ids.
 
     Args:
-      wanted: names of the new splits.
-      share: of the utterances that each gets, one at least.
+      names: names of the new splits.
+      share: share of the utterances that each of them gets; at least one utterance.
       rotation: how many held-out groups to move on by.
 
     Returns:
       The remaining cuts, and the cuts held out by split; copies of an id stay together.
     """
     ids = sorted({cut.id for cut in cuts}, key=lambda id: (_digest(id), id))
-    counts = dict.fromkeys(wanted, max(1, round(share * len(ids))))
+    counts = dict.fromkeys(names, max(1, round(share * len(ids))))
     if sum(counts.values()) >= len(ids):
         raise ManifestError(f"cannot hold out {sum(counts.values())} utterances of {len(ids)}")
-    owner = _owners(ids, counts, rotation)
-    return _divide(cuts, counts, lambda cut: owner.get(cut.id))
+    split_of = _assign(ids, counts, rotation)
+    return _partition(cuts, counts, lambda cut: split_of.get(cut.id))
 
 
-def _owners(names: list[str], wanted: dict[str, int], rotation: int) -> dict[str, str]:
-    """Deal names to splits, each as many as wanted; further groups with each rotation."""
-    first = rotation * sum(wanted.values())
-    owner = {}
-    for split, count in wanted.items():
-        for place in range(first, first + count):
-            owner[names[place % len(names)]] = split
+def _assign(names: list[str], counts: dict[str, int], rotation: int) -> dict[str, str]:
+    """Assign as many names to each split as `counts` says; each rotation moves on by all of them.
+
+    Returns:
+      The split by name; names that stay in training are not in it.
+    """
+    first = rotation * sum(counts.values())
+    split_of = {}
+    for split, count in counts.items():
+        for index in range(first, first + count):
+            split_of[names[index % len(names)]] = split
         first += count
-    return owner
+    return split_of
 
 
-def _divide(
-    cuts: list[MonoCut], wanted: Iterable[str], split_of: Callable[[MonoCut], str | None]
+def _partition(
+    cuts: list[MonoCut], names: Iterable[str], split_of: Callable[[MonoCut], str | None]
 ) -> tuple[list[MonoCut], dict[str, list[MonoCut]]]:
-    held: dict[str, list[MonoCut]] = {name: [] for name in wanted}
+    held_out: dict[str, list[MonoCut]] = {name: [] for name in names}
     rest: list[MonoCut] = []
     for cut in cuts:
         split = split_of(cut)
-        (rest if split is None else held[split]).append(cut)
-    return rest, held
+        (rest if split is None else held_out[split]).append(cut)
+    return rest, held_out
 
 
 def cap_hours(cuts: Iterable[MonoCut], hours: float) -> list[MonoCut]:

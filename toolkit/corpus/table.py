@@ -13,7 +13,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import Audio, pair
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (
@@ -27,14 +27,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "end": ("end", "end_time", "stop"),
     "split": ("split", "part", "set", "subset", "partition"),
 }
-"""What a column may be called, in any case, with spaces or hyphens for the underscores."""
+"""Accepted spellings of each column, in any case, with underscores, spaces or hyphens."""
 
 PARTS = {
     **dict.fromkeys(("dev", "valid", "validation", "validate", "val", "development"), "dev"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
-"""Parts by what the split column may say; any other word is the name of a part."""
+"""Parts by value of the split column; any other value is itself the name of a part."""
 
 DELIMITERS = "\t,;"
 
@@ -57,17 +57,17 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
 
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds) and `split`
       are not; see `COLUMNS` for other spellings. Further columns are ignored.
-    - Paths that are not absolute start from the table's folder.
+    - Relative paths start from the table's folder.
     - Without `speaker` all utterances are one speaker's, named after the file.
-    - Without `id` an utterance is named after its audio file, with its times behind it where the
+    - Without `id` an utterance is named after its audio file, followed by its times where the
       table has them.
     - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
 
     Returns:
-      Cuts; what is wrong with one is in it for the check to report.
+      Cuts by part; faults are recorded in them for the check to report.
 
     Raises:
-      ManifestError: no table of these columns, in no UTF-8, or a line that is none of its.
+      ManifestError: a column is missing, the file is not UTF-8, or a line does not fit its header.
     """
     rows = list(read_rows(path))
     ids = _ids(rows, path)
@@ -88,7 +88,7 @@ def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the lines of a table but its first and empty ones.
+    """Yield the lines of a table except its header and blank lines.
 
     Raises:
       ManifestError: as `read_table`.
@@ -98,16 +98,16 @@ def read_rows(path: Path) -> Iterator[Row]:
     if not first.strip():
         raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
-    # Tables with tabs hold quotation marks of the text as they are, CSV files double them.
+    # In tables with tabs quotation marks are part of the text, in CSV files they are doubled.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     file = io.StringIO(text, newline="")
     reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] = []
     try:
         for number, fields in enumerate(reader):
-            cells = [_plain(field) if delimiter == "\t" else field.strip() for field in fields]
+            cells = [_unquote(field) if delimiter == "\t" else field.strip() for field in fields]
             if number == 0:
-                header = _roles(cells, path)
+                header = _map_columns(cells, path)
             elif any(cells):
                 if len(cells) != len(header):
                     raise ManifestError(
@@ -134,7 +134,7 @@ def _decode(path: Path) -> str:
     except OSError as error:
         raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:1000]:
-        raise ManifestError(f"{path} is UTF-16 or no text: save it as CSV in UTF-8")
+        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -145,30 +145,30 @@ def _decode(path: Path) -> str:
         ) from error
 
 
-def _plain(field: str) -> str:
-    """A field of a table with tabs, out of the quotation marks that spreadsheets put around it."""
+def _unquote(field: str) -> str:
+    """Remove the quotation marks that spreadsheets put around a field of a table with tabs."""
     field = field.strip()
-    quoted = re.fullmatch(r'"((?:[^"]|"")*)"', field)
-    return quoted[1].replace('""', '"').strip() if quoted else field
+    match = re.fullmatch(r'"((?:[^"]|"")*)"', field)
+    return match[1].replace('""', '"').strip() if match else field
 
 
-def _roles(names: list[str], path: Path) -> list[str]:
-    """Give each column the name in `COLUMNS` that it stands for, or none."""
+def _map_columns(names: list[str], path: Path) -> list[str]:
+    """Map each column to its name in `COLUMNS`, or to an empty one if it is to be ignored."""
     spelled = {name: role for role, names in COLUMNS.items() for name in names}
     roles = [spelled.get(re.sub(r"[\s-]+", "_", name.lower()), "") for name in names]
     for role, count in Counter(filter(None, roles)).items():
         if count > 1:
             twice = [name for name, found in zip(names, roles, strict=True) if found == role]
-            both = " and ".join(map(shown, twice[:2]))
+            both = " and ".join(map(quoted, twice[:2]))
             raise ManifestError(
                 f"{path}: the columns {both} both stand for {role!r}: rename one of them"
             )
     for role in ("audio", "text"):
         if role not in roles:
-            found = ", ".join(map(shown, names[:20]))
+            found = ", ".join(map(quoted, names[:20]))
             raise ManifestError(
                 f"{path}: no column {role!r} in the first line ({found}); "
-                f"name the columns there, such as {_EXAMPLE}. Also known as {role!r}: "
+                f"name the columns there, such as {_EXAMPLE}. Other names for {role!r}: "
                 + ", ".join(COLUMNS[role][1:])
             )
     return roles
@@ -178,7 +178,7 @@ def _ids(rows: list[Row], path: Path) -> list[str]:
     """Name the utterances: as the table does, or after the audio and, where given, the times."""
     stems = {row["audio"]: Path(row["audio"]).stem for row in rows}
     if len(set(stems.values())) < len(stems):  # the folders tell the files apart
-        stems = {audio: _below(audio, path) for audio in stems}
+        stems = {audio: _relative_name(audio, path) for audio in stems}
     ids = []
     for row in rows:
         times = [row[name] for name in ("start", "end") if row[name]]
@@ -187,8 +187,8 @@ def _ids(rows: list[Row], path: Path) -> list[str]:
     return ids
 
 
-def _below(audio: str, path: Path) -> str:
-    """The path of an audio file below the table's folder, as one word."""
+def _relative_name(audio: str, path: Path) -> str:
+    """Join the path of an audio file, relative to the table's folder, into one word."""
     whole = Path(_without_suffix(audio))
     folder = path.absolute().parent
     inside = whole.relative_to(folder) if whole.is_relative_to(folder) else whole
@@ -201,7 +201,7 @@ def _part(row: Row, path: Path) -> str:
         raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
     if name and not _PART.fullmatch(name):  # it becomes a file's name
         raise ManifestError(
-            f"{path}:{row.line}: the split {shown(name)} is no name of letters, digits, - and _"
+            f"{path}:{row.line}: the split {quoted(name)} is not a name of letters, digits, - and _"
         )
     return PARTS.get(name, name) or "train"
 
@@ -213,7 +213,7 @@ def _audio(row: Row, path: Path) -> Audio:
     try:
         start, end = _seconds(row["start"]) or 0.0, _seconds(row["end"])
     except ValueError:
-        detail = f"{path}:{row.line}: not seconds: {shown(row['start'])} to {shown(row['end'])}"
+        detail = f"{path}:{row.line}: not seconds: {quoted(row['start'])} to {quoted(row['end'])}"
         return Audio(file, recording_id=_recording(row), fault=("bad-segment", detail))
     return Audio(file, start, end, _recording(row))
 

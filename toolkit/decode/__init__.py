@@ -1,1 +1,1 @@
-"""From graphs and scores to words: first pass, rescoring, confidence, bundles, transcription."""
+"""Decoding: first pass, lattice rescoring, confidences, recogniser bundles, transcription."""

@@ -1,4 +1,4 @@
-"""Confidence in recognised words: posteriors from lattices, calibrated on development data."""
+"""Word confidences: posteriors from lattices, calibrated on development data."""
 
 import json
 from collections.abc import Sequence
@@ -18,17 +18,18 @@ class CalibrationError(ToolkitError):
 
 
 BINS = 10
-"""Of equal width, for the calibration error."""
+"""Number of bins, of equal width, for the calibration error."""
 PRIOR = np.array([0.0, 1.0])
-"""The line that changes nothing."""
+"""Offset and slope of the calibration that leaves confidences as they are."""
 
 
 def word_confidences(words: Sequence[int], samples: Sequence[tuple[int, ...]]) -> list[float]:
-    """The share of sampled word sequences that agree with each word.
+    """Return, for each word, the share of sampled word sequences that contain it there.
 
-    Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding: when a
-    lattice writes its words does not matter, and a word said twice is not mixed up with itself.
-    The shares are those of one more sample that agrees by half: none is 0 or 1.
+    Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding, so that
+    the times at which a lattice outputs its words do not matter, and the two occurrences of a
+    repeated word are kept apart. Half a count is added for agreement and half a count against it,
+    so that no share is 0 or 1.
 
     Args:
       words: the recognised words.
@@ -53,9 +54,10 @@ class Calibration:
 
     @classmethod
     def fit(cls, confidences: Sequence[float], correct: Sequence[bool]) -> "Calibration":
-        """Logistic regression; offset and slope - 1 are normal with variance 1 beforehand.
+        """Fit by logistic regression with a standard normal prior on offset and slope - 1.
 
-        So little data change little, and a fit exists where all words are right.
+        The prior keeps the calibration near the identity when there is little data, and gives a
+        fit even where all words are right.
 
         Args:
           confidences: posteriors between 0 and 1, both excluded.
@@ -65,18 +67,18 @@ class Calibration:
         right = np.asarray(correct, dtype=float)
         inputs = np.stack([np.ones_like(odds), odds])
 
-        def likelihood(line: np.ndarray) -> float:
-            found = line @ inputs
+        def log_posterior(line: np.ndarray) -> float:
+            logits = line @ inputs
             prior = 0.5 * float(((line - PRIOR) ** 2).sum())
-            return float((right * found - np.logaddexp(0, found)).sum()) - prior
+            return float((right * logits - np.logaddexp(0, logits)).sum()) - prior
 
         line = PRIOR
-        for _ in range(100):  # Newton's steps, halved until they help
+        for _ in range(100):  # Newton steps, halved until they improve the fit
             probability = _sigmoid(line @ inputs)
             slope = inputs @ (right - probability) - (line - PRIOR)
             curvature = (inputs * (probability * (1 - probability))) @ inputs.T + np.eye(2)
             step = np.linalg.solve(curvature, slope)
-            while likelihood(line + step) < likelihood(line) and np.abs(step).max() > 1e-9:
+            while log_posterior(line + step) < log_posterior(line) and np.abs(step).max() > 1e-9:
                 step = step / 2
             if np.abs(step).max() <= 1e-9:
                 break
@@ -84,7 +86,7 @@ class Calibration:
         return cls(float(line[0]), float(line[1]))
 
     def __call__(self, confidences: Sequence[float]) -> list[float]:
-        """Probabilities of being right."""
+        """Return the calibrated probability that each word is right."""
         odds = _log_odds(np.asarray(confidences, dtype=float))
         return _sigmoid(self.offset + self.slope * odds).tolist()
 
@@ -97,29 +99,30 @@ class Calibration:
         """Read what `save` wrote.
 
         Raises:
-          CalibrationError: naming the file.
+          CalibrationError: the file cannot be read; the message names it.
         """
         return read_plain(path, cls, CalibrationError, "decode again")
 
 
 def calibration_error(confidences: Sequence[float], correct: Sequence[bool]) -> float:
-    """The expected calibration error (ECE), 0 to 1.
+    """Return the expected calibration error (ECE), 0 to 1.
 
-    The mean over words of |mean confidence - share of right words| of the word's bin; `BINS` bins
-    of equal width.
+    This is the mean over words of |mean confidence - share of right words| in the word's bin, with
+    `BINS` bins of equal width.
     """
     if not len(confidences):
         return float("nan")
     values, right = np.asarray(confidences), np.asarray(correct, dtype=float)
-    place = np.minimum((values * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(place, values - right, minlength=BINS)
+    bins = np.minimum((values * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, values - right, minlength=BINS)
     return float(np.abs(gaps).sum() / len(values))
 
 
 def cross_entropy_gain(confidences: Sequence[float], correct: Sequence[bool]) -> float:
-    """Normalised cross entropy (NCE, NIST): 1 is certainty, 0 what the error rate alone says.
+    """Return the normalised cross entropy (NCE) of NIST.
 
-    Negative when confidences mislead; not a number when all words are right or all are wrong.
+    It is 1 for confidences that are certain and right, 0 for those that tell no more than the
+    error rate, negative for misleading ones, and NaN when all words are right or all are wrong.
     """
     values, right = np.asarray(confidences), np.asarray(correct, dtype=float)
     share = right.mean() if len(right) else 0.0

@@ -1,4 +1,4 @@
-"""The passes of decoding, utterance by utterance: lattices, and best paths of a grid of weights."""
+"""First-pass decoding and lattice rescoring, with the best paths of a grid of weights."""
 
 import json
 import time
@@ -12,10 +12,10 @@ from torch import Tensor
 from toolkit.align.scorer import Scorer
 from toolkit.features.store import map_shards
 from toolkit.fsa.arcs import Fsa, load_graph
-from toolkit.fsa.density import number_arcs
 from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.lattice_density import number_arcs
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
-from toolkit.fsa.search import Beam, search_widening
+from toolkit.fsa.search import Beam, search_with_retries
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.files import write_atomically
@@ -23,33 +23,36 @@ from toolkit.storage.files import write_atomically
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Search, and what is tuned on the development set (C2)."""
+    """The search, and the grid of weights tried on the development set (C2)."""
 
     acoustic_scale: float = 0.1
     """Factor on acoustic log-likelihoods during the search."""
     scales: tuple[float, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
-    """Scores per word tried on the development set; negative means fewer words."""
+    """Word penalties tried on the development set, added per word; negative means fewer words."""
     beam: Beam = Beam(search=13.0, output=4.0, max_active=3000)
-    """The pruning."""
+    """Pruning of the search."""
     retries: tuple[float, ...] = (2.0, 4.0)
     """Factors by which the beam is widened when no path survives."""
     rescoring: RescoreLimits = RescoreLimits()
-    """The pruning when a larger language model rescores the lattices."""
+    """Pruning when a larger language model rescores the lattices."""
 
     def grid(self) -> list[Weights]:
-        """Every pair of scale and penalty."""
+        """Return every pair of acoustic scale and word penalty."""
         return [Weights(scale, penalty) for scale in self.scales for penalty in self.penalties]
 
     def beams(self) -> list[Beam]:
-        """The beams to try, in order."""
-        return self.beam.tries(self.retries)
+        """Return the beams to try, in order."""
+        return self.beam.with_retries(self.retries)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Everything but the acoustic model; passed to worker processes, so it holds paths."""
+    """Graph, language model and search: all but the acoustic model.
+
+    It is passed to worker processes and therefore holds paths.
+    """
 
     graph: Path
     """The decoding graph's file."""
@@ -58,36 +61,36 @@ class Decoder:
     config: DecodeConfig
     """The search."""
     rescorer: Path | None = None
-    """The language model of a second pass, as `toolkit.lang.ngram.binary` writes it; None for one
-    pass alone."""
+    """The language model that rescores the lattices in a second pass, as written by
+    `toolkit.lang.ngram.binary`; None for a single pass."""
 
     @property
     def passes(self) -> int:
-        """One, or two with a `rescorer`."""
+        """Number of passes: two with a `rescorer`, otherwise one."""
         return 1 if self.rescorer is None else 2
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """One utterance decoded with several weights."""
+    """One utterance decoded with several pairs of weights."""
 
     utterance: str
     """Utterance id."""
     audio_seconds: float
     """Length of the utterance."""
     decode_seconds: float
-    """Processor time of the network, this pass and those before it, for one of the weights."""
+    """Processor time of the network, this pass and those before it, for one pair of weights."""
     beam: float
-    """The search beam that gave a lattice; 0 if none did: the hypotheses are empty then."""
+    """The search beam that gave a lattice; 0 if none did, in which case hypotheses are empty."""
     hypotheses: tuple[str, ...]
-    """Words, one string for each of the weights asked for."""
+    """Words, one string for each pair of weights."""
     cut: bool = False
-    """Whether rescoring met its bound of memory and dropped paths for it."""
+    """Whether rescoring reached its memory limit and dropped paths."""
 
 
 @dataclass(frozen=True)
-class Searched:
-    """An utterance's lattices."""
+class SearchResult:
+    """The lattices of one utterance."""
 
     scores: Tensor
     """[T, P] log-likelihoods times `DecodeConfig.acoustic_scale`."""
@@ -96,27 +99,27 @@ class Searched:
     lattices: tuple[Fsa, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
-    """Processor time until each pass was done."""
+    """Processor time from the start to the end of each pass."""
     cut: bool
     """See `Decoded.cut`."""
 
 
-def search(utterance: str, scorer: Scorer, decoder: Decoder) -> Searched:
-    """Make the lattices of all passes of one utterance."""
+def search(utterance: str, scorer: Scorer, decoder: Decoder) -> SearchResult:
+    """Make the lattices of one utterance, one for each pass."""
     graph, config = decoding_graph(decoder.graph), decoder.config
     grammar = decoder.rescorer and _grammar(decoder.rescorer, decoder.words)
     start = time.process_time()
     scores = scorer.log_likelihoods(utterance) * config.acoustic_scale
-    lattice, beam = search_widening(scores, graph, config.beams())
+    lattice, beam = search_with_retries(scores, graph, config.beams())
     seconds = [time.process_time() - start] * decoder.passes
     if lattice is None:
-        return Searched(scores, 0.0, (), tuple(seconds), False)
+        return SearchResult(scores, 0.0, (), tuple(seconds), False)
     lattices, cut = [lattice], False
     if grammar is not None:
         rescored = rescore_lattice(lattice, grammar, config.rescoring)
         lattices, cut = [lattice, rescored.lattice], rescored.cut
         seconds[1] = time.process_time() - start
-    return Searched(scores, beam.search, tuple(lattices), tuple(seconds), cut)
+    return SearchResult(scores, beam.search, tuple(lattices), tuple(seconds), cut)
 
 
 def decode_store(
@@ -129,16 +132,17 @@ def decode_store(
 ) -> list[list[Decoded]]:
     """Decode every utterance of the scorer's feature store.
 
-    Lattices are made once, at the search's acoustic scale; each of `weights` takes its best path.
-    Every utterance gets a line: where no path survives even the widest beam it is empty.
+    Lattices are made once, at the acoustic scale of the search; each pair of weights then takes
+    its best path. An utterance of which no path survives even the widest beam gets empty
+    hypotheses.
 
     Args:
       scorer: the acoustic model with its features.
       decoder: graph and search.
-      weights: scales and penalties to decode with, for each pass.
-      out: gets a file per feature shard; those of an earlier run are kept.
+      weights: for each pass the pairs of scale and penalty to decode with.
+      out: the folder that gets a file per feature shard; those of an earlier run are kept.
       jobs: worker processes.
-      progress: told (shards done, shards).
+      progress: called with (shards done, shards).
 
     Returns:
       For each pass the utterances in the order of the store.
@@ -154,13 +158,13 @@ def decode_store(
 
 @lru_cache(maxsize=1)
 def decoding_graph(path: Path) -> Fsa:
-    """A graph whose lattices can be stored, loaded once per process."""
+    """Load a graph, once per process, with numbered arcs so that its lattices can be stored."""
     return number_arcs(load_graph(path))
 
 
 @lru_cache(maxsize=1)
 def _grammar(path: Path, words: Path) -> Grammar:
-    """The second pass's language model, loaded once per process."""
+    """Load the language model of the second pass, once per process."""
     return Grammar(read_binary(path), SymbolTable.read(words))
 
 
@@ -180,16 +184,16 @@ def _decode_shard(
     for utterance in ids:
         found = search(utterance, scorer, decoder)
         plain = []
-        for pass_number, wanted in enumerate(weights):
+        for pass_number, pairs in enumerate(weights):
             start = time.process_time()
-            hypotheses = [""] * len(wanted)
+            hypotheses = [""] * len(pairs)
             if found.lattices:
                 scored = ScoredLattice(
                     found.lattices[pass_number], found.scores, decoder.config.acoustic_scale
                 )
-                paths = [scored.best_words(weight) for weight in wanted]
+                paths = [scored.best_words(pair) for pair in pairs]
                 hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
-            seconds = found.seconds[pass_number] + (time.process_time() - start) / len(wanted)
+            seconds = found.seconds[pass_number] + (time.process_time() - start) / len(pairs)
             plain.append(
                 {
                     "utterance": utterance,
@@ -206,6 +210,6 @@ def _decode_shard(
 
 
 def real_time_factor(decoded: Sequence[Decoded]) -> float:
-    """Seconds of one core per second of speech."""
+    """Return the real-time factor: seconds of one core per second of speech."""
     audio = sum(d.audio_seconds for d in decoded)
     return sum(d.decode_seconds for d in decoded) / audio if audio else float("nan")

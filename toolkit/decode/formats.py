@@ -1,4 +1,4 @@
-"""Transcripts written down: plain text, NIST's CTM, subtitles (SRT, WebVTT), JSON."""
+"""Output formats of transcripts: plain text, NIST's CTM, subtitles (SRT, WebVTT), JSON."""
 
 import json
 from collections.abc import Iterator
@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 from toolkit.decode.transcript import Transcript, Word
 
 if TYPE_CHECKING:
-    from toolkit.decode.streaming import Heard
+    from toolkit.decode.streaming import StreamResult
 
 FORMATS = ("text", "ctm", "srt", "vtt", "json")
 SUFFIXES = {name: ".txt" if name == "text" else f".{name}" for name in FORMATS}
 WITH_WORDS = frozenset({"ctm", "srt", "vtt", "json"})
-"""Formats that need times of words."""
+"""Formats that need word times."""
 LETTERS, LINE = 84, 42
-"""Most letters of a subtitle: two lines, as is customary."""
+"""Most characters of a subtitle and of one of its two lines, as is customary."""
 LONGEST, PAUSE = 6.0, 0.7
-"""Seconds that a subtitle stands at most, and of silence after which a new one begins."""
+"""Longest duration of a subtitle, and the pause after which a new one begins, in seconds."""
 
 
 def written(transcript: Transcript, form: str, channel: int = 1) -> str:
-    """Write a transcript that has no fault in a format of its own file.
+    """Return the content of a file that holds one transcript.
 
     Args:
-      transcript: with times of words, unless the format is text.
+      transcript: without `fault`; with word times, unless the format is text.
       form: one of `FORMATS`.
-      channel: the recording's, for CTM: counted from 1.
+      channel: the recording's channel in CTM, from 1.
 
     Returns:
-      Lines. Text is one line, the words alone.
+      The lines of the file; text is a single line of words.
     """
     if form == "text":
         return transcript.text + "\n"
@@ -41,14 +41,14 @@ def written(transcript: Transcript, form: str, channel: int = 1) -> str:
 
 
 def line(transcript: Transcript, form: str) -> str:
-    """Write a transcript as one line among those of others: `NAME words ...`, or JSON."""
+    """Return a transcript as one line of a file of many: `NAME words ...`, or JSON."""
     if form == "json":
         return json.dumps(plain(transcript), ensure_ascii=False) + "\n"
     return f"{transcript.name} {transcript.text}".rstrip() + "\n"
 
 
 def plain(transcript: Transcript) -> dict:
-    """The transcript as data for JSON; a broken recording has an `error` and no text."""
+    """Return the transcript as data for JSON; a broken recording has an `error` and no text."""
     if transcript.fault:
         return {"name": transcript.name, "error": transcript.fault}
     return {
@@ -66,18 +66,18 @@ def plain(transcript: Transcript) -> dict:
     }
 
 
-def heard_line(name: str, heard: "Heard") -> str:
-    """Write what is new in a stream as a line of JSON."""
-    said = {
+def stream_result_line(name: str, result: "StreamResult") -> str:
+    """Return a result of a stream as a line of JSON."""
+    data = {
         "name": name,
-        "final": heard.final is not None,
-        "start": round(heard.start, 3),
-        "end": round(heard.end, 3),
-        "text": heard.text,
+        "final": result.final is not None,
+        "start": round(result.start, 3),
+        "end": round(result.end, 3),
+        "text": result.text,
     }
-    if heard.final is not None and heard.final.words is not None:
-        said["words"] = [_plain_word(word) for word in heard.final.words]
-    return json.dumps(said, ensure_ascii=False) + "\n"
+    if result.final is not None and result.final.words is not None:
+        data["words"] = [_plain_word(word) for word in result.final.words]
+    return json.dumps(data, ensure_ascii=False) + "\n"
 
 
 def _plain_word(word: Word) -> dict:
@@ -99,7 +99,7 @@ def _ctm_lines(transcript: Transcript, channel: int) -> Iterator[str]:
 
 
 def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
-    """Subtitles: (start, end, text of one or two lines)."""
+    """Yield the subtitles: (start, end, text of one or two lines)."""
     cue: list[Word] = []
     for word in [*_words(transcript), None]:
         if cue and (word is None or _is_full(cue, word)):
@@ -117,7 +117,7 @@ def _is_full(cue: list[Word], word: Word) -> bool:
 
 
 def _two_lines(text: str) -> str:
-    """Part a text that is longer than a line at the space nearest its middle."""
+    """Break a text that is longer than a line at the space nearest its middle."""
     if len(text) <= LINE:
         return text
     spaces = [i for i, letter in enumerate(text) if letter == " "]

@@ -1,4 +1,4 @@
-"""The decoding graph of a lexicon, a language model and senones, on disk."""
+"""Compilation of decoding graphs (HCLG) from senones, a lexicon and a language model."""
 
 from pathlib import Path
 
@@ -23,11 +23,14 @@ def make_decoding_graph(
       senones: the HMMs of the acoustic model.
       out: the file to write.
       max_order: read only n-grams up to this order.
+
+    Returns:
+      The numbers of states and arcs.
     """
     lexicon = Lang.load(lang)
     entries, last_disambig = lexicon.disambiguated_entries()
     unknown = lexicon.words[UNKNOWN]
-    entries = [entry for entry in entries if entry[0] != unknown]  # nobody wants to read <UNK>
+    entries = [entry for entry in entries if entry[0] != unknown]  # never output <UNK>
     graph = compile_decoding_graph(
         senones,
         lexicon_transducer(

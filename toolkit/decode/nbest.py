@@ -1,4 +1,4 @@
-"""What lattices know beyond the best words: n-best lists, word times, confidences."""
+"""N-best lists, word times and confidences from the lattices of decoded splits."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.align.scorer import Scorer
-from toolkit.decode.details import SAMPLES, WordDetails
-from toolkit.decode.explored import Explored, read_explored, write_confidences
-from toolkit.decode.first_pass import Decoder, Searched, decoding_graph, search
+from toolkit.decode.calibrate import LatticeSummary, read_summaries, write_confidences
+from toolkit.decode.first_pass import Decoder, SearchResult, decoding_graph, search
 from toolkit.decode.system import Scorers, references_of
+from toolkit.decode.word_times import SAMPLES, WordAligner
 from toolkit.features.store import map_shards
 from toolkit.fsa.arcs import Fsa
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -24,21 +24,21 @@ from toolkit.storage.files import write_atomically
 
 @dataclass(frozen=True)
 class NbestConfig:
-    """What is written of each lattice."""
+    """What is extracted from each lattice."""
 
     count: int = 10
-    """Word sequences per utterance."""
+    """Length of the n-best lists."""
     samples: int = SAMPLES
-    """Paths drawn for confidences."""
+    """Lattice paths that are sampled for confidences."""
     lattices: bool = False
-    """Keep the first pass's lattices on disk, see `toolkit.fsa.lattice_store`."""
+    """Keep the first-pass lattices on disk, see `toolkit.fsa.lattice_store`."""
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.samples < 1:
             raise ValueError("count and samples must be at least 1")
 
 
-def explore_system(
+def write_nbest_and_ctm(
     scorers: Scorers,
     tune_on: Sequence[str],
     decoder: Decoder,
@@ -50,38 +50,38 @@ def explore_system(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Decode every split once more and write n-best lists, word times and confidences.
+    """Decode every split again and write n-best lists, word times and confidences.
 
     Args:
       scorers: the acoustic model on each split.
-      tune_on: the splits that calibrate the confidences.
-      decoder: graph and search; the lattices of its last pass are explored.
+      tune_on: the splits on which the confidences are calibrated.
+      decoder: graph and search; the lattices of its last pass are used.
       tuned: `tuned.json` of that pass.
       lang: the folder of the lexicon.
-      senones: of the acoustic model, to find the times of words.
-      config: what is written.
-      out: gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`, `words.ctm` and
-        perhaps `lattices/`.
+      senones: those of the acoustic model, to align the words.
+      config: what is extracted.
+      out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
+        `words.ctm` and, with `config.lattices`, `lattices/`.
       jobs: worker processes.
-      progress: told (splits done, splits).
+      progress: called with (splits done, splits).
 
     Returns:
       The expected calibration error of each split's confidences.
     """
     weights = Weights.load(tuned)
-    found: dict[str, list[Explored]] = {}
+    found: dict[str, list[LatticeSummary]] = {}
     for split, scorer in scorers.items():
         folder = out / split / "explored"
         folder.mkdir(parents=True, exist_ok=True)
-        explore = _Explorer(scorer, decoder, weights, lang, senones, config, folder)
-        paths = map_shards(explore, scorer.store, jobs, "explore")
-        found[split] = [explored for path in paths for explored in read_explored(path)]
+        extract = _Extractor(scorer, decoder, weights, lang, senones, config, folder)
+        paths = map_shards(extract, scorer.store, jobs, "n-best")
+        found[split] = [summary for path in paths for summary in read_summaries(path)]
         write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
         progress(len(found), len(scorers))
     return write_confidences(found, {s: references_of(x) for s, x in scorers.items()}, tune_on, out)
 
 
-def _nbest_table(found: Sequence[Explored]) -> str:
+def _nbest_table(found: Sequence[LatticeSummary]) -> str:
     lines = ["utterance\trank\tscore\tacoustic\tlm\twords\n"]
     for one in found:
         lines += [
@@ -92,8 +92,11 @@ def _nbest_table(found: Sequence[Explored]) -> str:
 
 
 @dataclass(frozen=True)
-class _Explorer:
-    """Explores the lattices of a feature shard; passed to worker processes."""
+class _Extractor:
+    """Extracts n-best lists and words from the lattices of a feature shard.
+
+    It is passed to worker processes.
+    """
 
     scorer: Scorer
     decoder: Decoder
@@ -104,12 +107,12 @@ class _Explorer:
     out: Path
 
     def __call__(self, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write a line per utterance; a shard of an earlier run is kept."""
+        """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
         path = self.out / f"explored.{number:06d}.jsonl"
         if path.exists():
             return path
-        details = WordDetails(
+        aligner = WordAligner(
             self.lang,
             self.senones,
             calibration=None,
@@ -120,30 +123,30 @@ class _Explorer:
         lines, lattices = [], {}
         for utterance in ids:
             found = search(utterance, self.scorer, self.decoder)
-            lines.append(json.dumps(self._explore(utterance, found, details)))
+            lines.append(json.dumps(self._summary(utterance, found, aligner)))
             if self.config.lattices and found.lattices:
                 lattices[utterance] = _graph_arcs(found.lattices[0], len(found.scores))
         if self.config.lattices:
-            self._keep(lattices, number)
+            self._write_lattices(lattices, number)
         write_atomically(path, "".join(line + "\n" for line in lines))
         return path
 
-    def _keep(self, lattices: Mapping[str, LatticeArcs], number: int) -> None:
+    def _write_lattices(self, lattices: Mapping[str, LatticeArcs], number: int) -> None:
         graph, out = self.decoder.graph, self.out.parent / "lattices"
         out.mkdir(exist_ok=True)
         index = graph_index(decoding_graph(graph))
         write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
 
-    def _explore(self, utterance: str, found: Searched, details: WordDetails) -> dict:
+    def _summary(self, utterance: str, found: SearchResult, aligner: WordAligner) -> dict:
         if not found.lattices:
             return {"utterance": utterance, "nbest": [], "words": []}
         scale = self.decoder.config.acoustic_scale
         lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
         nbest = n_best(lattice, self.weights, self.config.count)
-        words = details(lattice, self.weights, found.scores, scale)
+        words = aligner(lattice, self.weights, found.scores, scale)
         return {
             "utterance": utterance,
-            "nbest": [(h.score, h.acoustic, h.lm, details.text(h.words)) for h in nbest],
+            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
             "words": [
                 (word.word, word.start, round(word.end - word.start, 3), word.confidence)
                 for word in words
@@ -152,7 +155,7 @@ class _Explorer:
 
 
 def _graph_arcs(lattice: Fsa, frames: int) -> LatticeArcs:
-    """A lattice in terms of its graph."""
+    """Return a lattice as (frame, graph arc) pairs, sorted."""
     frame, arc = lattice.frame.numpy(), lattice.graph_arc.numpy()
     order = np.lexsort((arc, frame))
     return LatticeArcs(frames, frame[order], arc[order])

@@ -1,4 +1,4 @@
-"""Long recordings cut at pauses, in memory that does not grow with their length."""
+"""Segmentation of long recordings at pauses, in memory that does not grow with their length."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 MOST, LEAST = 7.0, 1.5
-"""Nats of log energy (30 and 6.5 dB): what is further below the loud frames is all equally quiet;
-where loud and quiet frames are closer together energy does not tell speech from noise."""
+"""Energy range between quiet and loud frames, in nats of log energy (30 and 6.5 dB). Frames more
+than `MOST` below the loud ones count as equally quiet; where the range is below `LEAST`, energy
+does not tell speech from noise."""
 SMOOTHED = 0.15
-"""Seconds to either side over which a frame's speech score is averaged."""
+"""Seconds to either side of a frame over which its speech score is averaged."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,14 @@ class SegmentConfig:
     """Where recordings are cut; times in seconds."""
 
     longest: float = 30.0
-    """No segment is longer. A recording that is not is left in one piece."""
+    """Longest segment. A recording that is no longer is left in one piece."""
     shortest: float = 5.0
-    """A pause is worth a cut when so much precedes it."""
+    """Shortest segment that may end in a pause."""
     pause: float = 0.3
-    """Shortest stretch without speech to cut in."""
+    """Shortest pause to cut in."""
     margin: float = 0.3
-    """Silence that is kept around speech; the rest of a longer pause is left out, where the
-    acoustic model is asked what is silence."""
+    """Silence that is kept around speech. The rest of a longer pause is dropped, if the acoustic
+    model's posteriors of silence are known."""
     threshold: float = 0.35
     """Speech score, 0 to 1, below which a frame belongs to a pause."""
 
@@ -41,20 +42,20 @@ class Segment:
     """A stretch of a recording that is recognised as an utterance."""
 
     start: int
-    """First frame, from the recording's beginning."""
+    """Number of its first frame in the recording, from 0."""
     features: Tensor
-    """[T, F] its raw features."""
+    """[T, F] its features before normalisation."""
 
 
 class Segmenter:
-    """Takes a recording's features piece by piece and gives its segments.
+    """Takes a recording's features block by block and returns its segments.
 
-    A frame's speech score is the mean of two: how far its energy lies between those of the quiet
-    and the loud frames around, and what the acoustic model gives to speech; where only one of the
-    two is known, that one, and where none is, all is speech. Stretches of low scores are pauses. A
-    segment ends in the longest pause between `shortest` and `longest`, the last one among equals,
-    or where there is none at the lowest score of the second half. What is held in memory is
-    `longest` seconds and a piece.
+    The speech score of a frame is the mean of two values: the position of its energy between
+    those of the quiet and the loud frames around it, and the acoustic model's posterior of speech.
+    Where only one of the two is known, it is that one; where neither is, all frames count as
+    speech. Stretches of low scores are pauses. A segment ends in the longest pause between
+    `shortest` and `longest` seconds after its start, the last one among equals; if there is no
+    pause, at the lowest score of its second half. Memory holds `longest` seconds and one block.
 
     Args:
       config: where to cut.
@@ -73,16 +74,17 @@ class Segmenter:
         self._silence = torch.zeros(0)
 
     def push(self, features: Tensor, silence: Tensor | None = None) -> list[Segment]:
-        """Take more frames; return the segments that are certain by now.
+        """Take more frames; return the segments that are complete.
 
         Args:
-          features: [T, F] raw log-mel energies.
-          silence: [T] posteriors of silence; None, for all frames of a recording: not known.
+          features: [T, F] log-mel energies before normalisation.
+          silence: [T] posteriors of silence; None if they are not known, for all blocks of the
+            recording.
         """
         if self._features is None:
             self._features = features.new_zeros(0, features.shape[1])
         self._features = torch.cat([self._features, features])
-        # Where nothing is known, the energy stands for both.
+        # NaN marks frames of unknown posterior, which are scored by energy alone.
         silence = features.new_full((len(features),), torch.nan) if silence is None else silence
         self._silence = torch.cat([self._silence, silence])
         found = []
@@ -91,17 +93,17 @@ class Segmenter:
         return found
 
     def finish(self) -> list[Segment]:
-        """Return the segments that are left."""
+        """Return the remaining segments."""
         found = []
         while self._features is not None and len(self._features):
             found += self._take(0)
         return found
 
     def _take(self, margin: int) -> list[Segment]:
-        """Cut off what comes first: a segment, or a stretch without speech but for its margin."""
+        """Take off the first segment, or a stretch without speech except for its margin."""
         speech = self._speech()
         if bool(self._silence[0].isnan()):
-            # Energy is not sure enough to leave anything out.
+            # Energy alone is not reliable enough to drop anything.
             if len(speech) <= self._longest:
                 return self._cut(len(speech), slice(0, len(speech)))
             end, resume = self._best_cut(speech, 0, len(speech))
@@ -119,7 +121,10 @@ class Segmenter:
         return self._cut(resume, slice(begin, end))
 
     def _best_cut(self, speech: np.ndarray, begin: int, margin: int) -> tuple[int, int]:
-        """Where a segment that begins at `begin` ends, and from where on the rest is looked at."""
+        """Return the end of the segment that begins at `begin`, and where the next one may begin.
+
+        Both are frames; what lies between them is dropped.
+        """
         first, last = begin + self._shortest, begin + self._longest
         quiet = np.concatenate([[0], speech[: last + 1] < self._config.threshold, [0]])
         edges = np.flatnonzero(np.diff(quiet))
@@ -146,7 +151,7 @@ class Segmenter:
         return found
 
     def _speech(self) -> np.ndarray:
-        """[T] the speech score of every frame in memory."""
+        """Return the speech scores [T] of all frames in memory."""
         energy = self._features.logsumexp(dim=1).numpy()
         low, high = np.percentile(energy, (5, 95))
         low, posterior = max(low, high - MOST), 1 - self._silence.numpy()

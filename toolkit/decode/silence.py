@@ -1,4 +1,4 @@
-"""How likely the acoustic model holds a frame to be silence."""
+"""Posteriors of silence from an acoustic model's scores."""
 
 import torch
 from torch import Tensor
@@ -7,11 +7,11 @@ from toolkit.hmm.senones import Senones
 
 
 class SilencePosteriors:
-    """The posterior of silence and noise, summed over their senones.
+    """Computes the posterior of silence and noise, summed over their senones.
 
     Args:
-      senones: of the acoustic model.
-      log_priors: [P] those with which its posteriors become likelihoods.
+      senones: those of the acoustic model.
+      log_priors: [P] the log-priors that turned the model's posteriors into likelihoods.
     """
 
     def __init__(self, senones: Senones, log_priors: Tensor) -> None:
@@ -21,6 +21,6 @@ class SilencePosteriors:
         self._log_priors = log_priors
 
     def __call__(self, log_likelihoods: Tensor) -> Tensor:
-        """[T, P] log p(x | s) up to a constant per frame -> [T] p(silence | x)."""
+        """Map [T, P] log p(x | s), up to a constant per frame, to [T] p(silence | x)."""
         posteriors = (log_likelihoods + self._log_priors).softmax(dim=1)
         return posteriors[:, self._silent].sum(dim=1)

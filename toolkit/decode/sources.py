@@ -1,4 +1,4 @@
-"""What there is to transcribe: files, folders, Kaldi's wav.scp, cuts, and standard input."""
+"""Input audio of transcription: files, folders, Kaldi's wav.scp, cuts, and standard input."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
-"""(sampling rate in Hz, seconds) -> samples [S] in pieces of so many seconds at most."""
+"""(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
 
 MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
-"""What audio files begin with."""
+"""First bytes of audio files, by which they are told from text."""
 
 
 class SourceError(ToolkitError):
@@ -33,11 +33,11 @@ class Source:
     """A recording to transcribe."""
 
     name: str
-    """In results: the path as it was given, or the id in a wav.scp or of a cut."""
+    """Name in results: the path as it was given, or the id in wav.scp or of a cut."""
     key: str
-    """Name of its file of results, without suffix: a path below a folder of them."""
+    """Path of its result below the output folder, without suffix."""
     blocks: Blocks
-    """Reads it; raises AudioError when it is broken."""
+    """Reads the audio; raises AudioError when it is broken."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,22 @@ class Inputs:
     """How inputs are read."""
 
     channel: int | None = None
-    """The channel to keep, from 0; None takes the mean of all."""
+    """The channel to use, from 0; None takes the mean of all channels."""
     allow_pipes: bool = False
-    """Run the shell commands in a wav.scp."""
+    """Run the shell commands in wav.scp files."""
     raw_rate: int | None = None
-    """Standard input is samples of 16 bits at this rate in Hz; None: a file, or a list of paths."""
+    """Sampling rate in Hz of raw 16-bit samples on standard input; None: standard input is an audio
+    file or a list of paths."""
 
     def sources(self, arguments: Sequence[str], stdin: BinaryIO, work: Path) -> list[Source]:
-        """List the recordings that arguments name, in their order.
+        """List the recordings that the arguments name, in their order.
 
         Args:
-          arguments: files; folders, searched at any depth for names that audio has; wav.scp files
+          arguments: files; folders, searched at any depth for suffixes of audio; wav.scp files
             (*.scp); lhotse's cuts (*.jsonl, *.jsonl.gz); `-` for standard input.
           stdin: standard input.
-          work: a folder for what commands and standard input give, to be kept until the end.
+          work: a folder for the audio from commands and standard input; it must exist until all
+            recordings have been read.
 
         Raises:
           SourceError: an input without recordings.
@@ -108,10 +110,10 @@ class Inputs:
                 continue
             kind, detail = audio.fault
             if kind == "refused-pipe":
-                detail += " (a shell command is run with --allow-pipes only)"
+                detail += " (shell commands are run only with --allow-pipes)"
             sources.append(Source(id, _safe(id), partial(_broken, f"{id}: {detail}")))
         if not sources:
-            raise SourceError(f"{path}: names no recording")
+            raise SourceError(f"{path}: lists no recording")
         return sources
 
     def _cuts(self, path: Path) -> list[Source]:
@@ -142,31 +144,31 @@ class Inputs:
             lines = (head + stdin.read()).decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
             raise SourceError(
-                "standard input is neither a list of paths nor an audio file; for raw samples say"
-                " their rate with --raw-rate"
+                "standard input is neither a list of paths nor an audio file; for raw samples give"
+                " their sampling rate with --raw-rate"
             ) from error
         paths = [Path(line.strip()) for line in lines if line.strip()]
         return [self._file(path, path.stem) for path in paths]
 
 
 def check_keys(sources: Sequence[Source]) -> None:
-    """See to it that no two recordings have results of the same name.
+    """Check that no two recordings would write results of the same name.
 
     Raises:
-      SourceError: two have.
+      SourceError: two recordings have the same key.
     """
     names: dict[str, str] = {}
     for source in sources:
         if source.key in names:
             raise SourceError(
                 f"the results of {names[source.key]} and {source.name} would both be called"
-                f" {source.key}: transcribe one of them apart"
+                f" {source.key}: transcribe them in separate calls"
             )
         names[source.key] = source.name
 
 
 def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:  # noqa: ANN001
-    """The samples of a cut: of a plain file block by block, of anything else in one."""
+    """Yield the samples of a cut: block by block from a plain file, otherwise all at once."""
     from toolkit.features.cut_audio import load_cut_audio
 
     sources = getattr(getattr(cut, "recording", None), "sources", [])
@@ -188,6 +190,6 @@ def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:
 
 
 def _safe(name: str) -> str:
-    """A path below a folder, whatever the name: no root, no way up, no empty part."""
+    """Turn any name into a relative path without `..`."""
     parts = [part for part in PurePath(name).parts if part not in ("/", "..", ".")]
     return "/".join(parts) or "_"

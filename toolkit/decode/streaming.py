@@ -1,29 +1,29 @@
-"""Recognition while somebody speaks: everything is carried on from piece to piece."""
+"""Streaming recognition: front end, LSTM and search carry their states from block to block."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from toolkit.decode.recogniser import WIDER, BundleError, Recogniser
+from toolkit.decode.bundle import WIDER, BundleError, Recogniser
 from toolkit.decode.transcript import Recognised
-from toolkit.features.lfr import LOW_RATE_FACTOR, stack
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.stream import StreamingFrontend
 from toolkit.fsa.online import OnlineSearch
-from toolkit.fsa.search import search_widening
+from toolkit.fsa.search import search_with_retries
 from toolkit.models.lstm import LstmModel, LstmState, with_lookahead
 from toolkit.models.scorer import NeuralModel
 
 ONSET = 3
-"""Rows of scores in turn that must be speech before speech has begun."""
+"""Consecutive rows of scores that must be speech for an onset of speech."""
 
 
 class StreamingScorer:
-    """Raw features to log-likelihoods: normaliser, stacking and LSTM with their states.
+    """Turns features into log-likelihoods; normaliser, stacking and LSTM keep their states.
 
     Args:
-      model: of a unidirectional LSTM.
+      model: a unidirectional LSTM.
 
     Raises:
       BundleError: the model needs the whole utterance.
@@ -32,13 +32,13 @@ class StreamingScorer:
     def __init__(self, model: NeuralModel) -> None:
         if not isinstance(model.model, LstmModel):
             raise BundleError(
-                "streaming needs a unidirectional LSTM; this model looks at the whole utterance:"
-                " leave --stream out"
+                "streaming needs a unidirectional LSTM, but this model needs the whole utterance:"
+                " transcribe without --stream"
             )
         self._model, self._lstm = model, model.model.eval()
         self._lookahead = self._lstm.config.lookahead
-        self.mean = MeanState.empty(len(model.normaliser.prior_mean))
-        """The normaliser's state; it goes on from utterance to utterance."""
+        self.mean = CmnState.empty(len(model.normaliser.prior_mean))
+        """The normaliser's state; it carries over from utterance to utterance."""
         self._begin_utterance()
 
     def _begin_utterance(self) -> None:
@@ -47,10 +47,10 @@ class StreamingScorer:
         self._inputs = torch.zeros(0, LOW_RATE_FACTOR * dimension)
         self._last: Tensor | None = None
         self.state: LstmState | None = None
-        """The LSTM's, after the last row of inputs that it has read."""
+        """The LSTM's state after the last row of inputs that it has read."""
 
     def push(self, features: Tensor) -> Tensor:
-        """Take raw features [T, F]; return the rows [t, P] that can be scored by now."""
+        """Take features [T, F] before normalisation; return the rows [t, P] of scores so far."""
         normalised = self._model.normaliser.apply(features, self.mean)
         self.mean = self.mean.after(features)
         frames = torch.cat([self._frames, normalised])
@@ -59,7 +59,7 @@ class StreamingScorer:
         return self._score(stack(frames[:whole]))
 
     def end_utterance(self) -> Tensor:
-        """Return the rows that are left, and begin anew; the normaliser's state stays."""
+        """Return the remaining rows and reset all states but the normaliser's."""
         rest = stack(self._frames)  # repeats the last frame
         if not len(rest) and self._last is None:
             return torch.zeros(0, self._lstm.config.output_dim)
@@ -74,7 +74,7 @@ class StreamingScorer:
         if len(inputs):
             self._last = inputs[-1:]
         self._inputs = torch.cat([self._inputs, inputs])
-        # Its first call wants more than the look-ahead.
+        # The first call of the LSTM needs more rows than the look-ahead.
         if len(self._inputs) <= (self._lookahead if self.state is None else 0):
             return torch.zeros(0, self._lstm.config.output_dim)
         logits, self.state = self._lstm(self._inputs[None], self.state)
@@ -84,12 +84,12 @@ class StreamingScorer:
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """When an utterance has ended though the stream goes on; times in seconds."""
+    """Endpoint detection: when an utterance ends within a stream; times in seconds."""
 
     silence: float = 0.8
-    """Silence behind words."""
+    """Silence after speech that ends an utterance."""
     longest: float = 30.0
-    """No utterance is longer."""
+    """Longest utterance."""
 
     def __post_init__(self) -> None:
         if self.silence <= 0 or self.longest <= 0:
@@ -97,34 +97,34 @@ class EndpointConfig:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a stream says after a piece of audio."""
+class StreamResult:
+    """The state of the current utterance after a block of audio; times in seconds of the stream."""
 
     text: str
     """The words of the utterance so far; they may still change, unless it is final."""
     final: Recognised | None
     """The utterance, if it has ended."""
     start: float
-    """Where it begins, in seconds from the stream's beginning."""
+    """Start of the utterance."""
     end: float
-    """Seconds of the stream that have been heard; of a final utterance, its end."""
+    """Audio received so far; for a final result, the end of the utterance."""
     onset: float | None
-    """When speech began in it, in seconds from the stream's beginning; None: not yet, or not
-    known to this bundle."""
+    """Onset of speech in the utterance; None if there is none yet, or if the bundle cannot detect
+    speech."""
 
 
-class _Activity:
-    """Whether somebody speaks, from rows of scores that are silence or not."""
+class _SpeechActivity:
+    """Detects the onset of speech and counts the trailing silence of an utterance."""
 
     def __init__(self) -> None:
         self.onset: int | None = None
-        """The row in which speech has begun."""
+        """The row in which speech began."""
         self.silent = 0
-        """Rows of silence, up to now."""
+        """Rows of silence at the end."""
         self._rows = self._speaking = 0
 
-    def note(self, silences: Tensor) -> None:
-        """Take the next rows [T]: whether each is silence."""
+    def update(self, silences: Tensor) -> None:
+        """Take the next rows [T]: for each, whether it is silence."""
         for silent in silences.tolist():
             self._rows += 1
             self.silent = self.silent + 1 if silent else 0
@@ -134,18 +134,19 @@ class _Activity:
 
 
 class StreamingRecogniser:
-    """Recognises a stream; without end pointing it is one utterance.
+    """Recognises a stream; without endpoint detection it is a single utterance.
 
-    Its final text is that of `Recogniser.recognise` for all samples together: features,
-    normaliser, LSTM and search carry their states, and the lattice is the same.
+    The final text of a single utterance is that of `Recogniser.recognise` on all its samples:
+    features, normaliser, LSTM and search carry their states, and the lattice is the same.
 
     Args:
       recogniser: its model must be a unidirectional LSTM.
-      endpoint: when utterances end; None: with the stream.
-      details: give final utterances times and confidences of words.
+      endpoint: when utterances end; None: only at the end of the stream.
+      details: find word times and confidences of final utterances.
 
     Raises:
-      BundleError: the bundle cannot do this.
+      BundleError: the model is not a unidirectional LSTM, or the bundle has no senones, which
+        `endpoint` and `details` need.
     """
 
     def __init__(
@@ -155,18 +156,18 @@ class StreamingRecogniser:
         self._scorer = StreamingScorer(recogniser.model)
         self._frontend = StreamingFrontend(recogniser.frontend)
         if details:
-            recogniser.details  # noqa: B018 - fails now rather than at the end
+            recogniser.word_aligner  # noqa: B018 - fails now rather than at the end
         if endpoint is not None and recogniser.silence is None:
             raise BundleError(
-                "this bundle does not say which senones are silence, which end pointing needs: an"
-                " earlier version of the toolkit made it; run the recipe's last stage again"
+                "endpoint detection needs the senones of silence, which this bundle lacks: it was"
+                " written by an earlier version of the toolkit; run the recipe's last stage again"
             )
         self._begin, self._frames = 0.0, 0
         self._begin_utterance()
 
     @classmethod
     def warm_up(cls, recogniser: Recogniser) -> None:
-        """Load and compile what the first stream would wait for."""
+        """Load and compile everything, so that the first stream need not wait for it."""
         stream = cls(recogniser)
         stream.push(torch.zeros(recogniser.frontend_config.sampling_rate // 2))
         stream.finish()
@@ -175,15 +176,15 @@ class StreamingRecogniser:
         self._search = OnlineSearch(self._recogniser.graph, self._recogniser.beam)
         self._scores: list[Tensor] = []
         self._begin += self._frames * self._recogniser.frontend_config.frame_shift_ms / 1000
-        self._frames = 0  # raw ones of the utterance
-        self._activity = _Activity()
+        self._frames = 0  # of the utterance, before stacking
+        self._activity = _SpeechActivity()
 
-    def push(self, samples: Tensor) -> Heard:
+    def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S], mono, at the front end's sampling rate."""
         self._read(self._frontend.push(samples))
         return self._final() if self._has_ended() else self._partial()
 
-    def finish(self) -> Heard:
+    def finish(self) -> StreamResult:
         """End the stream.
 
         Raises:
@@ -198,7 +199,7 @@ class StreamingRecogniser:
 
     def _take(self, log_likelihoods: Tensor) -> None:
         if self._recogniser.silence is not None:
-            self._activity.note(self._recogniser.silence(log_likelihoods) > 0.5)
+            self._activity.update(self._recogniser.silence(log_likelihoods) > 0.5)
         scores = log_likelihoods * self._recogniser.settings.search_scale
         self._scores.append(scores)
         self._search.advance(scores)
@@ -217,21 +218,21 @@ class StreamingRecogniser:
             self._onset is not None and self._activity.silent * shift >= config.silence
         )
 
-    def _partial(self) -> Heard:
+    def _partial(self) -> StreamResult:
         words = self._search.best_words()
         if not words and self._onset is not None:
             words = self._search.next_words()
         text = self._recogniser.text(words)
-        return Heard(text, None, self._begin, self._frontend.seconds, self._onset)
+        return StreamResult(text, None, self._begin, self._frontend.seconds, self._onset)
 
-    def _final(self) -> Heard:
+    def _final(self) -> StreamResult:
         self._take(self._scorer.end_utterance())
         scores = torch.cat(self._scores)
         lattice = self._search.finish()
         if lattice is None and len(scores):
-            wider = self._recogniser.beam.tries(WIDER)[1:]
-            lattice, _ = search_widening(scores, self._recogniser.graph, wider)
+            wider = self._recogniser.beam.with_retries(WIDER)[1:]
+            lattice, _ = search_with_retries(scores, self._recogniser.graph, wider)
         begin, onset = self._begin, self._onset
         found = self._recogniser.best(lattice, scores, self._details).later(begin)
         self._begin_utterance()
-        return Heard(found.text, found, begin, self._begin, onset)
+        return StreamResult(found.text, found, begin, self._begin, onset)

@@ -1,4 +1,4 @@
-"""One system decoded: tuned on the development splits, scored on all."""
+"""Decoding of a system: weights tuned on the development splits, all splits scored."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -37,21 +37,22 @@ def decode_system(
     command: str,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
-    """Tune acoustic scale and word penalty, decode every split with them, score.
+    """Tune acoustic scale and word penalty, decode every split with them, and score.
 
     Args:
-      system: the name of the results' rows, such as mono.
+      system: name of the system in the results, such as mono.
       scorers: the acoustic model on each split to decode.
-      tune_on: those of the splits whose pooled errors choose scale and penalty; the others are
-        decoded with that choice and take no part in it.
+      tune_on: the splits whose pooled word errors decide on scale and penalty; the other splits
+        are decoded with that choice.
       graph: the decoding graph.
       words: `words.txt`.
-      lm: the name of the language model in the results' rows.
+      lm: name of the language model in the results.
       config: search and grid.
-      out: gets `tuned.json`, `grid.tsv`, `rows.json` and, by split, hypotheses and reports.
+      out: the folder that gets `tuned.json`, `grid.tsv`, `rows.json` and, by split, hypotheses and
+        reports.
       jobs: worker processes.
-      command: the command line, for the rows.
-      progress: told (splits decoded, splits).
+      command: the command line, for the results.
+      progress: called with (splits decoded, splits).
 
     Returns:
       WER in percent by split.
@@ -64,12 +65,12 @@ def decode_system(
 
 @dataclass(frozen=True)
 class Pass:
-    """Where the results of a pass go."""
+    """Name and output folder of a decoding pass."""
 
     lm: str
-    """The name of its language model in the results' rows."""
+    """Name of its language model in the results."""
     out: Path
-    """Gets `tuned.json`, `grid.tsv` and, by split, hypotheses and reports."""
+    """The folder that gets `tuned.json`, `grid.tsv` and, by split, hypotheses and reports."""
 
 
 def decode_passes(
@@ -83,21 +84,22 @@ def decode_passes(
     command: str,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
-    """Decode every split and tune and score each pass on its own; see `decode_system`.
+    """Decode every split, tune and score each pass separately; see `decode_system`.
 
     Args:
-      system: the name of the results' rows.
+      system: name of the system in the results.
       scorers: the acoustic model on each split.
-      tune_on: the splits that choose the weights.
+      tune_on: the splits on which the weights are tuned.
       decoder: graph and search.
       passes: one for each pass of `decoder`.
-      out: gets `rows.json` and, by split, what was decoded.
+      out: the folder that gets `rows.json` and, by split, the hypotheses of all weights.
       jobs: worker processes.
-      command: the command line, for the rows.
-      progress: told (splits decoded, splits).
+      command: the command line, for the results.
+      progress: called with (splits decoded, splits).
 
     Returns:
-      WER in percent by split, of the last pass.
+      WER of the last pass in percent by split, and the numbers of utterances without a path
+      ("no path") and of those cut in rescoring, where there are any.
     """
     grid = decoder.config.grid()
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
@@ -116,24 +118,24 @@ def decode_passes(
     for split in tune_on:
         run(split, [grid] * len(passes))
     chosen = []
-    for number, done in enumerate(passes):
-        done.out.mkdir(parents=True, exist_ok=True)
+    for number, decoding_pass in enumerate(passes):
+        decoding_pass.out.mkdir(parents=True, exist_ok=True)
         tuning = {split: decoded[split][number] for split in tune_on}
-        chosen.append(_tune(grid, tuning, references, done.out))
+        chosen.append(_tune(grid, tuning, references, decoding_pass.out))
         tuned = json.dumps(asdict(grid[chosen[-1]]), indent=1)
-        write_atomically(done.out / "tuned.json", tuned)
+        write_atomically(decoding_pass.out / "tuned.json", tuned)
     for split in scorers:
         if split not in tune_on:
             run(split, [[grid[best]] for best in chosen])
 
     rows: dict[str, list[Result]] = {}
-    for number, done in enumerate(passes):
-        rows[done.lm] = []
+    for number, decoding_pass in enumerate(passes):
+        rows[decoding_pass.lm] = []
         for split, found in decoded.items():
             best = chosen[number] if split in tune_on else 0
-            told = references[split], speakers[split]
-            row = _result(system, split, done, best, found[number], *told, command)
-            rows[done.lm].append(row)
+            known = references[split], speakers[split]
+            row = _result(system, split, decoding_pass, best, found[number], *known, command)
+            rows[decoding_pass.lm].append(row)
     record_results(out / "rows.json", [row for one in rows.values() for row in one])
     last = [utterance for found in decoded.values() for utterance in found[-1]]
     counts = {
@@ -145,14 +147,14 @@ def decode_passes(
 
 
 def references_of(scorer: Scorer) -> dict[str, str]:
-    """The transcripts of a scorer's utterances."""
+    """Return the transcripts of a scorer's utterances."""
     return {u: text_of(scorer.store.cut(u)) for u in scorer.store.ids}
 
 
 def _result(
     system: str,
     split: str,
-    done: Pass,
+    decoding_pass: Pass,
     chosen: int,
     utterances: Sequence[Decoded],
     references: Mapping[str, str],
@@ -162,8 +164,9 @@ def _result(
     """Score a split and write its hypotheses and reports."""
     hypotheses = {d.utterance: d.hypotheses[chosen] for d in utterances}
     rtf = real_time_factor(utterances)
-    named = {"system": system, "split": split, "lm": done.lm, "command": command}
-    return score_split(references, hypotheses, speakers, done.out / split, rtf=rtf, **named)
+    named = {"system": system, "split": split, "lm": decoding_pass.lm, "command": command}
+    out = decoding_pass.out / split
+    return score_split(references, hypotheses, speakers, out, rtf=rtf, **named)
 
 
 def _tune(
@@ -172,9 +175,10 @@ def _tune(
     references: Mapping[str, Mapping[str, str]],
     out: Path,
 ) -> int:
-    """The index of the weights with the fewest word errors; writes the whole grid.
+    """Return the index of the weights with the fewest word errors, and write the whole grid.
 
-    Among equals the smallest penalty counts, then the smallest scale: what moves the models least.
+    Ties go to the smallest absolute penalty, then to the smallest scale, which change the scores
+    least.
     """
     errors = []
     for i in range(len(grid)):

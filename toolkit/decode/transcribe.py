@@ -1,4 +1,4 @@
-"""Recordings of any length to text with a bundle."""
+"""Transcription of recordings of any length with a recogniser bundle."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.decode.recogniser import Recogniser
+from toolkit.decode.bundle import Recogniser
 from toolkit.decode.segmenter import Segment, SegmentConfig, Segmenter
 from toolkit.decode.sources import Source
 from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.features.audio import AudioError
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
-from toolkit.features.lfr import LOW_RATE_FACTOR
-from toolkit.features.mean_state import MeanState
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.stream import StreamingFrontend
 
 BLOCK = 20.0
-"""Seconds of audio that are read, and asked for silence, at a time."""
+"""Seconds of audio that are read, and scored for silence, at a time."""
 
 
 def transcribe(
@@ -28,23 +28,23 @@ def transcribe(
 ) -> Iterator[Transcript]:
     """Transcribe recordings one by one, in the order given.
 
-    A recording is a speaker not heard before, and one utterance if it is no longer than
-    `SegmentConfig.longest`. Else it is cut into segments, which are the speaker's utterances in
-    turn; it is never in memory whole. One that is broken yields its fault; the others are
-    transcribed all the same.
+    Each recording counts as a new speaker. It is one utterance if it is no longer than
+    `SegmentConfig.longest`, otherwise it is cut into segments, the speaker's utterances in order
+    of time; a long recording is never in memory as a whole. For a broken recording the transcript
+    holds the fault, and the others are still transcribed.
 
     Args:
       model: a bundle, such as exp/demo/final.
       sources: the recordings.
-      details: find times and confidences of words, too.
-      config: how long recordings are cut; None: the default.
+      details: find word times and confidences too.
+      config: where long recordings are cut; None: the default.
 
     Raises:
-      BundleError: `model` is not a bundle, or lacks what the details need.
+      BundleError: `model` is not a bundle, or has no senones, which `details` needs.
     """
     recogniser, config = Recogniser(model), config or SegmentConfig()
     if details:
-        recogniser.details  # noqa: B018 - fails now rather than at the first word
+        recogniser.word_aligner  # noqa: B018 - fails now rather than at the first word
     for source in sources:
         try:
             utterances = tuple(_utterances(recogniser, source, details, config))
@@ -59,7 +59,7 @@ def _utterances(
     recogniser: Recogniser, source: Source, details: bool, config: SegmentConfig
 ) -> Iterator[Utterance]:
     shift = recogniser.frontend_config.frame_shift_ms / 1000
-    mean = MeanState.empty(recogniser.frontend_config.dimension)
+    mean = CmnState.empty(recogniser.frontend_config.dimension)
     blocks = source.blocks(recogniser.frontend_config.sampling_rate, BLOCK)
     for segment in _segments(recogniser, blocks, config):
         start = segment.start * shift
@@ -76,7 +76,7 @@ def _utterances(
 def _segments(
     recogniser: Recogniser, blocks: Iterator[Tensor], config: SegmentConfig
 ) -> Iterator[Segment]:
-    """The whole recording if it is short, else its segments."""
+    """Yield the whole recording if it is short, otherwise its segments."""
     most = config.longest * recogniser.frontend_config.sampling_rate
     head: list[Tensor] = []
     while sum(map(len, head)) <= most:
@@ -88,7 +88,7 @@ def _segments(
         head.append(block)
     shift = recogniser.frontend_config.frame_shift_ms / 1000
     segmenter = Segmenter(config, shift)
-    mean = MeanState.empty(recogniser.frontend_config.dimension)
+    mean = CmnState.empty(recogniser.frontend_config.dimension)
     for features in _features(recogniser, head, blocks):
         silence = _silence(recogniser, features, mean)
         mean = mean.after(features)
@@ -107,8 +107,8 @@ def _features(
     yield stream.finish()
 
 
-def _silence(recogniser: Recogniser, features: Tensor, mean: MeanState) -> Tensor | None:
-    """[T] the posterior of silence at every frame, each block scored as an utterance."""
+def _silence(recogniser: Recogniser, features: Tensor, mean: CmnState) -> Tensor | None:
+    """Return the posteriors [T] of silence, the block scored as an utterance of its own."""
     if recogniser.silence is None or not len(features):
         return None
     scores = recogniser.model.log_likelihoods(features, mean)

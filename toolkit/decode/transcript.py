@@ -1,4 +1,4 @@
-"""What was recognised in a recording."""
+"""Transcripts of recordings: utterances and words with times and confidences."""
 
 from dataclasses import dataclass, replace
 
@@ -13,25 +13,25 @@ class Word:
     end: float
     """Seconds."""
     confidence: float
-    """Probability that it is right, within [0, 1]."""
+    """Probability that the word is right, within [0, 1]."""
 
     def later(self, seconds: float) -> "Word":
-        """The same word so many seconds later."""
+        """Return the word with its times moved by `seconds`."""
         start, end = round(self.start + seconds, 3), round(self.end + seconds, 3)
         return replace(self, start=start, end=end)
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """What was recognised in one utterance."""
+    """The recognition result of one utterance."""
 
     text: str
-    """The words, parted by single spaces; empty when no path survives the wider beam either."""
+    """The words, separated by single spaces; empty when no path survives the wider beam either."""
     words: tuple[Word, ...] | None = None
-    """With times, in seconds from the utterance's beginning; None when not asked for."""
+    """The words with times in seconds from the start of the utterance; None when not requested."""
 
     def later(self, seconds: float) -> "Recognised":
-        """The same in a recording in which the utterance begins after so many seconds."""
+        """Return the result with word times moved by `seconds`, the start of the utterance."""
         if self.words is None:
             return self
         return replace(self, words=tuple(word.later(seconds) for word in self.words))
@@ -46,25 +46,25 @@ class Utterance:
     end: float
     """Seconds."""
     text: str
-    """Its words."""
+    """Its words, separated by single spaces."""
     words: tuple[Word, ...] | None
-    """With times in the recording; None when not asked for."""
+    """The words with times in seconds of the recording; None when not requested."""
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """What became of one source."""
+    """The transcript of one recording, or why there is none."""
 
     name: str
-    """Of the source."""
+    """Name of the recording, see `Source.name`."""
     key: str
-    """Of the source."""
+    """Path of its result without suffix, see `Source.key`."""
     utterances: tuple[Utterance, ...] = ()
-    """In the order of time."""
+    """In order of time."""
     fault: str = ""
-    """What is wrong with the recording, by name; empty when it has been transcribed."""
+    """Error message that names the recording; empty when it has been transcribed."""
 
     @property
     def text(self) -> str:
-        """All words, parted by single spaces."""
+        """All words, separated by single spaces."""
         return " ".join(one.text for one in self.utterances if one.text)

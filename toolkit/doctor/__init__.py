@@ -1,1 +1,1 @@
-"""Whether this machine has what the toolkit needs, engine by engine."""
+"""`toolkit doctor`: tests the machine and the installed packages."""

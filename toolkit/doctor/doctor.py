@@ -1,6 +1,6 @@
-"""Say what works on this machine, what does not, and the command that mends it.
+"""Prints what works on this machine, what does not, and the command that repairs it.
 
-Only the standard library is imported here: the doctor must speak when everything else is broken.
+Only the standard library is imported here: the doctor must run when everything else is broken.
 """
 
 import os
@@ -31,16 +31,16 @@ TORCH = "torch==1.13.1" if REFERENCE else "torch>=2.0"
 
 @dataclass(frozen=True)
 class Engine:
-    """A package that the recipes stand on."""
+    """A package that the recipes depend on."""
 
     name: str
-    """Its distribution's name."""
+    """Name of the installed distribution."""
     test: str
     """Its entry in `toolkit.doctor.selftests.TESTS`."""
     requirements: tuple[str, ...]
-    """What pip must install to mend it, together, as versions depend on each other."""
+    """What pip must install to repair it, in one command, as versions depend on each other."""
     reference_only: bool = False
-    """It exists for the reference environment (Python 3.10) alone."""
+    """Whether it is only needed, and available, in the reference environment (Python 3.10)."""
 
 
 ENGINES = (
@@ -60,8 +60,8 @@ ENGINES = (
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a process said."""
+class ProcessResult:
+    """Whether a process succeeded, and its output."""
 
     works: bool
     text: str
@@ -72,7 +72,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about an engine."""
+    """The result of testing an engine."""
 
     engine: Engine
     status: str
@@ -89,11 +89,11 @@ class Finding:
 K2_WHEEL = (
     "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
 )
-"""The wheel for Python 3.10: all of k2's call themselves py3, a tag that pip 24 refuses."""
+"""The wheel for Python 3.10: all wheels of k2 have the tag py3, which pip 24 refuses."""
 
 
-def ask(command: Sequence[str], timeout: float, **variables: str) -> Answer:
-    """Run a command in the project's root and report a failure, a crash or a hang as an answer.
+def run_process(command: Sequence[str], timeout: float, **variables: str) -> ProcessResult:
+    """Run a command in the project's root; a failure, a crash or a hang is a result too.
 
     Args:
       command: program and arguments.
@@ -110,15 +110,15 @@ def ask(command: Sequence[str], timeout: float, **variables: str) -> Answer:
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        return Answer(False, f"no answer in {timeout:g} s")
+        return ProcessResult(False, f"no answer in {timeout:g} s")
     except OSError as error:
-        return Answer(False, str(error))
+        return ProcessResult(False, str(error))
     output = (done.stdout + done.stderr).decode(errors="replace")
     if done.returncode == 0:
-        return Answer(True, _last_line(done.stdout) or _last_line(done.stderr), output)
+        return ProcessResult(True, _last_line(done.stdout) or _last_line(done.stderr), output)
     if done.returncode < 0:
-        return Answer(False, f"killed by {signal.Signals(-done.returncode).name}", output)
-    return Answer(False, _last_line(done.stderr) or f"exit status {done.returncode}", output)
+        return ProcessResult(False, f"killed by {signal.Signals(-done.returncode).name}", output)
+    return ProcessResult(False, _last_line(done.stderr) or f"exit status {done.returncode}", output)
 
 
 def _last_line(output: bytes) -> str:
@@ -126,25 +126,27 @@ def _last_line(output: bytes) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def self_test(name: str, timeout: float = 60.0, **variables: str) -> Answer:
-    """Run one entry of `toolkit.doctor.selftests.TESTS` in a process of its own."""
-    return ask([sys.executable, "-m", "toolkit.doctor.selftests", name], timeout, **variables)
+def self_test(name: str, timeout: float = 60.0, **variables: str) -> ProcessResult:
+    """Run one entry of `toolkit.doctor.selftests.TESTS` in its own process."""
+    return run_process(
+        [sys.executable, "-m", "toolkit.doctor.selftests", name], timeout, **variables
+    )
 
 
-def find(engine: Engine, timeout: float = 60.0) -> Finding:
-    """Test one engine; seconds in `timeout`."""
+def check_engine(engine: Engine, timeout: float = 60.0) -> Finding:
+    """Test one engine, for at most `timeout` seconds."""
     try:
         version = metadata.version(engine.name)
     except metadata.PackageNotFoundError:
         if engine.reference_only and not REFERENCE:
             return Finding(engine, "absent", "", "for the Python 3.10 environment only")
         return Finding(engine, "MISSING", "", "not installed")
-    answer = self_test(engine.test, timeout)
-    return Finding(engine, "ok" if answer.works else "BROKEN", version, answer.text)
+    result = self_test(engine.test, timeout)
+    return Finding(engine, "ok" if result.works else "BROKEN", version, result.text)
 
 
 def remedy(finding: Finding) -> str:
-    """Return the command that mends a fatal finding."""
+    """Return the command that repairs a fatal finding."""
     if finding.engine.name == "kaldifeat":
         script = project_root() / "setup" / "kaldifeat" / "install.sh"
         remove = f"{sys.executable} -m pip uninstall -y kaldifeat; "
@@ -153,9 +155,9 @@ def remedy(finding: Finding) -> str:
             script = Path("setup/kaldifeat/install.sh")
             again = f"in a checkout of the project: {again}"
         return f"{again}bash {script} {sys.executable}"
-    wanted = " ".join(f"'{requirement}'" for requirement in finding.engine.requirements)
+    packages = " ".join(f"'{requirement}'" for requirement in finding.engine.requirements)
     options = "--force-reinstall --no-deps " if finding.status == "BROKEN" else ""
-    command = f"{sys.executable} -m pip install {options}{wanted}"
+    command = f"{sys.executable} -m pip install {options}{packages}"
     if finding.engine.name == "k2":
         pip = f"{sys.executable} -m pip install"
         hashed = "--require-hashes --no-deps " + ("--force-reinstall " if options else "")
@@ -163,29 +165,29 @@ def remedy(finding: Finding) -> str:
     return command
 
 
-def examine(engines: Sequence[Engine] = ENGINES) -> bool:
-    """Print the state of machine and engines to standard output.
+def run_checks(engines: Sequence[Engine] = ENGINES) -> bool:
+    """Print the state of the machine and the engines to standard output.
 
     Returns:
-      Whether all engines that the recipes need on this Python work. Java and a GPU are optional.
+      Whether all engines work that the recipes need on this Python. Java and a GPU are optional.
     """
     print("Machine")
     for name, text in (*_machine(), *_optional(), *_blas()):
         print(f"  {name:<11} {text}", flush=True)
-    print("Engines (each self-tested in its own process)")
+    print("Required packages (each tested in its own process)")
     fatal = []
     with ThreadPoolExecutor(max_workers=usable_cpus()) as pool:
-        for finding in pool.map(find, engines):
+        for finding in pool.map(check_engine, engines):
             label = f"{finding.engine.name} {finding.version}".strip()
             print(f"  {finding.status:<8} {label:<24} {finding.text}", flush=True)
             if finding.fatal:
                 fatal.append(finding.engine.name)
-                print(f"           to mend it: {remedy(finding)}", flush=True)
+                print(f"           to repair it: {remedy(finding)}", flush=True)
     if fatal:
-        print(f"{len(fatal)} of {len(engines)} engines do not work: {', '.join(fatal)}.")
+        print(f"{len(fatal)} of {len(engines)} packages do not work: {', '.join(fatal)}.")
         print("`make setup` in the project's folder installs what is missing.")
         return False
-    print("Everything the recipes need on this Python works.")
+    print("All packages that the recipes need on this Python work.")
     return True
 
 
@@ -205,10 +207,12 @@ def _machine() -> list[tuple[str, str]]:
 
 
 def _optional() -> list[tuple[str, str]]:
-    java = ask(["java", "-version"], 20.0)
+    java = run_process(["java", "-version"], 20.0)
     quoted = re.search(r'"([^"]+)"', java.output) if java.works else None
     gpu = self_test("gpu")
-    cards = ask(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], 20.0)
+    cards = run_process(
+        ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], 20.0
+    )
     card = f" (nvidia-smi sees {cards.text})" if cards.works else ""
     hint = "; torch 1.13.1 has no code for Hopper and later, torch 2 has" if REFERENCE else ""
     return [

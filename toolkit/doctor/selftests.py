@@ -1,7 +1,7 @@
-"""A one-second self-test of each engine; each runs alone in a process of its own (see `doctor`).
+"""A self-test of about a second for each engine; `toolkit doctor` runs each in its own process.
 
-`python -m toolkit.doctor.selftests NAME` runs one. A test returns what it has shown in a few words,
-and raises when the engine gives a wrong answer.
+`python -m toolkit.doctor.selftests NAME` runs one. A test returns in a few words what it has
+tested, and raises when the engine gives a wrong result.
 """
 
 import io
@@ -25,11 +25,11 @@ ngram 1=3
 
 def _expect(holds: bool, what: str) -> None:
     if not holds:
-        raise RuntimeError(f"wrong answer: {what}")
+        raise RuntimeError(f"wrong result: {what}")
 
 
 def _tone(path: Path, seconds: int = 1) -> None:
-    """Write a 16 kHz mono WAV file by the standard library alone."""
+    """Write a 16 kHz mono WAV file with the standard library alone."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -39,7 +39,7 @@ def _tone(path: Path, seconds: int = 1) -> None:
 
 
 def torch_matmul() -> str:
-    """Multiply, and differentiate, against float64."""
+    """Compare a matrix product with float64, and its gradient with the formula."""
     import torch
 
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def torch_matmul() -> str:
 
 
 def k2_intersection() -> str:
-    """Run the test that lives with the only package that imports k2."""
+    """Run the test in `toolkit.fsa`, the only package that imports k2."""
     from toolkit.fsa.selftest import intersect_two_frames
 
     return intersect_two_frames()
@@ -76,7 +76,7 @@ def kaldifeat_fbank() -> str:
 
 
 def lhotse_cut() -> str:
-    """Load one half of a recording as a cut."""
+    """Load half a recording as a cut."""
     from lhotse import Recording
 
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +100,7 @@ def torchaudio_resample() -> str:
 
 
 def sentencepiece_round_trip() -> str:
-    """Train a model of a few pieces and encode and decode with it."""
+    """Train a model of a few pieces, then encode and decode with it."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -131,7 +131,7 @@ def soundfile_flac() -> str:
 
 
 def jiwer_wer() -> str:
-    """Score two words."""
+    """Compute the error rate of two words."""
     import jiwer
 
     _expect(jiwer.wer("YES NO", "YES ON") == 0.5, "error rate of one wrong word in two")
@@ -139,7 +139,7 @@ def jiwer_wer() -> str:
 
 
 def click_command() -> str:
-    """Run a command."""
+    """Run a command and read its output."""
     import click
     from click.testing import CliRunner
 

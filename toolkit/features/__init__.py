@@ -1,1 +1,1 @@
-"""Front ends, normalisation, low frame rate, augmentation, storage."""
+"""Feature extraction, normalisation, low frame rate, augmentation and storage."""

@@ -1,4 +1,4 @@
-"""Audio files as one-channel float samples at the wanted rate."""
+"""Reads audio files as one-channel float samples at a given sampling rate."""
 
 import io
 import math
@@ -19,7 +19,7 @@ LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 
 
 class AudioError(ToolkitError):
-    """Audio that cannot be read whole."""
+    """Audio that cannot be read completely."""
 
 
 def load_audio(
@@ -29,13 +29,13 @@ def load_audio(
     duration: float | None = None,
     channel: int | None = None,
 ) -> Tensor:
-    """Read a file or a part of it, at any rate and number of channels libsndfile knows.
+    """Read a file or a part of it, in any format, rate and number of channels of libsndfile.
 
     Resampling is scipy's polyphase filter; S samples at rate r become round(S * rate / r).
 
     Args:
       path: WAV, FLAC, OGG, MP3, NIST SPHERE, ...
-      sampling_rate: wanted rate in Hz.
+      sampling_rate: rate to resample to, in Hz.
       offset: start in seconds.
       duration: length in seconds; None reads to the end.
       channel: the channel to keep, from 0; None takes the mean of all.
@@ -52,7 +52,7 @@ def load_audio(
         raise AudioError(f"{path}: no such audio file")
     samples, rate = _read(path, path, offset, duration)
     _check_rate(rate, path)
-    return torch.from_numpy(resample(_one_channel(samples, path, channel), rate, sampling_rate))
+    return torch.from_numpy(resample(_to_mono(samples, path, channel), rate, sampling_rate))
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Decoded:
     """A whole audio file."""
 
     samples: Tensor
-    """[S] float32 within [-1, 1] at the wanted rate, or int16, see `decode_audio`."""
+    """[S] float32 within [-1, 1] at the rate asked for, or int16, see `decode_audio`."""
     sampling_rate: int
-    """Of the file, in Hz."""
+    """Sampling rate of the file, in Hz."""
     num_samples: int
-    """Of the file, per channel."""
+    """Samples per channel of the file."""
     channels: int
-    """Of the file."""
+    """Channels of the file."""
 
 
 def decode_audio(
@@ -75,23 +75,23 @@ def decode_audio(
     """Read a whole audio file that is in memory; otherwise as `load_audio`.
 
     Args:
-      content: of the file.
-      name: for messages.
-      sampling_rate: wanted rate in Hz.
+      content: bytes of the file.
+      name: its name in messages.
+      sampling_rate: rate to resample to, in Hz.
       int16: leave samples of 16 bits as they are where nothing has to be mixed or resampled; a
-        `Frontend` takes them too, and is spared two passes over them.
+        `Frontend` takes them too, which saves two passes over them.
     """
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
     _check_rate(rate, name)
     if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
-        own = samples if samples.flags.writeable else samples.copy()  # torch writes where it likes
+        own = samples if samples.flags.writeable else samples.copy()  # torch wants writable memory
         return Decoded(torch.from_numpy(own[:, 0]), rate, *samples.shape)
-    mono = torch.from_numpy(resample(_one_channel(samples, name), rate, sampling_rate))
+    mono = torch.from_numpy(resample(_to_mono(samples, name), rate, sampling_rate))
     return Decoded(mono, rate, *samples.shape)
 
 
 def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
-    """Take samples [S, channels] int16 and rate of a plain WAV file as they lie in memory.
+    """Return samples [S, channels] int16 and rate of a 16-bit PCM WAV file, without copying.
 
     libsndfile reads from memory by calling back into Python, which takes several times as long.
 
@@ -125,36 +125,36 @@ def _read(
     try:
         with soundfile.SoundFile(source) as file:
             start = round(offset * file.samplerate)
-            wanted = file.frames - start
+            length = file.frames - start
             if duration is not None:
-                wanted = min(wanted, round(duration * file.samplerate))
+                length = min(length, round(duration * file.samplerate))
                 if offset + duration > (file.frames + 1) / file.samplerate:
                     raise AudioError(
                         f"{path}: {offset + duration:.3f} s asked for, "
                         f"but the file ends at {file.frames / file.samplerate:.3f} s"
                     )
-            if wanted <= 0:
+            if length <= 0:
                 raise AudioError(f"{path}: no samples")
             file.seek(start)
             # libsndfile's own conversion to float32 takes longer than the reading
             kind = "int16" if file.subtype == "PCM_16" else "float32"
-            samples = file.read(wanted, dtype=kind, always_2d=True)
+            samples = file.read(length, dtype=kind, always_2d=True)
             rate = file.samplerate
     except (soundfile.SoundFileError, OSError, MemoryError, ValueError) as error:
         reason = getattr(error, "error_string", error)  # without the name of what was opened
         raise AudioError(
             f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"
         ) from error
-    if len(samples) < wanted:
+    if len(samples) < length:
         raise AudioError(
-            f"{path}: truncated, {len(samples)} of {wanted} samples could be decoded; "
+            f"{path}: truncated, {len(samples)} of {length} samples could be decoded; "
             "fetch the file again"
         )
     return samples, rate
 
 
 def _check_rate(rate: int, path: str | Path) -> None:
-    """Refuse rates that no speech has: the filter of the resampling is 20 times as long."""
+    """Refuse implausible rates: the resampling filter, 20 times the rates' ratio, would be huge."""
     if not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise AudioError(
             f"{path}: a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to "
@@ -162,7 +162,7 @@ def _check_rate(rate: int, path: str | Path) -> None:
         )
 
 
-def _one_channel(samples: np.ndarray, path: str | Path, channel: int | None = None) -> np.ndarray:
+def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) -> np.ndarray:
     """Take one channel of samples [S, channels], or the mean of all, as float32."""
     num_channels = samples.shape[1]
     if channel is not None and channel >= num_channels:
@@ -186,12 +186,12 @@ def check_finite(samples: np.ndarray, name: str | Path) -> np.ndarray:
     return samples
 
 
-def resample(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
     """Resample [S] by scipy's polyphase filter; the length is rounded half up, as lhotse does."""
-    if rate == wanted:
+    if rate == new_rate:
         return np.ascontiguousarray(samples)
-    common = math.gcd(rate, wanted)
-    up, down = wanted // common, rate // common
+    common = math.gcd(rate, new_rate)
+    up, down = new_rate // common, rate // common
     resampled = resample_poly(samples, up, down)
     length = (2 * len(samples) * up + down) // (2 * down)
     return np.ascontiguousarray(resampled[:length], dtype=np.float32)

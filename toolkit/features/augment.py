@@ -4,7 +4,7 @@ A copy is a cut of its own, with transforms in its recording, from which `extrac
 as from any other. Its id is the original's with a suffix: `_sp0.9` for the speed (as lhotse has
 it), then `_aug` where noise or rooms are configured. The speaker has the same suffix, so that the
 causal mean is that of the speaker at one speed. Copies need no alignment of their own, see
-`toolkit.align.augmented`.
+`toolkit.align.augmented_copies`.
 """
 
 import random
@@ -32,7 +32,7 @@ class AugmentError(ToolkitError):
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Which copies of the training utterances are made beside the originals."""
+    """Which augmented copies of the training utterances are added to the originals."""
 
     speeds: tuple[float, ...] = ()
     """A copy of every utterance for each of these factors; (0.9, 1.1) is the usual three-way speed
@@ -48,7 +48,7 @@ class AugmentConfig:
     rooms_share: float = 0.5
     """Share of the copies that are reverberated."""
     seed: int = 0
-    """Of what each copy gets, together with its id."""
+    """Random seed; with a copy's id it decides what the copy gets."""
 
     def __post_init__(self) -> None:
         if len(set(self.speeds)) < len(self.speeds):
@@ -73,13 +73,13 @@ class AugmentConfig:
 
 
 def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[MonoCut]":
-    """Make the copies of cuts, to be given to `extract`.
+    """Yield the augmented copies of cuts, for `extract`.
 
     What a copy gets depends on the seed and its id alone.
 
     Args:
       cuts: of one supervision each; gone through once for each speed.
-      config: which copies.
+      config: which copies to make.
 
     Raises:
       AugmentError: a folder of noises or rooms without audio, or with damaged audio.
@@ -92,17 +92,17 @@ def augmented(cuts: "Iterable[MonoCut]", config: AugmentConfig) -> "Iterator[Mon
             yield _copy(cut, speed, config, noises, rooms)
 
 
-def original(name: str) -> tuple[str, Fraction]:
-    """Split a copy's id: the id of what it is a copy of, and the speed, 1 where it has none."""
+def original_and_speed(name: str) -> tuple[str, Fraction]:
+    """Return the id of the utterance that a copy was made from, and its speed (default 1)."""
     found = _SUFFIX.search(name)
     if found is None:
         return name, Fraction(1)
     return name[: found.start()], Fraction(found[1] or 1)
 
 
-def root(name: str) -> str:
-    """Give the id of the utterance that copies, and copies of copies, were made from."""
-    while (shorter := original(name)[0]) != name:
+def original_id(name: str) -> str:
+    """Return the id of the utterance that a copy, or a copy of a copy, goes back to."""
+    while (shorter := original_and_speed(name)[0]) != name:
         name = shorter
     return name
 

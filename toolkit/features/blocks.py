@@ -1,4 +1,4 @@
-"""Audio read block by block: files of any length, and raw samples from a pipe."""
+"""Reads audio block by block: files of any length, and raw samples from a pipe."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,37 +22,37 @@ def audio_blocks(
     duration: float | None = None,
     channel: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the samples that `load_audio` gives, in pieces.
+    """Yield the samples that `load_audio` returns, in blocks.
 
     Args:
       path, sampling_rate, offset, duration, channel: see `load_audio`.
-      seconds: of audio in a piece, at most.
+      seconds: length of a block, at most.
 
     Yields:
       [S] float32 within [-1, 1].
 
     Raises:
-      AudioError: see `load_audio`; of a file that ends too early, only at the end.
+      AudioError: see `load_audio`; for a truncated file only when its end is reached.
     """
     if not path.is_file():
         raise AudioError(f"{path}: no such audio file")
     with _reading(path), soundfile.SoundFile(path) as file:
         rate = file.samplerate
         start = round(offset * rate)
-        wanted = file.frames - start
+        length = file.frames - start
         if duration is not None:
-            wanted = min(wanted, round(duration * rate))
+            length = min(length, round(duration * rate))
             if offset + duration > (file.frames + 1) / rate:
                 raise AudioError(
                     f"{path}: {offset + duration:.3f} s asked for, but the file ends at "
                     f"{file.frames / rate:.3f} s"
                 )
-        if wanted <= 0:
+        if length <= 0:
             raise AudioError(f"{path}: no samples")
         if channel is not None and channel >= file.channels:
             raise AudioError(f"{path}: has {file.channels} channels, no channel {channel}")
         file.seek(start)
-        blocks = _file_blocks(file, path, wanted, seconds, channel)
+        blocks = _file_blocks(file, path, length, seconds, channel)
         yield from _resampled(blocks, rate, sampling_rate)
 
 
@@ -69,14 +69,14 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _file_blocks(
-    file: soundfile.SoundFile, path: Path, wanted: int, seconds: float, channel: int | None
+    file: soundfile.SoundFile, path: Path, length: int, seconds: float, channel: int | None
 ) -> Iterator[np.ndarray]:
     size, done = max(1, round(seconds * file.samplerate)), 0
-    while done < wanted:
-        samples = file.read(min(size, wanted - done), dtype="float32", always_2d=True)
+    while done < length:
+        samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
         if not len(samples):
             raise AudioError(
-                f"{path}: truncated, {done} of {wanted} samples could be decoded; "
+                f"{path}: truncated, {done} of {length} samples could be decoded; "
                 "fetch the file again"
             )
         done += len(samples)
@@ -90,13 +90,13 @@ def _file_blocks(
 def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) -> Iterator[Tensor]:
     """Yield the samples of a pipe as they come: 16 bits, signed, little-endian, one channel.
 
-    Ctrl-C while the next are waited for is their end.
+    Ctrl-C while waiting for samples ends the stream.
 
     Args:
       file: the pipe.
-      rate: its rate in Hz.
-      sampling_rate: the wanted one.
-      seconds: of audio in a piece.
+      rate: sampling rate of the pipe, in Hz.
+      sampling_rate: rate to resample to, in Hz.
+      seconds: length of a block.
     """
     return _resampled(_pcm(file, 2 * max(1, round(seconds * rate))), rate, sampling_rate)
 
@@ -109,15 +109,15 @@ def _pcm(file: BinaryIO, size: int) -> Iterator[np.ndarray]:
             return
         if not content:
             return
-        whole = content[: len(content) // 2 * 2]  # half a sample may stand at the end
+        whole = content[: len(content) // 2 * 2]  # the last sample may be incomplete
         yield np.frombuffer(whole, "<i2").astype(np.float32) / np.float32(32768)
 
 
-def _resampled(blocks: Iterator[np.ndarray], rate: int, wanted: int) -> Iterator[Tensor]:
-    if rate == wanted:
+def _resampled(blocks: Iterator[np.ndarray], rate: int, new_rate: int) -> Iterator[Tensor]:
+    if rate == new_rate:
         yield from (torch.from_numpy(np.ascontiguousarray(block)) for block in blocks)
         return
-    resampler = Resampler(rate, wanted)
+    resampler = Resampler(rate, new_rate)
     for block in blocks:
         yield torch.from_numpy(resampler.push(block))
     yield torch.from_numpy(resampler.finish())

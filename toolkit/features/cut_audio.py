@@ -1,4 +1,4 @@
-"""The audio of lhotse cuts as one-channel float samples at the wanted rate."""
+"""Reads the audio of lhotse cuts as one-channel float samples at a given sampling rate."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_cut_audio(cut: "Cut", sampling_rate: int = 16000) -> Tensor:
-    """Read the audio of a cut: its span, and its one channel or the mean of all.
+    """Read the audio of a cut: its time span, and its one channel or the mean of all.
 
     A MonoCut has one channel, unless its manifest says `mix_channels`.
 

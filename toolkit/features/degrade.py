@@ -1,4 +1,4 @@
-"""Reverberation and noise as transforms of lhotse's recordings; time stays what it was."""
+"""Reverberation and noise as transforms of lhotse's recordings; timestamps stay valid."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from toolkit.features.audio import load_audio
 
 
 class _InPlace(AudioTransform):
-    """A transform after which every sample is where it was before."""
+    """A transform that does not move samples in time."""
 
     def reverse_timestamps(
         self, offset: float, duration: float | None, sampling_rate: int
     ) -> tuple[float, float | None]:
-        """Give the same span, see lhotse."""
+        """Return the same span, see lhotse."""
         return offset, duration
 
 
 @dataclass
 class Reverberate(_InPlace):
-    """Convolution with a room impulse response, the delay of its highest peak taken out.
+    """Convolution with a room impulse response, the delay of its highest peak removed.
 
     The power stays the same, so that levels remain comparable.
     """
@@ -29,7 +29,7 @@ class Reverberate(_InPlace):
     path: str
     """Audio file of the impulse response."""
     channel: int
-    """Which of its channels."""
+    """Index of the channel of the impulse response."""
 
     def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
         """Convolve [channels, S] samples."""
@@ -43,14 +43,14 @@ class Reverberate(_InPlace):
 
 @dataclass
 class AddNoise(_InPlace):
-    """Noise at a given ratio of the powers of speech and noise over the whole utterance."""
+    """Additive noise at a given signal-to-noise ratio over the whole utterance."""
 
     path: str
-    """Audio file of the noise; begun again where it is too short."""
+    """Audio file of the noise; repeated where it is too short."""
     start: float
-    """Seconds into it."""
+    """Start of the excerpt of the noise, in seconds."""
     snr: float
-    """In dB."""
+    """Signal-to-noise ratio in dB."""
 
     def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
         """Add the noise to [channels, S] samples."""

@@ -21,14 +21,14 @@ def add_deltas(features: Tensor, order: int = 2, window: int = 2) -> Tensor:
     num_frames = features.shape[0]
     if num_frames == 0:
         return features.new_empty(0, features.shape[1] * (order + 1))
-    reach = order * window
-    times = torch.arange(-reach, num_frames + reach).clamp(0, num_frames - 1)
+    context = order * window
+    times = torch.arange(-context, num_frames + context).clamp(0, num_frames - 1)
     padded = features[times]
     blocks = [features]
     for filter_ in _filters(order, window)[1:]:
         half = len(filter_) // 2
         block = torch.zeros_like(features)
-        for shift, weight in enumerate(filter_, start=reach - half):
+        for shift, weight in enumerate(filter_, start=context - half):
             block += weight * padded[shift : shift + num_frames]
         blocks.append(block)
     return torch.cat(blocks, dim=1)
@@ -40,9 +40,9 @@ def _filters(order: int, window: int) -> list[list[float]]:
     filters = [[1.0]]
     for _ in range(order):
         last = filters[-1]
-        following = [0.0] * (len(last) + 2 * window)
+        convolved = [0.0] * (len(last) + 2 * window)
         for i, weight in enumerate(last):
             for j in range(-window, window + 1):
-                following[i + j + window] += weight * j / norm
-        filters.append(following)
+                convolved[i + j + window] += weight * j / norm
+        filters.append(convolved)
     return filters

@@ -1,4 +1,4 @@
-"""Features of a split, extracted by whole speakers in time order (C17), resumable by shard."""
+"""Extracts the features of a split: whole speakers in time order (C17), resumable by shard."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
-from toolkit.features.packing import deal
+from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -45,8 +45,8 @@ class ExtractConfig:
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
     """The front end (C5 by default)."""
     hours_per_shard: float = 0.5
-    """Audio per shard in hours, near enough: speakers are never divided, so one of more hours has
-    a shard of his own (C16: 5 h). A shard is the unit of parallel work and of resuming."""
+    """Approximate hours of audio per shard (C16: 5 h): speakers are never divided, so one with more
+    has a shard to himself. A shard is the unit of parallel work and of resuming."""
     max_failed_share: float = 0.05
     """Share of utterances that may fail before the extraction is an error."""
 
@@ -88,7 +88,7 @@ def extract(
     from tqdm import tqdm
 
     out = Path(out)
-    Frontend(config.frontend)  # a missing kaldifeat is better named here than in a worker
+    Frontend(config.frontend)  # a missing kaldifeat is better reported here than in a worker
     shards = pack_shards(cuts, config.hours_per_shard)
     plans = [_Plan(i, _digest(shard, config), shard) for i, shard in enumerate(shards)]
     total = sum(len(plan.cuts) for plan in plans)
@@ -124,7 +124,7 @@ def extract(
 
 
 def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]":
-    """Deal whole speakers out to shards of near-equal duration, whatever the order of `cuts`.
+    """Distribute whole speakers over shards of near-equal duration, whatever the order of `cuts`.
 
     The longest speaker first, each to the shard with the least audio so far. Within a shard
     speakers are sorted by name; a speaker's cuts by `custom["time"]` where all of them have one
@@ -140,10 +140,10 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
     if not speakers:
         raise ExtractError("there are no cuts to extract features from")
     durations = {s: sum(sorted(cut.duration for cut in own)) for s, own in speakers.items()}
-    wanted = round(sum(sorted(durations.values())) / (3600 * hours))
+    num_shards = round(sum(sorted(durations.values())) / (3600 * hours))
     return [
         [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
-        for shard in deal(durations, wanted)
+        for shard in balanced_parts(durations, num_shards)
     ]
 
 
@@ -182,7 +182,7 @@ def _finished(out: Path, plan: _Plan) -> dict | None:
 
 
 def _remove_strays(out: Path, kept: set[int]) -> None:
-    """Remove what an earlier plan or a killed process left: lhotse reads every file there is."""
+    """Remove files left by an earlier plan or a killed process: lhotse reads all there are."""
     expected = {cuts_path(out / SHARDS, i) for i in kept}
     expected |= {features_path(out / SHARDS, i) for i in kept}
     expected |= {_marker_path(out, i) for i in kept}

@@ -14,7 +14,7 @@ LIFTER = 22  # Kaldi's
 
 
 class FrontendError(ToolkitError):
-    """The front end is not installed, or gave nothing usable for an utterance."""
+    """The front end is not installed, or cannot compute the features of an utterance."""
 
 
 def _mel(hertz: float) -> float:
@@ -23,7 +23,7 @@ def _mel(hertz: float) -> float:
 
 @dataclass(frozen=True)
 class FrontendConfig:
-    """What is computed from the samples; everything else is Kaldi's default."""
+    """Settings of the front end; all others have Kaldi's defaults."""
 
     kind: str = "fbank"
     """`fbank` (natural-log mel energies, C5), `mfcc`, `plp` (C4), or `fbank_mfcc` (A1): natural-log
@@ -63,19 +63,17 @@ class FrontendConfig:
         if self._has_empty_filter(high):
             raise ValueError(
                 f"num_mel_bins is {self.mel_bins}, too many for windows of "
-                f"{self.frame_length_ms:g} ms: a filter would lie between two lines of the spectrum"
+                f"{self.frame_length_ms:g} ms: a filter would contain no bin of the FFT"
             )
 
     def _has_empty_filter(self, high: float) -> bool:
-        """Whether some mel filter has no line of the spectrum in it, where kaldifeat aborts."""
+        """Whether some mel filter contains no bin of the FFT, in which case kaldifeat aborts."""
         window = round(self.frame_length_ms * self.sampling_rate / 1000)
-        points = 2 ** (window - 1).bit_length()  # of the Fourier transform
-        lines = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
+        points = 2 ** (window - 1).bit_length()  # of the FFT
+        bins = [_mel(i * self.sampling_rate / points) for i in range(points // 2)]
         low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
         lefts = [low + i * step for i in range(self.mel_bins)]
-        return any(
-            bisect_right(lines, left) >= bisect_left(lines, left + 2 * step) for left in lefts
-        )
+        return any(bisect_right(bins, left) >= bisect_left(bins, left + 2 * step) for left in lefts)
 
     @property
     def mel_bins(self) -> int:
@@ -100,7 +98,7 @@ windows and 40 of 10 ms windows (A2)."""
 
 
 def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
-    """The matrix that Kaldi's MFCC applies to log-mel values: DCT-II, orthonormal, then lifter.
+    """Return the matrix of Kaldi's MFCC on log-mel values: DCT-II, orthonormal, then lifter.
 
     Returns:
       [mel_bins, num_ceps] float64.
@@ -113,12 +111,12 @@ def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
 
 
 class Frontend:
-    """The computer of one `FrontendConfig`.
+    """Computes the features of one `FrontendConfig`.
 
     As in Kaldi with `--snip-edges=false --dither=0 --use-energy=false`: T = round(S / step), so
-    that frame t of every kind covers the same time and alignments carry over between kinds.
-    One difference: PLP of digital silence is not a number without dither, so that such frames
-    alone get Kaldi's dither of one 16-bit step, from a fixed seed. In `fbank_mfcc` the spectrum's
+    that frame t covers the same time in every kind, and alignments are valid for all of them.
+    One difference: PLP of digital silence is not a number without dither, so such frames, and only
+    these, get Kaldi's dither of one 16-bit step, from a fixed seed. In `fbank_mfcc` the spectrum's
     magnitude is taken as in A1, in all others its power as in Kaldi.
     """
 
@@ -151,15 +149,15 @@ class Frontend:
             self._to_cepstra = cepstral_transform(config.mel_bins, config.num_ceps).float()
         elif config.kind != "fbank":
             options.num_ceps = config.num_ceps
-        computers = {"mfcc": kaldifeat.Mfcc, "plp": kaldifeat.Plp}
-        self._kaldifeat = computers.get(config.kind, kaldifeat.Fbank)(options)
+        classes = {"mfcc": kaldifeat.Mfcc, "plp": kaldifeat.Plp}
+        self._kaldifeat = classes.get(config.kind, kaldifeat.Fbank)(options)
 
     def __call__(self, samples: Tensor) -> Tensor:
         """Compute the features of one utterance.
 
         Args:
           samples: [S] float32 within [-1, 1] at the config's rate, scaled by 32768 as Kaldi's are;
-            or int16, which are so already and give the same bits.
+            or int16, which are so scaled already and give the same bits.
 
         Returns:
           [T, F] float32, T = round(S / step).
@@ -177,7 +175,7 @@ class Frontend:
             dither = torch.randn(len(scaled), generator=torch.Generator().manual_seed(0))
             features[bad] = self._compute(scaled + dither)[bad]
             if not torch.isfinite(features).all():
-                raise FrontendError("features that are not finite numbers")
+                raise FrontendError("the features are not finite numbers")
         return features
 
     def _compute(self, scaled: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Features are stored raw; normalisation is a view made at load time from two things: the running
-sum over the speaker's earlier utterances, stored with each utterance, and a `Normaliser`.
+Features are stored raw and normalised when they are loaded, with two things: the running sum
+over the speaker's earlier utterances, stored with each utterance, and a `Normaliser`.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.store import FeatureStore
 from toolkit.processes.threads import one_thread
 from toolkit.storage.files import write_atomically
@@ -44,13 +44,13 @@ class GlobalStats:
 
     @classmethod
     def empty(cls, dimension: int) -> "GlobalStats":
-        """Make the statistics of no frames."""
+        """Return the statistics of no frames."""
         zeros = torch.zeros(dimension, dtype=torch.float64)
         return cls(0, zeros, zeros)
 
     @classmethod
     def of(cls, features: Tensor) -> "GlobalStats":
-        """Take the statistics of frames [T, F]."""
+        """Return the statistics of frames [T, F]."""
         frames = features.double()
         return cls(len(frames), frames.sum(dim=0), frames.square().sum(dim=0))
 
@@ -69,12 +69,12 @@ class GlobalStats:
         return variance.clamp(min=MIN_STD**2).sqrt()
 
     def to_dict(self) -> dict[str, object]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         return {"count": self.count, "sum": self.sum.tolist(), "sumsq": self.sumsq.tolist()}
 
     @classmethod
     def from_dict(cls, plain: dict) -> "GlobalStats":
-        """Take what `to_dict` gave."""
+        """Read what `to_dict` returned."""
         return cls(plain["count"], _float64(plain["sum"]), _float64(plain["sumsq"]))
 
 
@@ -97,12 +97,12 @@ class Normaliser:
     prior_frames: int = 200
     """Weight of the prior in frames; 0 for none."""
 
-    def apply(self, features: Tensor, state: MeanState | None = None) -> Tensor:
+    def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Normalise one utterance.
 
         Args:
           features: [T, F] raw.
-          state: of the speaker's earlier utterances; None for a speaker not heard before.
+          state: of the speaker's earlier utterances; None for a new speaker.
 
         Returns:
           [T, F] float32.
@@ -122,7 +122,7 @@ class Normaliser:
         write_atomically(path, self.to_json())
 
     def to_json(self) -> str:
-        """Give the content of the file that `save` writes."""
+        """Return the content of the file that `save` writes."""
         plain = {
             "prior_frames": self.prior_frames,
             "prior_mean": self.prior_mean.tolist(),
@@ -146,7 +146,7 @@ class Normaliser:
 
 
 def subtract_causal_mean(
-    features: Tensor, prior_mean: Tensor, prior_frames: int, state: MeanState | None = None
+    features: Tensor, prior_mean: Tensor, prior_frames: int, state: CmnState | None = None
 ) -> np.ndarray:
     """Compute x_t - m_t of `Normaliser`: [T, F] raw to [T, F] float64.
 

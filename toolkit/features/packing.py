@@ -1,15 +1,15 @@
-"""Whole groups, such as speakers, dealt out to parts of near-equal size (C16, C22)."""
+"""Distributes whole groups, such as speakers, over parts of near-equal size (C16, C22)."""
 
 import heapq
 from collections.abc import Mapping
 
 
-def deal(sizes: Mapping[str, float], count: int) -> list[list[str]]:
-    """Deal groups out to `count` parts: the largest first, each to the smallest part so far.
+def balanced_parts(sizes: Mapping[str, float], count: int) -> list[list[str]]:
+    """Distribute groups over `count` parts: the largest first, each to the smallest part so far.
 
     Args:
-      sizes: positive, of each group by name, in any order and unit.
-      count: of the parts, at least 1; no more parts than groups are made.
+      sizes: positive size of each group by name, in any order and unit.
+      count: number of parts, at least 1; there are never more parts than groups.
 
     Returns:
       Sorted names of each part; no part is empty.

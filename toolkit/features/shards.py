@@ -21,7 +21,7 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.tars import TarWriter, read_members
 from toolkit.storage.arrays import parse_array
 from toolkit.storage.files import open_atomically, write_atomically
@@ -32,14 +32,14 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class FeatureFormat(Protocol):
-    """What a store says of its features, such as a `FrontendConfig`; a dataclass."""
+    """Description of a store's features in its manifest; a dataclass like `FrontendConfig`."""
 
     kind: str
     """Lhotse's name for the type of features."""
     frame_shift_ms: float
     """Step in milliseconds."""
     sampling_rate: int
-    """Of the audio, in Hz."""
+    """Sampling rate of the audio, in Hz."""
 
     @property
     def dimension(self) -> int:
@@ -47,12 +47,12 @@ class FeatureFormat(Protocol):
 
 
 def cuts_path(folder: Path, index: int) -> Path:
-    """Name the file of shard `index`'s cuts."""
+    """Return the path of the cuts of shard `index`."""
     return folder / f"cuts.{index:06d}.jsonl"
 
 
 def features_path(folder: Path, index: int) -> Path:
-    """Name the file of shard `index`'s features."""
+    """Return the path of the features of shard `index`."""
     return folder / f"features.{index:06d}.tar"
 
 
@@ -62,16 +62,16 @@ def write_shard(
     utterances: Iterable[tuple[MonoCut | Mapping[str, Any], str, Tensor]],
     config: FeatureFormat,
 ) -> tuple[int, int]:
-    """Write one shard of whole speakers; each file appears at once and whole.
+    """Write one shard of whole speakers; each file is written atomically.
 
     Each stored cut gains two custom fields for causal mean normalisation: `cmn_frames` and
     `cmn_sum` ([F] float64), number and sum of the frames, as stored, of the speaker's earlier
     utterances.
 
     Args:
-      folder: holds shards and nothing else.
+      folder: a folder that holds nothing but shards.
       index: number of the shard.
-      utterances: (cut or what its `to_dict` gives, speaker, raw features [T, F]); a speaker's
+      utterances: (cut or its `to_dict()`, speaker, raw features [T, F]); a speaker's
         follow each other in time order.
       config: of the features.
 
@@ -79,8 +79,8 @@ def write_shard(
       The number of utterances and of frames.
     """
     num_utterances = num_frames = 0
-    current, state = None, MeanState.empty(config.dimension)
-    # Opened and closed together: the cuts' file, complete, takes its name after the features'.
+    current, state = None, CmnState.empty(config.dimension)
+    # Opened and closed together: the file of cuts gets its name after that of the features.
     with (
         open_atomically(cuts_path(folder, index)) as lines,
         open_atomically(features_path(folder, index), "wb") as file,
@@ -88,7 +88,7 @@ def write_shard(
         tar = TarWriter(file)
         for cut, speaker, features in utterances:
             if speaker != current:
-                current, state = speaker, MeanState.empty(config.dimension)
+                current, state = speaker, CmnState.empty(config.dimension)
             plain = cut if isinstance(cut, Mapping) else cut.to_dict()
             stored = features.to(torch.float16)
             manifest = _manifest(plain, len(stored), config)
@@ -110,7 +110,7 @@ def write_shard(
 def write_manifest(
     folder: Path, config: FeatureFormat, shards: Sequence[Mapping[str, int]], failed: int = 0
 ) -> None:
-    """Say that the shards of a store are complete; written last.
+    """Write a store's manifest; written last, it marks the shards as complete.
 
     Args:
       folder: of the store.
@@ -124,7 +124,7 @@ def write_manifest(
 def manifest_text(
     config: FeatureFormat, shards: Sequence[Mapping[str, int]], failed: int = 0
 ) -> str:
-    """Give the content of a store's manifest: see `write_manifest`."""
+    """Return the content of a store's manifest: see `write_manifest`."""
     manifest = {
         "frontend": asdict(config),
         "dimension": config.dimension,
@@ -159,7 +159,7 @@ def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _array(file: IO[bytes], offset: int, size: int) -> Tensor:
     file.seek(offset)
-    content = bytearray(size)  # which torch may write into
+    content = bytearray(size)  # torch wants writable memory
     if file.readinto(content) < size:
         raise ValueError("the file is cut short")
     array = parse_array(content)
@@ -169,7 +169,7 @@ def _array(file: IO[bytes], offset: int, size: int) -> Tensor:
 
 
 def _manifest(cut: Mapping[str, Any], num_frames: int, config: FeatureFormat) -> dict[str, Any]:
-    """Give what `lhotse.Features.to_dict` gives, which takes as long as reading the audio."""
+    """Return what `lhotse.Features.to_dict` returns, which takes as long as reading the audio."""
     manifest = {
         "type": config.kind,
         "num_frames": num_frames,

@@ -1,4 +1,4 @@
-"""Random and sequential access to extracted features by utterance."""
+"""Random and sequential access to extracted features, by utterance."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.errors import ToolkitError
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -22,7 +22,7 @@ from toolkit.features.shards import (
     read_array,
 )
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.reading import NATURAL, checked, read_json, reading, shown
+from toolkit.storage.reading import NATURAL, quoted, read_json, reading, validated
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -83,7 +83,7 @@ class FeatureStore:
         path = cuts_path(self.path / SHARDS, shard)
         with reading(path, StoreError, ADVICE, "damaged"), open(path, "rb") as file:
             for line in file:
-                cut = checked(json.loads(line), _CUT, f"line {len(names) + 1}")
+                cut = validated(json.loads(line), _CUT, f"line {len(names) + 1}")
                 custom = cut["custom"]
                 self._entries[cut["id"]] = _Entry(
                     shard=shard,
@@ -122,11 +122,11 @@ class FeatureStore:
         return name in self._entries
 
     def num_frames(self, name: str) -> int:
-        """Count the raw frames T of an utterance."""
+        """Return T, the number of raw frames of an utterance."""
         return self._entry(name).num_frames
 
     def speaker(self, name: str) -> str:
-        """Name the speaker of an utterance."""
+        """Return the speaker of an utterance."""
         return self._entry(name).speaker
 
     def cut(self, name: str) -> "MonoCut":
@@ -146,7 +146,7 @@ class FeatureStore:
         with reading(path, StoreError, ADVICE, f"{name} cannot be read"):
             found, offset, size = self._index(entry.shard)[entry.row]
             if found != name:
-                raise ValueError(f"{shown(found)} stands where it should")
+                raise ValueError(f"{quoted(found)} is in its place")
             features = read_array(path, offset, size)
             if features.shape != (entry.num_frames, self.dimension):
                 raise ValueError(
@@ -159,20 +159,20 @@ class FeatureStore:
         for name in self.ids:
             yield name, self.load(name)
 
-    def state(self, name: str) -> MeanState:
-        """Give what the speaker's earlier utterances left for the running mean."""
+    def state(self, name: str) -> CmnState:
+        """Return the state of mean normalisation before an utterance."""
         entry = self._entry(name)
-        return MeanState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
+        return CmnState(self._frames[entry.shard][entry.row], self._sums[entry.shard][entry.row])
 
-    def speaker_total(self, speaker: str) -> MeanState:
-        """Give the number and sum of all raw frames of a speaker."""
+    def speaker_total(self, speaker: str) -> CmnState:
+        """Return the number and sum of all raw frames of a speaker."""
         if speaker not in self._last_of_speaker:
             raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
         return self.state(last).after(self.load(last))
 
     def speaker_mean(self, speaker: str) -> Tensor:
-        """Average all raw frames of a speaker: [F] float64, what Kaldi's apply-cmvn subtracts."""
+        """Return the mean of all raw frames of a speaker, as in Kaldi's apply-cmvn: [F] float64."""
         total = self.speaker_total(speaker)
         return total.sum / total.frames
 
@@ -208,14 +208,14 @@ def map_shards(
     title: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Result]:
-    """Apply a function to every shard of a store and yield the results in order, under a bar.
+    """Apply a function to every shard of a store and yield results in order, with a progress bar.
 
     Args:
       function: picklable; takes a shard's number and its utterance ids.
-      store: whose shards.
+      store: the store of the shards.
       jobs: worker processes.
-      title: of the bar.
-      progress: told (shards done, shards).
+      title: title of the progress bar.
+      progress: called with (shards done, shards).
     """
     shards = list(enumerate(store.shards))
     results = map_in_processes(function, shards, jobs)

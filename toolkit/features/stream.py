@@ -1,4 +1,4 @@
-"""Features of audio of any length: of files block by block, of streams piece by piece."""
+"""Features of audio of any length: files block by block, streams chunk by chunk."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from toolkit.features.frontend import Frontend
 BLOCK = 60
 """Seconds that are read at a time."""
 OVERLAP = 1
-"""Seconds that neighbouring blocks share, more than windows and resampling filters reach."""
+"""Seconds that neighbouring blocks share: longer than windows and resampling filters."""
 
 
-def features_of_file(path: Path, frontend: Frontend) -> Tensor:
-    """The features of a whole file, as `frontend(load_audio(path))` but block by block.
+def extract_file(path: Path, frontend: Frontend) -> Tensor:
+    """Compute the features of a whole file: `frontend(load_audio(path))`, but block by block.
 
     Blocks begin at whole seconds, where the samples of every rate and the frames coincide.
 
@@ -51,10 +51,10 @@ def features_of_file(path: Path, frontend: Frontend) -> Tensor:
 
 
 class StreamingFrontend:
-    """The features of a stream: over all pieces the same as of the whole.
+    """Computes the features of a stream chunk by chunk; together the same as of the whole.
 
-    A frame comes out as soon as the samples of its window are there; those whose windows reach
-    beyond the last sample come at the end.
+    A frame is returned as soon as all samples of its window have arrived; frames whose windows
+    reach beyond the last sample are returned at the end.
 
     Args:
       frontend: the front end.
@@ -65,11 +65,12 @@ class StreamingFrontend:
         self._frontend = frontend
         self._step = round(config.frame_shift_ms * config.sampling_rate / 1000)
         self._window = round(config.frame_length_ms * config.sampling_rate / 1000)
-        # Frames before the next one, with which a block is long enough for the front end and the
-        # edge that it mirrors out of reach.
+        # Frames kept before the next one: the block is then long enough for the front end, and the
+        # window of the next frame does not reach the mirrored edge.
         self._margin = -(-(self._window + self._step) // (2 * self._step))
-        self._kept, self._begin = torch.zeros(0), 0  # samples, from a multiple of the step on
-        self._given = 0
+        self._kept = torch.zeros(0)
+        self._begin = 0  # index of the first sample of `_kept`: a multiple of the step
+        self._returned = 0
 
     @property
     def seconds(self) -> float:
@@ -82,10 +83,10 @@ class StreamingFrontend:
         received = self._begin + len(self._kept)
         # Frame t ends at t * step + step / 2 + window / 2.
         end = (received - self._step // 2 - self._window // 2) // self._step + 1
-        if end <= self._given or len(self._kept) < self._window:
+        if end <= self._returned or len(self._kept) < self._window:
             return torch.zeros(0, self._frontend.config.dimension)
         found = self._until(end)
-        drop = (self._given - self._margin) * self._step - self._begin
+        drop = (self._returned - self._margin) * self._step - self._begin
         if drop > 0:
             self._kept, self._begin = self._kept[drop:], self._begin + drop
         return found
@@ -101,8 +102,8 @@ class StreamingFrontend:
 
     def _until(self, end: int) -> Tensor:
         before = self._begin // self._step
-        found = self._frontend(self._kept)[self._given - before : end - before]
-        self._given = max(end, self._given)
+        found = self._frontend(self._kept)[self._returned - before : end - before]
+        self._returned = max(end, self._returned)
         return found
 
 

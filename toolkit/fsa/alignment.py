@@ -1,4 +1,4 @@
-"""Forced alignment: the best path of frames through the graph of their transcript."""
+"""Forced alignment: the best path of the frames through the graph of their transcript."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from toolkit.fsa.search import Beam, BestPath, best_paths, search_lattices
-from toolkit.fsa.transcript import phone_and_word
+from toolkit.fsa.transcript import unpack_label
 from toolkit.hmm.senones import Senones
 
 
@@ -28,15 +28,16 @@ class AlignConfig:
     def beams(self) -> list[Beam]:
         """The beams to try, in order."""
         first = Beam(self.beam, 1.0, min(30, self.max_active - 1), self.max_active)
-        return first.tries(self.retries)
+        return first.with_retries(self.retries)
 
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """The graph of a transcript, over the few pdfs that occur in it."""
+    """The linear graph of a transcript, expanded to the pdfs that occur in it."""
 
     fsa: k2.Fsa
-    """Reads label i + 1 for `pdfs[i]`, writes what `toolkit.fsa.transcript.begins` says."""
+    """Input label i + 1 stands for `pdfs[i]`; output labels are those of `pack_label` in
+    `toolkit.fsa.transcript`."""
     pdfs: Tensor
     """[L] ascending."""
 
@@ -51,7 +52,7 @@ class TrainingGraph:
 
 
 @dataclass
-class Aligned:
+class UtteranceAlignment:
     """One utterance's alignment."""
 
     states: Tensor
@@ -79,7 +80,7 @@ class Aligned:
 
 def force_align(
     log_likelihoods: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
-) -> Aligned | None:
+) -> UtteranceAlignment | None:
     """The best path of log_likelihoods[T, L] through a training graph; None if there is none."""
     return force_align_batch([log_likelihoods], [graph], senones, config)[0]
 
@@ -89,16 +90,16 @@ def force_align_batch(
     graphs: Sequence[TrainingGraph],
     senones: Senones,
     config: AlignConfig,
-) -> list[Aligned | None]:
+) -> list[UtteranceAlignment | None]:
     """Align several utterances at once, each as `force_align` would, in a fraction of the time.
 
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
-      graphs: for each its training graph, from `TranscriptCompiler`.
+      graphs: for each its training graph, from `TrainingGraphCompiler`.
       senones: those of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
-    found: list[Aligned | None] = [None] * len(graphs)
+    found: list[UtteranceAlignment | None] = [None] * len(graphs)
     open_ones = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
     for beam in config.beams():
         if not open_ones:
@@ -118,16 +119,16 @@ def force_align_batch(
     return found
 
 
-def _aligned(path: BestPath, senones: Senones, score: float, beam: float) -> Aligned:
+def _aligned(path: BestPath, senones: Senones, score: float, beam: float) -> UtteranceAlignment:
     """Read phones and words off a path's output labels."""
-    pairs = [phone_and_word(label) for label in path.words]
+    pairs = [unpack_label(label) for label in path.words]
     phones = [phone for phone, _ in pairs]
     topology = senones.topology
     entered = torch.zeros(len(path.pdfs), dtype=torch.int64)
     entered[path.word_frames] = 1
     first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
     states = first[entered.cumsum(0) - 1] + senones.state_of_pdf[path.pdfs.long()]
-    return Aligned(
+    return UtteranceAlignment(
         states=states.int(),
         pdfs=path.pdfs.int(),
         phones=phones,

@@ -19,7 +19,7 @@ FINAL = -1
 
 
 class GraphError(ToolkitError):
-    """A file that holds no graph."""
+    """A file that does not hold a graph."""
 
 
 def fsa_from_arcs(arcs: Sequence[Arc], finals: Sequence[int]) -> k2.Fsa:
@@ -73,10 +73,10 @@ def load_fsa(path: Path) -> k2.Fsa:
 
 
 def _check(tensors: dict[str, torch.Tensor]) -> None:
-    """See to it that k2, which aborts or reads elsewhere, is given what it asks for.
+    """Check what k2 does not: given an ill-formed transducer it aborts or reads out of bounds.
 
     Raises:
-      ValueError: the tensors make no transducer.
+      ValueError: the tensors do not form a transducer.
     """
     arcs, aux = tensors["arcs"], tensors["aux_labels"]
     splits = tensors.get("aux_splits", torch.arange(len(aux) + 1))
@@ -90,11 +90,11 @@ def _check(tensors: dict[str, torch.Tensor]) -> None:
     if final > len(arcs) or not (source.ge(0).all() and destination.ge(0).all()):
         raise ValueError("states that no arc leads to or from")
     if not source.diff().ge(0).all() or source.eq(final).any():
-        raise ValueError("arcs that are not in the order of their states")
+        raise ValueError("arcs that are not sorted by their source states")
     if not torch.equal(label == FINAL, destination == final) or label.lt(FINAL).any():
-        raise ValueError("arcs to the final state that are not labelled so")
+        raise ValueError("arcs to the final state without label -1, or other arcs with it")
 
 
 def load_graph(path: Path) -> k2.Fsa:
-    """Read a decoding graph as the FsaVec of one that `search_lattice` searches without a copy."""
+    """Read a decoding graph as an FsaVec of one, which `search_lattice` searches without a copy."""
     return k2.create_fsa_vec([load_fsa(path)])

@@ -1,4 +1,4 @@
-"""CTC as a graph: topology, lexicon of spellings, and their composition with a grammar."""
+"""CTC decoding graphs: topology, lexicon of spellings, and their composition with a grammar."""
 
 from collections.abc import Sequence
 
@@ -11,15 +11,15 @@ from toolkit.fsa.decoding_graph import compose_words
 def ctc_topology(columns: int, blank: int) -> k2.Fsa:
     """H: reads column + 1 of every frame, writes column + 1 of each label after CTC's collapse.
 
-    As k2's `ctc_topo`, with the blank in any column and no label 0, which dense search gives to
-    epsilons.
+    As k2's `ctc_topo`, with the blank in any column and no label 0, which is epsilon to dense
+    search.
 
     Args:
-      columns: of the posteriors.
-      blank: that of the blank.
+      columns: number of columns of the posteriors.
+      blank: the column of the blank.
     """
     labels = [i for i in range(columns) if i != blank]
-    # State 0 is behind a blank (or at the beginning), the others behind each label.
+    # State 0 follows a blank (or is the start), the others follow each label.
     state = {column: i for i, column in enumerate([blank, *labels])}
     arcs: list[Arc] = []
     for last, source in state.items():
@@ -41,10 +41,10 @@ def spelling_transducer(
 
     Args:
       entries: (word id, labels) with the disambiguation symbols already appended.
-      between: the labels that part words; without any, words follow each other directly.
+      between: the labels that separate words; without any, words follow each other directly.
       word_disambig: the word id of `#0`, which L passes through for G's back-off arcs.
       label_disambig: the label of `#0`.
-      end_disambig: a label before the end behind a word, so that L∘G is determinisable.
+      end_disambig: a label between the last word and the end, so that L∘G is determinisable.
     """
     start, ended, end, count = 0, 1, 2, 3
     arcs: list[Arc] = [(start, start, label_disambig, word_disambig, 0.0)]
@@ -77,8 +77,8 @@ def compile_ctc_graph(
     """H∘det(L∘G): reads column + 1 of every frame, writes words.
 
     Args:
-      columns: of the posteriors.
-      blank: that of the blank.
+      columns: number of columns of the posteriors.
+      blank: the column of the blank.
       lexicon: from `spelling_transducer`.
       grammar: words, back-off on `#0`.
       first_label_disambig: labels from here on are disambiguation symbols.

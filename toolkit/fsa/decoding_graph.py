@@ -14,7 +14,7 @@ def compile_decoding_graph(
     first_phone_disambig: int,
     first_word_disambig: int,
 ) -> k2.Fsa:
-    """H∘C∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the reading side.
+    """H∘C∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the input side.
 
     The order of operations is icefall's compile_hlg, with two differences: H and C are not
     composed but written out (see `expand_phones`), and the graph keeps G's own scores as the
@@ -34,12 +34,12 @@ def compile_decoding_graph(
 def compose_words(
     lexicon: k2.Fsa, grammar: k2.Fsa, first_label_disambig: int, first_word_disambig: int
 ) -> k2.Fsa:
-    """det(L∘G): reads what L reads, disambiguation symbols and epsilons removed, writes words.
+    """det(L∘G): L's input labels without disambiguation symbols and epsilons, to words.
 
     Args:
       lexicon: see `compile_decoding_graph`.
-      grammar: likewise.
-      first_label_disambig: what L reads from here on are disambiguation symbols.
+      grammar: see `compile_decoding_graph`.
+      first_label_disambig: L's input labels from here on are disambiguation symbols.
       first_word_disambig: word ids from here on are `#0` and the like.
     """
     grammar.lm_scores = grammar.scores.clone()
@@ -69,6 +69,6 @@ def _without_disambiguation(lg: k2.Fsa, first_phone: int, first_word: int) -> k2
 
 
 def count_words(graph: k2.Fsa) -> torch.Tensor:
-    """[arcs] how many words each arc writes."""
+    """[arcs] the number of words on each arc."""
     splits = graph.aux_labels.shape.row_splits(1)
     return splits[1:] - splits[:-1]

@@ -41,6 +41,6 @@ def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None
         return k2.Fsa.from_openfst(done.stdout, acceptor=False)
     except ValueError as error:
         raise GrammarError(
-            f"{arpa}: nothing is left of the model without the words that {words_table} lacks;"
+            f"{arpa}: no n-gram is left after dropping those with words that {words_table} lacks;"
             " do both spell words alike (upper case)?"
         ) from error

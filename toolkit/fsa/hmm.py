@@ -15,9 +15,9 @@ def expand_phones(graph: k2.Fsa, senones: Senones, open_end: bool = False) -> k2
 
     The same as composing H, C and the graph, with two differences. A phone's unit is chosen when
     the phone is entered, from all that may follow, instead of one phone late: what an arc writes
-    is written in the frame in which its phone begins. And C's P^2 states are never built: only the
-    contexts that occur are, so that decoding graphs and those of single transcripts are made by
-    this same function, and cannot disagree about silence, context or topology.
+    is written in the frame in which its phone begins. And C's P^2 states are never built, only the
+    contexts that occur; so the same function makes decoding graphs and the graphs of single
+    transcripts, and they cannot disagree about silence, context or topology.
 
     The result has a chain of states for every pair of a state of `graph` and a unit that ends
     there; an arc of `graph` becomes the arcs that enter the chain of its phone from the chains
@@ -45,7 +45,7 @@ class _Chains:
 
     def __init__(self, state: np.ndarray, unit: np.ndarray, senones: Senones) -> None:
         self.state, self.unit = state, unit
-        self.units, self.topology = senones.units, senones.topology
+        self.units, self.topology = senones.context_units, senones.topology
         sizes = np.array([0, *map(self.topology.num_states, self.topology.phone_ids())])
         self.first = 1 + np.append(0, sizes[self.phone].cumsum())  # 0 starts, [-1] is final
 
@@ -75,7 +75,7 @@ def _contexts(
 ) -> tuple[_Chains, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The chains, and which arc leads from which chain (-1: the start) to which."""
     source, target, phone = arcs.T
-    units, silence = senones.units, senones.topology.silence
+    units, silence = senones.context_units, senones.topology.silence
     num_phones, num_units = len(units.index), len(units.phone)
     # What may precede and follow each state: (state, phone) pairs as sorted keys.
     before = np.unique(np.append(target * num_phones + phone, silence))  # state 0 starts
@@ -143,7 +143,7 @@ def _entries(
     begin = origin < 0
     parts = [_arcs(np.zeros(begin.sum()), target[begin], pdf[begin], arc[begin])]
     for phone, mine in chains.by_topology(origin):
-        for state in chains.topology.exits(phone):
+        for state in chains.topology.exit_states(phone):
             source = chains.first[origin[mine]] + state
             parts.append(_arcs(source, target[mine], pdf[mine], arc[mine]))
     return np.concatenate(parts)
@@ -161,7 +161,7 @@ def _finals(chains: _Chains, arcs: np.ndarray, final: np.ndarray, open_end: bool
     chain, arc = chain[fits], ids[order][pair[fits]]
     parts = [np.zeros((0, 4), dtype=np.int64)]
     for phone, mine in chains.by_topology(chain):
-        for state in chains.topology.exits(phone):
+        for state in chains.topology.exit_states(phone):
             parts.append(_arcs(chains.first[chain[mine]] + state, last, FINAL - 1, arc[mine]))
     return np.concatenate(parts)
 
@@ -176,7 +176,7 @@ def _arcs(
 
 
 def _assemble(table: np.ndarray, graph: k2.Fsa) -> k2.Fsa:
-    """The transducer of [n, 4] (source, target, label, arc of `graph`), with what that arc has."""
+    """The transducer of [n, 4] (source, target, label, arc of `graph` for the attributes)."""
     table = table[np.lexsort((table[:, 1], table[:, 2], table[:, 0]))]
     origin = torch.from_numpy(table[:, 3])
     has = origin >= 0

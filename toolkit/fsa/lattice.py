@@ -1,4 +1,4 @@
-"""Lattices of one utterance: scores taken apart and weighted anew."""
+"""Lattices with their acoustic, graph and word scores apart, to be weighted anew."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ class WeightsError(ToolkitError):
 
 @dataclass(frozen=True)
 class Weights:
-    """How acoustic model, language model and word count are weighed."""
+    """Weights of the acoustic model and the word count against the language model."""
 
     acoustic_scale: float
     """Factor on acoustic log-likelihoods (kappa, C2)."""
@@ -51,10 +51,10 @@ def acoustic_scores(lattice: k2.Fsa, scores: Tensor) -> Tensor:
 
 
 class ScoredLattice:
-    """A lattice to be weighted in several ways.
+    """A lattice whose acoustic and graph scores are apart, to be weighted in several ways.
 
     Args:
-      lattice: from `search_lattice`, or made from such a one by `rescore_lattice`.
+      lattice: from `search_lattice`, or rescored by `rescore_lattice`.
       scores: [T, P] the scores it was searched with.
       scale: the acoustic scale in `scores`.
     """

@@ -1,10 +1,10 @@
-"""Lattices as bytes: which arcs of the decoding graph are in use in which frame (C8).
+"""The lattice codec: stores which arcs of the decoding graph are in use in which frame (C8).
 
 A state of a lattice from dense search is a state of the graph in a frame, so that an arc of the
-lattice is an arc of the graph in a frame. Where it leads, what it reads, writes and costs the graph
-knows; how well it fits the frame the network knows. What is left to store is the subset of the
-out-arcs of each state that is in use: how many, and the gaps between their ranks when out-arcs are
-ranked by score. Which states there are follows from the arcs of the frame before.
+lattice is an arc of the graph in a frame. Its destination, labels and graph score are in the graph,
+its acoustic score comes from the network. What is left to store is the subset of the out-arcs of
+each state that is in use: how many, and the gaps between their ranks when out-arcs are ranked by
+score. Which states there are follows from the arcs of the frame before.
 
 Numbers are kept in streams by the states' out-degree (1, 2, 3-4, 5-8, ...), each stream of all
 utterances of a block together, and lzma compresses the block. Measured on read speech at 10 arcs
@@ -34,7 +34,7 @@ FILTERS = (
 
 
 class LatticeError(ToolkitError):
-    """A lattice that does not belong to its graph, or bytes that are no lattices."""
+    """A lattice that does not belong to its graph, or bytes that do not hold lattices."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LatticeArcs:
 
     @property
     def num_emitting(self) -> int:
-        """The arcs but those to the final state."""
+        """The number of arcs, without those to the final state."""
         return int(np.count_nonzero(self.frame < self.frames))
 
 
@@ -71,17 +71,17 @@ class GraphIndex:
         ordinal[states] = np.arange(len(degree), dtype=np.int32)
         self.num_buckets = int(bucket.max()) + 1
         self.bucket = bucket[states]
-        """[S] of each state in the order of out-degrees, as all that follows."""
+        """[S] the bucket of each state; here and below, states are in the order of out-degrees."""
         self.first = np.append(0, degree[states].cumsum())
-        """[S + 1] the first place of each state's arcs."""
+        """[S + 1] the first position of each state's arcs."""
         self.arc = np.lexsort((-scores, np.repeat(ordinal, degree))).astype(np.int32)
-        """[A] the graph's arc at each place."""
+        """[A] the graph's arc at each position."""
         self.destination = ordinal[destination[self.arc]]
-        """[A] where the arc at each place leads."""
+        """[A] the state that the arc at each position leads to."""
         self.start, self.final = int(ordinal[0]), int(ordinal[-1])
 
-    def places(self, arcs: np.ndarray) -> np.ndarray:
-        """[n] the place of each arc."""
+    def positions(self, arcs: np.ndarray) -> np.ndarray:
+        """[n] the position of each arc of the graph."""
         place = np.empty(len(self.arc), np.int32)
         place[self.arc] = np.arange(len(self.arc), dtype=np.int32)
         return place[arcs].astype(np.int64)
@@ -103,11 +103,11 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
         _joined([lattice.frame for lattice in lattices])
         + (np.cumsum(frames + 2) - frames - 2)[utterance]
     )  # frames of all utterances in a row, one more than there are for each
-    place = graph.places(_joined([lattice.arc for lattice in lattices]))
+    place = graph.positions(_joined([lattice.arc for lattice in lattices]))
     order = np.lexsort((place, level))
     level, place = level[order], place[order]
     state = np.searchsorted(graph.first, place, side="right") - 1
-    # Where a state begins to be left by arcs.
+    # The first arc of each state in each frame.
     begins = np.flatnonzero(np.diff(level, prepend=-1) | np.diff(state, prepend=-1))
     _check(lattices, graph, level, state[begins], level[begins], place)
 
@@ -129,8 +129,8 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     return lzma.compress(b"".join(parts), format=lzma.FORMAT_XZ, filters=FILTERS)
 
 
-class Block:
-    """What `encode` compressed, unpacked as far as its bytes; `decode` reads single lattices.
+class LatticeBlock:
+    """A block that `encode` compressed, decompressed to bytes; `decode` reads single lattices.
 
     Args:
       data: the bytes.
@@ -149,7 +149,7 @@ class Block:
             head = _unplaned(np.frombuffer(raw, np.uint8), 4)
             self._frames = head[:size]
             tables = head[size:].reshape(2, size, graph.num_buckets).astype(np.int64)
-            # No more than the tables ask for, whatever else there is.
+            # Decompress no more than the tables ask for, however much data there is.
             raw = b"" if unpacking.eof else unpacking.decompress(b"", _bytes_of(tables) + 1)
             if not unpacking.eof:
                 raise ValueError("cut short, or more than the tables say")
@@ -201,7 +201,7 @@ class Block:
         return LatticeArcs(frames, frame[order], arc[order])
 
     def _take(self, stream: np.ndarray, at: np.ndarray, buckets: np.ndarray) -> np.ndarray:
-        """One more than the next numbers of streams that lie behind each other; moves on in them.
+        """Read the next numbers of concatenated streams, each plus one, and advance in the streams.
 
         Args:
           stream: the numbers of all buckets.

@@ -1,4 +1,4 @@
-"""Lattices on disk: shards of compressed lattices, by utterance, tied to their graph."""
+"""Lattices on disk: shards of compressed lattices by utterance, bound to their graph."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from safetensors.torch import save
 from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.arcs import FINAL, load_fsa
-from toolkit.fsa.lattice_codec import Block, GraphIndex, LatticeArcs, LatticeError, encode
+from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs, LatticeBlock, LatticeError, encode
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import checked, read_tensors, reading
+from toolkit.storage.reading import read_tensors, reading, validated
 
 FORMAT = 1
 # Unpacked shards that a store keeps: about 2 MB per hour of speech each.
@@ -42,17 +42,17 @@ def graph_digest(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class ShardFacts:
-    """What a shard tells without being unpacked."""
+class ShardHeader:
+    """The header of a shard: what can be read without decompressing the lattices."""
 
     graph: str
     """Digest of the graph's file."""
     ids: tuple[str, ...]
     """Its utterances."""
     frames: int
-    """Emitting frames of all."""
+    """Emitting frames of all lattices."""
     arcs: int
-    """Arcs of all, those to final states not counted."""
+    """Arcs of all lattices, without those to final states."""
     retried: int
     """Utterances that needed a wider beam."""
     failed: tuple[tuple[str, str], ...]
@@ -60,22 +60,22 @@ class ShardFacts:
     format: int = FORMAT
 
     @classmethod
-    def read(cls, path: Path) -> "ShardFacts":
+    def read(cls, path: Path) -> "ShardHeader":
         """Read the header of a shard.
 
         Raises:
-          LatticeStoreError: it is none.
+          LatticeStoreError: the file is not a shard of this format.
         """
         with reading(path, LatticeStoreError, ADVICE, "damaged"):
             with safe_open(path, framework="np") as file:
                 plain = json.loads(file.metadata()["lattices"])
-            if checked(plain, {"format": int})["format"] != FORMAT:
+            if validated(plain, {"format": int})["format"] != FORMAT:
                 raise ValueError(f"format {plain['format']}, this version reads {FORMAT}")
             return from_plain(cls, plain)
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Name the file of a shard."""
+    """The file of a shard."""
     return folder / f"lattices.{number:06d}.safetensors"
 
 
@@ -98,7 +98,7 @@ def write_shard(
       failed: utterances without a lattice, and why.
     """
     found = list(lattices.values())
-    facts = ShardFacts(
+    facts = ShardHeader(
         graph=digest,
         ids=tuple(lattices),
         frames=sum(x.frames for x in found),
@@ -125,7 +125,7 @@ class LatticeStore:
     """A folder of lattices and the graph that they were searched in.
 
     Args:
-      path: the folder that `toolkit.decode.denominators.make_lattices` wrote.
+      path: the folder that `toolkit.decode.denominator_lattices.make_lattices` wrote.
       graph: the decoding graph's file.
 
     Raises:
@@ -141,7 +141,7 @@ class LatticeStore:
         self._where: dict[str, tuple[Path, int]] = {}
         digest = graph_digest(self._graph_path)
         for shard in shards:
-            facts = ShardFacts.read(shard)
+            facts = ShardHeader.read(shard)
             if facts.graph != digest:
                 raise LatticeStoreError(
                     f"{shard}: made with another graph ({facts.graph}) than {graph} ({digest});"
@@ -149,7 +149,7 @@ class LatticeStore:
                 )
             self._sizes[shard] = len(facts.ids)
             self._where |= {name: (shard, n) for n, name in enumerate(facts.ids)}
-        self._blocks: dict[Path, Block] = {}
+        self._blocks: dict[Path, LatticeBlock] = {}
 
     @property
     def ids(self) -> list[str]:
@@ -178,7 +178,7 @@ class LatticeStore:
           scores that an arc reads (-1 for arcs to the final state), and `lm_scores`, the language
           model's part of `scores`, if the graph has it.
         """
-        return lattice_of(self.arcs(utterance), self._graph)
+        return build_lattice(self.arcs(utterance), self._graph)
 
     @cached_property
     def _graph(self) -> k2.Fsa:
@@ -191,13 +191,13 @@ class LatticeStore:
     def _index(self) -> GraphIndex:
         return graph_index(self._graph)
 
-    def _block(self, shard: Path) -> Block:
+    def _block(self, shard: Path) -> LatticeBlock:
         block = self._blocks.pop(shard, None)
         if block is None:
             with reading(shard, LatticeStoreError, ADVICE, "damaged"):
                 data = read_tensors(shard, {"data": ("U8", 1)}, "np")[0]["data"].tobytes()
                 try:
-                    block = Block(data, self._sizes[shard], self._index)
+                    block = LatticeBlock(data, self._sizes[shard], self._index)
                 except LatticeError as error:
                     raise LatticeStoreError(f"{shard}: {error}; {ADVICE}") from error
         self._blocks[shard] = block  # the last used comes last
@@ -206,13 +206,13 @@ class LatticeStore:
         return block
 
     def __getstate__(self) -> dict:
-        """Pickle paths, not what they hold."""
+        """Pickle the paths, without what was loaded from them."""
         left_out = {"_graph", "_index"}
         kept = {key: value for key, value in self.__dict__.items() if key not in left_out}
         return {**kept, "_blocks": {}}
 
 
-def lattice_of(arcs: LatticeArcs, graph: k2.Fsa) -> k2.Fsa:
+def build_lattice(arcs: LatticeArcs, graph: k2.Fsa) -> k2.Fsa:
     """Build a lattice from arcs of the graph (see `LatticeStore.load`)."""
     number = torch.from_numpy(arcs.arc).long()
     frame = torch.from_numpy(arcs.frame).long()

@@ -1,4 +1,4 @@
-"""Word sequences of a lattice: the best ones, and a fair sample."""
+"""Word sequences of a lattice: the n best, and samples from the posterior."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,7 +7,7 @@ import k2
 import numpy as np
 
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.walk import Walk
+from toolkit.fsa.traversal import LatticeTraversal
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Hypothesis:
     words: tuple[int, ...]
     """Word ids."""
     score: float
-    """Under the weights asked for."""
+    """Total score under the given weights."""
     acoustic: float
     """Acoustic log-likelihood, unscaled."""
     lm: float
@@ -27,15 +27,15 @@ class Hypothesis:
 def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothesis]:
     """The `count` best word sequences, each once, the best first.
 
-    Exact: no more than the `count` best beginnings that end in a state can be part of the result,
-    since what follows there follows all of them. Work grows with arcs times `count`.
+    Exact: of the partial sequences that reach a state only the `count` best can be part of the
+    result, since all of them can continue in the same ways. Work grows with arcs times `count`.
 
     Args:
       lattice: of one utterance.
-      weights: those of the score.
-      count: sequences wanted; a lattice may have fewer.
+      weights: the weights of the score.
+      count: most sequences to return; a lattice may have fewer.
     """
-    walk = Walk(lattice.lattice)
+    traversal = LatticeTraversal(lattice.lattice)
     columns = np.stack(
         [
             lattice.weighted(weights).scores.double().numpy(),
@@ -48,21 +48,21 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     states, history = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     sums = np.zeros((1, 3))
     while True:
-        source, arc = walk.leaving(states)
+        source, arc = traversal.out_arcs(states)
         if not len(arc):
             break
         read = history[source]
-        for writing, words in walk.written(arc):
+        for writing, words in traversal.output_words(arc):
             read[writing] = histories.extend(read[writing], words)
         total = sums[source] + columns[arc]
-        kept = _best(walk.target[arc], read, total[:, 0], count)
-        states, history, sums = walk.target[arc[kept]], read[kept], total[kept]
+        kept = _best(traversal.target[arc], read, total[:, 0], count)
+        states, history, sums = traversal.target[arc[kept]], read[kept], total[kept]
     order = np.lexsort((history, -sums[:, 0]))
     return [Hypothesis(histories.words(int(history[i])), *sums[i].tolist()) for i in order]
 
 
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
-    """The word ids of `count` paths drawn by their posteriors, each as often as it is likely.
+    """The word ids of `count` paths drawn in proportion to their posteriors.
 
     The same paths in every call: k2 divides the probability mass into `count` equal parts.
     """
@@ -90,14 +90,14 @@ def _best(states: np.ndarray, history: np.ndarray, score: np.ndarray, count: int
 
 
 class _Histories:
-    """Word sequences as numbers; 0 is the empty one."""
+    """Integer ids of word sequences; 0 is the empty one."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
         self._entries: list[tuple[int, int]] = [(0, 0)]
 
     def extend(self, history: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """The numbers of histories [N], each with one more word."""
+        """The ids of histories [N], each extended by one word."""
         pairs, place = np.unique(np.stack([history, words]), axis=1, return_inverse=True)
         numbers = [self._number(pair) for pair in zip(*pairs.tolist(), strict=True)]
         return np.array(numbers, dtype=np.int64)[place.reshape(-1)]

@@ -1,10 +1,10 @@
-"""Dense search that goes on while scores arrive.
+"""Online dense search: the same search while the scores arrive.
 
 k2 1.23.4 has `OnlineDenseIntersecter`, but between two calls it keeps only what lies within the
-*output* beam, so that what it finds depends on how the scores are cut up: on read speech the best
+*output* beam, so that its result depends on how the scores are cut up: on read speech the best
 paths' scores fell from 83 to 63 with pieces of one second, to -180 with single frames. Here the
-search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where the
-most states that may live are met in the last four frames, it can have a few arcs more.)
+search of `toolkit.fsa.search` is carried out frame by frame: same beams, same lattice. (Where
+`max_active` is reached in the last four frames, the lattice can have a few arcs more.)
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from toolkit.fsa.online_kernels import (
-    WIDER,
+    FINAL_FRAMES,
     GraphArrays,
     advance,
     collect_histories,
     extend_histories,
-    next_writing_arc,
+    next_word_arc,
     prune_frame,
 )
 from toolkit.fsa.pruning import prune
@@ -71,7 +71,7 @@ class _Frame:
 
 
 class OnlineSearch:
-    """The search of one utterance.
+    """The online search of one utterance.
 
     Memory grows with the lattice alone: some 50 to 150 arcs of 16 bytes per frame on read speech.
 
@@ -108,19 +108,19 @@ class OnlineSearch:
         """
         if self._top > scores.shape[1]:
             raise GraphMismatchError(
-                f"the graph knows {self._top} pdfs, the acoustic model {scores.shape[1]}: they come"
+                f"the graph has {self._top} pdfs, the acoustic model {scores.shape[1]}: they come"
                 " from different runs; make the graph again with this model's topology"
             )
         for row in scores.contiguous().numpy():
-            self._rows = [*self._rows, row][-WIDER:]
-            self._remember(*self._step(row, WIDER))
-            # Those that may be the last frames are left as they are.
-            if self.num_frames % PRUNE_EVERY == WIDER and self.num_frames > WIDER:
-                self._prune(PRUNE_BACK, WIDER)
+            self._rows = [*self._rows, row][-FINAL_FRAMES:]
+            self._remember(*self._step(row, FINAL_FRAMES))
+            # Frames that may turn out to be the last ones are not pruned yet.
+            if self.num_frames % PRUNE_EVERY == FINAL_FRAMES and self.num_frames > FINAL_FRAMES:
+                self._prune(PRUNE_BACK, FINAL_FRAMES)
                 self._count = collect_histories(self._nodes, self._count, self._histories)
 
     def best_words(self) -> list[int]:
-        """The words of the path that is best so far."""
+        """The words of the best path so far."""
         if not len(self._states):
             return []
         arcs, node = [], int(self._histories[self._forward.argmax()])
@@ -130,23 +130,23 @@ class OnlineSearch:
         return self._words(arcs[::-1])
 
     def next_words(self) -> list[int]:
-        """A guess at the word being said: what the best path writes next, if the graph decides."""
+        """A guess at the word being spoken: the next one along the graph's best arcs, if any."""
         if not len(self._states):
             return []
-        arc = next_writing_arc(self._arrays, self._states[self._forward.argmax()])
+        arc = next_word_arc(self._arrays, self._states[self._forward.argmax()])
         return [] if arc < 0 else self._words([arc])
 
     def _words(self, arcs: list[int]) -> list[int]:
-        """What some arcs of the graph write, one after the other."""
+        """The words on some arcs of the graph, in order."""
         chosen = torch.tensor(arcs, dtype=torch.int32)
         words, _ = self._graph.aux_labels.index(chosen, axis=0)
         return [word for word in words.values.tolist() if word > 0]
 
     def finish(self) -> k2.Fsa | None:
-        """End the utterance: what `toolkit.fsa.search.search_lattice` gives for all its scores."""
+        """End the utterance; return what `search_lattice` returns for all its scores."""
         if self.num_frames == 0:
             return None
-        # Once more with what is known now: that these are the last frames.
+        # Search the last frames again, now that they are known to be the last: with wider beams.
         first = self._frames[-len(self._rows)]
         self._frames = self._frames[: -len(self._rows)]
         self._states, self._forward, self._beam = first.states, first.forward, first.beam
@@ -181,11 +181,11 @@ class OnlineSearch:
         )
 
     def _prune(self, back: int, held: int = 0) -> None:
-        """Drop the arcs that are worse than others whatever follows, of some of the last frames.
+        """Drop from some of the newest frames the arcs outside the output beam, whatever follows.
 
         Args:
-          back: how many frames.
-          held: how many frames behind them are left as they are.
+          back: number of frames to prune.
+          held: number of newest frames, after those, that are not pruned.
         """
         end = len(self._frames) - held
         after = self._frames[end].forward if held else self._forward
@@ -211,7 +211,7 @@ class OnlineSearch:
         frame.states, frame.forward = frame.states[alive], frame.forward[alive]
 
     def _lattice(self) -> k2.Fsa:
-        """All arcs left, as the FsaVec of one that k2's pruned intersection gives."""
+        """The arcs left, in an FsaVec of one as k2's pruned intersection returns it."""
         sizes = [len(frame.states) for frame in self._frames]
         begins = np.concatenate([[0], np.cumsum(sizes)])
         source = np.concatenate([f.source + b for f, b in zip(self._frames, begins, strict=False)])

@@ -1,4 +1,4 @@
-"""Compiled steps of the search that goes on while scores arrive: see `toolkit.fsa.online`."""
+"""Compiled kernels (numba) of the online search; see `toolkit.fsa.online`."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,10 @@ import numpy as np
 from numba import njit
 
 Array = np.ndarray
-LONGEST_WAY = 100
-WIDER = 4
-"""So many frames at the end are searched with wider beams."""
+MAX_STEPS = 100
+"""Arcs that `next_word_arc` follows at most."""
+FINAL_FRAMES = 4
+"""Number of frames at the end that are searched with wider beams."""
 
 
 class GraphArrays(NamedTuple):
@@ -37,7 +38,7 @@ def advance(
     limits: tuple[float, int, int],
     place: Array,
 ) -> tuple[np.float32, Array, Array, Array, Array, Array, Array, Array]:
-    """Follow the arcs that one frame allows, and drop what falls behind the beam.
+    """Expand the active states by one frame, and drop what falls outside the beam.
 
     The beam narrows and widens as in k2's pruned intersection, in float32 as there.
 
@@ -46,11 +47,11 @@ def advance(
       row: [P] float32, the frame's scores.
       left: frames that follow; if that is not known, many. -1 follows the arcs to the final state
         instead, after the last frame.
-      states: [N] graph states alive.
+      states: [N] active states of the graph.
       forward: [N] float32, the score of the best path to each.
       beam: of the frame before.
-      limits: search beam, fewest and most states alive.
-      place: [states] int32, all -1; left as it was.
+      limits: search beam, min_active and max_active.
+      place: [states] int32 scratch memory, all -1 before and after the call.
 
     Returns:
       The frame's beam; of each arc kept its source (position in `states`), its destination
@@ -74,8 +75,8 @@ def advance(
             best = max(best, end[count])
             count += 1
     beam = _adapted(beam, len(states), limits)
-    # Wider in the last frames: the best states need not be such that an utterance may end in.
-    cutoff = best - beam * np.float32(1.25 ** max(0, WIDER - left))
+    # Wider in the last frames: an utterance may not be able to end in the best states.
+    cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - left))
     target, reached = np.empty(count, np.int32), np.empty(count, np.int32)
     after, entry = np.empty(count, np.float32), np.empty(count, np.int32)
     kept, size = 0, 0
@@ -110,7 +111,7 @@ def advance(
 
 @njit(nogil=True, cache=True)
 def _adapted(beam: np.float32, active: int, limits: tuple[float, int, int]) -> np.float32:
-    """The beam of a frame: narrower where too many states live, wider where too few."""
+    """The beam of a frame: narrower where too many states are active, wider where too few."""
     wanted, fewest, most = np.float32(limits[0]), limits[1], limits[2]
     if active > most:
         return np.float32(0.8) * min(beam, wanted)
@@ -129,12 +130,12 @@ def prune_frame(
     loss_after: Array,
     beam: float,
 ) -> tuple[Array, Array]:
-    """Find the arcs of a frame through which a path leads that is good enough.
+    """Find the arcs of a frame that are on a path within the beam.
 
     Args:
       source, target, score: the frame's arcs.
       forward: the best scores of the states before it.
-      after: those of the states behind it.
+      after: those of the states after it.
       loss_after: how far the best path through each of these is behind the best one of all that
         end in the same state of the newest frame; infinite for those dropped.
       beam: the largest loss that is kept.
@@ -214,9 +215,9 @@ def collect_histories(nodes: Array, count: int, histories: Array) -> int:
 
 
 @njit(nogil=True, cache=True)
-def next_writing_arc(graph: GraphArrays, state: int) -> int:
-    """The arc that writes first on the way that takes the best arc out of every state, or -1."""
-    for _ in range(LONGEST_WAY):
+def next_word_arc(graph: GraphArrays, state: int) -> int:
+    """Follow the best arc out of every state up to one that writes a word; return it, or -1."""
+    for _ in range(MAX_STEPS):
         best = -1
         for a in range(graph.first[state], graph.first[state + 1]):
             ahead = graph.label[a] > 0 and graph.target[a] != state

@@ -1,4 +1,4 @@
-"""Lattices without what is not worth keeping."""
+"""Lattice pruning: removal of dead ends and of paths outside a beam."""
 
 import math
 
@@ -11,8 +11,8 @@ from toolkit.fsa.arcs import FINAL
 def prune(lattice: k2.Fsa, beam: float = math.inf) -> k2.Fsa | None:
     """Keep the arcs on paths whose score is at most `beam` below the best path's.
 
-    With an infinite beam dead ends alone go: nine tenths of the arcs that pruned intersection
-    returns have been seen to lead nowhere. This takes a twentieth of k2.connect's time.
+    An infinite beam removes dead ends only: up to nine tenths of the arcs that pruned intersection
+    returns lead nowhere. This takes a twentieth of k2.connect's time.
 
     Args:
       lattice: of one utterance, states in topological order; an FsaVec of one or a single Fsa.
@@ -33,7 +33,7 @@ def prune(lattice: k2.Fsa, beam: float = math.inf) -> k2.Fsa | None:
     best = float(through.max())
     if best == -math.inf:
         return None
-    # The margin is for sums of the same scores in another order.
+    # The margin allows for the rounding of sums in another order.
     kept = torch.nonzero(through > max(best - beam - 1e-6 * abs(best), -1e300))[:, 0]
     if len(kept) == len(arcs):
         return lattice

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from toolkit.fsa.pruning import prune
-from toolkit.fsa.walk import Walk
+from toolkit.fsa.traversal import LatticeTraversal
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, SymbolTable
 
@@ -16,10 +16,10 @@ _LN10 = math.log(10.0)
 
 
 class Grammar:
-    """An n-gram model as a deterministic acceptor of word ids whose states are never listed.
+    """An n-gram model as a deterministic on-demand acceptor of word ids (Kaldi's ConstArpaLm).
 
-    A state is the longest context that can still matter: n-grams that no longer one continues and
-    that have no back-off weight are cut to what they end in. Scores are natural logarithms.
+    A state is the longest context that can still matter: a context that no n-gram continues and
+    that has no back-off weight is shortened to its suffix. Scores are natural logarithms.
 
     Args:
       model: the n-grams.
@@ -73,8 +73,8 @@ class Grammar:
         ids = np.full(len(states), self._model.ids[END])
         return self._model.step(states, ids)[0] * _LN10
 
-    def number(self, states: np.ndarray) -> np.ndarray:
-        """A number below `num_states` for each state [N, contexts], its own."""
+    def state_ids(self, states: np.ndarray) -> np.ndarray:
+        """A distinct number below `num_states` for each state [N, contexts]."""
         numbers = np.full(len(states), self.num_states - 1)
         for level in range(states.shape[1]):  # the longest listed context names the state
             listed = states[:, level] >= 0
@@ -89,13 +89,13 @@ class Grammar:
 
 
 @dataclass(frozen=True)
-class Rescored:
+class RescoredLattice:
     """A lattice with another language model's scores."""
 
     lattice: k2.Fsa
     """An FsaVec of one with the attributes of the lattice it was made from."""
     cut: bool
-    """Whether `RescoreLimits.max_active` was met: less promising paths are missing then."""
+    """Whether `RescoreLimits.max_active` was reached: worse paths are missing then."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class RescoreLimits:
 
     beam: float = 10.0
     """Score below the best path at which a path is dropped, in the lattice's scaled log units;
-    paths are judged by the new model up to the current frame and by the old one from there on."""
+    paths are scored by the new model up to the current frame and by the old one from there on."""
     max_active: int = 4000
     """Pairs of lattice state and language model state kept per frame at most."""
 
@@ -113,11 +113,11 @@ class RescoreLimits:
             raise ValueError("beam and max_active must be positive")
 
 
-def rescore_lattice(lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> Rescored:
+def rescore_lattice(lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> RescoredLattice:
     """Replace the language model's scores on all paths of a lattice.
 
-    The lattice is composed with the grammar frame by frame, its states split by what the grammar
-    remembers. The grammar's graph is never built: memory grows with the n-grams alone. The order of
+    The lattice is composed with the grammar frame by frame, its states split by the grammar's
+    states. The grammar's graph is never built: memory grows with the n-grams alone. The order of
     work is that of Kaldi's lattice-lmrescore-const-arpa, with one difference: the lattice is not
     determinised first, so that it keeps its frames and alternative pronunciations.
 
@@ -134,27 +134,27 @@ class _Composition:
 
     def __init__(self, lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> None:
         self._lattice, self._grammar, self._limits = lattice, grammar, limits
-        self._walk = Walk(lattice)
+        self._traversal = LatticeTraversal(lattice)
         self._scores = (lattice.scores.double() - lattice.lm_scores.double()).numpy()
         self._after = lattice.get_backward_scores(True, False).numpy()
         self._cut = False
 
-    def run(self) -> Rescored:
+    def run(self) -> RescoredLattice:
         states, memory = np.zeros(1, dtype=np.int64), self._grammar.start()
         before, count = np.zeros(1), 1  # best scores of the pairs; pairs numbered so far
         parts = []
         while True:
-            source, arc = self._walk.leaving(states)
+            source, arc = self._traversal.out_arcs(states)
             if not len(arc):
                 break
             reached, lm = self._read(memory[source], arc)
             total = before[source] + self._scores[arc] + lm
-            target = self._walk.target[arc]
-            pair = target * self._grammar.num_states + self._grammar.number(reached)
+            target = self._traversal.target[arc]
+            pair = target * self._grammar.num_states + self._grammar.state_ids(reached)
             _, example, place = np.unique(pair, return_index=True, return_inverse=True)
             best = np.full(len(example), -np.inf)
             np.maximum.at(best, place, total)
-            kept = self._promising(best + self._after[target[example]])
+            kept = self._within_limits(best + self._after[target[example]])
             renumbered = np.where(kept, np.cumsum(kept) - 1, -1)[place]
             mine = renumbered >= 0
             first = count - len(states)
@@ -163,21 +163,21 @@ class _Composition:
             states, memory, before = target[example], reached[example], best[kept]
             count += len(states)
         source, target, arc, lm = map(np.concatenate, zip(*parts, strict=True))
-        return Rescored(self._assemble(source, target, arc, lm), self._cut)
+        return RescoredLattice(self._assemble(source, target, arc, lm), self._cut)
 
     def _read(self, memory: np.ndarray, arc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Grammar states after the words of arcs, and the scores of those words."""
         lm = np.zeros(len(arc))
-        for writing, words in self._walk.written(arc):
+        for writing, words in self._traversal.output_words(arc):
             scores, memory[writing] = self._grammar.step(memory[writing], words)
             lm[writing] += scores
-        final = np.flatnonzero(self._walk.final[arc])
+        final = np.flatnonzero(self._traversal.final[arc])
         if len(final):
             lm[final] += self._grammar.end(memory[final])
             memory[final] = -1
         return memory, lm
 
-    def _promising(self, values: np.ndarray) -> np.ndarray:
+    def _within_limits(self, values: np.ndarray) -> np.ndarray:
         kept = values >= values.max() - self._limits.beam
         if kept.sum() > self._limits.max_active:
             self._cut = True
@@ -189,7 +189,7 @@ class _Composition:
     def _assemble(
         self, source: np.ndarray, target: np.ndarray, arc: np.ndarray, lm: np.ndarray
     ) -> k2.Fsa:
-        """The composition as a lattice, without what leads nowhere or too far from the best."""
+        """The composition as a lattice, without dead ends and paths outside the beam."""
         old, origin = self._lattice, torch.from_numpy(arc)
         labels = old.labels[origin]
         scores = torch.from_numpy(self._scores[arc] + lm).float()

@@ -1,4 +1,4 @@
-"""Dense search: frame scores against a graph."""
+"""Dense search: pruned intersection of frame scores with a graph."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ class Beam:
             int(self.max_active * factor),
         )
 
-    def tries(self, factors: Iterable[float]) -> list["Beam"]:
+    def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
         """This beam, then the same widened by each of `factors`."""
         return [self, *(self.widened(factor) for factor in factors)]
 
@@ -71,7 +71,7 @@ def search_lattice(scores: Tensor, graph: k2.Fsa, beam: Beam) -> k2.Fsa | None:
     return prune(search_lattices([scores], graphs, beam))
 
 
-def search_widening(
+def search_with_retries(
     scores: Tensor, graph: k2.Fsa, beams: Sequence[Beam]
 ) -> tuple[k2.Fsa | None, Beam]:
     """Search with one beam after the other until a path survives to the end.
@@ -79,7 +79,7 @@ def search_widening(
     Args:
       scores: see `search_lattice`.
       graph: see `search_lattice`.
-      beams: at least one, such as `Beam.tries`.
+      beams: at least one, such as `Beam.with_retries`.
 
     Returns:
       The lattice, None when no path survives even the last beam, and the beam tried last.
@@ -102,7 +102,7 @@ def _top_label(graphs: k2.Fsa) -> int:
 
 
 def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.Fsa:
-    """The lattices of several utterances in one call, which saves k2's work per frame.
+    """The lattices of several utterances in one call, which shares k2's overhead per frame.
 
     Args:
       scores: for each utterance [T_n, P_n], the longest first, none empty.
@@ -119,7 +119,7 @@ def search_lattices(scores: Sequence[Tensor], graphs: k2.Fsa, beam: Beam) -> k2.
     top, columns = _top_label(graphs), max(x.shape[1] for x in scores)
     if top > columns:
         raise GraphMismatchError(
-            f"the graph knows {top} pdfs, the acoustic model {columns}: they come from"
+            f"the graph has {top} pdfs, the acoustic model {columns}: they come from"
             " different runs; make the graph again with this model's topology"
         )
     # Column 0 belongs to epsilon, which no graph reads.

@@ -1,4 +1,4 @@
-"""A one-second proof that k2 works here: a dense pruned intersection with a known best path."""
+"""Self-test of k2, in a second: a dense pruned intersection with a known best path."""
 
 import math
 
@@ -17,7 +17,7 @@ def intersect_two_frames() -> str:
     """Decode two frames on a two-word graph; the best of four paths was found by hand.
 
     Returns:
-      What was proven, for a report.
+      What was tested, for a report.
 
     Raises:
       RuntimeError: k2 runs but finds another path or score.

@@ -1,4 +1,4 @@
-"""The phones around each frame of an alignment."""
+"""Phonetic context: the left and right neighbour of the phone at each frame."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from toolkit.hmm.topology import Topology
 
 
 def phone_contexts(topology: Topology, states: Tensor) -> tuple[Tensor, Tensor]:
-    """The neighbours of the phone at each frame.
+    """Find the phones before and after the phone of each frame.
 
     Before the first phone and after the last one there is silence: the edge of a recording is a
     pause, not a sound of its own.
@@ -19,7 +19,7 @@ def phone_contexts(topology: Topology, states: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
       The phones [T] before and [T] after the frame's phone, int64.
     """
-    starts = topology.starts(states)
+    starts = topology.phone_starts(states)
     instance = starts.long().cumsum(0) - 1
     phones = torch.tensor(topology.phone_of_state_id)[states[starts]]
     edge = torch.tensor([topology.silence])

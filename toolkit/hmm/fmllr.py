@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from toolkit.hmm.accumulators import Accumulators
 from toolkit.hmm.gmm import Gmm
-from toolkit.hmm.sums import Sums
 from toolkit.hmm.symmetric import unpack, weighted_outer
 
 
 @dataclass
-class FmllrStatistics(Sums):
-    """Sums over a speaker's frames of D dimensions, in float64; x' is (x, 1)."""
+class FmllrStatistics(Accumulators):
+    """fMLLR accumulators over a speaker's D-dimensional frames, in float64; x' is (x, 1)."""
 
     beta: float  # frames
     linear: Tensor  # [D, D+1], sum of posterior * mean_d / variance_d * x'^T
@@ -30,20 +30,20 @@ class FmllrStatistics(Sums):
         )
 
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
-        """Add the frames x[T, D], aligned to pdfs[T]; Kaldi leaves silence out: so may the caller.
+        """Add the frames x[T, D], aligned to pdfs[T]; Kaldi accumulates no silence frames.
 
-        For an estimate from frames that a transform has changed already, pass these: the new
-        transform then follows the old one.
+        To refine a transform, pass frames that it has already been applied to: the new transform
+        is then to be applied after it.
         """
         if not len(x):
             return
         frames, precisions, targets = [], [], []
         for block in gmm.posteriors(x, pdfs):
             posteriors = block.posteriors.double()
-            precision = 1.0 / gmm.variances[block.members].double()
+            precision = 1.0 / gmm.variances[block.gaussians].double()
             frames.append(block.x)
             precisions.append(posteriors @ precision)
-            targets.append(posteriors @ (gmm.means[block.members] * precision))
+            targets.append(posteriors @ (gmm.means[block.gaussians] * precision))
         extended = _extend(torch.cat(frames).double())
         self.linear.addmm_(torch.cat(targets).T, extended)
         triangles = weighted_outer(extended, torch.cat(precisions))
@@ -61,8 +61,8 @@ def estimate_fmllr(
 
     Args:
       statistics: of one speaker.
-      min_count: frames below which the transform is the identity (Kaldi: 500); so it is where the
-        frames do not determine a transform.
+      min_count: frames below which the transform is the identity (Kaldi: 500); it is the identity
+        also where the statistics are singular.
       iterations: rounds over all rows (Kaldi: 40).
 
     Returns:
@@ -83,7 +83,7 @@ def estimate_fmllr(
 
 
 def fmllr_objective(statistics: FmllrStatistics, transform: Tensor) -> float:
-    """Log-likelihood of the frames by the transform [D, D+1], less what does not depend on it."""
+    """Log-likelihood of the frames under the transform [D, D+1], up to a constant."""
     quadratic = torch.einsum("di,dij,dj->", transform, statistics.quadratic, transform)
     linear = (transform * statistics.linear).sum()
     volume = transform[:, :-1].slogdet().logabsdet
@@ -91,7 +91,7 @@ def fmllr_objective(statistics: FmllrStatistics, transform: Tensor) -> float:
 
 
 def update_row(transform: Tensor, d: int, inverse: Tensor, linear: Tensor, count: float) -> None:
-    """Replace row d of the transform [D, D+1] by the best one for the other rows.
+    """Replace row d of the transform [D, D+1] by its optimum given the other rows.
 
     Args:
       transform: changed in place.

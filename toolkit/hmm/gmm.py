@@ -11,17 +11,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.hmm.sums import Sums
+from toolkit.hmm.accumulators import Accumulators
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
 
 LOG_2PI = 1.8378770664093453
 
-# Scores of single Gaussians that are held at a time: 8 MB, which stay in the cache.
+# Scores of single Gaussians that are computed at a time: 8 MB, so that they stay in the cache.
 MAX_SCORES = 2**21
 
-# What a likelihood is below the largest in its sum to make no difference: 2e-35. The exponential of
-# MKL takes 50 times as long where it underflows (12 to 38 ns instead of 0.25).
+# Log-likelihoods are clamped to this much below the largest one in their sum, where they make no
+# difference (2e-35): MKL's exponential takes 50 times as long where it underflows (12 to 38 ns
+# instead of 0.25).
 NEGLIGIBLE = -80.0
 
 
@@ -30,8 +31,8 @@ class GmmError(ToolkitError):
 
 
 @dataclass
-class Statistics(Sums):
-    """Sums over frames for G Gaussians of D dimensions, in float64."""
+class GmmStatistics(Accumulators):
+    """Accumulators of the E step for G Gaussians of D dimensions, in float64."""
 
     occupancy: Tensor  # [G]
     first: Tensor  # [G, D], sum of posterior * x
@@ -40,19 +41,19 @@ class Statistics(Sums):
     frames: int = 0
 
     @classmethod
-    def zeros(cls, gaussians: int, dimension: int) -> "Statistics":
+    def zeros(cls, gaussians: int, dimension: int) -> "GmmStatistics":
         """Statistics of no frames."""
         matrix = torch.zeros(gaussians, dimension, dtype=torch.float64)
         return cls(torch.zeros(gaussians, dtype=torch.float64), matrix, matrix.clone())
 
 
-class Block(NamedTuple):
-    """The frames of one pdf, and what its Gaussians make of them."""
+class PdfFrames(NamedTuple):
+    """The frames aligned to one pdf, and the posteriors of its Gaussians."""
 
-    members: slice
+    gaussians: slice
     """The J Gaussians of the pdf."""
     rows: Tensor
-    """[n, 2 D] the frames' squares and the frames."""
+    """[n, 2 D] squares of the frames, then the frames."""
     posteriors: Tensor
     """[n, J] of the Gaussians; each frame's sum to one."""
     log_likelihoods: Tensor
@@ -86,7 +87,7 @@ class Gmm:
         self._sizes = torch.bincount(owner, minlength=self.num_pdfs)
         self._first = self._sizes.cumsum(0) - self._sizes
         bounds = zip(self._first.tolist(), self._sizes.tolist(), strict=True)
-        self._members = [slice(first, first + size) for first, size in bounds]
+        self._gaussians_of_pdf = [slice(first, first + size) for first, size in bounds]
 
     @classmethod
     def from_moments(
@@ -118,7 +119,7 @@ class Gmm:
     def log_likelihoods(self, x: Tensor, pdfs: Tensor | None = None) -> Tensor:
         """Log-densities: x[T, D] -> [T, P], or [T, len(pdfs)] of these pdfs only, in their order.
 
-        The time goes to the Gaussians that are asked for.
+        Only the Gaussians of these pdfs are evaluated.
         """
         if pdfs is None:
             pdfs = torch.arange(self.num_pdfs)
@@ -129,7 +130,7 @@ class Gmm:
         members = torch.arange(int(sizes.sum())) + shift.repeat_interleave(sizes)
         matrix, constant = self._matrix[members], self._constant[members, None]
         widths, counts = torch.unique_consecutive(sizes, return_counts=True)
-        # Pdfs with equally many Gaussians are summed at a time: [count, width, frames].
+        # Pdfs with the same number of Gaussians are summed together: [count, width, frames].
         shapes = list(zip(counts.tolist(), widths.tolist(), strict=True))
         back, found = order.argsort(), []
         for part in x.split(max(1, MAX_SCORES // max(1, len(members)))):
@@ -143,11 +144,11 @@ class Gmm:
             found.append(torch.cat(by_pdf).T.index_select(1, back))
         return torch.cat(found)
 
-    def posteriors(self, x: Tensor, pdfs: Tensor) -> Iterator[Block]:
-        """The frames x[T, D], aligned to pdfs[T], by pdf: each pdf that occurs, in rising order.
+    def posteriors(self, x: Tensor, pdfs: Tensor) -> Iterator[PdfFrames]:
+        """Group the frames x[T, D], aligned to pdfs[T], by pdf, and compute Gaussian posteriors.
 
-        The frames of a pdf keep their order. A call costs some 50 microseconds per pdf: pass many
-        frames at once.
+        Yields each pdf that occurs, ascending; its frames keep their order. A call costs some
+        50 microseconds per pdf: pass many frames at once.
         """
         order = pdfs.argsort(stable=True)
         x = x[order]
@@ -158,19 +159,19 @@ class Gmm:
                 continue
             frames = rows[start : start + count]
             start += count
-            mine = self._members[pdf]
+            mine = self._gaussians_of_pdf[pdf]
             scores = torch.addmm(self._constant[mine], frames, self._matrix[mine].T)
             likelihoods = scores.logsumexp(1, keepdim=True)
-            yield Block(mine, frames, (scores - likelihoods).exp_(), likelihoods)
+            yield PdfFrames(mine, frames, (scores - likelihoods).exp_(), likelihoods)
 
-    def accumulate(self, x: Tensor, pdfs: Tensor, into: Statistics) -> None:
+    def accumulate(self, x: Tensor, pdfs: Tensor, into: GmmStatistics) -> None:
         """Add the frames x[T, D], aligned to pdfs[T], to the statistics of the E step."""
         dimension = x.shape[1]
         sums = x.new_zeros(self.num_gaussians, 2 * dimension)
         likelihoods = []
-        for members, rows, posteriors, log_likelihoods in self.posteriors(x, pdfs):
-            sums[members] = posteriors.T @ rows
-            into.occupancy[members] += posteriors.sum(0, dtype=torch.float64)
+        for gaussians, rows, posteriors, log_likelihoods in self.posteriors(x, pdfs):
+            sums[gaussians] = posteriors.T @ rows
+            into.occupancy[gaussians] += posteriors.sum(0, dtype=torch.float64)
             likelihoods.append(log_likelihoods)
         if likelihoods:
             into.log_likelihood += float(torch.cat(likelihoods).sum(dtype=torch.float64))
@@ -179,9 +180,9 @@ class Gmm:
         into.frames += len(x)
 
     def maximise(
-        self, statistics: Statistics, min_occupancy: float, variance_floor: Tensor
+        self, statistics: GmmStatistics, min_occupancy: float, variance_floor: Tensor
     ) -> "Gmm":
-        """The M step, as Kaldi's `MleDiagGmmUpdate`: starved Gaussians are removed.
+        """The M step, as Kaldi's `MleDiagGmmUpdate`: Gaussians with too few frames are removed.
 
         The difference in `num_gaussians` is the number removed.
 
@@ -193,15 +194,15 @@ class Gmm:
         """
         occupancy = statistics.occupancy
         heaviest = torch.zeros(self.num_gaussians, dtype=torch.bool)
-        for mine in self._members:
+        for mine in self._gaussians_of_pdf:
             heaviest[mine.start + int(occupancy[mine].argmax())] = True
-        fed = occupancy >= min_occupancy
+        enough = occupancy >= min_occupancy
         safe = occupancy.clamp(min=1e-10)[:, None]
         means = statistics.first / safe
         variances = (statistics.second / safe - means**2).float().maximum(variance_floor)
-        means = torch.where(fed[:, None], means.float(), self.means)
-        variances = torch.where(fed[:, None], variances, self.variances)
-        keep = fed | heaviest
+        means = torch.where(enough[:, None], means.float(), self.means)
+        variances = torch.where(enough[:, None], variances, self.variances)
+        keep = enough | heaviest
         weights = occupancy.clamp(min=1e-3)[keep]
         owner = self.owner[keep]
         totals = torch.zeros(self.num_pdfs, dtype=torch.float64).index_add_(0, owner, weights)
@@ -210,14 +211,14 @@ class Gmm:
     def split(
         self, target: int, pdf_occupancy: Tensor, power: float = 0.25, min_count: float = 0.0
     ) -> "Gmm":
-        """Grow to `target` Gaussians, shared among the pdfs by occupancy^power (Kaldi's mix-up).
+        """Grow to `target` Gaussians, allotted to the pdfs by occupancy^power (Kaldi's mix-up).
 
         Each pdf splits its heaviest Gaussian in two, moved apart by a fifth of its standard
         deviation in random directions, until it has its share. The directions are the same in
         every call, unlike Kaldi's.
 
         Args:
-          target: Gaussians of all pdfs together; fewer where frames are too few.
+          target: total number of Gaussians; fewer where there are too few frames.
           pdf_occupancy: [P] frames of each pdf.
           power: below one favours rare pdfs.
           min_count: frames that a pdf must have for each Gaussian (Kaldi: 20).
@@ -225,7 +226,7 @@ class Gmm:
         wanted = _shares(target, pdf_occupancy.clamp(min=1.0), power, min_count).tolist()
         generator = torch.Generator().manual_seed(0)
         weights, means, variances = [], [], []
-        for pdf, mine in enumerate(self._members):
+        for pdf, mine in enumerate(self._gaussians_of_pdf):
             w, m, v = self.weights[mine].tolist(), self.means[mine], self.variances[mine]
             if len(w) < wanted[pdf]:
                 m, v = list(m), list(v)
@@ -263,7 +264,7 @@ class Gmm:
         """The model whose `state` this was.
 
         Raises:
-          ValueError, KeyError: they are no mixtures.
+          ValueError, KeyError: the tensors do not describe mixtures.
         """
         owner, weights = state["owner"], state["weights"]
         means, variances = state["means"], state["variances"]
@@ -272,9 +273,9 @@ class Gmm:
             raise ValueError("its tensors do not belong together")
         steps = owner.diff(prepend=owner.new_zeros(1))
         if not (steps.ge(0).all() and steps.le(1).all() and owner[0] == 0):
-            raise ValueError("its pdfs are not numbered one after the other")
+            raise ValueError("its pdfs are not numbered consecutively")
         if not (weights.ge(0).all() and means.isfinite().all() and variances.gt(0).all()):
-            raise ValueError("weights, means or variances that cannot be")
+            raise ValueError("weights, means or variances are out of range")
         return cls(owner, weights, means, variances)
 
     def __reduce__(self) -> tuple:
@@ -311,7 +312,7 @@ def _unpickled(*arrays: np.ndarray) -> Gmm:
 def _shares(target: int, occupancy: Tensor, power: float, min_count: float) -> Tensor:
     """How many of `target` Gaussians each pdf gets by its occupancy [P] -> [P] int64.
 
-    What a pdf may not have for want of frames goes to the others.
+    Gaussians that a pdf has too few frames for are allotted to the other pdfs.
     """
     share = occupancy**power
     most = (occupancy / min_count).floor().clamp(min=1.0)  # infinite without a minimum

@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
-from toolkit.hmm.sums import Sums
+from toolkit.hmm.accumulators import Accumulators
 
 MIN_EIGENVALUE = 1e-8
-"""Of the within-class correlations: directions below vary by rounding alone. Spliced deltas have
-such directions, since a delta is a sum of the spliced frames."""
+"""Smallest eigenvalue of the within-class correlation matrix that counts: directions below it vary
+by rounding alone. Spliced deltas have such directions, since a delta is a sum of spliced frames."""
 
 
 class LdaError(ToolkitError):
-    """The statistics do not determine that many directions."""
+    """The statistics do not determine as many directions as requested."""
 
 
 @dataclass
-class LdaStatistics(Sums):
-    """Sums over frames of D dimensions in C classes, in float64."""
+class LdaStatistics(Accumulators):
+    """LDA accumulators over D-dimensional frames of C classes, in float64."""
 
     count: Tensor  # [C], frames
     first: Tensor  # [C, D], sum of x
@@ -35,7 +35,7 @@ class LdaStatistics(Sums):
         )
 
     def accumulate(self, x: Tensor, classes: Tensor) -> None:
-        """Add frames x[T, D] of the classes [T] (Kaldi leaves silence out: so may the caller)."""
+        """Add frames x[T, D] of the classes [T]; Kaldi accumulates no silence frames."""
         x = x.double()
         self.count += torch.bincount(classes, minlength=len(self.count))
         self.first.index_add_(0, classes, x)

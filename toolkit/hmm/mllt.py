@@ -1,4 +1,4 @@
-"""Maximum-likelihood linear transform: a shared rotation that suits diagonal covariances (C4)."""
+"""MLLT (semi-tied covariance): a global transform that suits diagonal covariances (C4)."""
 
 import math
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.hmm.accumulators import Accumulators
 from toolkit.hmm.gmm import Gmm
-from toolkit.hmm.sums import Sums
 from toolkit.hmm.symmetric import triangle, unpack, weighted_outer
 
 MIN_FRAMES_PER_DIMENSION = 10
@@ -20,8 +20,8 @@ class MlltError(ToolkitError):
 
 
 @dataclass
-class MlltStatistics(Sums):
-    """Sums over frames of D dimensions, in float64."""
+class MlltStatistics(Accumulators):
+    """MLLT accumulators over D-dimensional frames, in float64."""
 
     beta: float  # frames
     scatter: Tensor  # [D, D, D], for each d: sum of posterior / variance_d * (x - m) (x - m)^T
@@ -34,20 +34,20 @@ class MlltStatistics(Sums):
     def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
         """Add the frames x[T, D], aligned to pdfs[T] of the model of these features.
 
-        Kaldi leaves silence out: so may the caller. A call costs some time per pdf: pass many
-        utterances at once.
+        Kaldi accumulates no silence frames. A call has a cost per pdf: pass many utterances at
+        once.
         """
         dimension = x.shape[1]
         rows, columns = triangle(dimension)
         total = torch.zeros(dimension, len(rows), dtype=torch.float64)
         for block in gmm.posteriors(x, pdfs):
             posteriors, frames = block.posteriors.double(), block.x.double()
-            means = gmm.means[block.members].double()
+            means = gmm.means[block.gaussians].double()
             # sum g (x - m) (x - m)^T = sum g x x^T - m f^T - f m^T + n m m^T, f = sum g x
             first = posteriors.T @ frames - 0.5 * posteriors.sum(0)[:, None] * means
             cross = means[:, rows] * first[:, columns] + first[:, rows] * means[:, columns]
             scatter = weighted_outer(frames, posteriors) - cross
-            total.addmm_(1.0 / gmm.variances[block.members].double().T, scatter)
+            total.addmm_(1.0 / gmm.variances[block.gaussians].double().T, scatter)
         self.scatter += unpack(total, dimension)
         self.beta += len(x)
 
@@ -87,13 +87,13 @@ def estimate_mllt(statistics: MlltStatistics, iterations: int = 200) -> tuple[Te
 
 
 def mllt_objective(statistics: MlltStatistics, matrix: Tensor) -> float:
-    """Log-likelihood of the frames by the matrix [D, D], less what does not depend on it."""
+    """Log-likelihood of the frames under the matrix [D, D], up to a constant."""
     quadratic = torch.einsum("di,dij,dj->", matrix, statistics.scatter, matrix)
     return statistics.beta * float(matrix.slogdet().logabsdet) - 0.5 * float(quadratic)
 
 
 def update_row(matrix: Tensor, d: int, inverse: Tensor, count: float) -> None:
-    """Replace row d of the matrix [D, D] by the best one for the other rows.
+    """Replace row d of the matrix [D, D] by its optimum given the other rows.
 
     Args:
       matrix: changed in place.

@@ -10,16 +10,16 @@ from toolkit.hmm.topology import Topology
 from toolkit.lang.text import read_lines
 
 POSITION = re.compile(r"_([BIES])$")
-"""Beginning, inside or end of a word of several phones, or a word by itself, as Kaldi marks it."""
+"""Kaldi's word-position suffixes: begin, internal, end, singleton (a word of one phone)."""
 STRESS = re.compile(r"([0-9])$")
 """Lexical stress (0, 1, 2) or a tone, after the position is taken off."""
 
 
 class PhoneSetError(ToolkitError):
-    """A file of phone sets with a fault."""
+    """A malformed file of phone sets (questions or roots)."""
 
 
-class Variant(NamedTuple):
+class PhoneParts(NamedTuple):
     """The parts of a phone symbol: AH0_B is (AH, 0, B)."""
 
     base: str
@@ -36,28 +36,28 @@ class RootGroup(NamedTuple):
     """Whether the root may be split; if not, its phones share their pdfs in every context."""
 
 
-def variant(symbol: str) -> Variant:
-    """Take a phone symbol apart; a symbol that is all suffix is its own base."""
+def split_phone(symbol: str) -> PhoneParts:
+    """Split a phone symbol into its parts; one that consists of suffixes only is its own base."""
     base, stress, position = symbol, "", ""
     if (found := POSITION.search(base)) and found.start():
         base, position = base[: found.start()], found[1]
     if (found := STRESS.search(base)) and found.start():
         base, stress = base[: found.start()], found[1]
-    return Variant(base, stress, position)
+    return PhoneParts(base, stress, position)
 
 
-def families(topology: Topology) -> list[tuple[int, ...]]:
-    """The phone ids of each base phone, in order of their first; silence apart from speech."""
+def base_phone_groups(topology: Topology) -> list[tuple[int, ...]]:
+    """Phone ids grouped by base phone, in order of first ids; silence and speech never mix."""
     found: dict[tuple[str, bool], list[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
         silence = topology.is_silence(phone)
-        found.setdefault((variant(symbol).base, silence), []).append(phone)
+        found.setdefault((split_phone(symbol).base, silence), []).append(phone)
     return [tuple(phones) for phones in found.values()]
 
 
 def default_roots(topology: Topology) -> list[RootGroup]:
     """The variants of a base phone share a root; roots of silence phones are not split."""
-    return [RootGroup(p, not topology.is_silence(p[0])) for p in families(topology)]
+    return [RootGroup(p, not topology.is_silence(p[0])) for p in base_phone_groups(topology)]
 
 
 def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
@@ -122,6 +122,6 @@ def phone_ids(symbols: list[str], topology: Topology, place: str) -> tuple[int, 
     for symbol in symbols:
         if symbol not in topology.phones:
             near = get_close_matches(symbol, topology.phones, n=3)
-            hint = f"; near it are {', '.join(near)}" if near else ""
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise PhoneSetError(f"{place}: no phone {symbol!r}{hint}")
     return tuple(sorted({topology.phones.index(symbol) + 1 for symbol in symbols}))

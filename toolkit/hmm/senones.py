@@ -14,8 +14,8 @@ from toolkit.hmm.tree.tree import Tree
 
 
 @dataclass(frozen=True)
-class Units:
-    """Phones in context, as far as pdfs or the phones that may follow tell them apart."""
+class ContextUnits:
+    """Context-dependent phones; contexts with equal pdfs and equal possible next phones are one."""
 
     index: np.ndarray
     """[P+1, P+1, P+1] int32: the unit of (left, phone, right) phone ids."""
@@ -28,7 +28,7 @@ class Units:
 
 
 class Senones:
-    """Which pdf each HMM state has in which context.
+    """The pdf of each HMM state in each phonetic context (Kaldi: ContextDependency).
 
     Args:
       topology: the phones and their states.
@@ -45,7 +45,7 @@ class Senones:
         return cls(topology, Tree.monophone(topology))
 
     def __reduce__(self) -> tuple:
-        """Pickle without the tables, which a process makes once for equal senones."""
+        """Pickle without the tables, which each process computes once for equal senones."""
         return _unpickled, (self.topology, self.tree)
 
     @property
@@ -85,8 +85,8 @@ class Senones:
         return self.table[states, left, right].long()
 
     @cached_property
-    def units(self) -> Units:
-        """The phones in context that graphs are made of."""
+    def context_units(self) -> ContextUnits:
+        """The context-dependent phones from which graphs are built."""
         topology, table = self.topology, self.table.numpy()
         size, width = table.shape[1], max(map(topology.num_states, topology.phone_ids()))
         index = np.zeros((size, size, size), dtype=np.int32)
@@ -116,7 +116,7 @@ class Senones:
                         rights.append(right)
                     units[i, right] = number[key]
             index[:, phone] = units[row_of_left.reshape(-1)]
-        return Units(index, np.array(phones), np.array(pdfs), np.array(rights))
+        return ContextUnits(index, np.array(phones), np.array(pdfs), np.array(rights))
 
     def save(self, folder: Path) -> None:
         """Write `topology.json` and `tree.json`."""

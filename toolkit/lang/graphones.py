@@ -32,7 +32,7 @@ class Aligner:
         self.weights = np.full(sum(sizes), _FLAT)
 
     def train(self, pairs: Sequence[Pair], iterations: int) -> None:
-        """Fit the weights to `pairs`; those that no graphones can spell count for nothing."""
+        """Fit the weights to `pairs`; those that cannot be aligned are ignored."""
         batches = list(self._batches(pairs))
         for _ in range(iterations):
             counts = np.zeros_like(self.weights)

@@ -1,4 +1,4 @@
-"""The words a recogniser knows: their pronunciations, phones and integers, as one folder."""
+"""A recogniser's vocabulary: lexicon and symbol tables, as one folder (Kaldi's data/lang)."""
 
 import json
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from toolkit.storage.reading import read_json, reading
 
 
 class LangError(ToolkitError):
-    """Words or transcripts with which no recogniser can be built."""
+    """Words or transcripts that no recogniser can be built with."""
 
 
 @dataclass(frozen=True)
 class Lang:
     """A vocabulary with its pronunciations and symbol tables.
 
-    Silence between words is no entry here: the decoding and alignment graphs add SIL.
+    Silence between words is not in the lexicon: the decoding and alignment graphs add SIL.
     """
 
     lexicon: Lexicon
@@ -37,7 +37,7 @@ class Lang:
     words: SymbolTable
     """<eps> 0, words, <UNK>, #0, <s>, </s>."""
     normaliser: str = Normaliser.id
-    """Id of the rules that made the words out of written text."""
+    """Id of the normaliser that turned written text into the words."""
 
     @classmethod
     def of(cls, lexicon: Lexicon) -> "Lang":
@@ -51,17 +51,17 @@ class Lang:
 
     @property
     def disambig_symbols(self) -> list[str]:
-        """#0 (for the grammar's back-off arcs), the lexicon's #1 ..., last the silence's."""
+        """#0 (back-off arcs of G), #1, #2, ... (the lexicon), and last the one after silence."""
         return [phone for phone in self.phones if phone.startswith("#")]
 
     @property
     def real_phones(self) -> list[str]:
-        """The phones that have sounds, SIL and SPN first, by id."""
+        """All phones but <eps> and disambiguation symbols, by id: SIL and SPN first."""
         return [p for p in self.phones if p != EPSILON and not p.startswith("#")]
 
     @property
     def position_dependent(self) -> bool:
-        """Whether phones are marked with their place in the word (see `in_position`)."""
+        """Whether phones are position-dependent (see `with_positions`)."""
         return all(phone.endswith(POSITIONS) for phone in self.real_phones[2:])
 
     @property
@@ -108,12 +108,12 @@ class Lang:
           LangError: the files do not belong together.
         """
         folder = Path(folder)
-        rules = read_rules(folder)
+        normaliser = read_normaliser_id(folder)
         lang = cls(
             Lexicon.read(folder / "lexicon.txt", stress=True),
             SymbolTable.read(folder / "phones.txt"),
             SymbolTable.read(folder / "words.txt"),
-            rules,
+            normaliser,
         )
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
         absent += [word for word in sorted(lang.lexicon) if word not in lang.words]
@@ -126,8 +126,8 @@ class Lang:
         return lang
 
 
-def read_rules(folder: Path) -> str:
-    """Read from a saved `Lang` no more than the id of the rules that made its words.
+def read_normaliser_id(folder: Path) -> str:
+    """Read only the normaliser's id of a saved `Lang`.
 
     Raises:
       LangError: lang.json cannot be read.

@@ -1,4 +1,4 @@
-"""What language transcripts are in, as far as a recipe must know."""
+"""Survey of transcripts: whether their language is English, and their letters."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,17 +10,17 @@ from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon
 
 ENGLISH_SHARE = 0.85
-"""Share of word tokens in the English lexicon from which a text is taken for English. An English
+"""Share of word tokens in the English lexicon that makes a text English. An English
 novel has 0.97 of its words there, German, Spanish and Dutch stories 0.5 to 0.6, Italian verse 0.7:
-cmudict has many names, and short words are alike."""
+cmudict has many names, and languages share short words."""
 MOST_LETTERS = 200
 """More different letters than an alphabet or a syllabary has."""
 LONGEST_WORDS = 20.0
-"""Mean letters per word above which words are not parted by spaces."""
+"""Mean letters per word above which words are taken to lack spaces between them."""
 
 
 class LanguageError(ToolkitError):
-    """Transcripts that no words can be made of."""
+    """Transcripts that cannot be divided into words or spelled with letters."""
 
 
 @dataclass(frozen=True)
@@ -30,33 +30,33 @@ class Language:
     words: int
     """Word tokens."""
     known_share: float
-    """Share of the tokens that the lexicon has."""
+    """Share of the tokens that are in the lexicon."""
     letters: dict[str, int]
     """Letters and marks, in upper case, with their counts."""
 
     @property
     def english(self) -> bool:
-        """Whether it is taken for English, if the lexicon is English."""
+        """Whether the text is taken as English, given an English lexicon."""
         return self.known_share >= ENGLISH_SHARE
 
     @property
     def alphabet(self) -> str:
-        """The letters in order, all of A to Z where most are of these, and the apostrophe."""
+        """The letters in order, all of A to Z if most are among these, and the apostrophe."""
         latin = sum(self.letters.get(letter, 0) for letter in ascii_uppercase)
         more = ascii_uppercase if 2 * latin > sum(self.letters.values()) else ""
         return "".join(sorted({*self.letters, *more})) + "'"
 
 
 def survey_language(texts: Iterable[str], lexicon: Lexicon | None = None) -> Language:
-    """Look through transcripts.
+    """Count the words and letters of transcripts.
 
     Args:
       texts: as written.
       lexicon: in which words are looked up; by default cmudict.
 
     Raises:
-      LanguageError: no words; words that are not parted by spaces; or more letters than words can
-        be spelled with.
+      LanguageError: no words; words that are not separated by spaces; or too many letters for an
+        alphabet.
     """
     rules = LetterNormaliser()
     known = Lexicon.from_cmudict() if lexicon is None else lexicon
@@ -72,8 +72,8 @@ def survey_language(texts: Iterable[str], lexicon: Lexicon | None = None) -> Lan
             letters[letter] += count
     if sum(letters.values()) > LONGEST_WORDS * total:
         raise LanguageError(
-            f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: part the "
-            "words by spaces (a segmenter for your language does it)"
+            f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: "
+            "separate the words by spaces (a segmenter for your language does it)"
         )
     if len(letters) > MOST_LETTERS:
         raise LanguageError(
@@ -85,7 +85,7 @@ def survey_language(texts: Iterable[str], lexicon: Lexicon | None = None) -> Lan
 
 
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
-    """Return letters in a line, those that look like slips with their counts at the end."""
+    """List letters in a line; at its end the rare ones, likely mistakes, with counts."""
     limit = max(3, rare * sum(letters.values()))
-    seldom = ", ".join(f"{letter} {count}" for letter, count in letters.items() if count < limit)
-    return " ".join(letters) + (f" (seldom: {seldom})" if seldom else "")
+    listed = ", ".join(f"{letter} {count}" for letter, count in letters.items() if count < limit)
+    return " ".join(letters) + (f" (rare: {listed})" if listed else "")

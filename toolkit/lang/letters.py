@@ -1,4 +1,4 @@
-"""Written language of any alphabet to words: letters in upper case, whatever the script."""
+"""Normalisation of text in any alphabet: words of letters in upper case."""
 
 import unicodedata
 
@@ -6,16 +6,16 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.text import QUOTES, Normaliser
 
 
-class UnknownRulesError(ToolkitError):
-    """The name of a rule set that this version does not have."""
+class UnknownNormaliserError(ToolkitError):
+    """The id of a normaliser that this version does not have."""
 
 
 class LetterNormaliser(Normaliser):
-    """Words of letters and their marks (Unicode's categories L and M) in upper case.
+    """Turns text into words of letters and marks (Unicode's categories L and M) in upper case.
 
-    Accents stay and are composed (NFC). Punctuation parts words; an apostrophe stays inside one.
-    Invisible format characters fall away, and every other character (digits, symbols) is removed
-    and counted in `removed`. Normalising twice changes nothing.
+    Accents are kept and composed (NFC). Punctuation separates words; apostrophes inside words are
+    kept. Invisible format characters are dropped, and every other character (digits, symbols) is
+    removed and counted in `removed`. Normalising twice changes nothing.
     """
 
     id = "letters-upper-1"
@@ -38,17 +38,17 @@ class LetterNormaliser(Normaliser):
         return [word for piece in "".join(kept).split() if (word := piece.strip("'"))]
 
 
-RULES = {rules.id: rules for rules in (Normaliser, LetterNormaliser)}
-"""Every rule set by its name."""
+NORMALISERS = {kind.id: kind for kind in (Normaliser, LetterNormaliser)}
+"""All normalisers by id."""
 
 
 def normaliser(id: str) -> Normaliser:
-    """Return the rules of a name, with nothing counted yet.
+    """Return a new normaliser, its count of removed characters empty.
 
     Raises:
-      UnknownRulesError: there are none.
+      UnknownNormaliserError: there is none with this id.
     """
-    if id not in RULES:
-        known = " and ".join(map(repr, sorted(RULES)))
-        raise UnknownRulesError(f"the rules {id!r} for words are unknown; this version has {known}")
-    return RULES[id]()
+    if id not in NORMALISERS:
+        known = " and ".join(map(repr, sorted(NORMALISERS)))
+        raise UnknownNormaliserError(f"the normaliser {id!r} is unknown; this version has {known}")
+    return NORMALISERS[id]()

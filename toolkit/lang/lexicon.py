@@ -8,17 +8,17 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 Pronunciation = tuple[str, ...]
 
 
 POSITIONS = ("_B", "_I", "_E", "_S")
-"""Marks of a phone's place in the word: beginning, inside, end, or the only one."""
+"""Suffixes of position-dependent phones: word begin, internal, end, singleton."""
 
 
 class LexiconError(ToolkitError):
-    """A lexicon with a fault; the message names file and line."""
+    """A faulty lexicon; the message names file and line."""
 
 
 _STRESSED = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
@@ -26,7 +26,7 @@ _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
 class Lexicon(dict[str, list[Pronunciation]]):
-    """Words in upper case with their pronunciations, in the order of the source, none twice."""
+    """Words in upper case with their pronunciations, in the order of the source, each once."""
 
     def add(self, word: str, phones: Iterable[str]) -> None:
         """Add a pronunciation unless `word` has it already."""
@@ -70,10 +70,10 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 continue
             phones = fields[1:]
             if not phones:
-                raise LexiconError(f"{name}:{number}: the word {shown(fields[0])} has no phones")
+                raise LexiconError(f"{name}:{number}: the word {quoted(fields[0])} has no phones")
             if "." in phones[0] and phones[0].replace(".", "").isdecimal():
                 raise LexiconError(
-                    f"{name}:{number}: {shown(phones[0])} looks like a pronunciation probability; "
+                    f"{name}:{number}: {quoted(phones[0])} looks like a pronunciation probability; "
                     f"give Kaldi's lexicon.txt, not lexiconp.txt"
                 )
             variant = _VARIANT.fullmatch(fields[0])
@@ -107,20 +107,20 @@ class Lexicon(dict[str, list[Pronunciation]]):
         """Return the phones in use, sorted."""
         return sorted({phone for variants in self.values() for p in variants for phone in p})
 
-    def in_position(self) -> "Lexicon":
+    def with_positions(self) -> "Lexicon":
         """The same words with position-dependent phones."""
-        marked = {word: [in_position(phones) for phones in self[word]] for word in self}
+        marked = {word: [with_positions(phones) for phones in self[word]] for word in self}
         return Lexicon(marked)
 
     def shortest(self) -> dict[str, int]:
-        """Return every word's fewest phones, the base of a least duration."""
+        """Return each word's smallest number of phones, for its minimum duration."""
         return {word: min(map(len, variants)) for word, variants in sorted(self.items())}
 
 
-def in_position(phones: Pronunciation) -> Pronunciation:
-    """Mark phones with their place in the word, as Kaldi does (see `POSITIONS`).
+def with_positions(phones: Pronunciation) -> Pronunciation:
+    """Make the phones of a word position-dependent, as Kaldi does (see `POSITIONS`).
 
-    SIL and SPN stand for themselves.
+    SIL and SPN, alone in a word, stay as they are.
     """
     if len(phones) == 1:
         return phones if phones[0] in (SILENCE, SPOKEN_NOISE) else (f"{phones[0]}_S",)
@@ -128,8 +128,8 @@ def in_position(phones: Pronunciation) -> Pronunciation:
     return (f"{first}_B", *(f"{phone}_I" for phone in inner), f"{last}_E")
 
 
-def without_position(phones: Pronunciation) -> Pronunciation:
-    """Phones without the marks of `in_position`."""
+def without_positions(phones: Pronunciation) -> Pronunciation:
+    """Remove the suffixes of position-dependent phones."""
     return tuple(phone[:-2] if phone.endswith(POSITIONS) else phone for phone in phones)
 
 

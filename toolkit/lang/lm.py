@@ -18,11 +18,11 @@ from toolkit.storage.files import open_atomically, write_atomically
 
 
 def word_weights(config: NgramConfig, rules: str = Normaliser.id) -> dict[str, float] | None:
-    """Rank the words that the language model brings to the vocabulary.
+    """Weigh the words that the language model brings to the vocabulary.
 
     Args:
       config: see `NgramConfig`.
-      rules: those that make words of its text (see `toolkit.lang.letters`).
+      rules: id of the normaliser of its text (see `toolkit.lang.letters`).
 
     Returns:
       Counts in `config.text`, or probabilities in `config.arpa`; None where the training
@@ -55,20 +55,20 @@ def prepare_lm(
       vocabulary: the recogniser's words.
       out: the folder.
       train: the split whose transcripts are the text when `config` names none.
-      rules: those that make words of all texts (see `toolkit.lang.letters`).
+      rules: id of the normaliser of all texts (see `toolkit.lang.letters`).
 
     Returns:
       The n-grams by order, and each split's perplexity (known words) and OOV rate (0 to 1).
     """
-    counting = normaliser(rules)
+    normalise = normaliser(rules)
     discounting: list[str] = []
     if config.arpa is not None:
         model = read_arpa(config.arpa).restrict(vocabulary)
     else:
         if config.text is not None:
-            sentences = read_sentences(config.text, counting)
+            sentences = read_sentences(config.text, normalise)
         else:
-            sentences = _sentences(texts_by_split.get(train, {}), counting)
+            sentences = _sentences(texts_by_split.get(train, {}), normalise)
         if config.estimator == "lmplz":
             model = estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts)
         else:
@@ -84,7 +84,7 @@ def prepare_lm(
     report = {
         "ngrams": [len(level.word) for level in model.levels],
         "discounts": discounting,
-        "removed_characters": dict(sorted(counting.removed.items())),
+        "removed_characters": dict(sorted(normalise.removed.items())),
         "missing_words": len(set(vocabulary) - set(model.vocabulary)),
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")

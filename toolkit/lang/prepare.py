@@ -1,4 +1,4 @@
-"""The language stage: vocabulary, pronunciations, guesses and out-of-vocabulary report."""
+"""The language stage: vocabulary, pronunciations, G2P and out-of-vocabulary report."""
 
 import dataclasses
 import json
@@ -28,9 +28,9 @@ def prepare_lang(
     """Write the folder of a `Lang`, `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
 
     The vocabulary is the words of the training transcripts and the most frequent words of
-    `lm_words`. What the lexicon lacks is guessed and listed in `g2p.tsv`; words that cannot be
-    guessed (SPN, score 0 there) are left out and become <UNK>. `oov.tsv` lists each split's words
-    outside the vocabulary with the utterances that have them.
+    `lm_words`. Pronunciations that the lexicon lacks are guessed and listed in `g2p.tsv`; words
+    that cannot be guessed (SPN, score 0 there) are left out and become <UNK>. `oov.tsv` lists each
+    split's words outside the vocabulary with the utterances that have them.
 
     Args:
       config: see `LangConfig`.
@@ -55,9 +55,9 @@ def prepare_lang(
     if not needed:
         raise LangError(f"the split {train!r} has no transcript with a word in it")
     source = source_lexicon(config, needed | set(lm_words or {}))
-    wanted = needed | set(_ranked(config, lm_words or {}, source))
-    lexicon = source.restrict(wanted)
-    guesses = _guess(source, sorted(wanted - source.keys()), out)
+    vocabulary = needed | set(_ranked(config, lm_words or {}, source))
+    lexicon = source.restrict(vocabulary)
+    guesses = _guess(source, sorted(vocabulary - source.keys()), out)
     for word, guess in guesses.items():
         if guess:
             lexicon.add(word, guess.phones)
@@ -66,7 +66,7 @@ def prepare_lang(
             "not one word of the training transcripts has a pronunciation; do lexicon and "
             "transcripts belong to the same language?"
         )
-    lang = Lang.of(lexicon.in_position() if config.position_dependent else lexicon)
+    lang = Lang.of(lexicon.with_positions() if config.position_dependent else lexicon)
     lang = dataclasses.replace(lang, normaliser=config.normaliser)
     lang.save(out)
     with open_atomically(out / "g2p.tsv") as file:
@@ -101,7 +101,7 @@ def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
 
     Args:
       config: which one.
-      words: those that matter; a lexicon of graphemes has these alone.
+      words: the words of a lexicon of graphemes; other lexicons do not need them.
     """
     if config.lexicon == "graphemes":
         return grapheme_lexicon(words)
@@ -111,7 +111,7 @@ def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
 
 
 def _ranked(config: LangConfig, lm_words: Mapping[str, float], source: Lexicon) -> list[str]:
-    """Return the heaviest words that have, or may get, a pronunciation; ties by spelling."""
+    """Return the words of highest weight that have, or may get, a pronunciation."""
     usable = [
         word for word in lm_words if word in source or (config.g2p_for_lm_words and spellable(word))
     ]

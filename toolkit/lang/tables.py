@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 EPSILON = "<eps>"
 SILENCE = "SIL"
@@ -19,7 +19,7 @@ _ID = re.compile(r"[0-9]{1,9}")
 
 
 class TableError(ToolkitError):
-    """A symbol table with a fault, or a symbol that it lacks."""
+    """A faulty symbol table, or a symbol that a table lacks."""
 
 
 class SymbolTable:
@@ -55,10 +55,10 @@ class SymbolTable:
             if not fields:
                 continue
             if len(fields) != 2 or not _ID.fullmatch(fields[1]):
-                raise TableError(f"{path}:{number}: expected `symbol id`, found {shown(line)}")
+                raise TableError(f"{path}:{number}: expected `symbol id`, found {quoted(line)}")
             symbol, index = fields[0], int(fields[1])
             if symbol in ids or index in seen:
-                raise TableError(f"{path}:{number}: {shown(line)} repeats a symbol or an id")
+                raise TableError(f"{path}:{number}: {quoted(line)} repeats a symbol or an id")
             ids[symbol] = index
             seen.add(index)
         return cls(ids)

@@ -1,4 +1,4 @@
-"""Text for language models and transcripts: files, sentences, one normalisation for both."""
+"""Text of language models and transcripts: reading files, and the normalisation of both."""
 
 import glob
 import gzip
@@ -21,15 +21,16 @@ QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
 class Normaliser:
-    """Written English to the words that are spoken: A to Z and the apostrophe, in upper case.
+    """Turns written English into spoken words of A to Z and the apostrophe, in upper case.
 
-    Accents fall off (NFKD), hyphens and punctuation part words, the titles MR, MRS and DR are
-    spelled out (the form of LibriSpeech's transcripts), and every other character (digits, other
-    alphabets, symbols) is removed and counted in `removed`. Normalising twice changes nothing.
+    Accents are dropped (NFKD), hyphens and punctuation separate words, the titles MR, MRS and DR
+    are spelled out (the form of LibriSpeech's transcripts), and every other character (digits,
+    other alphabets, symbols) is removed and counted in `removed`. Normalising twice changes
+    nothing.
     """
 
     id = "english-upper-1"
-    """Names this rule set wherever its output is stored; a change of rules needs a new name."""
+    """Identifies these rules wherever their output is stored; other rules need another id."""
 
     def __init__(self) -> None:
         self.removed: Counter[str] = Counter()
@@ -39,10 +40,10 @@ class Normaliser:
         return self._words(text, keep_foreign=False)
 
     def transcript(self, text: str) -> str:
-        """Return `text` normalised, but with what `words` would remove, for the check to name.
+        """Return `text` normalised, with the characters that `words` removes still in it.
 
-        A digit in a transcript stands for a word that was spoken: training must not pass over it.
-        Tags such as <noise> or [laughter] stay as they are.
+        The check reports these: a digit in a transcript stands for a spoken word, which training
+        must not ignore. Tags such as <noise> or [laughter] stay as they are.
         """
         words = []
         for token in text.split():
@@ -63,7 +64,7 @@ class Normaliser:
         return [TITLES.get(word, word) for word in words if word.strip("'")]
 
     def __call__(self, text: str) -> str:
-        """Return `text` normalised, its words parted by single spaces."""
+        """Return `text` normalised, its words separated by single spaces."""
         return " ".join(self.words(text))
 
 
@@ -73,7 +74,7 @@ _FOREIGN = re.compile(r"[^A-Z'\s\-.,;:!?\"()\[\]{}/\\_]")
 
 
 def _simplify(character: str) -> str:
-    """Drop an accent; turn Unicode punctuation into a hyphen, which parts words."""
+    """Drop an accent; turn Unicode punctuation into a hyphen, which separates words."""
     category = unicodedata.category(character)
     if character.isascii():
         return character
@@ -96,13 +97,13 @@ def text_files(source: Path) -> list[Path]:
         return [source]
     if source.is_dir():
         found = [p for p in source.rglob("*") if p.name.endswith((".txt", ".txt.gz"))]
-        wanted = "no .txt or .txt.gz file in the folder"
+        problem = "no .txt or .txt.gz file in the folder"
     else:
         found = [Path(p) for p in glob.glob(str(source), recursive=True)]
-        wanted = "no file, folder or pattern matches"
+        problem = "no file, folder or pattern matches"
     files = sorted(p for p in found if p.is_file())
     if not files:
-        raise TextError(f"language model text: {wanted} {source}")
+        raise TextError(f"language model text: {problem} {source}")
     return files
 
 

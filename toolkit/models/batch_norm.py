@@ -1,4 +1,4 @@
-"""Batch normalisation of sequences that ignores padding (A15)."""
+"""Batch normalisation of padded sequences, computed without the padding (A15)."""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,8 @@ class MaskedBatchNorm(nn.Module):
 
         Args:
           x: [N, T, F].
-          mask: [N, T] bool, true for real frames; None: all are. What stands elsewhere is not used.
+          mask: [N, T] bool, true for real frames; None: all are. The values of
+            other frames are not used.
 
         Returns:
           [N, T, F], of the weight's type.

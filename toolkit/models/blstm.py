@@ -34,12 +34,12 @@ class BlstmConfig:
 
     @property
     def lookahead(self) -> int:
-        """Frames beyond the last that are needed: none, the whole utterance is seen anyway."""
+        """Input frames needed beyond the last: none, since the whole utterance is given."""
         return 0
 
 
 class BlstmModel(nn.Module):
-    """Stacked layers of two LSTMs, one from each end, and one linear layer to the logits."""
+    """Stacked bidirectional LSTM layers and one linear layer to the logits."""
 
     def __init__(self, config: BlstmConfig) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class BlstmModel(nn.Module):
         Args:
           inputs: [N, T, D], padded on the right with anything.
           lengths: [N] on the CPU, the real frames of each row; None: all T. The LSTM from the right
-            begins at the last real one, so that padding changes nothing.
+            begins at the last real frame, so that padding changes nothing.
 
         Returns:
           logits: [N, T, C]; those of the padding mean nothing.

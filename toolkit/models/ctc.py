@@ -1,4 +1,4 @@
-"""The Deep-Speech-2-like network of convolutions and LSTMs that CTC trains (A12-A16)."""
+"""The CTC acoustic model: convolutions and LSTMs, like Deep Speech 2 (A12-A16)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class CtcConfig:
 
 
 class CtcState(NamedTuple):
-    """What a stream's earlier inputs left behind."""
+    """The state of a stream between two calls."""
 
     tails: list[Tensor]
     """For each convolution the inputs [N, t, F] that its next outputs still need."""
@@ -160,9 +160,9 @@ class CtcModel(nn.Module):
         return _log_softmax(self.output(x)), lengths
 
     def stream(self, inputs: Tensor, state: CtcState | None = None) -> tuple[Tensor, CtcState]:
-        """Compute the outputs that more input makes possible.
+        """Compute the outputs that the next inputs make possible.
 
-        Over consecutive calls they are those of the whole utterance, whatever it is cut into.
+        Over consecutive calls they are those of the whole utterance, however it is cut up.
 
         Args:
           inputs: [N, T, D], the next frames of N streams; any T.
@@ -172,7 +172,7 @@ class CtcModel(nn.Module):
           log_probs [N, t, C], t may be 0, and the state to go on from.
 
         Raises:
-          ValueError: the model looks backwards, or is in training.
+          ValueError: the model is bidirectional, or in training mode.
         """
         if self.config.bidirectional or self.training:
             raise ValueError("only a model with forward LSTMs in evaluation mode can stream")
@@ -201,7 +201,7 @@ class CtcModel(nn.Module):
         return y.relu() if self.config.activation == "relu" else y
 
     def _between(self, x: Tensor, layer: int, mask: Tensor | None) -> Tensor:
-        """What stands between a layer and the next."""
+        """Batch normalisation and dropout after a layer."""
         return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
 
     def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ def _after(lengths: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
-    """Say which frames of x [N, T, F] are real; None: all are."""
+    """Mark the real frames of x [N, T, F]; None: all are."""
     frames = x.shape[1]
     if bool((lengths == frames).all()):
         return None

@@ -69,9 +69,9 @@ class LstmModel(nn.Module):
 
         Args:
           inputs: [N, T + lookahead, D] at the start of an utterance (or of a training chunk);
-            [N, T, D] when `state` says what came before: the look-ahead is then in the state.
+            [N, T, D] when `state` is given, which then includes the look-ahead.
           state: what an earlier call returned, to go on where its input ended; None for zeros.
-          lengths: not needed, see above; taken because models of other kinds need them.
+          lengths: not used, see above; accepted because models of other kinds need them.
 
         Returns:
           logits: [N, T, C]. Over consecutive calls they are the same as those of one call.

@@ -19,7 +19,7 @@ def log_priors(counts: Tensor) -> Tensor:
 
     Decoding uses log p(x | s) = log p(s | x) - log p(s) + const. A target that was hardly seen
     would get a large likelihood from the noise of its posterior, so that counts below a hundredth
-    of the mean count are taken as that.
+    of the mean count are raised to it.
 
     Args:
       counts: [C] frames of each target, not all 0.

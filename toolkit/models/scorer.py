@@ -1,4 +1,4 @@
-"""A neural acoustic model as decoding and alignment see it."""
+"""The neural acoustic model as a scorer for decoding and alignment."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from toolkit.features.lfr import LOW_RATE_FACTOR, stack
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.models.lstm import log_posteriors
@@ -39,13 +39,13 @@ class NeuralModel:
             )
 
     def log_likelihoods(
-        self, features: Tensor, state: MeanState | None = None, offset: int = 0
+        self, features: Tensor, state: CmnState | None = None, offset: int = 0
     ) -> Tensor:
         """log p(s|x) - log p(s) for stored features.
 
         Args:
           features: [T, F] raw log-mel energies at 100 Hz.
-          state: what the speaker's earlier utterances left behind; None for a new speaker.
+          state: mean state after the speaker's earlier utterances; None for a new speaker.
           offset: 0, 1 or 2, the raw frame that the first stack begins with.
 
         Returns:
@@ -80,7 +80,7 @@ class NeuralScorer:
         return NeuralModel(self.model, self.normaliser)
 
     def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
-        """Scaled likelihoods, [T, P] or of `pdfs` alone, the speaker's earlier utterances known."""
+        """Scaled likelihoods [T, P], or of `pdfs` only, given the speaker's earlier utterances."""
         features, state = self.store.load(utterance), self.store.state(utterance)
         scores = self._model.log_likelihoods(features, state, self.offset)
         return scores if pdfs is None else scores[:, pdfs]

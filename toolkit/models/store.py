@@ -18,7 +18,7 @@ from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import read_json, read_tensors, reading, shown
+from toolkit.storage.reading import quoted, read_json, read_tensors, reading
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -36,7 +36,7 @@ class ModelError(ToolkitError):
 
 
 def make_model(config: LstmConfig | BlstmConfig | CtcConfig) -> nn.Module:
-    """Make a new model of the kind that the configuration is of."""
+    """Make a new model of the configuration's kind."""
     return next(built for configured, built in KINDS.values() if type(config) is configured)(config)
 
 
@@ -69,7 +69,7 @@ def load_model(folder: Path) -> nn.Module:
     kind = described["kind"]
     if kind not in KINDS:
         known = ", ".join(KINDS)
-        raise ModelError(f"{folder / CONFIG} is of kind {shown(kind)}; known kinds: {known}")
+        raise ModelError(f"{folder / CONFIG} is of kind {quoted(kind)}; known kinds: {known}")
     configured, built = KINDS[kind]
     with reading(folder / CONFIG, ModelError, "train the model again", f"no {kind} configuration"):
         config = from_plain(configured, described["config"])
@@ -95,15 +95,15 @@ class _ShapesAlone(TorchFunctionMode):
 
 
 def _shapes(built: type[nn.Module], config: Any, tensors: int) -> dict[str, Tensor]:
-    """What a model of a configuration has to hold, before it takes any memory."""
+    """The tensors that a model of a configuration must have, without allocating their memory."""
     if max(getattr(config, name, 0) for name in ("layers", "lstm_layers")) > tensors:
-        raise ValueError(f"more layers than the {tensors} tensors of the weights can be")
+        raise ValueError(f"more layers than the {tensors} tensors of the weights allow")
     with _ShapesAlone():
         return built(config).state_dict()
 
 
 def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
-    """Say what is missing, too much or of another shape, at most five of them."""
+    """List up to five tensors that are missing, superfluous or of another shape."""
     listed = [f"{name} is missing" for name in expected if name not in found]
     listed += [f"{name} is not part of the model" for name in found if name not in expected]
     listed += [

@@ -1,1 +1,1 @@
-"""Recipes for corpora that were never seen before."""
+"""`toolkit new-corpus`: writes a recipe for a corpus of the user's own."""

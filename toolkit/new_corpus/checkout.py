@@ -1,4 +1,4 @@
-"""The project's folder: where readers and recipes are written to and run."""
+"""The checkout of the project, into which the readers and recipes of new corpora are written."""
 
 import keyword
 import re
@@ -7,12 +7,12 @@ from pathlib import Path
 import toolkit
 from toolkit.errors import ToolkitError
 
-PARTS = ("local/__init__.py", "recipes/librispeech/run.py", "toolkit/stages/recipe.py")
-"""Files by which the project's folder is known."""
+MARKER_FILES = ("local/__init__.py", "recipes/librispeech/run.py", "toolkit/stages/recipe.py")
+"""Files by which a checkout of the project is recognised."""
 
 
 class CheckoutError(ToolkitError):
-    """A command that needs the project's folder, run outside of it."""
+    """A command that needs a checkout of the project was called outside of one."""
 
 
 class CorpusNameError(ToolkitError):
@@ -20,25 +20,25 @@ class CorpusNameError(ToolkitError):
 
 
 def find_checkout(start: Path) -> Path:
-    """Return the project's folder: `start` or the nearest above it, or else the toolkit's own.
+    """Return the root of the checkout: `start`, a folder above it, or that of this package.
 
     Raises:
-      CheckoutError: there is none, as where the toolkit was installed from a wheel.
+      CheckoutError: there is none, for instance because the toolkit was installed from a wheel.
     """
     start = start.absolute()
     for folder in (start, *start.parents, Path(toolkit.__file__).absolute().parents[1]):
-        if all((folder / part).is_file() for part in PARTS):
+        if all((folder / part).is_file() for part in MARKER_FILES):
             return folder
     raise CheckoutError(
-        f"a new corpus becomes a recipe in the project's folder, and {start} is not in it: the "
-        "installed package is the toolkit alone, without recipes/ and local/. Get the project's "
-        "repository, run `make setup` in it, and give the command there: "
+        f"a new corpus becomes a recipe in a checkout of the project, and {start} is not in one: "
+        "the installed package is the toolkit alone, without recipes/ and local/. Clone the "
+        "project's repository, run `make setup` in it, and run the command there: "
         ".venv/bin/toolkit new-corpus ..."
     )
 
 
 def check_name(name: str, root: Path) -> None:
-    """Refuse a name that no new corpus in the project's folder `root` can have.
+    """Check the name of a new corpus in the checkout `root`.
 
     Raises:
       CorpusNameError: it is no Python identifier, or taken.
@@ -48,13 +48,13 @@ def check_name(name: str, root: Path) -> None:
         hint = f"c_{hint}" if hint[:1].isdigit() or keyword.iskeyword(hint) else hint
         example = f", such as {hint!r}" if hint else ""
         raise CorpusNameError(
-            f"{name!r} cannot be the name of a corpus: it becomes that of a Python module, so take "
-            f"small letters, digits and _{example}"
+            f"{name!r} cannot be the name of a corpus: it becomes the name of a Python module, so "
+            f"use lower-case letters, digits and _{example}"
         )
     paths = [root / part / file for part in ("local", "recipes") for file in (f"{name}.py", name)]
     taken = ", ".join(str(path.relative_to(root)) for path in paths if path.exists())
     if taken:
         raise CorpusNameError(
-            f"the name {name!r} is taken ({taken}): nothing is overwritten; take another, or "
-            "delete what is there"
+            f"the name {name!r} is taken ({taken}) and nothing is overwritten: choose another "
+            "name, or delete what is there"
         )

@@ -1,10 +1,10 @@
-"""What a survey found, in words."""
+"""Describes a survey in words, for the terminal and the README of the new recipe."""
 
 from toolkit.new_corpus.survey import LONG_SECONDS, Survey
 
 
 def describe(found: Survey) -> list[str]:
-    """Return lines on size, splits and what is held out."""
+    """Return lines on size, splits and held-out data."""
     splits = ", ".join(
         f"{split} {hours:.2f} h ({_count(found.speakers[split], 'speaker')})"
         for split, hours in found.hours.items()
@@ -17,7 +17,7 @@ def describe(found: Survey) -> list[str]:
         else:
             lines.append(
                 f"held out of train: {names}, by utterance, as there are too few speakers or one "
-                "speaks most: expect more errors on speakers that are not in the corpus"
+                "has most of the speech: expect more errors on speakers outside the corpus"
             )
     if found.left_out:
         lines.append(f"not used: {', '.join(found.left_out)}")
@@ -25,7 +25,7 @@ def describe(found: Survey) -> list[str]:
 
 
 def cautions(found: Survey) -> list[str]:
-    """Return lines on what may go wrong, with the way out."""
+    """Return warnings about the data, with the remedy."""
     lines = [f"caution: {fault}" for fault in found.faults.values()]
     if found.faults:
         lines.append("caution: utterances with such faults are left out; stage 3 lists them all")

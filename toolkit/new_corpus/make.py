@@ -1,4 +1,4 @@
-"""A recipe for a corpus that was never seen before."""
+"""Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,28 +18,29 @@ from toolkit.new_corpus.templates import Settings
 
 
 @dataclass(frozen=True)
-class Made:
-    """A new corpus."""
+class NewCorpus:
+    """The files of a new corpus, and what to tell the user about it."""
 
     written: tuple[Path, ...]
     """The files, in the order in which to read them."""
     remarks: tuple[str, ...] = ()
-    """What was found and chosen, a line each."""
+    """What was found in the data and chosen, one line each."""
 
 
 def make_empty(
     root: Path, name: str, lexicon: str | None = None, lm_text: Path | None = None
-) -> Made:
-    """Write a reader to fill in, and its recipe, into the project's folder `root`.
+) -> NewCorpus:
+    """Write a recipe, and a reader for the user to fill in, into the checkout `root`.
 
     Args:
+      root: of the checkout.
       name: of the corpus; see `check_name`.
       lexicon: "cmudict" (the default), "graphemes" or a file.
-      lm_text: more text for the language model.
+      lm_text: text for the language model, instead of the training transcripts.
     """
     settings = Settings(lexicon=lexicon or "cmudict", lm_text=lm_text)
     reader = write_reader(root, name)
-    return Made((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
+    return NewCorpus((reader, *write_recipe(root, name, settings, f"Read by local/{name}.py.")))
 
 
 def make_from_data(
@@ -49,20 +50,20 @@ def make_from_data(
     reader: str,
     lexicon: str | None = None,
     lm_text: Path | None = None,
-) -> Made:
-    """Write the recipe of a corpus that needs no reader of its own into the project's folder.
+) -> NewCorpus:
+    """Write the recipe of a corpus that an existing reader can read into the checkout.
 
     Args:
-      root: the project's folder.
+      root: of the checkout.
       name: of the corpus; see `check_name`.
-      data: the table, or the Kaldi data directory or folder of such.
+      data: the table, the Kaldi data directory, or a folder of Kaldi data directories.
       reader: "table" or "kaldi".
-      lexicon: as in `make_empty`; by default what suits the transcripts.
-      lm_text: more text for the language model.
+      lexicon: as in `make_empty`; by default chosen to suit the transcripts.
+      lm_text: as in `make_empty`.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
-      LexiconError: the lexicon's file is none.
+      LexiconError: the file is not a lexicon.
     """
     data = data.absolute()
     parts, left_out = (_tables if reader == "table" else _kaldi_parts)(data)
@@ -73,7 +74,7 @@ def make_from_data(
     settings = Settings(found.corpus, hours, chosen.lexicon, chosen.alphabet, lm_text)
     about = [*describe(found), chosen.remark]
     written = write_recipe(root, name, settings, "\n".join(f"- {line}" for line in about))
-    return Made(tuple(written), (*about, *cautions(found)))
+    return NewCorpus(tuple(written), (*about, *cautions(found)))
 
 
 def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
@@ -81,13 +82,14 @@ def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
 
 
 def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
-    """Read the data directories that a recipe needs; name the others."""
+    """Read the data directories that a recipe needs; return the names of the others too."""
     if (folder / "wav.scp").is_file():
         return {"train": read_kaldi_dir(folder)}, []
     names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
     if not names:
         raise ManifestError(
-            f"{folder} is no Kaldi data directory (wav.scp, text, utt2spk) and no folder of such"
+            f"{folder} is neither a Kaldi data directory (wav.scp, text, utt2spk) nor a folder of "
+            "Kaldi data directories"
         )
     used = {name for chosen in choose_parts(names).values() for name in chosen}
     left_out = [name for name in names if name not in used]
@@ -95,24 +97,24 @@ def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
 
 
 @dataclass(frozen=True)
-class _Lexicon:
+class _LexiconChoice:
     lexicon: str
     alphabet: str
     remark: str
 
 
-def _choose_lexicon(texts: list[str], lexicon: str | None) -> _Lexicon:
+def _choose_lexicon(texts: list[str], lexicon: str | None) -> _LexiconChoice:
     own = lexicon not in (None, "cmudict", "graphemes")
     language = survey_language(texts, Lexicon.read(Path(lexicon)) if own else None)
     share = f"{language.known_share:.0%} of {language.words} words"
     if own:
-        remark = f"{share} are in it, the others are guessed"
+        remark = f"{share} are in it, the others get predicted pronunciations"
     elif lexicon is not None:
-        remark = f"{share} are in the English one"
+        remark = f"{share} are in the English lexicon"
     else:
         lexicon = "cmudict" if language.english else "graphemes"
-        verdict = "taken for English" if language.english else "not taken for English"
-        remark = f"{share} are in the English one: {verdict} (--lexicon decides otherwise)"
+        decision = "taken for English" if language.english else "not taken for English"
+        remark = f"{share} are in the English lexicon: {decision} (--lexicon overrides this)"
     if lexicon != "cmudict":
         remark += f"; letters: {show_letters(language.letters)}"
-    return _Lexicon(lexicon, language.alphabet, f"lexicon: {lexicon}; {remark}")
+    return _LexiconChoice(lexicon, language.alphabet, f"lexicon: {lexicon}; {remark}")

@@ -1,4 +1,4 @@
-"""Puts the files of a new corpus into the project's folder."""
+"""Writes the files of a new corpus into the checkout of the project."""
 
 import shutil
 from pathlib import Path
@@ -8,13 +8,13 @@ from toolkit.storage.files import write_atomically
 
 
 def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[Path]:
-    """Write recipes/`name`, all of it or nothing; return its files.
+    """Write recipes/`name`, completely or not at all; return its files.
 
     Args:
-      root: the project's folder.
-      name: of the corpus, checked.
-      settings: what config.py says.
-      about: Markdown on the corpus, for README.md.
+      root: of the checkout.
+      name: of the corpus, as accepted by `check_name`.
+      settings: the content of config.py.
+      about: a description of the corpus in Markdown, for README.md.
     """
     files = {
         "config.py": config_py(name, settings),
@@ -32,7 +32,7 @@ def write_recipe(root: Path, name: str, settings: Settings, about: str) -> list[
 
 
 def write_reader(root: Path, name: str) -> Path:
-    """Write local/`name`.py, with a function to fill in."""
+    """Write local/`name`.py, with a function for the user to fill in; return its path."""
     path = root / "local" / f"{name}.py"
     write_atomically(path, READER.format(name=name))
     return path

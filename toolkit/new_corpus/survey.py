@@ -1,4 +1,4 @@
-"""A corpus seen for the first time: its parts, who speaks how long, and what to hold out."""
+"""Surveys a new corpus: its parts, hours by speaker, and which speakers to hold out."""
 
 import dataclasses
 import re
@@ -12,42 +12,43 @@ from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError, speaker_of
 from toolkit.corpus.split import assemble
 
-FEWEST_SPEAKERS = 5
-"""Fewer speakers are too few to do without some in training; utterances are held out instead."""
+MIN_SPEAKERS = 5
+"""With fewer speakers, none can be spared from training: utterances are held out instead."""
 HELD_OUT = 0.1
-"""Share of the speakers that each held-out split gets."""
+"""Fraction of the speakers that each held-out split gets."""
 HOURS_HELD_OUT = (0.04, 0.25)
-"""Least and largest share of the hours that a held-out split may get, where that can be had."""
-MOST_DRAWS = 20
-"""Groups of speakers that are looked at to find one that speaks as long as that."""
+"""Smallest and largest fraction of the hours that a held-out split may have, if possible."""
+MAX_DRAWS = 20
+"""Maximum number of groups of speakers that are tried to find one with hours in that range."""
 LONG_SECONDS = 30.0
-"""Utterances from this length on are hard to align from nothing."""
+"""Utterances of this length or more are hard to align from a flat start."""
 PURPOSES = {
     "train": (("train",), ("tr",)),
     "dev": (("dev", "val"), ("cv", "dt")),
     "test": (("test", "eval"), ("et", "tt")),
 }
-"""What a part is for, by how its name begins, and by its first letters as a whole."""
+"""The purpose of a part by its name: words that the name may start with, and words that must be all
+of its leading letters."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """A corpus with its splits."""
+    """The size, splits, speakers and faults of a corpus."""
 
     corpus: CorpusConfig
-    """How to read it."""
+    """Its reader, root and splits, as settings of a recipe."""
     hours: dict[str, float]
-    """Of audio that can be read, by split."""
+    """Hours of readable audio, by split."""
     speakers: dict[str, int]
-    """By split."""
+    """Number of speakers, by split."""
     utterances: int
-    """Of all splits."""
+    """Number of utterances in all splits."""
     faults: dict[str, str]
-    """Kinds of faults, with the number of utterances that have it and the first one's."""
+    """By kind of fault, a text with the number of utterances that have it and the first of them."""
     long: int
-    """Utterances of `LONG_SECONDS` and more."""
+    """Number of utterances of `LONG_SECONDS` or more."""
     held_out: tuple[str, ...]
-    """Splits that are held out of the training part."""
+    """Splits that are held out from the training part."""
     left_out: tuple[str, ...]
     """Parts that are not used."""
 
@@ -55,25 +56,25 @@ class Survey:
 def survey(
     parts: Mapping[str, list[MonoCut]], corpus: CorpusConfig, left_out: Sequence[str] = ()
 ) -> Survey:
-    """Choose what the parts of a corpus are for and what is held out.
+    """Choose which parts of a corpus are for training, tuning and testing, and what is held out.
 
     Args:
       parts: cuts by the name of the part.
       corpus: its reader and root.
-      left_out: further parts, which are known not to be used.
+      left_out: names of further parts, which are known not to be used.
 
     Returns:
-      What there is; its `corpus` names the parts and what is held out.
+      The survey; its `corpus` names the parts of each split and what is held out.
 
     Raises:
-      ManifestError: no part to train on, or no audio that can be read.
+      ManifestError: no part to train on, or no readable audio.
     """
     chosen = choose_parts(parts)
     cuts = [cut for names in chosen.values() for name in names for cut in parts[name]]
     faults = _faults(cuts)
     if not any(cut.duration > 0 for cut in cuts):
         raise ManifestError(
-            "not one utterance has audio that can be read: " + "; ".join(faults.values())
+            "no utterance has audio that can be read: " + "; ".join(faults.values())
             if faults
             else "there is no utterance"
         )
@@ -96,13 +97,13 @@ def survey(
 
 
 def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
-    """Tell what parts are for by their names: train, dev or test.
+    """Sort parts by their names into those to train, tune (dev) and test on.
 
-    Where one is called just that, its variants (train_sp beside train) are not used. A part alone
-    is to train on, whatever its name.
+    Where a part has exactly the name of the purpose, variants of it (train_sp beside train) are not
+    used. A single part is for training, whatever its name.
 
     Raises:
-      ManifestError: none is to train on.
+      ManifestError: no part is for training.
     """
     names = sorted(names)
     if len(names) == 1:
@@ -118,7 +119,7 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
     if not chosen["train"]:
         raise ManifestError(
             f"none of the parts {', '.join(names) or '(there are none)'} is called train: rename "
-            "the one to train on, and those to tune and test on to dev and test"
+            "the one to train on to train, and those to tune and test on to dev and test"
         )
     return chosen
 
@@ -126,22 +127,22 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
 def choose_held_out(
     parts: Mapping[str, list[MonoCut]], corpus: CorpusConfig, held_out: tuple[str, ...]
 ) -> CorpusConfig:
-    """Choose how many speakers are held out and which, or that utterances are.
+    """Choose which speakers are held out, or that utterances are.
 
-    Speakers are held out where there are `FEWEST_SPEAKERS`, a tenth of them for each split. Of the
-    groups that can be drawn the first is taken that speaks as long as `HOURS_HELD_OUT` asks;
-    where there is none, because one speaker has most of the corpus, utterances are held out.
+    With `MIN_SPEAKERS` or more, a tenth of the speakers is held out for each split: the first group
+    drawn whose hours are in the range `HOURS_HELD_OUT`. If there is none, because one speaker has
+    most of the corpus, utterances are held out.
     """
     cuts = [cut for name in corpus.train.split(",") for cut in parts[name]]
     speakers = len({speaker_of(cut) for cut in cuts})
     by_utterance = dataclasses.replace(corpus, hold_out="utterances", held_out_share=HELD_OUT)
     if not held_out:
         return corpus
-    if speakers < FEWEST_SPEAKERS:
+    if speakers < MIN_SPEAKERS:
         return by_utterance
     each = max(1, round(HELD_OUT * speakers))
     least, most = (share * _hours(cuts) for share in HOURS_HELD_OUT)
-    for rotation in range(min(MOST_DRAWS, speakers // (each * len(held_out)))):
+    for rotation in range(min(MAX_DRAWS, speakers // (each * len(held_out)))):
         drawn = dataclasses.replace(
             corpus, dev_speakers=each, test_speakers=each, rotation=rotation
         )

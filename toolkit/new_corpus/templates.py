@@ -1,4 +1,4 @@
-"""The files of a new corpus, as text."""
+"""Templates of the files of a new corpus."""
 
 import json
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ HOURS = {hours}
 
 
 def base() -> Config:
-    """Everything that is there."""
+    """All of the corpus."""
     return sized(
         HOURS,
 {sections}    )
@@ -48,8 +48,8 @@ README = """# {name}
 
 ```sh
 recipes/{name}/run.py --stop-stage 3     # what is wrong with the data: exp/base/check/report.txt
-recipes/{name}/run.py                    # everything; the same command continues
-recipes/{name}/run.py --list             # stages, their state, times and results
+recipes/{name}/run.py                    # all stages; after an interruption, it resumes
+recipes/{name}/run.py --list             # state, time and result of each stage
 ```
 
 `config.py` holds the settings; `--set section.key=value` changes one for a run. Trees, mixtures and
@@ -79,13 +79,13 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     Change the lines up to `pair` to your layout; as they stand they read
     `<root>/<speaker>/<utterance>.wav` with the words in `<utterance>.txt` beside it. They fill
 
-    - `texts`: (utterance id, transcript), as written: later stages treat case and punctuation.
+    - `texts`: (utterance id, transcript), as written: later stages normalise case and punctuation.
     - `audio`: (utterance id, Audio(file)), or Audio(file, start, end) in seconds for a part of a
       file; WAV, FLAC, MP3, OGG, SPHERE, of any rate and number of channels.
     - `speakers`: utterance id to speaker.
 
-    Ids may be anything without white space, in any order. Leave out nothing: what lacks its text
-    or audio, is broken, too short or there twice is found and listed by stage 3.
+    Ids may be anything without white space, in any order. Leave nothing out: stage 3 finds and
+    lists utterances that lack text or audio, are broken, too short or duplicated.
 
     `assemble` holds out "dev" and "test". With parts of your own make a list of cuts of each:
     assemble({{"train": ..., "dev": ..., "test": ...}}, corpus).
@@ -107,22 +107,22 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the configuration of a new corpus says."""
+    """The settings in config.py of a new corpus."""
 
     corpus: CorpusConfig | None = None
-    """The reader and its settings; None: a reader that is still to be filled in."""
+    """The reader and its settings; None: the user will write the reader."""
     hours: float = 1.0
     """Hours of training speech."""
     lexicon: str = "cmudict"
-    """"cmudict", with English rules for words; "graphemes" or a file, with rules for letters."""
+    """"cmudict", with English normalisation; "graphemes" or a file, with one by letters."""
     alphabet: str = CheckConfig().alphabet
-    """The letters that words have, unless the lexicon is cmudict."""
+    """The letters of which words consist, unless the lexicon is cmudict."""
     lm_text: Path | None = None
     """Text for the language model; None: the training transcripts."""
 
 
 def run_py(name: str) -> str:
-    """Write the text of run.py."""
+    """Return the text of run.py."""
     imports = (
         f"from recipes.{name}.config import PROFILES",
         "from recipes.librispeech.run import recipe",
@@ -131,7 +131,7 @@ def run_py(name: str) -> str:
 
 
 def config_py(name: str, settings: Settings) -> str:
-    """Write the text of config.py."""
+    """Return the text of config.py."""
     own_reader = f"CorpusConfig({_quoted(name)}, root=None, dev_speakers=1, test_speakers=1)"
     sections = {"corpus": own_reader if settings.corpus is None else _corpus(settings.corpus)}
     modules = {
@@ -159,9 +159,9 @@ def config_py(name: str, settings: Settings) -> str:
     if "Path(" in body:
         imports = ["from pathlib import Path", "", *imports]
     about = "Hours of training speech, which sizes the systems (recipes/steps/sizes.py).\n" + (
-        "Put here what stage 3 tells: hours_train."
+        "Put here hours_train, as stage 3 prints it."
         if settings.corpus is None
-        else "Measured when this file was made; stage 3 tells those of a corpus that has grown."
+        else "Measured when this file was made; stage 3 prints them anew if the corpus has grown."
     )
     return CONFIG.format(
         name=name,
@@ -184,7 +184,7 @@ def _corpus(corpus: CorpusConfig) -> str:
 
 
 def _call(name: str, arguments: dict[str, str]) -> str:
-    """Write a call as the formatter does: on one line if it fits, else an argument per line."""
+    """Return a call in the formatter's style: one line if it fits, else an argument per line."""
     words = [f"{key}={value}" if key else value for key, value in arguments.items()]
     line = f"{name}({', '.join(words)})"
     if len(line) <= 80 and "\n" not in line:
@@ -194,7 +194,7 @@ def _call(name: str, arguments: dict[str, str]) -> str:
 
 
 def _string(text: str) -> str:
-    """Write a string, on several lines where it is long."""
+    """Return a string literal, on several lines if it is long."""
     if len(text) <= 70:
         return _quoted(text)
     pieces = [text[i : i + 70] for i in range(0, len(text), 70)]
@@ -210,5 +210,5 @@ def _path(path: Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a string between double quotation marks."""
+    """Return a string literal in double quotation marks."""
     return json.dumps(text, ensure_ascii=False)

@@ -12,86 +12,87 @@ from torch.optim import Optimizer
 from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.exchange import Exchange
-from toolkit.parallel.launch import Workers
-from toolkit.parallel.learner import Learner, delayed
-from toolkit.parallel.shared import SharedBatches
+from toolkit.parallel.learner import Learner, delay_by_one_update
+from toolkit.parallel.point_to_point import PointToPoint
 from toolkit.parallel.topology import Pattern, is_active, partner, partners
+from toolkit.parallel.work_sharing import SharedBatches
+from toolkit.parallel.workers import Workers
 
 
-class Neighbours:
-    """Averages a learner with others in the background.
+class NeighbourAverager:
+    """Averages a learner's weights with its neighbours' in background threads.
 
-    A learner of even number asks one of its partners once per step, as soon as the averaging
-    before is through; those of odd number answer, in threads that do not depend on how fast their
-    worker computes. So nobody waits for a slow worker, and nobody in a circle.
+    A learner with an even index requests an averaging from one of its partners once per step, as
+    soon as its previous request has completed. A learner with an odd index answers requests in
+    threads that do not depend on how fast its worker computes. So no learner waits for a slow
+    worker, and no deadlock is possible.
 
-    All ranks must make one at the same time; those that are no learner, with learner None.
+    All ranks must construct one at the same time; ranks that hold no learner pass learner=None.
 
     Args:
-      exchange: of the weights.
-      learner: the weights of this rank.
+      exchange: the point-to-point channel for the weights.
+      learner: the weights of this rank; None where the rank holds no learner.
       ranks: rank of each learner.
-      number: this rank's number among them.
-      pattern: who meets whom.
+      index: this learner's index in `ranks`.
+      pattern: which learners average with each other.
     """
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: PointToPoint,
         learner: Learner | None,
         ranks: Sequence[int],
-        number: int,
+        index: int,
         pattern: Pattern,
     ) -> None:
         self._exchange = exchange
         self._learner = learner
         self._ranks = ranks
-        self._number = number
+        self._index = index
         self._pattern = pattern
-        self._wanted = threading.Event()
+        self._requested = threading.Event()
         self._closing = False
         self._averaging = threading.Lock()
         self._servers: list[int] = []
         self.asked = 0
-        """How often this learner has asked for an averaging."""
+        """Number of averagings that this learner has requested."""
         if learner is None:
             return
-        around = [ranks[other] for other in partners(number, len(ranks), pattern)]
-        if is_active(number):
-            self._servers = around
+        neighbours = [ranks[other] for other in partners(index, len(ranks), pattern)]
+        if is_active(index):
+            self._servers = neighbours
             exchange.start(self._average)
         else:
-            exchange.serve(around, lambda asking, _: learner.answer(asking))
+            exchange.serve(neighbours, lambda asking, _: learner.answer(asking))
 
     def wake(self) -> None:
-        """Ask for an averaging; raise what went wrong in an earlier one."""
+        """Request an averaging; raise the exception of an earlier one that failed."""
         self._exchange.check()
-        self._wanted.set()
+        self._requested.set()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hold back averagings that this learner would ask for."""
+        """Request no averaging inside this context."""
         with self._averaging:
             yield
 
     def close(self, failed: bool = False) -> None:
-        """End the threads; all ranks must. After a failure nobody is waited for."""
+        """End the threads (on every rank); after a failure without waiting for other ranks."""
         with nullcontext() if failed else self._averaging:
             self._closing = True
-        self._wanted.set()
+        self._requested.set()
         if not failed:
             self._exchange.close(self._servers)
 
     def _average(self) -> None:
-        while self._wanted.wait():
+        while self._requested.wait():
             with self._averaging:
-                self._wanted.clear()
+                self._requested.clear()
                 if self._closing:
                     return
                 if not self._servers:
                     continue
-                other = partner(self._number, len(self._ranks), self._pattern, self.asked)
+                other = partner(self._index, len(self._ranks), self._pattern, self.asked)
                 half = self._exchange.request(self._ranks[other], self._learner.weights())
                 self._learner.finish(half)
                 self.asked += 1
@@ -100,49 +101,50 @@ class Neighbours:
 class Adpsgd(Asynchronous):
     """Asynchronous decentralised SGD (B1; Lian et al. 2018, three patterns of IBM's).
 
-    A worker's own model takes the update of every step and is averaged with a neighbour's meanwhile
-    (`Neighbours`), or with all others' at the same time (`delayed`, where all keep step with each
-    other). The model that is validated and stored is the mean of all; at the end of an epoch, to
-    which workers may come with different numbers of steps, all go on from it. Between the ends of
-    epochs there are no checkpoints, since the workers are not at the same step.
+    Every worker updates its own model at each step. Meanwhile the model is averaged with that of a
+    neighbour (`NeighbourAverager`) or, with delay by one, with those of all workers, which then
+    keep in step (`delay_by_one_update`). The model that is validated and stored is the mean of all
+    models (the consensus model). At the end of an epoch, which workers may reach after different
+    numbers of steps, all workers continue from it. There are no checkpoints within an epoch, since
+    the workers are not at the same step.
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__(config, workers)
         self._delayed = config.adpsgd.pattern == "delayed"
-        self._neighbours: Neighbours | None = None
+        self._averager: NeighbourAverager | None = None
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
         self._learner = Learner(self.flat.weights().cpu())
-        self._taken = self._learner.weights()  # what the model held before the step
-        self._mean: Any = None  # delayed: the mean under way
-        self._group = self.workers.new_group(range(self.workers.ranks), "gloo")
-        self._neighbours = None if self._delayed else self._make_neighbours()
+        self._taken = self._learner.weights()  # the model's weights before the step
+        self._mean: Any = None  # delay by one: the all-reduce in progress
+        self._group = self.workers.new_group(range(self.workers.world_size), "gloo")
+        self._averager = None if self._delayed else self._make_averager()
         if self._delayed:
             self._begin_mean()
 
-    def share(self, data: DataSource) -> DataSource:
-        """See `Strategy`: fast workers take over batches of slow ones, unless all keep step."""
+    def share_batches(self, data: DataSource) -> DataSource:
+        """See `Strategy`: fast workers take over batches of slow ones, except with delay by one."""
         return data if self._delayed else SharedBatches(data)
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
         super().stop(failed)
-        if self._neighbours is not None:
-            neighbours, self._neighbours = self._neighbours, None
-            neighbours.close(failed)
+        if self._averager is not None:
+            averager, self._averager = self._averager, None
+            averager.close(failed)
 
     def after_step(self) -> None:
-        """See `Strategy`: add the update to the learner, and take over what averaging has done."""
+        """See `Strategy`: add the update to the learner, then load the averaged weights."""
         super().after_step()
         mixed = self._mix(self.flat.weights().cpu())
         if mixed is not None:
             self.flat.set_weights(mixed)
 
     def end_epoch(self) -> None:
-        """See `Strategy`: all go on from the mean of all models."""
+        """See `Strategy`: all workers continue from the mean of all models."""
         super().end_epoch()
         with self._quiet():
             self._take(self._average())
@@ -160,78 +162,81 @@ class Adpsgd(Asynchronous):
         finally:
             self.flat.set_weights(own)
 
-    def own_state(self) -> dict[str, Any]:
-        """See `Strategy`: the weights, the optimizer's state, how often averaged and asked."""
+    def rank_state(self) -> dict[str, Any]:
+        """See `Strategy`: weights, optimizer state, numbers of averagings and of requests."""
         optimizer = self.optimizer.state_dict()
-        own = {**super().own_state(), "weights": self._learner.weights(), "optimizer": optimizer}
-        if self._neighbours is not None:
-            own["averagings"] = [self._learner.averagings, self._neighbours.asked]
+        own = {**super().rank_state(), "weights": self._learner.weights(), "optimizer": optimizer}
+        if self._averager is not None:
+            own["averagings"] = [self._learner.averagings, self._averager.asked]
         return own
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`: of several workers' weights the mean, of their optimizers the first."""
+        """See `Strategy`: takes the mean of the stored weights, and the first optimizer state."""
         super().load_state(state, own)
         with self._quiet():
             if own:
                 self.optimizer.load_state_dict(own[0]["optimizer"])
-                if self._neighbours is not None:
-                    self._learner.averagings, self._neighbours.asked = own[0]["averagings"]
+                if self._averager is not None:
+                    self._learner.averagings, self._averager.asked = own[0]["averagings"]
                 weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
             else:
                 weights = self.flat.weights().cpu()
             self._take(weights)
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`; `averagings`: with a neighbour, per step."""
-        if self._neighbours is None:
+        """See `Strategy`; `averagings` counts those with a neighbour, per step."""
+        if self._averager is None:
             return super().report()
         return {**super().report(), "averagings": self._learner.averagings / max(1, self.steps)}
 
-    def _make_neighbours(self) -> Neighbours | None:
-        """Begin to average in the background (all)."""
-        ranks = range(self.workers.ranks)
-        self._exchange = Exchange(self.workers, len(self.flat))
+    def _make_averager(self) -> NeighbourAverager | None:
+        """Start averaging in the background (all)."""
+        ranks = range(self.workers.world_size)
+        self._exchange = PointToPoint(self.workers, len(self.flat))
         pattern = self.config.adpsgd.pattern
-        return Neighbours(self._exchange, self._learner, ranks, self.workers.rank, pattern)
+        return NeighbourAverager(self._exchange, self._learner, ranks, self.workers.rank, pattern)
 
     def _mix(self, now: Tensor) -> Tensor | None:
-        """Return what the model's weights shall be, now that the optimizer has made them `now`."""
+        """Return the weights to continue from after the optimizer's step, which gave `now`.
+
+        None: keep `now`.
+        """
         if self._delayed:
-            self._taken = delayed(self._taken, now, self._finished_mean())
+            self._taken = delay_by_one_update(self._taken, now, self._finished_mean())
             self._learner.set_weights(self._taken)
             self._begin_mean()
         else:
             self._taken = self._learner.add(now - self._taken)
-            self._neighbours.wake()
+            self._averager.wake()
         return self._taken
 
     def _take(self, weights: Tensor) -> None:
-        """Go on from other weights, while nothing is being averaged anywhere (all)."""
+        """Continue from other weights, while no averaging is in progress on any rank (all)."""
         if self._delayed:
             self._finished_mean()
         self._learner.set_weights(weights)
         self._taken = self._learner.weights()
         self.flat.set_weights(self._taken)
-        self.workers.gather_plain(None)  # before anybody averages with them
+        self.workers.all_gather_object(None)  # barrier, before any rank averages with these weights
         if self._delayed:
             self._begin_mean()
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Wait for all workers, however slow, and for the averagings under way (all)."""
+        """Wait for all workers, however slow, and for averagings in progress (all)."""
         self.barrier()
-        paused = nullcontext() if self._neighbours is None else self._neighbours.paused()
+        paused = nullcontext() if self._averager is None else self._averager.paused()
         with paused:
-            self.workers.gather_plain(None)
+            self.workers.all_gather_object(None)
             yield
 
     def _average(self) -> Tensor:
-        """Return the mean of all models, while nothing is being averaged anywhere (all)."""
+        """Return the mean of all models, while no averaging is in progress on any rank (all)."""
         weights = self._learner.weights()
-        return self.workers.add_up(weights, self._group).wait() / self.workers.ranks
+        return self.workers.all_reduce(weights, self._group).wait() / self.workers.world_size
 
     def _begin_mean(self) -> None:
-        self._mean = self.workers.add_up(self._learner.weights(), self._group)
+        self._mean = self.workers.all_reduce(self._learner.weights(), self._group)
 
     def _finished_mean(self) -> Tensor:
-        return self._mean.wait() / self.workers.ranks
+        return self._mean.wait() / self.workers.world_size

@@ -1,4 +1,4 @@
-"""A-SGD: a worker's next step begins once its gradient is added to the accumulated one (A19)."""
+"""A-SGD: asynchronous SGD through a parameter server on rank 0 (A19)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,19 +8,20 @@ from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.batch import DataSource
-from toolkit.parallel.exchange import Exchange
-from toolkit.parallel.learner import Accumulator
-from toolkit.parallel.shared import SharedBatches
+from toolkit.parallel.learner import ParameterServer
+from toolkit.parallel.point_to_point import PointToPoint
+from toolkit.parallel.work_sharing import SharedBatches
 
 
 class Asgd(Asynchronous):
-    """Asynchronous SGD through worker 0, which keeps the weights and the optimizer's state (A19).
+    """Asynchronous SGD; worker 0 is the parameter server with weights and optimizer state (A19).
 
-    A worker sends its gradient, gets the weights as they are then, and goes on; nobody waits for
-    another's gradient. The mean of every `parts` gradients makes an update. The optimizer of the
-    training loop sees no gradients; one of its class and settings updates the weights at worker 0.
-    Checkpoints are made at the ends of epochs only, since workers are not at the same step. The
-    bytes reported are those of worker 0, which sends weights to all.
+    A worker pushes its gradient, pulls the current weights and goes on; no worker waits for the
+    gradient of another. The server updates the weights with the mean of every `parts` gradients.
+    The training loop's optimizer sees no gradients: an optimizer of the same class and settings
+    updates the weights on worker 0. Checkpoints are written at the ends of epochs only, since
+    workers are not at the same step. The bytes reported are those of worker 0, which sends the
+    weights to all workers.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -28,18 +29,18 @@ class Asgd(Asynchronous):
         super().start(model, optimizer)
         config, workers = self.config.asgd, self.workers
         self._gradient: Tensor | None = None
-        self._exchange = Exchange(workers, len(self.flat))
-        self._accumulator = Accumulator(
+        self._exchange = PointToPoint(workers, len(self.flat))
+        self._server = ParameterServer(
             self.flat.weights().cpu(),
             optimizer,
-            config.parts or workers.ranks,
+            config.parts or workers.world_size,
             config.max_gradient_norm,
         )
-        """At worker 0 the one that counts."""
+        """The parameter server; only worker 0's is used."""
         if workers.rank == 0:
-            self._exchange.serve(range(1, workers.ranks), self._accumulator.add)
+            self._exchange.serve(range(1, workers.world_size), self._server.add)
 
-    def share(self, data: DataSource) -> DataSource:
+    def share_batches(self, data: DataSource) -> DataSource:
         """See `Strategy`: fast workers take over batches of slow ones."""
         return SharedBatches(data)
 
@@ -52,7 +53,10 @@ class Asgd(Asynchronous):
                 exchange.close([0] if self.workers.rank else [])
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """See `Strategy`: take the gradient aside; one that is not finite is left to the loop."""
+        """See `Strategy`: keep the gradient for `after_step`.
+
+        A gradient that is not finite stays in the model, where the training loop reports it.
+        """
         super().backward(loss, weight)
         gradient = self.flat.gradients().cpu()
         self._gradient = gradient if bool(gradient.isfinite().all()) else None
@@ -60,42 +64,42 @@ class Asgd(Asynchronous):
             self.optimizer.zero_grad(set_to_none=True)
 
     def after_step(self) -> None:
-        """See `Strategy`: give the gradient, take weights."""
+        """See `Strategy`: push the gradient, pull the weights."""
         super().after_step()
         self._exchange.check()
         if self._gradient is None:
             return
         rate = self.optimizer.param_groups[0]["lr"]
         if self.workers.rank == 0:
-            weights = self._accumulator.add(self._gradient, rate)
+            weights = self._server.add(self._gradient, rate)
         else:
             weights = self._exchange.request(0, self._gradient, rate)
         self.flat.set_weights(weights)
 
     def end_epoch(self) -> None:
-        """See `Strategy`: use the gradients left over; all go on from the same weights."""
+        """See `Strategy`: apply the gradients left over; all continue from the same weights."""
         super().end_epoch()
-        self._accumulator.flush()
-        self._spread()
+        self._server.flush()
+        self._broadcast_weights()
 
-    def own_state(self) -> dict[str, Any]:
-        """See `Strategy`: at worker 0, the state of the optimizer that makes the updates."""
-        own = super().own_state()
-        return {**own, "accumulator": self._accumulator.state()} if self.workers.rank == 0 else own
+    def rank_state(self) -> dict[str, Any]:
+        """See `Strategy`: on worker 0, the state of the parameter server's optimizer."""
+        own = super().rank_state()
+        return {**own, "accumulator": self._server.state()} if self.workers.rank == 0 else own
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
         super().load_state(state, own)
         if self.workers.rank == 0:
             if state:
-                self._accumulator.load_state(own[0]["accumulator"])
-            self._accumulator.set_weights(self.flat.weights().cpu())
-        self._spread()
+                self._server.load_state(own[0]["accumulator"])
+            self._server.set_weights(self.flat.weights().cpu())
+        self._broadcast_weights()
 
-    def _spread(self) -> None:
-        """Give worker 0's weights to all (all)."""
+    def _broadcast_weights(self) -> None:
+        """Broadcast the server's weights to all workers (all)."""
         weights = self.flat.weights()
         if self.workers.rank == 0:
-            weights.copy_(self._accumulator.weights())
+            weights.copy_(self._server.weights())
         self.workers.broadcast(weights)
         self.flat.set_weights(weights)

@@ -1,4 +1,4 @@
-"""What the training loop and an objective see of the data."""
+"""Batches, and the protocol of the data sources that the training loop reads them from."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,35 +22,35 @@ class Batch:
     inputs: Tensor
     """[N, T + lookahead, D] float32."""
     targets: Tensor
-    """[N, T] int64; anything where the weight is 0."""
+    """[N, T] int64; undefined where the weight is 0."""
     weights: Tensor
     """[N, T] float32: 0 for padding and for context that is not scored."""
     lengths: Tensor
-    """[N] int64, on the CPU: how many of the T frames are real; the others hold anything."""
+    """[N] int64, on the CPU: number of valid frames of each row; the others are undefined."""
     frames: int
     """Number of scored frames, the sum of the weights."""
 
     _computed: ClassVar[tuple[str, ...]] = ("inputs", "targets", "weights")
-    """What computing needs on the device."""
+    """Names of the tensors that are needed on the device."""
 
     def to(self, device: torch.device) -> "Batch":
-        """Move the tensors that computing needs; from pinned memory without waiting."""
+        """Move the tensors that are needed on a device; without blocking from pinned memory."""
         if device.type == "cpu":
             return self
         return self._with(lambda x: x.to(device, non_blocking=True))
 
     def pin(self) -> "Batch":
-        """Copy into pinned memory, from where a GPU fetches it while it computes."""
+        """Copy into pinned memory, from which copies to a GPU overlap with computation."""
         return self._with(Tensor.pin_memory)
 
-    def _with(self, moved: Callable[[Tensor], Tensor]) -> "Batch":
-        """Copy, of the same class, what is used on the device."""
-        return replace(self, **{name: moved(getattr(self, name)) for name in self._computed})
+    def _with(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """Apply a function to the tensors that are needed on the device."""
+        return replace(self, **{name: function(getattr(self, name)) for name in self._computed})
 
     def save(self, path: Path) -> None:
-        """Write the batch as safetensors, with the utterance ids as metadata, to look into it.
+        """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
 
-        Every rank may write one.
+        May be called on every rank.
         """
         tensors = {
             name: getattr(self, name).cpu().contiguous() for name in (*self._computed, "lengths")
@@ -60,13 +60,15 @@ class Batch:
 
 
 class DataSource(Protocol):
-    """An endless supply of epochs whose order is a pure function of (seed, epoch)."""
+    """Training data: batches in an order that is a pure function of (seed, epoch)."""
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
-        """Count the batches that each of `ranks` processes gets in an epoch (from 0)."""
+    def steps(self, epoch: int, world_size: int = 1) -> int:
+        """Count the batches that each of `world_size` processes gets in an epoch (from 0)."""
 
-    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """Yield the batches of one process from its step `start` on, without making those before.
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """Yield the batches of one process from its step `start` on; earlier ones are not computed.
 
-        Step s of rank r is batch s * ranks + r of the epoch's order.
+        Step s of rank r is batch s * world_size + r of the epoch's order.
         """

@@ -1,4 +1,4 @@
-"""Blockwise model update filtering: workers train alone and average now and then (C29)."""
+"""BMUF, blockwise model update filtering: local training with an average per block (C29)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,43 +13,43 @@ from toolkit.parallel.distributed import Distributed
 
 
 class BmufState:
-    """The mathematics: the global model and its momentum, moved on once per block.
+    """The global model and its block momentum, updated once per block.
 
     Args:
-      weights: [W] float32, what all workers begin with.
-      ranks: N.
+      weights: [W] float32, the initial weights of all workers.
+      world_size: N.
       config: momentum, rate, Nesterov's step.
     """
 
-    def __init__(self, weights: Tensor, ranks: int, config: BmufConfig) -> None:
-        self._config, self._ranks = config, ranks
+    def __init__(self, weights: Tensor, world_size: int, config: BmufConfig) -> None:
+        self._config, self._world_size = config, world_size
         self.start = weights.clone()
-        """[W] what workers begin the present block with: W_g of equation 5."""
+        """[W] initial weights of the current block: W_g of equation 5."""
         self.model = self.start
-        """[W] the global model, to be validated and kept; `start` itself where that is the same."""
+        """[W] the global model, which is validated and stored; may be the tensor `start`."""
         self.momentum = torch.zeros_like(weights)
         """[W] Delta of equation 4."""
         self.blocks = 0
-        """Blocks done."""
+        """Number of finished blocks."""
 
     def eta(self, block: int) -> float:
-        """Give the block momentum of a block (from 0)."""
+        """Return the block momentum of a block (counted from 0)."""
         if block < self._config.warmup:
             return 0.0
         given = self._config.momentum
-        return 1 - 1 / self._ranks if given is None else given
+        return 1 - 1 / self._world_size if given is None else given
 
     def zeta(self, block: int) -> float:
-        """Give the block learning rate, by equation 6; 1 in the warm-up."""
+        """Return the block learning rate (equation 6); 1 in the warm-up."""
         if block < self._config.warmup:
             return 1.0
-        return self._config.rate * self._ranks * (1 - self.eta(block))
+        return self._config.rate * self._world_size * (1 - self.eta(block))
 
     def step(self, mean: Tensor) -> Tensor:
-        """End a block.
+        """Update the global model at the end of a block.
 
         Args:
-          mean: [W] of the workers' models (equation 2).
+          mean: [W] mean of the workers' models (equation 2).
 
         Returns:
           [W] `start` of the next block.
@@ -66,12 +66,12 @@ class BmufState:
         return self.start
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold."""
+        """Return the state for a checkpoint."""
         state = {"start": self.start, "momentum": self.momentum, "blocks": self.blocks}
         return state if self.model is self.start else {**state, "model": self.model}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         device = self.start.device
         self.start = state["start"].to(device)
         self.model = state["model"].to(device) if "model" in state else self.start
@@ -79,10 +79,10 @@ class BmufState:
 
 
 class Bmuf(Distributed):
-    """Every worker trains alone for a block of minibatches; then the global model moves on.
+    """Every worker trains locally for a block of minibatches; then the global model is updated.
 
-    A block that the end of an epoch cuts short is ended there. What is validated and stored is the
-    global model.
+    The end of an epoch ends the current block early. The global model is what is validated and
+    stored.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -91,9 +91,9 @@ class Bmuf(Distributed):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin with the model's weights."""
-        self._state = BmufState(self.flat.weights(), self.workers.ranks, self.config.bmuf)
-        self._in_block = 0  # steps
+        """Start the first block from the model's weights."""
+        self._state = BmufState(self.flat.weights(), self.workers.world_size, self.config.bmuf)
+        self._in_block = 0  # steps taken in the current block
 
     def after_step(self) -> None:
         """See `Strategy`."""
@@ -118,19 +118,19 @@ class Bmuf(Distributed):
         finally:
             self.flat.set_weights(own)
 
-    def agree(self, due: bool) -> bool:
+    def agree_on_checkpoint(self, due: bool) -> bool:
         """See `Strategy`: between blocks, when all workers have the same weights."""
-        return self._in_block == 0 and self.decided(due)
+        return self._in_block == 0 and self.rank_zero_decides(due)
 
     def state(self) -> dict[str, Any]:
-        """See `Strategy`; between blocks all workers' weights are compared."""
+        """See `Strategy`; between blocks the workers' weights are compared."""
         if self._in_block == 0:
             self.check_replicas()
         return super().state() | {"bmuf": self._state.state(), "in_block": self._in_block}
 
-    def own_state(self) -> dict[str, Any]:
-        """See `Strategy`: the worker's weights within a block, and its optimizer's state."""
-        own = super().own_state()
+    def rank_state(self) -> dict[str, Any]:
+        """See `Strategy`: within a block the worker's weights; and its optimizer state."""
+        own = super().rank_state()
         if self._in_block:
             own["weights"] = self.flat.weights()
         if self._in_block or self.config.bmuf.optimizer == "keep":
@@ -138,14 +138,14 @@ class Bmuf(Distributed):
         return own
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; another number of workers begins the block again."""
+        """See `Strategy`; with another number of workers the block starts over."""
         super().load_state(state, own)
         if not state:
             self._begin()
             return
         self._state.load_state(state["bmuf"])
         self._in_block = state["in_block"]
-        if self.rescaled(state):
+        if self.world_size_changed(state):
             self._in_block = 0
             self.flat.set_weights(self._state.start)
         elif self._in_block:
@@ -155,7 +155,7 @@ class Bmuf(Distributed):
 
     def _end_block(self) -> None:
         self._in_block = 0
-        mean = self.workers.add_up(self.flat.weights()).wait() / self.workers.ranks
+        mean = self.workers.all_reduce(self.flat.weights()).wait() / self.workers.world_size
         if not torch.isfinite(mean.sum()):
             raise ParallelError(
                 "the mean of the workers' models is not finite: one of them diverged; lower "
@@ -166,10 +166,12 @@ class Bmuf(Distributed):
             self.optimizer.state.clear()
         elif self.config.bmuf.optimizer == "average":
             for values in self._optimizer_state():
-                values.copy_(self.workers.add_up(values.clone()).wait() / self.workers.ranks)
+                values.copy_(
+                    self.workers.all_reduce(values.clone()).wait() / self.workers.world_size
+                )
 
     def _optimizer_state(self) -> Iterator[Tensor]:
-        """Yield the optimizer's tensors, in the same order on every worker; counts left out."""
+        """Yield the optimizer's state tensors, without step counts, in a fixed order."""
         for parameter in self.flat.parameters:
             for _, value in sorted(self.optimizer.state.get(parameter, {}).items()):
                 if isinstance(value, Tensor) and value.shape == parameter.shape:

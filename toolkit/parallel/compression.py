@@ -1,12 +1,12 @@
-"""Threshold compression of gradients: what is sent of them, as 32-bit words (C28).
+"""Threshold compression of gradients: encoding and decoding of messages (C28).
 
-A message begins with a word that says its form. `SPARSE`: a word per element sent, its index
-shifted left by one bit, the lowest bit 1 for -tau and 0 for +tau. `BITMAP`: two bits per element
-(0: nothing, 1: +tau, 2: -tau), the first of 16 in the lowest bits. `WHOLE`: the values themselves.
-`BROKEN`: there is a value that is not finite.
+A message is a sequence of 32-bit words. The first word gives the format. `SPARSE`: a word per
+element sent, its index shifted left by one bit, the lowest bit 1 for -tau and 0 for +tau.
+`BITMAP`: two bits per element (0: not sent, 1: +tau, 2: -tau), the first of 16 in the lowest bits.
+`DENSE`: the values themselves. `NON_FINITE`: a value is not finite, so nothing is sent.
 
-On the CPU one compiled pass adds, compares, emits and subtracts, in about the time that copying the
-gradient takes; torch's operators take 12 times as long. On a GPU they do the same.
+On the CPU a single compiled pass accumulates, compares, encodes and subtracts, in about the time
+that copying the gradient takes; torch's operators take 12 times as long. A GPU uses those.
 """
 
 import numba
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SPARSE, BITMAP, WHOLE, BROKEN = range(4)
+SPARSE, BITMAP, DENSE, NON_FINITE = range(4)
 PER_WORD = 16
 MAX_SIZE = 1 << 31
 BLOCK = 64
@@ -22,14 +22,14 @@ LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool = True) -> Tensor:
-    """Add a gradient to the residual and take from it what is to be sent.
+    """Add a gradient to the residual and encode the elements beyond the threshold.
 
     Args:
       gradient: [W] float32.
-      residual: [W] float32, what was not sent so far; changed in place.
-      threshold: tau; elements beyond it are sent as +-tau, and that much is taken from the
-        residual. 0: everything is sent as it is.
-      fallback: use the form `BITMAP` when that is shorter.
+      residual: [W] float32, the accumulated gradient not sent yet; changed in place.
+      threshold: tau; elements beyond it are sent as +-tau, which is subtracted from the
+        residual. 0: all elements are sent unchanged.
+      fallback: use the format `BITMAP` where that is shorter.
 
     Returns:
       The message, int32.
@@ -38,9 +38,9 @@ def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool 
         raise ValueError(f"{len(gradient)} elements, an index has room for {MAX_SIZE}")
     if threshold == 0:
         residual += gradient
-        message = torch.cat([_header(WHOLE, residual), residual.view(torch.int32)])
+        message = torch.cat([_header(DENSE, residual), residual.view(torch.int32)])
         if not torch.isfinite(residual.sum()):
-            return _header(BROKEN, residual)
+            return _header(NON_FINITE, residual)
         residual.zero_()
         return message
     capacity = len(gradient) // PER_WORD if fallback else len(gradient)
@@ -49,15 +49,15 @@ def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool 
 
 
 def decode(message: Tensor, threshold: float, total: Tensor) -> int:
-    """Add what a message holds to `total` [W], in place; return the number of elements sent.
+    """Add a message's elements to `total` [W], in place; return their number.
 
     Raises:
       FloatingPointError: the sender's gradient was not finite.
     """
     form, body = int(message[0]), message[1:]
-    if form == BROKEN:
+    if form == NON_FINITE:
         raise FloatingPointError("a gradient is not finite")
-    if form == WHOLE:
+    if form == DENSE:
         total += body.view(torch.float32)
         return len(body)
     if total.is_cuda:
@@ -72,25 +72,25 @@ def _header(form: int, like: Tensor) -> Tensor:
 
 
 def encode_by_numba(gradient: Tensor, residual: Tensor, threshold: float, capacity: int) -> Tensor:
-    """See `encode`, on the CPU; up to `capacity` elements are sent in the form `SPARSE`."""
+    """See `encode`, on the CPU; up to `capacity` elements are sent as `SPARSE`."""
     size, tau = len(gradient), np.float32(threshold)
     g, r = gradient.contiguous().numpy(), residual.numpy()
     words = np.empty(capacity + 1, dtype=np.uint32)
     words[0] = SPARSE
-    count, begun, added, broken = _take_sparse(g, r, tau, words)
-    if begun == size and not broken:
+    count, settled, added, broken = _take_sparse(g, r, tau, words)
+    if settled == size and not broken:
         return torch.from_numpy(words[:count].view(np.int32).copy())
     bitmap = np.zeros(1 - (-size // PER_WORD), dtype=np.uint32)
     bitmap[0] = BITMAP
-    broken += _take_bitmap(g, r, tau, words[1:count], begun, added, bitmap[1:])
-    return _header(BROKEN, residual) if broken else torch.from_numpy(bitmap.view(np.int32))
+    broken += _take_bitmap(g, r, tau, words[1:count], settled, added, bitmap[1:])
+    return _header(NON_FINITE, residual) if broken else torch.from_numpy(bitmap.view(np.int32))
 
 
 def encode_by_torch(gradient: Tensor, residual: Tensor, threshold: float, capacity: int) -> Tensor:
     """See `encode_by_numba`, on any device."""
     residual += gradient
     if not torch.isfinite(residual.sum()):
-        return _header(BROKEN, residual)
+        return _header(NON_FINITE, residual)
     indices = (residual.abs() > threshold).nonzero()[:, 0]
     minus = residual[indices] < 0
     residual[indices] -= torch.where(minus, -threshold, threshold).to(residual.dtype)
@@ -126,11 +126,11 @@ def _as_int32(words: Tensor) -> Tensor:
 
 @numba.njit(nogil=True, cache=True)
 def _take_sparse(gradient, residual, tau, words):  # noqa: ANN001, ANN202
-    """Fill `words` from 1 on; stop when they are full.
+    """Encode elements into `words` from index 1 on; stop when it is full.
 
     Returns:
-      Words filled, elements settled, elements added (more than settled after a stop), how many
-      were not finite.
+      Number of words filled; of elements encoded (settled); of elements whose gradient was added to
+      the residual (more than settled after a stop); and of values that are not finite.
     """
     count, size, broken = 1, len(gradient), 0
     for block in range(-(-size // BLOCK)):
@@ -159,14 +159,14 @@ def _take_sparse(gradient, residual, tau, words):  # noqa: ANN001, ANN202
 
 
 @numba.njit(nogil=True, cache=True)
-def _take_bitmap(gradient, residual, tau, words, begun, added, bitmap):  # noqa: ANN001, ANN202
-    """Go on where `_take_sparse` stopped, with what it emitted as a bitmap."""
+def _take_bitmap(gradient, residual, tau, words, settled, added, bitmap):  # noqa: ANN001, ANN202
+    """Continue where `_take_sparse` stopped, and convert its words into a bitmap."""
     for word in words:
         i = word >> np.uint32(1)
         code = np.uint32(1) + (word & np.uint32(1))
         bitmap[i // PER_WORD] |= code << np.uint32(2 * (i % PER_WORD))
     broken = 0
-    for i in range(begun, len(gradient)):
+    for i in range(settled, len(gradient)):
         value = residual[i] if i < added else residual[i] + gradient[i]
         code = np.uint32(0)
         if value > tau:

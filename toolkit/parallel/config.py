@@ -1,4 +1,4 @@
-"""Which method of data-parallel training, and its numbers."""
+"""Configuration of data-parallel training: the method and its parameters."""
 
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from toolkit.config.settings import NO_RESULT
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.errors import ToolkitError
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.processes import ranks
@@ -21,11 +21,11 @@ CLASSES = {
     "adpsgd": "toolkit.parallel.adpsgd:Adpsgd",
     "hadpsgd": "toolkit.parallel.hierarchical:HierarchicalAdpsgd",
 }
-"""Where each method's class is; it is called with (config, workers)."""
+"""Method -> "module:class"; the class is constructed with (config, workers)."""
 
 
 class ParallelError(ToolkitError):
-    """A method that does not fit how the processes were started."""
+    """The method does not fit the way in which the processes were started."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class GtcConfig:
     """tau: elements beyond +-tau are sent, as +-tau. 8 (C28), which holds for gradients summed over
     a minibatch's frames; 0 sends everything as it is, as `ssgd` does."""
     grad_scale: Literal["sum", "mean"] = "sum"
-    """What the threshold is compared with: gradients of the loss summed over the minibatch of a
-    worker (the paper's), or of its mean, where 8 / frames does the same."""
+    """Gradients that the threshold is compared with: of the loss summed over a worker's minibatch
+    (the paper's), or of its mean, where a threshold of 8 / frames is equivalent."""
     density: float = 0.0
-    """Share of the elements to be sent; the threshold is adapted to it step by step. 0: it stays
-    what it is (the paper)."""
+    """Share of the elements to be sent; the threshold is adapted to it step by step. 0: a fixed
+    threshold (the paper)."""
     dense_fallback: bool = True
     """Send 2 bits for every element where that is shorter than 32 bits for each element sent, which
     is when more than a 16th is; the result is the same."""
@@ -73,11 +73,11 @@ class BmufConfig:
     (1 + eta) * N * C times as far as a worker would alone; `nesterov` keeps the two apart and goes
     N * C times as far."""
     warmup: int = 0
-    """First blocks whose models are only averaged; the momentum begins after them."""
+    """Number of first blocks in which models are only averaged, without block momentum."""
     optimizer: Literal["keep", "reset", "average"] = "keep"
-    """What becomes of the workers' optimizer states at the end of a block: each keeps its own,
-    they begin anew (CNTK), or they are averaged, which sends as many bytes again as the model for
-    every moment that the optimizer has."""
+    """The workers' optimizer states at the end of a block: each worker keeps its own, they are
+    reset (CNTK), or they are averaged, which sends as many bytes again as the model for every
+    moment that the optimizer has."""
 
     def __post_init__(self) -> None:
         if self.block < 1:
@@ -99,13 +99,13 @@ class AdpsgdConfig:
     """Asynchronous decentralised SGD, between workers or between nodes (B1, B3)."""
 
     pattern: Literal["fixed", "random", "delayed"] = "fixed"
-    """Who averages with whom: `fixed`, neighbours on a ring in turn; `random`, a partner that every
-    other learner draws for itself each time, so that two may draw the same one, as neighbours on
-    one ring drawn anew for all would not; `delayed` (delay by one), all with all while they compute
-    the next gradient, which keeps equally fast workers in step with each other and is best for
-    large batches."""
+    """Which learners average with each other: `fixed`, neighbours on a ring in turn; `random`,
+    every second learner draws a partner on its own each time, so that two may draw the same one
+    (which neighbours on a randomly permuted ring would not); `delayed` (delay by one), all with all
+    while they compute the next gradient, which keeps equally fast workers in step with each other
+    and is best for large batches."""
     node: int = 0
-    """Of `hadpsgd`: workers of a node, which average gradients; 0: those of a host. 8 (B4)."""
+    """For `hadpsgd`: workers per node, which average gradients; 0: those of a host. 8 (B4)."""
 
     def __post_init__(self) -> None:
         if self.pattern not in ("fixed", "random", "delayed"):
@@ -119,10 +119,11 @@ class AsgdConfig:
     """Asynchronous SGD (A19)."""
 
     parts: int = 0
-    """Gradients, from whichever workers, whose mean makes an update; 0: as many as workers, so that
-    an update is as large as that of `ssgd`. 1 uses each gradient as it comes."""
+    """Number of gradients, from any workers, whose mean makes an update; 0: as many as workers, so
+    that an update is as large as that of `ssgd`. 1 applies every gradient on arrival."""
     max_gradient_norm: float = 5.0
-    """Longer means are scaled down to this length; the trainer's own limit sees no gradients."""
+    """Clipping: larger norms of the mean gradient are scaled down to this. (The trainer's own
+    `max_gradient_norm` has no effect, as its optimizer sees no gradients.)"""
 
     def __post_init__(self) -> None:
         if self.parts < 0:
@@ -133,26 +134,26 @@ class AsgdConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How the processes that torchrun starts train one model; one process needs none of it."""
+    """How the processes that torchrun starts train one model; ignored by a single process."""
 
     method: Method = "single"
-    """`ssgd`: gradients averaged at every step; `gtc`: compressed gradients; `bmuf`: models at the
-    end of every block; `scpsgd`: models at every step; `adpsgd`, `hadpsgd`: models of neighbours
-    in the background, between single workers or between nodes; `asgd`: gradients without
-    waiting."""
+    """`ssgd`: averages gradients at every step; `gtc`: compressed gradients at every step; `bmuf`:
+    models at the end of every block; `scpsgd`: models at every step; `adpsgd`, `hadpsgd`: models of
+    neighbours in the background, between single workers or between nodes; `asgd`: gradients
+    asynchronously, through a parameter server."""
     gtc: GtcConfig = GtcConfig()
-    """Of `gtc`."""
+    """Parameters of `gtc`."""
     bmuf: BmufConfig = BmufConfig()
-    """Of `bmuf`."""
+    """Parameters of `bmuf`."""
     adpsgd: AdpsgdConfig = AdpsgdConfig()
-    """Of `adpsgd` and `hadpsgd`."""
+    """Parameters of `adpsgd` and `hadpsgd`."""
     asgd: AsgdConfig = AsgdConfig()
-    """Of `asgd`."""
-    timeout: float = field(default=45.0, metadata=NO_RESULT)
-    """Seconds that a worker waits for the others in an exchange before it takes them for hung and
-    the training stops; more than the slowest worker is behind. Where workers do not wait for each
-    other (`asgd`, `adpsgd`, `hadpsgd`) it is what a single step may take; a worker whose steps are
-    shorter may be behind as far as it likes."""
+    """Parameters of `asgd`."""
+    timeout: float = field(default=45.0, metadata=NO_EFFECT_ON_RESULTS)
+    """Seconds that a worker waits for the others in a collective operation before it assumes that
+    they hang and the training stops; must exceed the lag of the slowest worker. Where workers do
+    not wait for each other (`asgd`, `adpsgd`, `hadpsgd`) it limits a single step; there a worker
+    may lag behind by any amount."""
 
     def __post_init__(self) -> None:
         if self.method != "single" and self.method not in CLASSES:
@@ -163,26 +164,26 @@ class ParallelConfig:
 
 
 def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") -> Strategy:
-    """Make the strategy of a method; one process trains plainly, whatever the method.
+    """Construct the strategy of a method; a single process ignores the method.
 
     Args:
-      config: the method and its numbers.
+      config: the method and its parameters.
       device: where the model is trained, "cpu" (gloo) or "cuda" (nccl); each process has a GPU of
         its own.
 
     Raises:
-      ParallelError: torchrun started several processes for a training in one.
+      ParallelError: torchrun started several processes, but the method is "single".
     """
-    if ranks.count() == 1:
+    if ranks.world_size() == 1:
         return SingleProcess()
     if config.method == "single":
         raise ParallelError(
-            f"torchrun started {ranks.count()} processes, but the training is for one: choose how "
-            "they work together with --set SECTION.parallel.method=gtc (or bmuf, ssgd, ...), where "
-            "SECTION has the settings of this training, such as ce, baseline, sequence or student; "
+            f"torchrun started {ranks.world_size()} processes, but the training is for one: choose "
+            "a method with --set SECTION.parallel.method=gtc (or bmuf, ssgd, ...), where SECTION "
+            "has the settings of this training, such as ce, baseline, sequence or student; "
             "or start it without torchrun"
         )
-    from toolkit.parallel.launch import Workers
+    from toolkit.parallel.workers import Workers
 
     module, name = CLASSES[config.method].split(":")
     return getattr(import_module(module), name)(config, Workers(str(device), config.timeout))

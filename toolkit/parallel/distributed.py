@@ -1,4 +1,4 @@
-"""What the methods have in common."""
+"""Base class of the data-parallel methods."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,45 +11,45 @@ from torch.optim import Optimizer
 
 from toolkit.errors import ToolkitError
 from toolkit.parallel.config import ParallelConfig
-from toolkit.parallel.flat import Flat
-from toolkit.parallel.launch import Workers
+from toolkit.parallel.flat_parameters import FlatParameters
 from toolkit.parallel.strategy import SingleProcess
+from toolkit.parallel.workers import Workers
 
 logger = logging.getLogger(__name__)
 STEPS_BETWEEN_AGREEMENTS = 10
 
 
 class ReplicasDifferError(ToolkitError):
-    """Workers that should hold the same weights do not."""
+    """Replicas that should have equal weights differ."""
 
 
 class Distributed(SingleProcess):
-    """A strategy of several workers that all begin with rank 0's weights.
+    """A strategy of several workers, all of which start from rank 0's weights.
 
-    Running averages in the model, such as those of batch normalisation, stay each rank's own;
-    `consensus` has their mean.
+    Running statistics in the model, such as those of batch normalisation, are local to each rank;
+    `consensus` averages them.
 
     Args:
-      config: the method's numbers.
-      workers: the ranks.
+      config: the method's parameters.
+      workers: the process group.
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__()
         self.config, self.workers = config, workers
-        self.flat: Flat
-        """The model's parameters."""
+        self.flat: FlatParameters
+        """The model's parameters as one vector."""
         self.steps = 0
-        """Steps of the optimizer since the start of the training."""
+        """Optimizer steps since the start of the training."""
 
-    def part(self) -> tuple[int, int]:
+    def rank_and_world_size(self) -> tuple[int, int]:
         """See `Strategy`."""
-        return self.workers.rank, self.workers.ranks
+        return self.workers.rank, self.workers.world_size
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
-        self.flat = Flat(model.parameters())
+        self.flat = FlatParameters(model.parameters())
         self.steps, self.workers.sent = 0, 0.0
         self.barrier()
         weights = self.flat.weights()
@@ -62,59 +62,61 @@ class Distributed(SingleProcess):
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """See `Strategy`: the weights are the same on every rank, running averages are averaged."""
-        own = [buffer.clone() for buffer in self._running()]
-        for buffer in self._running():
-            buffer.copy_(self.workers.add_up(buffer.clone()).wait() / self.workers.ranks)
+        """See `Strategy`: weights are the same on every rank, running statistics are averaged."""
+        own = [buffer.clone() for buffer in self._running_statistics()]
+        for buffer in self._running_statistics():
+            buffer.copy_(self.workers.all_reduce(buffer.clone()).wait() / self.workers.world_size)
         try:
             yield
         finally:
-            for buffer, value in zip(self._running(), own, strict=True):
+            for buffer, value in zip(self._running_statistics(), own, strict=True):
                 buffer.copy_(value)
 
-    def total(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Strategy`."""
         mine = {name: float(value) for name, value in sums.items()}
         whole: dict[str, float] = {}
-        for part in self.workers.gather_plain(mine):
+        for part in self.workers.all_gather_object(mine):
             for name, value in part.items():
                 whole[name] = whole.get(name, 0.0) + value
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in whole.items()}
 
-    def agree(self, due: bool) -> bool:
-        """See `Strategy`: every tenth step is one where rank 0 decides."""
-        return self.steps % STEPS_BETWEEN_AGREEMENTS == 0 and self.decided(due)
+    def agree_on_checkpoint(self, due: bool) -> bool:
+        """See `Strategy`: at every tenth step rank 0 decides."""
+        return self.steps % STEPS_BETWEEN_AGREEMENTS == 0 and self.rank_zero_decides(due)
 
-    def decided(self, due: bool) -> bool:
-        """Let rank 0 decide (all)."""
-        return bool(self.workers.gather_plain(due)[0])
+    def rank_zero_decides(self, due: bool) -> bool:
+        """Return rank 0's value of `due` (all)."""
+        return bool(self.workers.all_gather_object(due)[0])
 
     def state(self) -> dict[str, Any]:
         """See `Strategy`."""
-        return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.ranks}
+        return {"steps": self.steps, "sent": self.workers.sent, "ranks": self.workers.world_size}
 
-    def own_state(self) -> dict[str, Any]:
-        """See `Strategy`: the running averages, where there are any."""
-        running = self._running()
+    def rank_state(self) -> dict[str, Any]:
+        """See `Strategy`: the running statistics, if there are any."""
+        running = self._running_statistics()
         return {"running": [buffer.clone() for buffer in running]} if running else {}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
         if not state:
-            logger.info("going on with %d workers from one process", self.workers.ranks)
+            logger.info(
+                "continuing with %d workers a training of one process", self.workers.world_size
+            )
             return
         self.steps, self.workers.sent = state["steps"], state["sent"]
-        for index, buffer in enumerate(self._running()):
+        for index, buffer in enumerate(self._running_statistics()):
             values = [held["running"][index] for held in own]
             if values:
                 buffer.copy_(torch.stack(values).mean(dim=0) if len(values) > 1 else values[0])
 
-    def rescaled(self, state: dict[str, Any]) -> bool:
-        """Whether a checkpoint is of another number of workers."""
-        return state["ranks"] != self.workers.ranks
+    def world_size_changed(self, state: dict[str, Any]) -> bool:
+        """Whether a checkpoint was written with another number of workers."""
+        return state["ranks"] != self.workers.world_size
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`: bytes that a worker has sent per step so far, see `launch`."""
+        """See `Strategy`: mean bytes sent per step and worker; counted as in `workers`."""
         return {"bytes_per_step": self.workers.sent / max(1, self.steps)}
 
     def barrier(self) -> None:
@@ -128,8 +130,9 @@ class Distributed(SingleProcess):
           ReplicasDifferError: naming the ranks that differ from rank 0.
         """
         bits = self.flat.weights().view(torch.int32)
-        place = torch.arange(len(bits), device=bits.device)
-        checksums = self.workers.gather_plain(int((bits * (2 * place + 1)).sum()))  # modulo 2^64
+        position = torch.arange(len(bits), device=bits.device)
+        checksum = int((bits * (2 * position + 1)).sum())  # modulo 2^64
+        checksums = self.workers.all_gather_object(checksum)
         differing = [rank for rank, sum_ in enumerate(checksums) if sum_ != checksums[0]]
         if differing:
             names = ", ".join(map(str, differing))
@@ -138,5 +141,5 @@ class Distributed(SingleProcess):
                 "them equal: look for a faulty machine or for unequal versions of torch"
             )
 
-    def _running(self) -> list[Tensor]:
+    def _running_statistics(self) -> list[Tensor]:
         return [b for b in self.model.buffers() if b.dtype.is_floating_point]

@@ -1,4 +1,4 @@
-"""The mathematics of the asynchronous methods, on flat tensors in one process."""
+"""Update rules of the asynchronous methods, on flat tensors in one process."""
 
 import threading
 from collections.abc import Iterable
@@ -10,45 +10,45 @@ from torch.optim import Optimizer
 
 
 class Learner:
-    """One learner's weights, which its optimizer and averaging with others change at any time.
+    """One learner's weights, changed concurrently by its optimizer and by averaging with others.
 
-    Every change is atomic and relative, so that none is lost, whatever the order: what the
-    optimizer found is added, and averaging with another learner moves both by half of their
-    difference, in opposite directions. So the mean of all models changes by the optimizers' mean
-    update and by nothing else.
+    Every change is atomic and relative, so that none is lost, whatever the order: the optimizer's
+    update is added, and an averaging of two learners moves both by half of their difference, in
+    opposite directions. So the mean of all models changes by the mean of the optimizers' updates
+    alone.
     """
 
     def __init__(self, weights: Tensor) -> None:
-        """Begin with weights [P], float32."""
+        """Start from weights [P], float32."""
         self._weights = weights.detach().clone()
         self._lock = threading.Lock()
         self.averagings = 0
-        """How often it was averaged with another."""
+        """Number of averagings with other learners."""
 
     def weights(self) -> Tensor:
-        """Copy the weights as they are now: [P]."""
+        """Return a copy of the current weights: [P]."""
         with self._lock:
             return self._weights.clone()
 
     def set_weights(self, weights: Tensor) -> None:
-        """Take other weights [P]."""
+        """Replace the weights by [P]."""
         with self._lock:
             self._weights.copy_(weights)
 
     def add(self, update: Tensor) -> Tensor:
-        """Add what an optimizer found from possibly older weights; return the sum, [P]."""
+        """Add an optimizer's update, possibly of older weights; return the new weights [P]."""
         with self._lock:
             self._weights += update
             return self._weights.clone()
 
     def answer(self, asking: Tensor) -> Tensor:
-        """Go half of the way to the learner that asks for averaging.
+        """Move half of the way towards the learner that requests an averaging.
 
         Args:
-          asking: its weights [P] when it asked.
+          asking: [P] weights of that learner at its request.
 
         Returns:
-          [P]: what it has to subtract, by `finish`, to come as far towards this one.
+          [P]: half of the difference, which that learner has to subtract by `finish`.
         """
         with self._lock:
             half = (asking - self._weights) / 2
@@ -57,42 +57,42 @@ class Learner:
         return half
 
     def finish(self, half: Tensor) -> None:
-        """Complete an averaging with what the learner that was asked gave as its `answer`."""
+        """Complete an averaging: subtract what the other learner's `answer` returned."""
         with self._lock:
             self._weights -= half
             self.averagings += 1
 
 
-def delayed(before: Tensor, after: Tensor, mean: Tensor) -> Tensor:
-    """Combine an update with the averaging that went on while it was computed (delay by one).
+def delay_by_one_update(before: Tensor, after: Tensor, mean: Tensor) -> Tensor:
+    """Combine an update with the averaging that overlapped with its computation.
 
     Args:
-      before: [P], the weights whose gradient was computed.
-      after: [P], what the optimizer made of them.
+      before: [P], the weights at which the gradient was computed.
+      after: [P], the same after the optimizer's step.
       mean: [P], the mean over all learners of their `before`.
     """
     return mean + (after - before)
 
 
-class Accumulator:
-    """The weights of asynchronous SGD (A19): workers add gradients and take weights at once.
+class ParameterServer:
+    """The parameter server of asynchronous SGD (A19): workers push gradients and pull weights.
 
-    After every `parts` gradients, from whichever workers, their mean is what the optimizer uses.
-    With `parts` the number of workers an update is as large as that of synchronous training; what
-    differs is that nobody waits, so that gradients are of weights that may be older.
+    After every `parts` gradients, from any workers, the optimizer makes a step with their mean.
+    With `parts` equal to the number of workers, updates are as large as in synchronous training;
+    but as no worker waits, gradients may be stale.
 
     Args:
-      weights: [P] to begin with.
-      optimizer: its class and settings are taken, not its state.
-      parts: gradients per update.
-      max_norm: longer means of gradients are scaled down to this length.
+      weights: [P] initial weights.
+      optimizer: its class and settings are used, not its state.
+      parts: number of gradients per update.
+      max_norm: mean gradients of a larger norm are scaled down to it.
     """
 
     def __init__(
         self, weights: Tensor, optimizer: Optimizer, parts: int, max_norm: float = float("inf")
     ) -> None:
         self._weights = nn.Parameter(weights.detach().clone())
-        self._optimizer = same_optimizer(optimizer, [self._weights])
+        self._optimizer = optimizer_like(optimizer, [self._weights])
         self._sum = torch.zeros_like(self._weights)
         self._rates: list[float] = []
         self._parts = parts
@@ -102,14 +102,14 @@ class Accumulator:
         """Number of updates made."""
 
     def add(self, gradient: Tensor, rate: float) -> Tensor:
-        """Add a worker's gradient, and update the weights if it completes a mean.
+        """Add a worker's gradient; every `parts` gradients, update the weights.
 
         Args:
           gradient: [P], of the mean loss of the worker's batch.
-          rate: learning rate the worker has arrived at; an update uses the mean of its gradients'.
+          rate: the worker's current learning rate; an update uses the mean over its gradients.
 
         Returns:
-          [P]: the weights with which the worker goes on.
+          [P]: the weights from which the worker continues.
         """
         with self._lock:
             self._sum += gradient
@@ -119,28 +119,28 @@ class Accumulator:
             return self._weights.detach().clone()
 
     def flush(self) -> None:
-        """Use the gradients that do not make a full mean, if any."""
+        """Apply the gradients that are left, if there are any."""
         with self._lock:
             if self._rates:
                 self._update()
 
     def weights(self) -> Tensor:
-        """Copy the weights: [P]."""
+        """Return a copy of the weights: [P]."""
         with self._lock:
             return self._weights.detach().clone()
 
     def set_weights(self, weights: Tensor) -> None:
-        """Take other weights [P]."""
+        """Replace the weights by [P]."""
         with self._lock:
             self._weights.data.copy_(weights)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold beside the weights; gradients so far are dropped."""
+        """Return the state for a checkpoint, without weights; pending gradients are dropped."""
         with self._lock:
             return {"optimizer": self._optimizer.state_dict(), "updates": self.updates}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         with self._lock:
             self._optimizer.load_state_dict(state["optimizer"])
             self.updates = state["updates"]
@@ -158,10 +158,10 @@ class Accumulator:
         self.updates += 1
 
 
-def same_optimizer(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Make an optimizer of the same class and settings for other parameters, with no state.
+def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Construct an optimizer of the same class and settings for other parameters, with no state.
 
-    Those of torch that treat each weight alone do the same to a model and to its flat weights.
+    torch's element-wise optimizers do the same to a model and to its flat weights.
     """
     copy = type(optimizer)(parameters, lr=1.0)
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}

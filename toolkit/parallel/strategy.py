@@ -1,4 +1,4 @@
-"""The seam between the training loop and data-parallel training."""
+"""The interface between the training loop and the methods of data-parallel training."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -12,128 +12,128 @@ if TYPE_CHECKING:
     from toolkit.parallel.batch import DataSource
 
 logger = logging.getLogger(__name__)
-OF_SEVERAL = {
+DROPPED = {
     "bmuf": "the block momentum",
     "residual": "the gradients that were not sent yet",
     "accumulator": "the state of the optimizer at worker 0",
 }
-"""What methods keep in checkpoints under these names, that one process has no use for."""
+"""Keys of the methods' checkpoint state that a single process drops -> what they hold."""
 
 
 class Strategy(Protocol):
-    """What a method of data-parallel training decides; the loop calls these and nothing else.
+    """A method of data-parallel training, as the training loop calls it.
 
     Every rank runs the same loop over its part of the same batches, with the same number of steps.
-    All ranks call the methods in the same order; those marked (all) wait for the other ranks.
+    All ranks call the methods in the same order; those marked (all) are collective: they wait for
+    the other ranks.
     """
 
-    def part(self) -> tuple[int, int]:
-        """Return (rank, number of ranks): this rank trains on every batch i % ranks == rank."""
+    def rank_and_world_size(self) -> tuple[int, int]:
+        """Return (rank, world size): this rank trains on the batches i % world_size == rank."""
 
-    def share(self, data: "DataSource") -> "DataSource":
-        """Return where this rank's batches come from (all), if ranks may take unequal steps."""
+    def share_batches(self, data: "DataSource") -> "DataSource":
+        """Return this rank's data source (all); ranks may share batches if steps may be unequal."""
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Begin a training (all), with no memory of an earlier one.
+        """Begin a training (all), with no state of an earlier one.
 
-        Rank 0's weights go to all ranks. The model and the optimizer are those that the other
-        methods work on.
+        Rank 0's weights are broadcast. The other methods work on this model and optimizer.
         """
 
     def stop(self, failed: bool = False) -> None:
-        """End the training; what runs in the background ends.
+        """End the training and all background work.
 
         Args:
-          failed: after an exception. The others may have none, so nobody is waited for: they are
-            told when the exception has come to its end.
+          failed: called after an exception. Other ranks may have none, so this one does not wait
+            for them; they are notified when the process exits.
         """
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """Leave in every parameter's `grad` the gradient that the optimizer shall use.
+        """Compute the gradients and leave in every `grad` the one that the optimizer shall use.
 
         Args:
           loss: this rank's loss, summed over its batch.
-          weight: what to divide it by, such as the batch's frames; a scalar without gradient.
+          weight: divisor of the loss, such as the batch's frames; a scalar without gradient.
         """
 
     def after_step(self) -> None:
         """Change the weights, or the optimizer's state, after the optimizer's step."""
 
     def end_epoch(self) -> None:
-        """Finish what is under way (all), for instance a block that an epoch's end cuts short."""
+        """Finish what is in progress (all), such as a block that the epoch's end cuts short."""
 
     def consensus(self) -> Any:
-        """Give a context (all) in which the model is the one that all ranks have trained.
+        """Return a context (all) in which the model holds the consensus weights of all ranks.
 
-        It is the same on every rank, to be validated and stored; afterwards the rank's own weights
-        are back.
+        These are the same on every rank, and are validated and stored; afterwards the rank's own
+        weights are restored.
         """
 
-    def total(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add up scalars of the same names over all ranks (all)."""
+    def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum scalars by name over all ranks (all)."""
 
-    def agree(self, due: bool) -> bool:
-        """Say whether to store a checkpoint after this step, the same on every rank.
+    def agree_on_checkpoint(self, due: bool) -> bool:
+        """Decide whether to write a checkpoint after this step; the same on every rank.
 
         Args:
-          due: whether it is time; rank 0's counts.
+          due: whether a checkpoint is due by this rank's clock; rank 0's value decides.
         """
 
-    def storable(self) -> bool:
-        """Say whether the training can be stored at its present place, the same on every rank."""
+    def can_checkpoint(self) -> bool:
+        """Return whether a checkpoint can be written now; the same on every rank."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold of the method, the same on every rank (all).
+        """Return the method's state for a checkpoint, the same on every rank (all).
 
-        Tensors, numbers, strings, lists and dicts.
+        Made of tensors, numbers, strings, lists and dicts.
         """
 
-    def own_state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold of this rank alone; empty where ranks are alike.
+    def rank_state(self) -> dict[str, Any]:
+        """Return this rank's own state for a checkpoint; empty where all ranks are equal.
 
         The checkpoint holds rank 0's model and optimizer. A method whose ranks differ in weights
-        or in the optimizer's state returns this rank's here.
+        or optimizer state returns this rank's here.
         """
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """Go on from a checkpoint (all), after `start`; model and optimizer have taken theirs.
+        """Restore a checkpoint (all), after `start`; model and optimizer are restored already.
 
         Args:
-          state: what `state` returned; empty when one process made the checkpoint, which the
-            method goes on from as it begins a training.
-          own: with as many ranks as the checkpoint's, what this rank's `own_state` returned. With
-            another number, what those of its ranks i returned for which i % ranks == rank: one,
-            several or none. What was empty is left out.
+          state: what `state` returned; empty if the checkpoint was written by a single process,
+            from whose weights the method starts as in a new training.
+          own: with the checkpoint's world size, what this rank's `rank_state` returned. With
+            another one, the states of its ranks i with i % world_size == rank: one, several or
+            none. Empty states are left out.
         """
 
     def report(self) -> dict[str, float]:
-        """Return numbers for the epoch's record, such as the bytes sent."""
+        """Return statistics for the epoch's record, such as the bytes sent."""
 
     def barrier(self) -> None:
-        """Wait until every rank is here (all)."""
+        """Wait until every rank has arrived (all)."""
 
 
 class SingleProcess:
-    """Plain training in one process: nothing is exchanged."""
+    """Training in a single process, without communication."""
 
     def __init__(self) -> None:
         self.model: nn.Module
         self.optimizer: Optimizer
 
-    def part(self) -> tuple[int, int]:
-        """All the data is this process's."""
+    def rank_and_world_size(self) -> tuple[int, int]:
+        """Rank 0 of one."""
         return 0, 1
 
-    def share(self, data: "DataSource") -> "DataSource":
-        """Every rank has its part."""
+    def share_batches(self, data: "DataSource") -> "DataSource":
+        """Use the data source as it is."""
         return data
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Keep both at hand for derived methods."""
+        """Store both for derived classes."""
         self.model, self.optimizer = model, optimizer
 
     def stop(self, failed: bool = False) -> None:
-        """Nothing runs."""
+        """Nothing runs in the background."""
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """Compute the gradients of the mean loss."""
@@ -143,42 +143,42 @@ class SingleProcess:
         """Weights stay as the optimizer leaves them."""
 
     def end_epoch(self) -> None:
-        """Nothing is under way."""
+        """Nothing is in progress."""
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """The model is as it is."""
+        """The model itself."""
         yield
 
-    def total(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The sums are all there is."""
+    def sum_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The sums of this process are those of all."""
         return dict(sums)
 
-    def agree(self, due: bool) -> bool:
-        """Any step will do."""
+    def agree_on_checkpoint(self, due: bool) -> bool:
+        """A checkpoint can follow any step."""
         return due
 
-    def storable(self) -> bool:
-        """It is always."""
+    def can_checkpoint(self) -> bool:
+        """Always."""
         return True
 
     def state(self) -> dict[str, Any]:
-        """There is nothing to keep."""
+        """No state."""
         return {}
 
-    def own_state(self) -> dict[str, Any]:
-        """There is nothing to keep."""
+    def rank_state(self) -> dict[str, Any]:
+        """No state."""
         return {}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """There is nothing to restore; what several workers had beside the weights is dropped."""
+        """Nothing to restore; the state of several workers, beyond the weights, is dropped."""
         held = state.keys() | {name for part in own for name in part}
-        for name in sorted(held & OF_SEVERAL.keys()):
-            logger.warning("going on in one process, without %s", OF_SEVERAL[name])
+        for name in sorted(held & DROPPED.keys()):
+            logger.warning("continuing in one process, without %s", DROPPED[name])
 
     def report(self) -> dict[str, float]:
-        """There is nothing to tell."""
+        """No statistics."""
         return {}
 
     def barrier(self) -> None:
-        """There is nobody to wait for."""
+        """There are no other ranks."""

@@ -1,4 +1,4 @@
-"""Who averages with whom, and how far the models of all learners are apart (B1).
+"""Communication topologies of ADPSGD, and the distance of models from their consensus (B1).
 
 Learner i of K has the weights x_i; an averaging of two multiplies the K models by a doubly
 stochastic matrix. So the mean of the models stays, and their distance from it becomes no longer.
@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 Pattern = Literal["fixed", "random"]
-"""`fixed`: neighbours on a ring in turn; `random`: whoever an active learner draws, on its own."""
+"""`fixed`: neighbours on a ring in turn; `random`: partners that active learners draw."""
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -19,31 +19,33 @@ def consensus_distance(models: Tensor) -> float:
 
 
 def is_active(rank: int) -> bool:
-    """Whether a learner asks others for an averaging; those that do not, answer.
+    """Whether a learner is active: requests averagings; passive learners answer requests.
 
-    Even ranks ask, odd ranks answer: somebody who answers waits for nobody, and so no circle of
-    waiting learners can arise (the bipartite graph of Lian et al. 2018).
+    Even ranks are active, odd ranks passive. As passive learners never wait for others, no
+    deadlock can arise (the bipartite graph of Lian et al. 2018).
     """
     return rank % 2 == 0
 
 
 def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
-    """List those that an active learner may ask, or that may ask a passive one; the next first.
+    """List the possible partners of a learner, the next one on the ring first.
 
-    On a fixed ring of an odd number of learners the last and the first, both active, do not meet;
-    what is left of the ring still connects all.
+    These are the passive learners that an active one may ask, or the active ones that may ask a
+    passive one. On a fixed ring of an odd number of learners the last and the first, both active,
+    never average with each other; the rest of the ring still connects all.
     """
     if pattern == "fixed":
-        around = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
+        neighbours = dict.fromkeys([(rank + 1) % learners, (rank - 1) % learners])
     else:
-        around = range(learners)
-    return [other for other in around if is_active(other) != is_active(rank)]
+        neighbours = range(learners)
+    return [other for other in neighbours if is_active(other) != is_active(rank)]
 
 
 def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
-    """Choose whom an active learner asks for its averaging `number` (from 0).
+    """Choose the partner of an active learner for its averaging `number` (from 0).
 
-    On the fixed ring the neighbours take turns; at random anyone passive is as likely.
+    On the fixed ring the neighbours take turns; with `random` all passive learners are equally
+    likely.
     """
     choice = partners(rank, learners, pattern)
     if pattern == "fixed":

@@ -1,1 +1,1 @@
-"""The data pipeline: steps over partitions, in local processes or on Spark (C15-C24)."""
+"""The data pipeline: steps run over partitions, in local processes or on Spark (C15-C24)."""

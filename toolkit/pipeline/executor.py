@@ -1,9 +1,9 @@
-"""Running a step over its partitions, each once, whoever does the work.
+"""Base class of the executors, which run a step over its partitions, each once.
 
 The same inputs give the same objects, byte for byte, whatever the executor, the order of the
 partitions, the number of workers and the failures on the way. A partition that is done is never
 done again; one that fails is tried again, elsewhere and after all others; one that keeps failing
-is set aside, and the run ends with an error that lists it when all others are done.
+is set aside, and when all others are done the run ends with an error that lists it.
 """
 
 import os
@@ -13,37 +13,37 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.cell import Attempt
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.markers import all_finished
 from toolkit.pipeline.objects import ObjectRef, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.summary import SUMMARY, write_summary
+from toolkit.pipeline.worker_process import Attempt
 from toolkit.storage.files import remove_temporaries
 
 
 class PoisonedError(ToolkitError):
-    """Partitions that failed at every try."""
+    """Some partitions failed at every attempt."""
 
 
 class ExecutorError(ToolkitError):
-    """An executor that cannot work at all."""
+    """The executor cannot run the step at all."""
 
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """What holds for every executor."""
+    """Settings of all executors."""
 
     store: StoreConfig = field(default_factory=StoreConfig)
-    """How objects are reached."""
+    """How objects are read and written."""
     tries: int = 3
     """Attempts at a partition before it is set aside."""
     timeout: float | None = None
-    """Seconds that one attempt may take before it is given up and tried elsewhere; files are near
-    equal (C22), so a few times the usual time will do. None: no limit."""
+    """Seconds that one attempt may take before it is given up and tried elsewhere; files are of
+    nearly the same length (C22), so a few times the usual time is enough. None: no limit."""
     threads: int = 1
-    """Threads for computing per worker; results may depend on it in the last bits."""
+    """Threads per worker for computing; results may depend on it in the last bits."""
     scratch: Path | None = None
     """Local folder for scratch; None: the system's temporary folder."""
 
@@ -67,15 +67,15 @@ class Executor(ABC):
         out: str,
         progress: Callable[[Progress], None] | None = None,
     ) -> list[StepResult]:
-        """Run a step over its partitions; those that are done already are kept as they are.
+        """Run a step over its partitions; results of those that are done already are kept.
 
         Below `out`, besides what the step writes: `_done/` (a marker per partition),
         `_failures.tsv` (partition, element, reason) and `_summary.json`.
 
         Args:
-          step: what to do.
-          partitions: their ids are unique.
-          out: prefix of all that is written: a local path or a URL.
+          step: the step.
+          partitions: with unique ids.
+          out: prefix of all output: a local path or a URL.
           progress: called after every attempt.
 
         Returns:
@@ -91,12 +91,12 @@ class Executor(ABC):
         markers, calls = all_finished(step, partitions, out, self.config.store)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}
-        with Progress(step.name, partitions, results, progress) as watch:
-            poisoned = self._finish(step, partitions, out, results, runs, watch)
+        with Progress(step.name, partitions, results, progress) as tracker:
+            poisoned = self._finish(step, partitions, out, results, runs, tracker)
         if is_local(out) and local_path(out).is_dir():
             remove_temporaries(local_path(out))
         write_summary(
-            self.config.store, step, partitions, out, results, runs, poisoned, watch, calls
+            self.config.store, step, partitions, out, results, runs, poisoned, tracker, calls
         )
         if poisoned:
             first = next(iter(poisoned.values()))
@@ -114,28 +114,28 @@ class Executor(ABC):
         out: str,
         results: dict[str, StepResult],
         runs: dict[str, object],
-        watch: Progress,
+        tracker: Progress,
     ) -> dict[str, Attempt]:
-        """Do what is missing, in rounds: a failed partition waits for the next."""
+        """Run the missing partitions in rounds: a failed one waits for the next round."""
         failures: dict[str, int] = {}
         poisoned: dict[str, Attempt] = {}
         round_number = 0
         while pending := [p for p in partitions if p.id not in results and p.id not in poisoned]:
-            moved = False
+            progressed = False
             for attempt in self._attempts(step, pending, out, repeated=round_number > 0):
                 if attempt.partition in results:
                     continue
                 if attempt.result is not None:
                     results[attempt.partition] = attempt.result
                     runs[attempt.partition] = attempt.run
-                    moved = True
+                    progressed = True
                 elif attempt.counted:
                     failures[attempt.partition] = failures.get(attempt.partition, 0) + 1
-                    moved = True
+                    progressed = True
                     if failures[attempt.partition] >= self.config.tries:
                         poisoned[attempt.partition] = attempt
-                watch.record(attempt)
-            if not moved:
+                tracker.record(attempt)
+            if not progressed:
                 raise ExecutorError(f"{step.name}: no partition could be attempted")
             round_number += 1
         return poisoned
@@ -144,10 +144,10 @@ class Executor(ABC):
     def _attempts(
         self, step: Step, partitions: Sequence[Partition], out: str, repeated: bool
     ) -> Iterator[Attempt]:
-        """Attempt every partition once, in any order, and give each outcome as it comes."""
+        """Attempt every partition once, in any order, and yield each outcome as it arrives."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Give back what the executor holds."""
+        """Release the executor's resources."""
 
     def __enter__(self) -> "Executor":
         return self
@@ -161,7 +161,7 @@ def _absolute(path: str) -> str:
 
 
 def _located(partition: Partition) -> Partition:
-    """Make local paths absolute: workers have other working directories."""
+    """Make local paths absolute, since workers may have another working directory."""
     inputs: tuple[ObjectRef, ...] = tuple(
         replace(ref, path=_absolute(ref.path)) for ref in partition.inputs
     )

@@ -1,9 +1,9 @@
-"""Which failures of a store pass, and messages without credentials."""
+"""Faults of a store: transient or permanent, and messages without credentials."""
 
 import errno
 import re
 
-FINAL_ERRORS = (
+PERMANENT_ERRORS = (
     FileNotFoundError,
     PermissionError,
     IsADirectoryError,
@@ -12,14 +12,14 @@ FINAL_ERRORS = (
     TypeError,
     ImportError,
 )
-FINAL_NAMES = {
+PERMANENT_NAMES = {
     "NoCredentialsError",
     "PartialCredentialsError",
     "ProfileNotFound",
     "ParamValidationError",
     "NoRegionError",
 }
-FINAL_NUMBERS = {errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
+PERMANENT_ERRNOS = {errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}
 
 SECRET = re.compile(
     r"(?P<user>(?<=://)[^/@\s'\"]+(?=@))"
@@ -30,17 +30,17 @@ SECRET = re.compile(
 )
 
 
-def is_passing(error: BaseException) -> bool:
-    """Tell whether a store's failure may be gone at the next try.
+def is_transient(error: BaseException) -> bool:
+    """Tell whether a store's failure is transient, so that another try may succeed.
 
-    Server errors, time-outs, resets and truncated bodies come as errors of a dozen classes of
-    several libraries; so everything passes but what is known not to.
+    Server errors, time-outs, resets and truncated bodies are raised as a dozen classes of several
+    libraries, so every error is transient unless it is known to be permanent.
     """
-    if isinstance(error, FINAL_ERRORS) or type(error).__name__ in FINAL_NAMES:
+    if isinstance(error, PERMANENT_ERRORS) or type(error).__name__ in PERMANENT_NAMES:
         return False
-    return not (isinstance(error, OSError) and error.errno in FINAL_NUMBERS)
+    return not (isinstance(error, OSError) and error.errno in PERMANENT_ERRNOS)
 
 
 def redact(text: str) -> str:
-    """Blank user names, keys, tokens and signatures in a message or URL."""
+    """Mask user names, keys, tokens and signatures in a message or URL."""
     return SECRET.sub(lambda match: (match["field"] or "") + "***", text)

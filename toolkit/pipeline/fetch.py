@@ -1,8 +1,8 @@
-"""Audio of metadata records, fetched with few calls and no waiting (C24, C34).
+"""Fetching the audio of metadata records with few calls, and ahead of its use (C24, C34).
 
-A call costs about 200 ms whatever it brings, at 50 MB/s thereafter. So records that share an
-object are fetched together, gaps between them included where reading those is cheaper than
-another call, and audio files that are objects of their own are fetched ahead, many at a time.
+A call has a latency of about 200 ms, and then reads at 50 MB/s. So records in the same object are
+fetched together, including the gaps between them where reading a gap is cheaper than another call;
+audio files that are objects of their own are prefetched, many at a time.
 """
 
 import os
@@ -22,9 +22,9 @@ from toolkit.pipeline.lake import Record, resolve
 from toolkit.pipeline.objects import MissingObjectError, ObjectError, ObjectStore
 
 GAP_BYTES = 8 << 20
-"""Unwanted bytes between two wanted ones that are read rather than skipped by another call."""
+"""Largest gap between records that is read along rather than skipped by another call."""
 SPAN_BYTES = 32 << 20
-"""Most bytes of one call."""
+"""Largest number of bytes per call."""
 SPAN_THREADS, FILE_THREADS = 3, 16
 
 Content = bytes | bytearray
@@ -33,24 +33,24 @@ Value = TypeVar("Value")
 
 
 class FetchError(Exception):
-    """Audio that is not there; the message names nothing outside the lake."""
+    """Audio that is missing or truncated; the message contains no path outside the lake."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of an object."""
+    """A byte range of an object."""
 
     path: str
-    """As in the records."""
+    """The object, as in the records."""
     start: int
     end: int
 
 
 def plan_spans(records: Sequence[Record]) -> list[Span]:
-    """Cover the records that are parts of objects by few spans.
+    """Cover the records that are parts of larger objects by few spans.
 
     Spans of an object do not overlap; each record lies within one, and none is longer than
-    32 MB unless a single record is.
+    32 MiB unless a single record is.
     """
     parts = sorted(
         {(r.audio, r.offset, r.offset + r.size) for r in records if r.offset is not None}
@@ -73,17 +73,18 @@ def fetch(
 ) -> Iterator[tuple[Record, Content | FetchError]]:
     """Fetch the audio of every record, in order.
 
-    Memory does not depend on their number: spans lie in `scratch`, files ahead are few.
+    Memory does not depend on the number of records: spans are stored in `scratch`, and only a few
+    files are prefetched.
 
     Args:
-      records: in the order wanted.
-      store: counts the calls.
-      lake: where relative paths start.
+      records: in the order in which they are returned.
+      store: gets the counts of the calls.
+      lake: base of relative paths.
       scratch: local folder for spans.
 
     Yields:
-      Each record with its audio file's content, or with why there is none. An object store that
-      does not answer raises instead: nothing is known of the audio then.
+      Each record with the content of its audio file, or with the reason why there is none. If the
+      object store does not answer, an error is raised instead, since the audio may well exist.
     """
     with _Workers(store) as workers, ExitStack() as stack:
         spans = _Spans(records, workers, lake, scratch, stack)
@@ -105,7 +106,7 @@ def fetch(
 
 
 class _Spans:
-    """The parts of objects: copied to `scratch` span by span, or read where they are local."""
+    """Records that are parts of objects: copied to `scratch` by spans, or read from local files."""
 
     def __init__(
         self,
@@ -125,23 +126,23 @@ class _Spans:
             content = _read_span(own, numbered[1], resolve(numbered[1].path, lake))
             if content is None:
                 return None
-            place = scratch / f"span.{numbered[0]:06d}"
-            place.write_bytes(content)
-            return place
+            copied = scratch / f"span.{numbered[0]:06d}"
+            copied.write_bytes(content)
+            return copied
 
         remote = [r for r in records if not is_local(resolve(r.audio, lake))]
         spans = plan_spans(remote)
         found = workers.map(copy, list(enumerate(spans)), SPAN_THREADS)
-        for span, place in zip(spans, found, strict=True):
-            self._copies.setdefault(span.path, []).append((span.start, place))
+        for span, copied in zip(spans, found, strict=True):
+            self._copies.setdefault(span.path, []).append((span.start, copied))
 
     def read(self, store: ObjectStore, record: Record) -> bytearray | FetchError:
         if record.audio in self._copies:
             copies = self._copies[record.audio]
-            start, place = copies[bisect_right(copies, record.offset, key=itemgetter(0)) - 1]
-            if place is None:
+            start, copied = copies[bisect_right(copies, record.offset, key=itemgetter(0)) - 1]
+            if copied is None:
                 return FetchError(f"{record.audio}: no such object")
-            with open(place, "rb") as file:
+            with open(copied, "rb") as file:
                 return _part(file, record, record.offset - start)
         file = self._local_file(record.audio, store)
         if file is None:
@@ -155,29 +156,29 @@ class _Spans:
         if audio not in self._open:
             store.counts.get += 1
             path = local_path(resolve(audio, self._lake))
-            there = os.path.isfile(path)
-            file = open(path, "rb") if there else None  # noqa: SIM115 - the stack closes it
-            self._open[audio] = self._stack.enter_context(file) if there else None
+            exists = os.path.isfile(path)
+            file = open(path, "rb") if exists else None  # noqa: SIM115 - the stack closes it
+            self._open[audio] = self._stack.enter_context(file) if exists else None
         return self._open[audio]
 
 
 def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
-    """Read a record's audio, which may be said to be larger than all there is."""
+    """Read a record's audio; the record may ask for more bytes than the file has."""
     if start + record.size > os.fstat(file.fileno()).st_size:
         return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
-    content = bytearray(record.size)  # numpy and torch may then use it as it lies
+    content = bytearray(record.size)  # numpy and torch can use it without a copy
     read = os.preadv(file.fileno(), [content], start)
     return content if read == record.size else FetchError(f"{record.audio}: {read} bytes read")
 
 
 def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:
-    """Read what there is of a span; None: no such object."""
+    """Read a span as far as the object reaches; None: no such object."""
     try:
         return store.get_range(path, span.start, span.end - span.start)
     except MissingObjectError:
         return None
     except ObjectError:
-        # Is the object too short, which is its records' fault, or is the store in trouble?
+        # Find out whether the object is too short (a fault of its records) or the store is failing.
         size = store.size(path)
         if size is None or size >= span.end:
             raise
@@ -185,7 +186,7 @@ def _read_span(store: ObjectStore, span: Span, path: str) -> bytes | None:
 
 
 class _Workers:
-    """Threads with an object store each; their counts are added to the owner's at the end."""
+    """Threads with an object store each; their counts are added to those of `store` at the end."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -195,7 +196,7 @@ class _Workers:
     def map(
         self, function: Callable[[ObjectStore, Item], Value], items: Sequence[Item], threads: int
     ) -> Iterator[Value]:
-        """Apply `function`, at most `2 * threads` items ahead; none: when it is asked for."""
+        """Apply `function`, at most `2 * threads` items ahead; without threads, on demand."""
         if threads == 0:
             for item in items:
                 yield function(self._store, item)

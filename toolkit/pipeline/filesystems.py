@@ -1,4 +1,4 @@
-"""fsspec's file systems, set up for calls that are counted and repeated by us alone."""
+"""fsspec's file systems, set up so that only `ObjectStore` counts and repeats calls."""
 
 import json
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from toolkit.errors import ToolkitError
 
 
 class FilesystemError(ToolkitError):
-    """A kind of store whose library is not installed."""
+    """The library for a kind of store is not installed."""
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path or URL is one of this machine's disks."""
+    """Tell whether a path or URL is on a local disk."""
     return "://" not in path or path.startswith(("file://", "local://"))
 
 
 def local_path(path: str) -> Path:
-    """Give the path of what `is_local`."""
+    """Return the path of a local path or URL."""
     return Path(path.split("://", 1)[-1])
 
 
 def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
-    """Give fsspec's file system of a path.
+    """Return fsspec's file system for a path.
 
     Raises:
       FilesystemError: its library is missing.
@@ -50,7 +50,7 @@ def _filesystem(protocol: str, options: str, timeout: float) -> Any:
 
 
 def _s3(options: dict[str, Any], timeout: float) -> Any:
-    """Set up s3fs so that one read is one GET, and no call is repeated where nobody counts it."""
+    """Set up s3fs so that one read is one GET, and no call is repeated without being counted."""
     import fsspec
 
     config = {

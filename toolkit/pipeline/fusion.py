@@ -1,4 +1,4 @@
-"""Several steps run as one, so that what passes between them never leaves the worker (C22)."""
+"""Fusion of several steps into one, so that intermediate data never leaves the worker (C22)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from toolkit.pipeline.step import (
 
 @dataclass(frozen=True)
 class FusedConfig:
-    """What decides the output of a fused step."""
+    """Configuration of a fused step."""
 
     steps: tuple[Mapping[str, Any], ...]
     """Name and configuration of each."""
@@ -27,15 +27,15 @@ class FusedConfig:
 
 
 class FusedStep:
-    """Runs each step on what the one before it made of the same partition.
+    """Runs each step on the outputs of the step before it, for one partition at a time.
 
-    The outputs of a step that is kept are `<out>/<step's name>/...`, the same bytes as if the
-    steps had run one by one; the others stay in scratch. `about` holds each step's under its
-    name, and the last one's numbers at the top. An element lost in one step is lost.
+    Outputs of steps that are kept are written to `<out>/<step's name>/...`, the same bytes as if
+    the steps had run one by one; the others stay in scratch. The result's `about` is the last
+    step's, with each step's `about` under the step's name. The failures of all steps are listed.
 
     Args:
       steps: in order; each takes the outputs of the one before as its inputs.
-      keep: names of further steps to keep, besides the last.
+      keep: names of further steps whose outputs are kept, besides the last.
     """
 
     def __init__(self, steps: Sequence[Step], keep: Sequence[str] = ()) -> None:
@@ -63,11 +63,11 @@ class FusedStep:
             folder = resources.scratch / step.name
             (folder / "scratch").mkdir(parents=True)
             own = replace(resources, scratch=folder / "scratch")
-            place = f"{out}/{step.name}" if last else str(folder / "out")
-            result = step.run(partition, store, place, own)
+            prefix = f"{out}/{step.name}" if last else str(folder / "out")
+            result = step.run(partition, store, prefix, own)
             if not last and step.name in self.keep:
                 outputs += [
-                    _keep(ref, place, f"{out}/{step.name}", store) for ref in result.outputs
+                    _keep(ref, prefix, f"{out}/{step.name}", store) for ref in result.outputs
                 ]
             elif last:
                 outputs += result.outputs

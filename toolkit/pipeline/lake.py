@@ -1,13 +1,13 @@
-"""A lake of audio and the metadata records that describe it (C15).
+"""A data lake: audio and the metadata records that describe it (C15).
 
     <lake>/metadata/2026-01-01/speakers.0003.jsonl   records of one interval and speaker bucket
-    <lake>/audio/...                                 the audio, in whatever objects
-    <lake>/lake.json                                 the metadata objects, with hours and records
+    <lake>/audio/...                                 the audio, in objects of any layout
+    <lake>/lake.json                                 the metadata objects, with hours and utterances
 
-Metadata is divided by time interval and, within, by a hash of the speaker, so that the records of
-a speaker are found without a shuffle. Paths in records and in lake.json are relative to the lake,
-so that a copy of it elsewhere gives the same bytes in every later step; a record's audio may also
-be an absolute path or URL.
+Metadata is partitioned by time interval and, within an interval, by a hash of the speaker, so that
+the records of a speaker are found without a shuffle. Paths in records and in lake.json are relative
+to the lake, so that a copy of it elsewhere gives the same bytes in every later step; a record's
+audio may also be an absolute path or URL.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.objects import MissingObjectError, ObjectRef, ObjectStore
-from toolkit.storage.reading import DAMAGE, NATURAL, checked, reading, reason
+from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, reading, reason, validated
 
 LAKE = "lake.json"
 METADATA = "metadata"
@@ -29,7 +29,7 @@ _OBJECT = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: An
 
 
 class LakeError(ToolkitError):
-    """A lake or a metadata record that cannot be read."""
+    """A lake or a metadata record cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -37,33 +37,33 @@ class Record:
     """Metadata of one utterance (C15). It holds no transcript."""
 
     id: str
-    """Unique in the lake."""
+    """Id, unique in the lake."""
     speaker: str
-    """Anonymised name."""
+    """Anonymised name of the speaker."""
     duration: float
-    """Seconds."""
+    """Duration in seconds."""
     time: float
     """Creation time in seconds since 1970 (UTC)."""
     locale: str
-    """Such as `en-US`."""
+    """Locale such as `en-US`."""
     audio: str
     """Object that holds the audio: relative to the lake, or an absolute path or URL."""
     offset: int | None = None
-    """First byte of the audio file within the object; None: the object is the audio file."""
+    """First byte of the audio file within the object; None: the object is itself the audio file."""
     size: int | None = None
     """Bytes of the audio file within the object; None with `offset`."""
 
     def to_line(self) -> bytes:
-        """Give the record's line in a metadata object."""
+        """Return the record's line in a metadata object."""
         plain = {key: value for key, value in vars(self).items() if value is not None}
         return json.dumps(plain, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> "Record":
-        """Read what `to_line` gave; keys that a record does not have are ignored.
+        """Parse a line of `to_line`; unknown keys are ignored.
 
         Raises:
-          LakeError: no JSON object, or fields that are missing or make no sense.
+          LakeError: it is no JSON object, or fields are missing or invalid.
         """
         try:
             plain = json.loads(line)
@@ -79,7 +79,7 @@ class Record:
             )
         except KeyError as error:
             raise LakeError(f"a record without {error}") from error
-        except DAMAGE as error:
+        except DAMAGE_ERRORS as error:
             raise LakeError(f"no metadata record: {reason(error)}") from error
         if not 0 < record.duration < float("inf") or not math.isfinite(record.time):
             raise LakeError(
@@ -99,7 +99,7 @@ class Lake:
     url: str
     """Prefix of the lake, without a slash at its end."""
     objects: tuple[ObjectRef, ...]
-    """Metadata objects by name; `about` has `hours` and `utterances` where lake.json is there."""
+    """Metadata objects sorted by name; `about` has `hours` and `utterances` if lake.json exists."""
     buckets: int | None = None
     """Number of speaker buckets; None where lake.json is missing."""
 
@@ -111,7 +111,7 @@ class Lake:
 
 
 def open_lake(store: ObjectStore, url: str) -> Lake:
-    """Find the metadata objects of a lake by its lake.json, else by a listing.
+    """Find the metadata objects of a lake through its lake.json, else by listing them.
 
     Raises:
       LakeError: there are none.
@@ -126,11 +126,11 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         return Lake(url, tuple(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
-        plain = checked(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
+        plain = validated(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
         refs = [ObjectRef.from_dict(entry) for entry in plain["objects"]]
         for ref in refs:
             for name in ("hours", "utterances"):
-                checked(ref.about.get(name, 0), float, f"{name!r} of {ref.path[:80]!r}")
+                validated(ref.about.get(name, 0), float, f"{name!r} of {ref.path[:80]!r}")
         if plain["buckets"] is not None and plain["buckets"] < 1:
             raise ValueError(f"{plain['buckets']} buckets")
     objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
@@ -138,12 +138,12 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
 
 
 def metadata_path(url: str, interval: str, bucket: int) -> str:
-    """Name the object of one interval's and bucket's records."""
+    """Return the path of the metadata object of an interval and a speaker bucket."""
     return f"{url}/{METADATA}/{interval}/speakers.{bucket:04d}.jsonl"
 
 
 def bucket_of(speaker: str, buckets: int) -> int:
-    """Give the bucket of a speaker: the same at any time and place."""
+    """Return the bucket of a speaker, the same in every process."""
     return stable_hash(speaker) % buckets
 
 
@@ -154,13 +154,13 @@ def stable_hash(*parts: object) -> int:
 
 
 def resolve(audio: str, url: str) -> str:
-    """Give the path or URL of a record's audio in the lake at `url`."""
+    """Return the path or URL of a record's audio in the lake at `url`."""
     absolute = "://" in audio or PurePosixPath(audio).is_absolute()
     return audio if absolute else f"{url.rstrip('/')}/{audio}"
 
 
-def totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | None:
-    """Sum hours and utterances of metadata objects; None where one does not say."""
+def metadata_totals(objects: tuple[ObjectRef, ...]) -> Mapping[str, float] | None:
+    """Sum the hours and utterances of metadata objects; None if one does not have them."""
     if not all("hours" in ref.about and "utterances" in ref.about for ref in objects):
         return None
     return {key: sum(ref.about[key] for ref in objects) for key in ("hours", "utterances")}
@@ -176,6 +176,6 @@ def _natural(value: object) -> bool:
 
 def _text(value: object, empty: bool = False) -> str:
     if not isinstance(value, str) or not (value or empty):
-        raise ValueError(f"{reprlib.repr(value)} where a name should stand")
-    value.encode()  # half of a surrogate pair could not be written
+        raise ValueError(f"{reprlib.repr(value)} where a name is expected")
+    value.encode()  # fails for half a surrogate pair, which could not be written
     return value

@@ -1,17 +1,17 @@
-"""The executor on one machine: a process per slot, no Java."""
+"""The local executor: worker processes on one machine, without Java."""
 
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 
-from toolkit.pipeline.cell import Attempt, Cell, Job
 from toolkit.pipeline.executor import Executor, ExecutorConfig
 from toolkit.pipeline.step import Partition, Step
+from toolkit.pipeline.worker_process import Attempt, Job, WorkerProcess
 
 
 def cpu_slots(workers: int) -> tuple[str, ...]:
-    """Name the slots of `workers` processes that compute on the CPU."""
+    """Return the slots of `workers` processes that compute on the CPU."""
     return ("cpu",) * workers
 
 
@@ -20,8 +20,8 @@ class LocalExecutor(Executor):
 
     Args:
       config: what holds for every executor.
-      slots: the device of each worker. `("cuda:0", "cuda:1")` is the paper's scheduler of GPUs
-        (C20) in small: the next partition goes to the device that is free.
+      slots: the device of each worker. `("cuda:0", "cuda:1")` is a small version of the paper's
+        GPU scheduler (C20): the next partition goes to the device that is free.
     """
 
     def __init__(
@@ -37,44 +37,46 @@ class LocalExecutor(Executor):
     ) -> Iterator[Attempt]:
         queue = deque(partitions)
         free = deque(self.slots[: len(partitions)])
-        cells: dict[str, list[Cell]] = {device: [] for device in free}
-        busy: dict[Cell, tuple[str, float]] = {}
+        idle_workers: dict[str, list[WorkerProcess]] = {device: [] for device in free}
+        busy: dict[WorkerProcess, tuple[str, float]] = {}
         config = self.config
         try:
             while queue or busy:
                 while queue and free:
                     device = free.popleft()
-                    idle = cells[device]
-                    cell = idle.pop() if idle else Cell(config.threads, config.scratch)
+                    idle = idle_workers[device]
+                    worker = idle.pop() if idle else WorkerProcess(config.threads, config.scratch)
                     partition = queue.popleft()
-                    cell.start(
+                    worker.start(
                         Job(step, partition, out, config.store, device, config.threads, repeated)
                     )
                     limit = time.monotonic() + (config.timeout or float("inf"))
-                    busy[cell] = device, limit
-                for cell in self._over(busy):
-                    device, limit = busy[cell]
-                    if cell.connection.poll():
-                        outcome = cell.finish()
+                    busy[worker] = device, limit
+                for worker in self._finished(busy):
+                    device, limit = busy[worker]
+                    if worker.connection.poll():
+                        outcome = worker.finish()
                     else:
-                        outcome = cell.stalled(config.timeout)
-                    del busy[cell]
-                    if cell.alive:
-                        cells[device].append(cell)
+                        outcome = worker.time_out(config.timeout)
+                    del busy[worker]
+                    if worker.alive:
+                        idle_workers[device].append(worker)
                     else:
-                        cell.close()
+                        worker.close()
                     free.append(device)
                     yield outcome
         finally:
-            for cell in [*busy, *(cell for idle in cells.values() for cell in idle)]:
-                cell.close()
+            for worker in [*busy, *(worker for idle in idle_workers.values() for worker in idle)]:
+                worker.close()
 
-    def _over(self, busy: dict[Cell, tuple[str, float]]) -> list[Cell]:
-        """Wait until some cell has answered, died or used up its time."""
+    def _finished(self, busy: dict[WorkerProcess, tuple[str, float]]) -> list[WorkerProcess]:
+        """Wait for workers whose job is over: finished, died or at the time limit."""
         nearest = min(limit for _, limit in busy.values())
         timeout = None if nearest == float("inf") else max(0.0, nearest - time.monotonic())
-        ready = wait([cell.connection for cell in busy], timeout)
+        ready = wait([worker.connection for worker in busy], timeout)
         now = time.monotonic()
         return [
-            cell for cell, (_, limit) in busy.items() if cell.connection in ready or limit <= now
+            worker
+            for worker, (_, limit) in busy.items()
+            if worker.connection in ready or limit <= now
         ]

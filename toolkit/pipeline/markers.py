@@ -1,7 +1,7 @@
-"""The record that a partition is done: `_done/<partition id>.json` beside the outputs.
+"""Markers of finished partitions: `_done/<partition id>.json` beside the outputs.
 
-It is put after the outputs, so whatever it lists is there. A marker of another configuration, of
-other inputs, or whose outputs are gone, counts for nothing.
+A marker is written after the outputs, so that all objects it lists exist. A marker of another
+configuration or of other inputs, or one whose outputs are gone, is ignored.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from toolkit.pipeline.objects import Counts, ObjectError, ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
-from toolkit.storage.reading import DAMAGE, NATURAL, checked
+from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, validated
 
 FOLDER = "_done"
 _REF = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
@@ -23,21 +23,21 @@ _FORM = {
     "run": {str: Any},
 }
 THREADS = 32
-"""Markers read at the same time: reading one is nothing but waiting."""
+"""Markers read at the same time, since reading one is nearly all waiting."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A partition that is done."""
+    """The marker of a finished partition."""
 
     work: str
-    """`work_digest` of what was done."""
+    """`work_digest` of the step and the partition."""
     result: StepResult
     run: Mapping[str, Any]
-    """How it went: seconds, calls, device, ...; differs from run to run."""
+    """Statistics: seconds, calls, device, ...; they differ from run to run."""
 
     def write(self, store: ObjectStore, out: str, partition: str) -> None:
-        """Put the marker below `out`."""
+        """Write the marker below `out`."""
         outputs = tuple(_move(ref, f"{out}/", "") for ref in self.result.outputs)
         result = replace(self.result, outputs=outputs).to_dict()
         plain = {"work": self.work, "result": result, "run": dict(self.run)}
@@ -45,12 +45,12 @@ class Marker:
 
     @classmethod
     def read(cls, store: ObjectStore, out: str, partition: str) -> "Marker | None":
-        """Get the marker, None when there is none that can be read."""
+        """Read the marker; None when there is none or it cannot be read."""
         try:
-            plain = checked(json.loads(store.get(marker_path(out, partition))), _FORM)
+            plain = validated(json.loads(store.get(marker_path(out, partition))), _FORM)
             result = StepResult.from_dict(plain["result"])
             marker = cls(plain["work"], result, plain["run"])
-        except (ObjectError, *DAMAGE):
+        except (ObjectError, *DAMAGE_ERRORS):
             return None
         outputs = tuple(
             ref if _is_absolute(ref.path) else _move(ref, "", f"{out}/") for ref in result.outputs
@@ -59,12 +59,12 @@ class Marker:
 
 
 def marker_path(out: str, partition: str) -> str:
-    """Name the marker of a partition."""
+    """Return the path of a partition's marker."""
     return f"{out}/{FOLDER}/{partition}.json"
 
 
 def finished(store: ObjectStore, step: Step, partition: Partition, out: str) -> Marker | None:
-    """Give the marker of a partition that is done as planned, its outputs in place."""
+    """Return the marker of a partition if it is valid and its outputs exist, else None."""
     marker = Marker.read(store, out, partition.id)
     if marker is None or marker.work != work_digest(step, partition):
         return None
@@ -75,9 +75,9 @@ def finished(store: ObjectStore, step: Step, partition: Partition, out: str) -> 
 def all_finished(
     step: Step, partitions: Sequence[Partition], out: str, config: StoreConfig
 ) -> tuple[dict[str, Marker], Counts]:
-    """Give the markers of all partitions that are done, by id, and the calls that it took.
+    """Return the markers of all finished partitions by id, and the calls made to find them.
 
-    One LIST finds the candidates; a run that starts anew makes no other call.
+    One LIST finds the candidates; for a new run that is the only call.
     """
     store = ObjectStore(config)
     names = {ref.path.rsplit("/", 1)[-1] for ref in store.list(f"{out}/{FOLDER}")}

@@ -1,6 +1,6 @@
-"""How far an order of utterances is from a uniform shuffle (C18).
+"""A measure of shuffling: the distance of an order of utterances from a uniform shuffle (C18).
 
-A trainer sees windows of utterances: its buffer, or a batch. After a uniform shuffle, the labels
+Training sees windows of utterances: its buffer, or a batch. After a uniform shuffle, the labels
 in a window (speakers, say, or files) are those of a random sample of all utterances. The
 hierarchical shuffle keeps files together, so that windows repeat the labels of few files.
 """
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mixing:
-    """Labels in windows of an order, beside what a uniform shuffle leads to expect."""
+    """Statistics of the labels in windows of an order, and their expectation when shuffled."""
 
     window: int
     """Utterances per window."""
     same: float
-    """Share of the pairs within a window that have the same label."""
+    """Share of the pairs of utterances within a window that have the same label."""
     same_uniform: float
     """The same, expected of a uniform shuffle."""
     distinct: float
@@ -37,11 +37,11 @@ class Mixing:
 
 
 def mixing(labels: Sequence[Hashable], window: int) -> Mixing:
-    """Measure an order.
+    """Measure how well an order is mixed.
 
     Args:
-      labels: of the utterances in the order; at least two, of at least two kinds to mean much.
-      window: utterances per window, from 2; a shorter window at the end does not count.
+      labels: of the utterances in the order; at least two, and different ones to be meaningful.
+      window: utterances per window, at least 2; a shorter window at the end is left out.
     """
     total, window = len(labels), min(window, len(labels))
     if window < 2:
@@ -63,7 +63,7 @@ def mixing(labels: Sequence[Hashable], window: int) -> Mixing:
 
 
 def interleaved(files: Sequence[Sequence[Hashable]], together: int) -> list[Hashable]:
-    """Give the order of a reader that takes turns among `together` files at a time."""
+    """Return the order of a reader that interleaves `together` files at a time."""
     order: list[Hashable] = []
     for start in range(0, len(files), together):
         readers = [iter(file) for file in files[start : start + together]]

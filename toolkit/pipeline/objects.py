@@ -1,11 +1,11 @@
-"""Objects in a store reached through fsspec: local folders, `s3://`, and whatever else it knows.
+"""Object stores through fsspec: local folders, `s3://`, and its other protocols.
 
-Only PUT, GET and HEAD are used where partitions are processed (C24); LIST is for planning. An
-object is there whole or not at all. Calls that fail for a passing reason are repeated, a bounded
-number of times, after a random wait; size and digest are checked on every read.
+Only PUT, GET and HEAD are used where partitions are processed (C24); LIST is for planning. Writes
+are atomic. Calls with a transient failure are repeated, a bounded number of times, after a random
+wait; size and digest are checked on every read.
 
-Credentials come from where the store's library finds them (environment, profile, instance); they
-cannot be given here, and error messages are cleaned of them.
+The store's library finds the credentials itself (environment, profile, instance); they cannot be
+given here, and are masked in error messages.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.faults import is_passing, redact
+from toolkit.pipeline.faults import is_transient, redact
 from toolkit.pipeline.filesystems import filesystem, is_local, local_path
 from toolkit.storage.digest import CHUNK, digest_bytes
 from toolkit.storage.files import open_atomically, write_atomically
@@ -30,32 +30,32 @@ SECRETS = ("key", "secret", "token", "password", "credential")
 
 
 class ObjectError(ToolkitError):
-    """An object that cannot be read or written."""
+    """An object cannot be read or written."""
 
 
 class MissingObjectError(ObjectError):
-    """An object that is not there."""
+    """An object does not exist."""
 
 
 class _DamagedError(Exception):
-    """What was read is not what was written: worth another read."""
+    """The data read differs from the data written; another read may succeed."""
 
 
 @dataclass(frozen=True)
 class ObjectRef:
-    """An object and what it must hold."""
+    """An object's path, with the size and digest that it must have."""
 
     path: str
     """Local path or URL such as `s3://bucket/name`."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     digest: str | None = None
-    """As `toolkit.storage.digest.digest_bytes` gives it; None: not known, not checked."""
+    """Digest by `toolkit.storage.digest.digest_bytes`; None: unknown and not checked."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Plain data for JSON: hours, utterances, ..."""
+    """Metadata, plain data for JSON: hours, utterances, ..."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "path": self.path,
             "size": self.size,
@@ -65,19 +65,19 @@ class ObjectRef:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "ObjectRef":
-        """Take what `to_dict` gave."""
+        """Restore the object from `to_dict`."""
         return cls(plain["path"], plain["size"], plain["digest"], plain["about"])
 
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """How objects are reached."""
+    """Settings of access to objects."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
+    """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
     credentials."""
     tries: int = 8
-    """Calls for one object before it counts as failed."""
+    """Tries of a call before it counts as failed."""
     first_wait: float = 0.2
     """Seconds: the longest wait before the second try, doubled from try to try; the actual wait is
     uniform from 0 to it, so that workers do not come back together."""
@@ -105,7 +105,7 @@ class StoreConfig:
 
 @dataclass
 class Counts:
-    """Calls and bytes of a store, tries included."""
+    """Numbers of calls and bytes of a store, repeated tries included."""
 
     put: int = 0
     get: int = 0
@@ -116,7 +116,7 @@ class Counts:
     bytes_read: int = 0
     bytes_written: int = 0
     seconds: float = 0.0
-    """Spent in calls, waits between tries included."""
+    """Time spent in calls, waits between tries included."""
 
     @property
     def calls(self) -> int:
@@ -128,7 +128,7 @@ class Counts:
         return Counts(**sums)
 
     def to_dict(self) -> dict[str, float]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
@@ -138,11 +138,11 @@ class ObjectStore:
     def __init__(self, config: StoreConfig | None = None) -> None:
         self.config = config or StoreConfig()
         self.counts = Counts()
-        self._random = random.Random()  # of waits alone
+        self._random = random.Random()  # for the waits only
         self._lock = threading.Lock()
 
     def put(self, path: str, data: bytes, about: Mapping[str, Any] | None = None) -> ObjectRef:
-        """Write an object, replacing one of that name; nobody sees a part of it."""
+        """Write an object atomically, replacing one of that name."""
 
         def write() -> None:
             if is_local(path):
@@ -155,7 +155,7 @@ class ObjectStore:
         return ObjectRef(path, len(data), digest_bytes(data), about or {})
 
     def put_file(self, local: Path, path: str, about: Mapping[str, Any] | None = None) -> ObjectRef:
-        """Write a local file as an object, large ones in parts, without reading it into memory."""
+        """Write a local file as an object, a large one in parts, without reading it into memory."""
         size, digest = local.stat().st_size, digest_file(local)
 
         def write() -> None:
@@ -170,11 +170,11 @@ class ObjectStore:
         return ObjectRef(path, size, digest, about or {})
 
     def get(self, source: ObjectRef | str) -> bytes:
-        """Read an object into memory; given an `ObjectRef`, its size and digest are checked.
+        """Read an object into memory; size and digest of an `ObjectRef` are checked.
 
         Raises:
           MissingObjectError: there is none of that name.
-          ObjectError: it cannot be read, or is not what the reference says.
+          ObjectError: it cannot be read, or does not match the reference.
         """
         ref = _reference(source)
 
@@ -190,7 +190,7 @@ class ObjectStore:
         return self._call("get", ref.path, read)
 
     def get_range(self, path: str, start: int, size: int) -> bytes:
-        """Read `size` bytes from byte `start` on; there must be as many."""
+        """Read exactly `size` bytes from byte `start` on."""
 
         def read() -> bytes:
             if is_local(path):
@@ -207,7 +207,7 @@ class ObjectStore:
         return self._call("get", path, read)
 
     def local(self, source: ObjectRef | str, folder: Path) -> Path:
-        """Give a local file of an object: the object itself where it is one, else a copy.
+        """Return a local file of an object: the object itself where it is local, else a copy.
 
         Size and digest are checked as in `get`, without reading the object into memory.
 
@@ -231,23 +231,23 @@ class ObjectStore:
         return self._call("get", ref.path, fetch)
 
     def size(self, path: str) -> int | None:
-        """Give an object's size in bytes by a HEAD call, None when it is not there."""
+        """Return an object's size in bytes by a HEAD call, None when it does not exist."""
 
-        def look() -> int:
+        def request() -> int:
             if is_local(path):
                 return local_path(path).stat().st_size
             return self._remote(path).info(path)["size"]
 
         try:
-            return self._call("head", path, look)
+            return self._call("head", path, request)
         except MissingObjectError:
             return None
 
     def list(self, prefix: str) -> list[ObjectRef]:
-        """List the objects below a prefix (a folder), by name; their digests are not known."""
+        """List the objects below a prefix (a folder), sorted by name, without digests."""
         prefix = prefix.rstrip("/")
 
-        def look() -> list[ObjectRef]:
+        def request() -> list[ObjectRef]:
             where = str(local_path(prefix)) if is_local(prefix) else prefix
             files = self._remote(where)
             root = files._strip_protocol(where).rstrip("/") + "/"
@@ -258,7 +258,7 @@ class ObjectStore:
                 if name.startswith(root) and not name.endswith(".tmp")
             ]
 
-        refs = self._call("list", prefix, look)
+        refs = self._call("list", prefix, request)
         if not is_local(prefix):
             self._count(list=len(refs) // 1000)  # S3 answers with 1000 names at a time
         return refs
@@ -275,7 +275,7 @@ class ObjectStore:
         return -(-size // self.config.part_bytes) + 2
 
     def _call(self, kind: str, path: str, action: Callable[[], Value], calls: int = 1) -> Value:
-        """Do `action`, again after a passing failure, and count."""
+        """Run `action`, repeat it after transient failures, and count the calls."""
         start = time.perf_counter()
         tries = 0
         try:
@@ -291,7 +291,7 @@ class ObjectStore:
                         raise ObjectError(
                             f"{redact(path)}: {kind.upper()} failed {tries} times, at last with "
                             f"{redact(repr(error))}"
-                        ) from None  # the cause may show a signed address
+                        ) from None  # the cause may contain a signed URL
                 self._count(repeated=calls)
                 time.sleep(self._wait(tries))
         finally:
@@ -305,7 +305,7 @@ class ObjectStore:
     def _tries(self, path: str, error: Exception) -> int:
         if isinstance(error, _DamagedError):
             return 2 if is_local(path) else self.config.tries
-        return self.config.tries if not is_local(path) and is_passing(error) else 1
+        return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
         longest = min(self.config.longest_wait, self.config.first_wait * 2 ** (tries - 1))
@@ -313,7 +313,7 @@ class ObjectStore:
 
 
 def digest_file(path: Path) -> str:
-    """Give the digest of a file's content, as `digest_bytes` does of bytes."""
+    """Return the digest of a file's content, the same as `digest_bytes` of its bytes."""
     hasher = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -329,4 +329,4 @@ def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:
     if ref.size >= 0 and size != ref.size:
         raise _DamagedError(f"{size} bytes instead of {ref.size}")
     if ref.digest is not None and digest() != ref.digest:
-        raise _DamagedError("the digest of what was read differs from that of what was written")
+        raise _DamagedError("the digest of the data read differs from that of the data written")

@@ -1,7 +1,7 @@
-"""What a pipeline run will take on a given cluster, beside what the paper reports (C24, C25, C34).
+"""A cost model of pipeline runs on a given cluster, and the paper's figures (C24, C25, C34).
 
-A partition costs its worker the computation, a fixed wait per call, and the transfer of its bytes;
-workers take partitions in waves. Files are near equal (C22), so waves are, too.
+A worker's time for a partition is its computation, a fixed latency per call and the transfer of its
+bytes; workers process partitions in waves. As files are of nearly equal length (C22), so are waves.
 """
 
 import math
@@ -12,30 +12,30 @@ from toolkit.errors import ToolkitError
 from toolkit.pipeline.rates import Rates, StepRate
 
 TASK_SECONDS = 0.1
-"""Cost of scheduling one task: measured of Spark with empty tasks; a cell takes less."""
+"""Time to schedule one task: measured with Spark and empty tasks; the local executor needs less."""
 SPAN_BYTES = 32e6
 """Audio in aggregated objects is fetched in spans of about this size."""
 FUSIBLE = ("extract", "shuffle", "stats")
 
 
 class PlanError(ToolkitError):
-    """A plan that cannot be made."""
+    """A plan cannot be made."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of one type, as the paper's (C25)."""
+    """A cluster of equal nodes, by default as in the paper (C25)."""
 
     nodes: int = 50
-    """Nodes. The paper does not say how many it used."""
+    """Number of nodes. The paper does not say how many it used."""
     cores: int = 16
     """Cores per node (c4.4xlarge, C25: 16)."""
     devices: int = 0
     """GPUs per node (p3.16xlarge: 8)."""
     price: float = 0.0
-    """Per node and hour, in any currency; 0: costs are left out."""
+    """Price per node and hour, in any currency; 0: costs are left out."""
     network: float = 1.25e9
-    """Bytes per second of a node to the object store; 10 Gbit/s. p3.16xlarge: 3.1e9."""
+    """Bytes per second between a node and the object store; 10 Gbit/s. p3.16xlarge: 3.1e9."""
     latency: float = 0.2
     """Seconds per call of the object store (C24)."""
     bandwidth: float = 50e6
@@ -48,39 +48,39 @@ class Cluster:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One row of a plan."""
+    """The plan of one step."""
 
     name: str
     partitions: int
     objects: int
-    """Written."""
+    """Objects written."""
     calls: float
-    """GET, PUT and HEAD, those of markers included."""
+    """GET, PUT and HEAD calls, those for markers included."""
     read: float
-    """Bytes."""
+    """Bytes read."""
     written: float
-    """Bytes."""
+    """Bytes written."""
     workers: int
-    """That run at the same time: cores or devices of the whole cluster."""
+    """Workers that run at the same time: cores or devices of the whole cluster."""
     seconds: float
-    """Wall time."""
+    """Wall time in seconds."""
     bound: str
-    """What it waits for most: computing, calls, connection, network, scheduling."""
+    """The bottleneck: computing, calls, connection, network or scheduling."""
     cost: float
-    """In the cluster's currency."""
+    """Cost in the currency of the cluster's price."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps."""
+    """The plan of a whole run."""
 
     hours: float
     cluster: Cluster
     steps: tuple[StepPlan, ...]
     fused: tuple[str, ...]
-    """Steps that run as one; empty: none."""
+    """Names of the steps that are fused into one; empty: none."""
     saved: float
-    """Bytes that are not moved because of that."""
+    """Bytes that are not moved because of the fusion."""
 
     @property
     def seconds(self) -> float:
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def cost(self) -> float:
-        """Of all steps."""
+        """Cost of all steps."""
         return sum(step.cost for step in self.steps)
 
 
@@ -102,16 +102,16 @@ def plan(
     fuse: bool = True,
     aggregated: bool = True,
 ) -> Plan:
-    """Predict a run.
+    """Predict time, calls, bytes and cost of a run.
 
     Args:
-      hours: of audio.
-      cluster: to run on.
-      rates: measured.
-      hours_per_file: of grouped audio (C16: 5).
-      hours_per_shard: of training shards (C21: 2).
+      hours: hours of audio.
+      cluster: the cluster to run on.
+      rates: measured rates of the steps.
+      hours_per_file: length of the files of grouped audio (C16: 5).
+      hours_per_shard: length of training shards (C21: 2).
       fuse: run extraction, shuffling and statistics as one step (C22).
-      aggregated: the lake's audio is in large objects; else an object per utterance (C15).
+      aggregated: whether the lake's audio is in large objects, not one per utterance (C15).
 
     Raises:
       PlanError: a step of the pipeline has no rate.
@@ -142,13 +142,13 @@ def plan(
 
 
 def _fuse(parts: Sequence[StepRate]) -> StepRate:
-    """Add up the computing; read the first's input, write the second's shards and the sums."""
+    """Add up the computation; bytes are the first input, the last shards and the statistics."""
     speed = 1 / sum(1 / part.speed for part in parts)
     return StepRate(speed, parts[0].read, parts[1].written + parts[2].written)
 
 
 def _outputs(name: str, hours_per_file: float, hours_per_shard: float) -> float:
-    """Objects that a partition of a step writes."""
+    """Number of objects that a partition of a step writes."""
     if name == "repartition":
         return 3 * hours_per_file / hours_per_shard
     if name == "select":
@@ -199,19 +199,19 @@ def _row(
 PAPER_HOURS = 1_000_000.0
 PAPER_PIPELINE_DAYS = 7.6
 PAPER = (
-    ("time of the data pipeline", f"{PAPER_PIPELINE_DAYS} d (Figure 3, C34)"),
+    ("time of the data pipeline", f"{PAPER_PIPELINE_DAYS} d (Figure 3)"),
     ("its speed", f"{PAPER_HOURS / PAPER_PIPELINE_DAYS / 24:,.0f} hours per hour"),
     ("training afterwards", "4.5 d on 64 GPUs"),
-    ("audio", "107 TB at 256 kbps, about 1e9 utterances (C35)"),
-    ("files of 5 h", "200,000 (C16)"),
-    ("features", "135 TB (C17)"),
-    ("training partitions of 2 h", "500,000 (C21)"),
+    ("audio", "107 TB at 256 kbps, about 1e9 utterances"),
+    ("files of 5 h", "200,000"),
+    ("features", "135 TB"),
+    ("training partitions of 2 h", "500,000"),
 )
-"""What the paper reports for a million hours, on a cluster of unknown size."""
+"""The paper's figures for a million hours, cluster size unknown (C16, C17, C21, C34, C35)."""
 
 
-def ours(plan: Plan, rates: Rates) -> dict[str, str]:
-    """Give a plan's figures under the names of `PAPER`."""
+def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
+    """Return a plan's figures under the names of `PAPER`."""
     features = next(s for s in plan.steps if s.name.startswith("extract"))
     shards = next(s for s in plan.steps if s.name == "repartition")
     days = plan.seconds / 86400
@@ -228,7 +228,7 @@ def ours(plan: Plan, rates: Rates) -> dict[str, str]:
 
 
 def nodes_for(days: float, hours: float, cluster: Cluster, rates: Rates, **options: bool) -> int:
-    """Give the least number of nodes that takes at most `days`, by bisection up to 100,000."""
+    """Find the smallest number of nodes that need at most `days`, by bisection up to 100,000."""
     low, high = 1, 100_000
     if plan(hours, replace(cluster, nodes=high), rates, **options).seconds > days * 86400:
         raise PlanError(f"{days:g} days are not enough for {hours:,.0f} h with {high:,} nodes")

@@ -1,12 +1,12 @@
-"""A plan for people and for programs."""
+"""Plans of pipeline runs as printed tables and as JSON."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-from toolkit.pipeline.plan import PAPER, PAPER_PIPELINE_DAYS, Plan, nodes_for, ours
+from toolkit.pipeline.plan import PAPER, PAPER_PIPELINE_DAYS, Plan, nodes_for, planned_figures
 from toolkit.pipeline.rates import Rates
-from toolkit.stages.journal import duration
+from toolkit.stages.stage_log import duration
 from toolkit.storage.files import write_atomically
 
 
@@ -14,9 +14,9 @@ def print_plan(plan: Plan, other: Plan, rates: Rates) -> None:
     """Print a plan beside the paper's figures.
 
     Args:
-      plan: to print.
-      other: the same run with the steps fused where `plan` has them apart, or the reverse.
-      rates: that both were made from.
+      plan: the plan to print.
+      other: the plan of the same run without fusion if `plan` has it, and with it otherwise.
+      rates: the rates that both plans use.
     """
     from rich.console import Console
     from rich.table import Table
@@ -49,13 +49,13 @@ def print_plan(plan: Plan, other: Plan, rates: Rates) -> None:
     console.print(_fusion(plan, other))
     if cluster.price:
         console.print(f"Cost of all steps: {plan.cost:,.2f}")
-    beside = Table(title="Beside the paper's million hours")
+    comparison = Table(title="Comparison with the paper's run on a million hours")
     for name in ("", "planned", "paper"):
-        beside.add_column(name)
-    figures = ours(plan, rates)
+        comparison.add_column(name)
+    figures = planned_figures(plan, rates)
     for name, value in PAPER:
-        beside.add_row(name, figures[name], value)
-    console.print(beside)
+        comparison.add_row(name, figures[name], value)
+    console.print(comparison)
     options = {"fuse": bool(plan.fused)}
     nodes = nodes_for(PAPER_PIPELINE_DAYS, plan.hours, cluster, rates, **options)
     console.print(f"{nodes:,} such nodes would take at most {PAPER_PIPELINE_DAYS} days.")
@@ -70,7 +70,7 @@ def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
         "seconds": plan.seconds,
         "cost": plan.cost,
         "rates": asdict(rates),
-        "figures": ours(plan, rates),
+        "figures": planned_figures(plan, rates),
         "paper": dict(PAPER),
     }
     write_atomically(path, json.dumps(plain, indent=1) + "\n")

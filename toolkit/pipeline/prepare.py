@@ -1,8 +1,8 @@
-"""The whole pipeline: from a lake to shuffled, normalised features, and on to training data.
+"""The whole pipeline: from a data lake to shuffled features, their normaliser and training shards.
 
-Reading the lake is the expensive part, so extraction, shuffle and statistics are one pass over it
-(C22): shuffling needs no more than each file's new number, which is drawn beforehand, and
-statistics are taken while the shard is still on the worker's disk.
+Reading the lake is the expensive part, so extraction, shuffling and statistics are one pass over it
+(C22): shuffling needs only each file's new number, which is drawn beforehand, and statistics are
+accumulated while the shard is still on the worker's disk.
 """
 
 import json
@@ -14,7 +14,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.fusion import FusedStep
 from toolkit.pipeline.lake import Lake
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.places import place
+from toolkit.pipeline.output_paths import output_path
 from toolkit.pipeline.shards import Shard, with_fields, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
@@ -34,28 +34,28 @@ NORMALISER = "normaliser.json"
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    """From lake to features."""
+    """Settings of the steps from lake to features."""
 
     select: SelectConfig = field(default_factory=SelectConfig)
-    """What to take from the lake (C16)."""
+    """Selection of records from the lake (C16)."""
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
     """The front end (C5 by default)."""
     shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
-    """Orders of files and utterances (C18)."""
+    """Shuffling of files and utterances (C18)."""
     stats: StatsConfig = field(default_factory=StatsConfig)
-    """Of the normaliser (C19)."""
+    """Statistics for the normaliser (C19)."""
 
 
 @dataclass(frozen=True)
 class ShardSet:
-    """Shards that are complete."""
+    """A complete set of shards."""
 
     url: str
-    """Where they lie: a `FeatureStore` opens it where it is local."""
+    """Prefix of the shards; if it is local, `FeatureStore` can open it."""
     shards: Sequence[Shard]
-    """In order."""
+    """The shards, ordered by index."""
     failures: Sequence[tuple[str, str]]
-    """(utterance, reason) of what was lost on the way."""
+    """(utterance, reason) of the utterances that were left out."""
 
 
 def prepare_features(
@@ -63,8 +63,8 @@ def prepare_features(
 ) -> tuple[ShardSet, Normaliser]:
     """Select records and write their features, shuffled, with a normaliser (C16-C19).
 
-    Below `<base>/extract+shuffle+stats-<digest>/shuffle` lies what `toolkit.pipeline.shards`
-    describes and `normaliser.json`.
+    The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
+    `toolkit.pipeline.shards` describes, and `normaliser.json`.
     """
     files = select(lake, config.select, executor, store, base)
     return extract_features(files, lake.url, config, executor, store, base)
@@ -88,7 +88,7 @@ def extract_features(
         keep=("shuffle",),
     )
     partitions = plan_extract(files, file_order(config.shuffle.seed, len(files)))
-    out = place(step, partitions, base)
+    out = output_path(step, partitions, base)
     results = executor.run(step, partitions, out)
     url = f"{out}/shuffle"
     shards = write_manifests(store, url, results, config.frontend)
@@ -100,12 +100,12 @@ def extract_features(
 def prepare_targets(
     features: ShardSet, config: TargetsConfig, executor: Executor, store: ObjectStore, base: str
 ) -> ShardSet:
-    """Write a teacher's targets for every shard (C11, C20), with `targets.json`.
+    """Write a teacher's targets for every shard, with `targets.json` (C11, C20).
 
-    Its `tail_mass` is the mean probability per frame of the senones that are not stored.
+    The manifest's `tail_mass` is the mean probability per frame of the senones not stored.
     """
     step, partitions = Targets(config), plan_shards(features.shards)
-    out = place(step, partitions, base)
+    out = output_path(step, partitions, base)
     results = executor.run(step, partitions, out)
     store.put(f"{out}/{TARGETS_MANIFEST}", _targets_manifest(config, results).encode())
     shards = with_fields(features.shards, (ref for r in results for ref in r.outputs))
@@ -125,13 +125,13 @@ def repartition(
 
     Args:
       shards: features, and targets where there are any.
-      config: their length.
-      frontend: of the features.
-      executor, store, base: as above.
-      targets: where `prepare_targets` put the targets, whose manifest is copied.
+      config: the length of the new shards.
+      frontend: front end of the features.
+      executor, store, base: as in `prepare_features`.
+      targets: prefix of the output of `prepare_targets`, whose manifest is copied.
     """
     step, partitions = Repartition(config), plan_repartition(shards, config)
-    out = place(step, partitions, base)
+    out = output_path(step, partitions, base)
     results = executor.run(step, partitions, out)
     made = write_manifests(store, out, results, frontend)
     if targets is not None:

@@ -1,23 +1,23 @@
-"""How far a step is: hours done, rate, time left, failures."""
+"""Progress of a step: hours done, rate, time left, failures."""
 
 import time
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.stages.journal import duration
+from toolkit.stages.stage_log import duration
 
 if TYPE_CHECKING:
-    from toolkit.pipeline.cell import Attempt
     from toolkit.pipeline.step import Partition
+    from toolkit.pipeline.worker_process import Attempt
 
 
 class Progress:
-    """Counts over one run of a step; prints a line on standard error where that is a terminal.
+    """Progress of one run of a step; shows a line on standard error where that is a terminal.
 
     Args:
-      name: of the step.
-      partitions: all of them; `about["hours"]` where they have it.
-      done: ids of those that were done before.
+      name: name of the step.
+      partitions: all of them; `about["hours"]` is used where it is given.
+      done: ids of the partitions that were done before.
       report: called after every attempt.
     """
 
@@ -32,36 +32,36 @@ class Progress:
         self.name = name
         self._hours = {p.id: float(p.about.get("hours", 0.0)) for p in partitions}
         self.total = len(partitions)
-        """Partitions."""
+        """Number of partitions."""
         kept = [p.id for p in partitions if p.id in done]
         self.kept = len(kept)
         """Partitions done by an earlier run."""
         self.done = len(kept)
-        """Partitions done."""
+        """Partitions done so far, earlier runs included."""
         self.failed = 0
-        """Attempts that failed."""
+        """Failed attempts."""
         self.elements_failed = 0
         """Elements, such as utterances, left out in this run."""
         self.hours_total = sum(self._hours.values())
         self.hours_kept = sum(self._hours[name] for name in kept)
         self.hours = self.hours_kept
-        """Hours of audio done."""
+        """Hours of audio done so far."""
         self._report, self._clock, self._start = report, clock, clock()
         self._bar = None
 
     @property
     def seconds(self) -> float:
-        """Since this run began."""
+        """Seconds since this run began."""
         return self._clock() - self._start
 
     @property
     def rate(self) -> float:
-        """Hours of audio per hour, in this run."""
+        """Hours of audio processed per hour in this run."""
         return 3600 * (self.hours - self.hours_kept) / max(self.seconds, 1e-9)
 
     @property
     def left(self) -> float | None:
-        """Seconds left at this rate; None as long as nothing is done in this run."""
+        """Estimated seconds left; None until a partition is done in this run."""
         if self.done == self.kept:
             return None
         if self.hours > self.hours_kept:
@@ -83,7 +83,7 @@ class Progress:
             self._report(self)
 
     def line(self) -> str:
-        """Say it in one line."""
+        """Format the progress as one line."""
         parts = [f"{self.name}: {self.done} of {self.total} partitions"]
         if self.hours_total:
             parts.append(f"{self.hours:.1f} of {self.hours_total:.1f} h at {self.rate:,.0f} h/h")

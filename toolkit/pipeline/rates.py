@@ -1,4 +1,4 @@
-"""How fast the pipeline's steps are and how much they move: measured, for `plan`."""
+"""Measured speeds and bytes of the pipeline's steps, the input of `toolkit pipeline plan`."""
 
 import json
 from collections.abc import Mapping
@@ -13,45 +13,45 @@ from toolkit.storage.reading import read_json, reading
 
 
 class RatesError(ToolkitError):
-    """A file of rates that cannot be read."""
+    """A file of rates cannot be read."""
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """What one step does with an hour of audio."""
+    """Speed of a step, and the bytes that it reads and writes."""
 
     speed: float
-    """Hours of audio per hour on one core, or one device, without waiting for the store."""
+    """Hours of audio per hour on one core, or one device, waiting for the store not included."""
     read: float = 0.0
     """Bytes read per hour of audio."""
     written: float = 0.0
     """Bytes written per hour of audio."""
     device: bool = False
-    """Whether it runs on devices rather than cores."""
+    """Whether it runs on devices (GPUs) rather than cores."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Of all steps."""
+    """Rates of all steps."""
 
     steps: Mapping[str, StepRate]
-    """By name, in the order of the pipeline."""
+    """Rate of each step by name, in the order of the pipeline."""
     seconds_per_utterance: float = 3.6
-    """1e9 utterances in a million hours (C35)."""
+    """Mean length of an utterance; 3.6 s are 1e9 utterances in a million hours (C35)."""
     audio_bytes: float = 256e3 / 8 * 3600
     """Bytes of audio per hour: 256 kbps (C35)."""
     measured: Mapping[str, str] = field(default_factory=dict)
-    """Where and when: machine, date."""
+    """Where and when the rates were measured: processor, date."""
 
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
-        """Replace the speed of a step, on a core or on a device."""
+        """Return rates with another speed of one step, on a core or on a device."""
         if name not in self.steps:
             raise RatesError(f"no step {name!r}: {', '.join(self.steps)}")
         rate = replace(self.steps[name], speed=speed, device=device)
         return replace(self, steps={**self.steps, name: rate})
 
     def save(self, path: Path) -> None:
-        """Write JSON."""
+        """Write the rates as JSON."""
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Shards as rows: an utterance's cut line and its bytes in each field's tar.
+"""Rows of a shard: each is an utterance's cut and its bytes in the tar of every field.
 
 Shuffling and repartitioning move whole rows. The two tar members of an utterance (array and
-manifest) depend on nothing around them, so a row is copied as one stretch of bytes, unread.
+manifest) do not depend on their neighbours, so a row is copied as one range of bytes, undecoded.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,16 +18,16 @@ CUTS = "cuts"
 
 
 def field_file(field: str, index: int) -> str:
-    """Name the file of a shard's field: `cuts`, `features`, `targets`."""
+    """Return the file name of a shard's field: `cuts`, `features` or `targets`."""
     return f"{field}.{index:06d}.{'jsonl' if field == CUTS else 'tar'}"
 
 
 def tar_rows(path: Path) -> list[tuple[int, int]]:
-    """Find the rows of a shard's tar: first byte and the one after the last of each."""
+    """Find the byte range [start, end) of every row in a shard's tar."""
     with reading(path, StepError, "write the shard again", "damaged"), open(path, "rb") as file:
         members = list(read_members(file))
     if len(members) % MEMBERS_PER_ROW:
-        raise StepError(f"{path.name}: an array without its manifest")
+        raise StepError(f"{path.name}: an array has no manifest")
     starts = [start for _, start, _, _ in members[::MEMBERS_PER_ROW]]
     ends = [content + size + -size % BLOCK for _, _, content, size in members[1::MEMBERS_PER_ROW]]
     return list(zip(starts, ends, strict=True))
@@ -37,19 +37,19 @@ class ShardRows:
     """The rows of a local shard, in any order.
 
     Args:
-      files: by field; all have the same utterances in the same order.
+      files: files by field, with the same utterances in the same order.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.lines = files[CUTS].read_bytes().splitlines(keepends=True)
-        """The cuts, as stored."""
+        """The cuts as stored, one line of JSON each."""
         self.fields = tuple(sorted(field for field in files if field != CUTS))
-        self._stretches = {field: tar_rows(files[field]) for field in self.fields}
+        self._ranges = {field: tar_rows(files[field]) for field in self.fields}
         self._files = {field: files[field] for field in self.fields}
-        for field, stretches in self._stretches.items():
-            if len(stretches) != len(self.lines):
+        for field, ranges in self._ranges.items():
+            if len(ranges) != len(self.lines):
                 raise StepError(
-                    f"{files[field].name}: {len(stretches)} utterances, but "
+                    f"{files[field].name}: {len(ranges)} utterances, but "
                     f"{files[CUTS].name} has {len(self.lines)}"
                 )
 
@@ -57,13 +57,13 @@ class ShardRows:
         return len(self.lines)
 
     def read(self, order: Iterable[int]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-        """Yield the cut and each field's bytes of the rows in `order`."""
+        """Yield the rows in `order`: the cut and each field's bytes."""
         with ExitStack() as stack:
             files = {f: stack.enter_context(open(p, "rb")) for f, p in self._files.items()}
             for row in order:
                 content = {}
                 for field, file in files.items():
-                    start, end = self._stretches[field][row]
+                    start, end = self._ranges[field][row]
                     file.seek(start)
                     content[field] = file.read(end - start)
                 yield self.lines[row], content
@@ -75,7 +75,7 @@ def write_rows(
     fields: Iterable[str],
     rows: Iterable[tuple[bytes, Mapping[str, bytes]]],
 ) -> dict[str, Path]:
-    """Write a shard of the rows given, the same bytes as if it had been written at first.
+    """Write a shard of the given rows, byte for byte as if it had been extracted like this.
 
     Returns:
       The files by field, cuts first.

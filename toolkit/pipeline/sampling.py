@@ -1,10 +1,10 @@
 """Uniform sampling of metadata records to a number of hours (C16).
 
-Every record has a random number of its own, a hash of the seed and its id, and is chosen when
-that lies below a threshold. So a choice depends on nothing but the record: not on the order, the
-partition or the other records; and a smaller sample is a part of the larger one. As in the paper
-a little too much is sampled from what is known of the average length; the surplus then goes by
-lowering the threshold to where a histogram of the sampled hours reaches the target.
+Every record has a random number, a hash of the seed and its id, and is chosen if that is below a
+threshold. So the choice of a record does not depend on the order, the partition or the other
+records, and a smaller sample is a subset of a larger one. As in the paper, slightly too much is
+sampled at first, by an estimate of the average length; then the threshold is lowered to where a
+histogram of the sampled hours reaches the target.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.storage.reading import checked
+from toolkit.storage.reading import validated
 
 RANGE = 1 << 64
 """Random numbers are from 0 to RANGE - 1."""
@@ -21,8 +21,8 @@ MICROSECONDS = 1_000_000
 ID_FIRST = b'{"id": "'
 
 
-def draw(seed: int) -> Callable[[str], int]:
-    """Give the function that draws a record's random number from its id."""
+def random_numbers(seed: int) -> Callable[[str], int]:
+    """Return the function that computes a record's random number from its id."""
     keyed = hashlib.blake2b(digest_size=8, key=str(seed).encode())
 
     def number(id: str) -> int:
@@ -34,7 +34,7 @@ def draw(seed: int) -> Callable[[str], int]:
 
 
 def id_of(line: bytes) -> str:
-    """Read a record's id without parsing the rest of the line where the id stands first.
+    """Read a record's id, without parsing the rest of the line if the id is its first field.
 
     Raises:
       ValueError, RecursionError: the line is no record.
@@ -44,39 +44,39 @@ def id_of(line: bytes) -> str:
         name = line[len(ID_FIRST) : end]
         if b"\\" not in name:
             return name.decode()
-    return checked(json.loads(line), {"id": str}, "the line")["id"]
+    return validated(json.loads(line), {"id": str}, "the line")["id"]
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Sampled audio by random number, in equal bins from 0 to `top`; integers merge exactly."""
+    """Duration of the sampled audio by random number; as integers, histograms merge exactly."""
 
     top: int
-    """The sampling threshold."""
+    """The sampling threshold; the bins divide 0 to `top` equally."""
     microseconds: tuple[int, ...]
-    """[BINS] of audio."""
+    """[BINS] duration of the audio in each bin."""
 
     @property
     def hours(self) -> float:
-        """All that was sampled."""
+        """Hours of all sampled audio."""
         return sum(self.microseconds) / (3600 * MICROSECONDS)
 
     def threshold(self, hours: float) -> int | None:
-        """Find the threshold below which `hours` were sampled; None: there are fewer.
+        """Find the threshold below which `hours` were sampled; None: fewer were sampled.
 
-        Exact to a bin and, within it, as uniform numbers are: 1 M hours to about an hour.
+        It is interpolated within a bin: for 1 M hours the error is about one hour.
         """
-        wanted = hours * 3600 * MICROSECONDS
+        target = hours * 3600 * MICROSECONDS
         below = 0
         for number, amount in enumerate(self.microseconds):
-            if amount and below + amount >= wanted:
-                return round(self.top * (number + (wanted - below) / amount) / BINS)
+            if amount and below + amount >= target:
+                return round(self.top * (number + (target - below) / amount) / BINS)
             below += amount
         return None
 
 
 def bin_of(number: int, top: int) -> int:
-    """Give the bin of a random number below `top`."""
+    """Return the bin of a random number below `top`."""
     return number * BINS // top
 
 
@@ -89,5 +89,5 @@ def merge(histograms: Iterable[Sequence[int]], top: int) -> Histogram:
 
 
 def first_threshold(hours: float, lake_hours: float, oversampling: float) -> int:
-    """Choose how much to sample at first from what the lake is said to hold."""
+    """Return the first sampling threshold, given the (estimated) hours of the lake."""
     return min(RANGE, round(RANGE * min(1.0, oversampling * hours / lake_hours)))

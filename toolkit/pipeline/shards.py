@@ -1,9 +1,9 @@
-"""Shards as objects: what a step is given, what it writes, and the manifests of a whole set.
+"""Shards as objects in a store, and the manifests of a whole set of shards.
 
 <out>/shards/cuts.NNNNNN.jsonl, features.NNNNNN.tar, targets.NNNNNN.tar   lhotse's Shar layout
-<out>/shards.jsonl    per shard: hours, utterances, frames, and each object's size and digest
+<out>/shards.jsonl    per shard: hours, utterances, frames, size and digest of each object
 <out>/features.json   what `FeatureStore` needs to open `<out>`
-<out>/failed.tsv      utterances that were lost, with the reason
+<out>/failed.tsv      utterances that were left out, with the reason
 """
 
 import json
@@ -18,9 +18,9 @@ from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import CUTS, ShardRows, field_file
 from toolkit.pipeline.step import StepError, StepResult
-from toolkit.storage.reading import NATURAL, checked, reading
+from toolkit.storage.reading import NATURAL, reading, validated
 
-LIST = "shards.jsonl"
+SHARD_LIST = "shards.jsonl"
 _LISTED = {
     **{"index": NATURAL, "hours": float, "utterances": NATURAL, "frames": NATURAL},
     "objects": {str: {"path": str, "size": NATURAL, "digest": str}},
@@ -29,36 +29,36 @@ _LISTED = {
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard of a set."""
+    """A shard of a set."""
 
     index: int
-    """Its number in the files' names."""
+    """Index of the shard, a part of its file names."""
     objects: Mapping[str, ObjectRef]
-    """By field, cuts first. The cuts' `about` has `hours`, `utterances` and `frames`."""
+    """Objects by field, cuts first. The cuts' `about` has `hours`, `utterances` and `frames`."""
 
     @property
     def hours(self) -> float:
-        """Of audio."""
+        """Hours of audio."""
         return self.objects[CUTS].about["hours"]
 
     @property
     def frames(self) -> int:
-        """Raw frames."""
+        """Number of raw frames."""
         return self.objects[CUTS].about["frames"]
 
     @property
     def utterances(self) -> int:
-        """Rows."""
+        """Number of utterances."""
         return self.objects[CUTS].about["utterances"]
 
     @property
     def inputs(self) -> tuple[ObjectRef, ...]:
-        """What a partition of this shard reads."""
+        """The objects that a partition of this shard reads."""
         return tuple(self.objects.values())
 
 
 def shards_of(refs: Iterable[ObjectRef]) -> list[Shard]:
-    """Put objects together to shards, by number: each has `field` and `shard` in its `about`."""
+    """Group objects into shards by their `about`, which has `field` and `shard` (its index)."""
     found: dict[int, dict[str, ObjectRef]] = {}
     for ref in refs:
         if "field" in ref.about:
@@ -73,26 +73,26 @@ def shards_of(refs: Iterable[ObjectRef]) -> list[Shard]:
 
 
 def with_fields(shards: Iterable[Shard], refs: Iterable[ObjectRef]) -> list[Shard]:
-    """Put further fields of the same shards beside those they have, such as targets."""
+    """Add further fields, such as targets, to shards."""
     return shards_of([*(ref for shard in shards for ref in shard.inputs), *refs])
 
 
-def only_shard(refs: Iterable[ObjectRef]) -> Shard:
-    """Take a partition's inputs, which must be one shard."""
+def single_shard(refs: Iterable[ObjectRef]) -> Shard:
+    """Return the shard of a partition's inputs, which must be exactly one."""
     found = shards_of(refs)
     if len(found) != 1:
-        raise StepError(f"{len(found)} shards where a partition has one")
+        raise StepError(f"{len(found)} shards in a partition that must have exactly one")
     return found[0]
 
 
 def open_rows(shard: Shard, store: ObjectStore, scratch: Path) -> ShardRows:
-    """Open a shard's rows, copied to `scratch` where they are not local."""
+    """Open a shard's rows; files that are not local are copied to `scratch`."""
     folder = scratch / "inputs"
     return ShardRows({f: store.local(ref, folder) for f, ref in shard.objects.items()})
 
 
-def workplace(out: str, scratch: Path) -> Path:
-    """Choose where to write a shard: in place where `out` is local, else in scratch."""
+def shard_folder(out: str, scratch: Path) -> Path:
+    """Return the folder to write a shard in: that of `out` where it is local, else in scratch."""
     return local_path(out) / SHARDS if is_local(out) else scratch / SHARDS
 
 
@@ -103,12 +103,12 @@ def put_shard(
     store: ObjectStore,
     out: str,
 ) -> tuple[ObjectRef, ...]:
-    """Put a shard's local files as objects.
+    """Write a shard's local files to the store.
 
     Args:
-      files: by field.
-      index: number of the shard.
-      about: hours, utterances and frames, told of the cuts.
+      files: the shard's files by field.
+      index: index of the shard.
+      about: hours, utterances and frames, stored with the cuts.
     """
     return tuple(
         store.put_file(
@@ -123,12 +123,12 @@ def put_shard(
 def write_manifests(
     store: ObjectStore, out: str, results: Sequence[StepResult], frontend: FrontendConfig | None
 ) -> list[Shard]:
-    """Say that a set of shards is complete, once every partition is done.
+    """Write the manifests of a set of shards, once every partition is done.
 
     Args:
-      store: writes.
-      out: where the shards lie.
-      results: of the step that wrote them, or of several that wrote there.
+      store: the store to write to.
+      out: prefix of the shards.
+      results: of the step or steps that wrote them.
       frontend: of the features; None where there are none.
 
     Returns:
@@ -139,7 +139,7 @@ def write_manifests(
     lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
     store.put(f"{out}/{FAILED}", lines.encode())
     listed = "".join(json.dumps(_listed(shard)) + "\n" for shard in shards)
-    store.put(f"{out}/{LIST}", listed.encode())
+    store.put(f"{out}/{SHARD_LIST}", listed.encode())
     if frontend is not None:
         counts = [{"utterances": s.utterances, "frames": s.frames} for s in shards]
         text = manifest_text(frontend, counts, len(failures))
@@ -148,21 +148,25 @@ def write_manifests(
 
 
 def read_shards(store: ObjectStore, out: str) -> list[Shard]:
-    """Read the shards that `write_manifests` listed.
+    """Read the list of shards that `write_manifests` wrote.
 
     Raises:
       StepError: the list is damaged; names the line.
     """
     shards = []
-    for number, line in enumerate(store.get(f"{out}/{LIST}").split(b"\n")[:-1], start=1):
-        with reading(f"{out}/{LIST}:{number}", StepError, "run the step again", "damaged"):
-            plain = checked(json.loads(line), _LISTED)
+    for number, line in enumerate(store.get(f"{out}/{SHARD_LIST}").split(b"\n")[:-1], start=1):
+        with reading(f"{out}/{SHARD_LIST}:{number}", StepError, "run the step again", "damaged"):
+            plain = validated(json.loads(line), _LISTED)
         about = {key: plain[key] for key in ("hours", "utterances", "frames")}
         objects = {}
         for field, entry in plain["objects"].items():
-            told = {"field": field, "shard": plain["index"], **(about if field == CUTS else {})}
+            entry_about = {
+                "field": field,
+                "shard": plain["index"],
+                **(about if field == CUTS else {}),
+            }
             path = f"{out}/{entry['path']}"
-            objects[field] = ObjectRef(path, entry["size"], entry["digest"], told)
+            objects[field] = ObjectRef(path, entry["size"], entry["digest"], entry_about)
         shards.append(Shard(plain["index"], objects))
     return shards
 

@@ -1,8 +1,8 @@
-"""The executor on a Spark cluster: `mapPartitions` over lists of objects (C23, C24).
+"""The executor for a Spark cluster: `mapPartitions` over lists of objects (C23, C24).
 
-Spark deals out the partitions and replaces lost executors; the data goes straight between the
-workers and the object store, never through Spark. No group-by, join or shuffle is used (C22).
-The only module that imports pyspark.
+Spark schedules the partitions and replaces lost executors; data moves directly between the workers
+and the object store, never through Spark. No group-by, join or shuffle is used (C22). This is the
+only module that imports pyspark.
 """
 
 import base64
@@ -23,10 +23,10 @@ from typing import Any
 
 import toolkit
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.cell import Attempt, Cell, Job
 from toolkit.pipeline.executor import Executor, ExecutorConfig
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.step import Partition, Step
+from toolkit.pipeline.worker_process import Attempt, Job, WorkerProcess
 
 ARCHIVE = "toolkit_project"
 POLL_SECONDS = 0.2
@@ -34,38 +34,39 @@ CULPRIT = re.compile(r"Task (\d+) in stage [\d.]+ failed (\d+) times")
 
 
 class SparkError(ToolkitError):
-    """Spark that is not installed or cannot be reached."""
+    """Spark is not installed or cannot be reached."""
 
 
 @dataclass(frozen=True)
 class SparkConfig:
-    """The cluster and what each executor gets (C23)."""
+    """The cluster and the resources of each executor (C23)."""
 
     master: str = "local-cluster[2,1,1024]"
-    """URL of the cluster; `local-cluster[workers,cores,MB]` starts real ones on this machine."""
+    """URL of the cluster; `local-cluster[workers,cores,MB]` starts real executors on this
+    machine."""
     executor_cores: int | None = None
-    """Cores per executor; None: all of a node's."""
+    """Cores per executor; None: all cores of its node."""
     executor_memory: str = "1g"
-    """Heap of an executor's JVM, which only passes lists on; Python's memory comes on top."""
+    """Heap of an executor's JVM, which only passes on lists; Python workers' memory is extra."""
     task_cpus: int = 1
-    """Cores per task: the threads that a step computes with."""
+    """Cores per task: the number of threads with which a step computes."""
     gpus_per_executor: int = 0
-    """Devices that an executor asks its node for."""
+    """GPUs that an executor requests from its node."""
     gpus_per_task: float = 1.0
-    """Devices that a task is given, where executors have any (C20); 0.5 lets two share one."""
+    """GPUs of a task, where executors have any (C20); with 0.5 two tasks share one."""
     gpu_discovery: str | None = None
-    """Script that prints a node's devices for Spark, see its documentation of resources."""
+    """Spark's GPU discovery script, which prints a node's GPUs; see Spark's documentation."""
     python: str | None = None
-    """Python of the executors; None: this one's path."""
+    """Python interpreter of the executors; None: the path of the running one."""
     packages: tuple[str, ...] = ()
     """Archives with the executors' environment (conda-pack, venv-pack), as `path#folder`, or
     further Python files to ship."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Any other property of Spark."""
+    """Further properties of Spark."""
 
 
 def check_spark() -> None:
-    """See that this machine can drive Spark; with a cluster elsewhere the driver needs Java too.
+    """Check that this machine can run the Spark driver, which needs Java even for a remote cluster.
 
     Raises:
       SparkError: pyspark or Java is missing.
@@ -85,13 +86,13 @@ def check_spark() -> None:
 
 
 class SparkExecutor(Executor):
-    """Runs partitions as Spark tasks, one per task, each in a cell beside the Python worker.
+    """Runs partitions as Spark tasks, each in a worker process beside Spark's Python worker.
 
-    The package `toolkit` is shipped to the executors; what it imports has to be installed there
-    or be among `packages`. Credentials are not: executors find their own.
+    The package `toolkit` is shipped to the executors; the packages that it imports have to be
+    installed there or be among `packages`. Credentials are not shipped: executors find their own.
 
     Args:
-      config: what holds for every executor.
+      config: settings of all executors.
       spark: the cluster.
     """
 
@@ -132,7 +133,7 @@ class SparkExecutor(Executor):
             "spark.ui.showConsoleProgress": "false",
             "spark.scheduler.mode": "FIFO",
             "spark.python.worker.reuse": "true",
-            # A lost executor costs its tasks a failure; a partition's own faults are counted here.
+            # Losing an executor fails its tasks; failures of a partition itself are counted here.
             "spark.task.maxFailures": "4",
             "spark.executorEnv.PYTHONHASHSEED": "0",
         }
@@ -174,21 +175,21 @@ class SparkExecutor(Executor):
                 context.cancelAllJobs()
                 job.join()
         if job.error is not None:
-            yield from _blame(job.error, partitions)
+            yield from _culprit(job.error, partitions)
             return
-        for row in job.rows:  # whose update never arrived
+        for row in job.rows:  # results whose accumulator update never arrived
             attempt = Attempt.from_dict(json.loads(row))
             if attempt.partition not in seen:
                 yield attempt
 
     def close(self) -> None:
-        """Give the executors back."""
+        """Stop Spark and release its executors."""
         self._context.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Collection(threading.Thread):
-    """Collects an RDD while the caller watches what arrives."""
+    """Collects an RDD in a thread while the caller reads the results that have arrived."""
 
     def __init__(self, rdd: Any) -> None:
         super().__init__(daemon=True)
@@ -204,8 +205,8 @@ class _Collection(threading.Thread):
             self.error = error
 
 
-def _blame(error: Exception, partitions: Sequence[Partition]) -> Iterator[Attempt]:
-    """Find the partition for which Spark gave up; the others in flight are not at fault."""
+def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[Attempt]:
+    """Yield a failed attempt of the partition for which Spark gave up, and none of the others."""
     message = redact(str(error))
     found = CULPRIT.search(message)
     if found is None:
@@ -218,8 +219,8 @@ def _blame(error: Exception, partitions: Sequence[Partition]) -> Iterator[Attemp
 def _task(step: Step, out: str, config: ExecutorConfig, repeated: bool, arrived: Any) -> Any:
     """Make the function for `mapPartitions`.
 
-    It is pickled by value and imports `toolkit` only where the shipped copy has been put on the
-    path; the step travels as bytes inside it for the same reason.
+    It is pickled by value, and imports `toolkit` only after the shipped copy has been put on the
+    path; for the same reason the step is contained in it as bytes.
     """
     payload = base64.b64encode(pickle.dumps((step, out, config, repeated))).decode()
     archive = ARCHIVE
@@ -244,8 +245,8 @@ def _task(step: Step, out: str, config: ExecutorConfig, repeated: bool, arrived:
     return work
 
 
-_cells: dict[int, Cell] = {}
-"""The Python worker's own, kept from task to task."""
+_workers: dict[int, WorkerProcess] = {}
+"""Worker processes of this Python worker by number of threads, kept between tasks."""
 
 
 def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> Iterator[str]:
@@ -254,8 +255,8 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
     Args:
       payload: from the driver.
       rows: partitions as JSON.
-      device: for the step.
-      attempt: 0 at the first; later ones look for a marker of the ones before.
+      device: device of the step, such as `cuda:0`.
+      attempt: Spark's attempt number; from 1 on, markers of earlier attempts are looked for.
 
     Yields:
       `Attempt`s as JSON.
@@ -263,21 +264,21 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
     step, out, config, repeated = pickle.loads(base64.b64decode(payload))
     scratch = config.scratch or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
     for row in rows:
-        cell = _cells.get(config.threads)
-        if cell is None or not cell.alive:
-            cell = _cells[config.threads] = Cell(config.threads, scratch)
+        worker = _workers.get(config.threads)
+        if worker is None or not worker.alive:
+            worker = _workers[config.threads] = WorkerProcess(config.threads, scratch)
         partition = Partition.from_dict(json.loads(row))
         job = Job(
             step, partition, out, config.store, device, config.threads, repeated or attempt > 0
         )
-        outcome = cell.run(job, config.timeout)
-        if not cell.alive:
-            cell.close()
+        outcome = worker.run(job, config.timeout)
+        if not worker.alive:
+            worker.close()
         yield json.dumps(outcome.to_dict())
 
 
 def _zip_project(folder: Path) -> Path:
-    """Pack the package for the executors, the same bytes for the same files."""
+    """Zip the package for the executors; the same files give the same bytes."""
     root = Path(toolkit.__file__).parent
     path = folder / "project.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""What became of a step: totals, calls, failures; a page for people."""
+"""The summary of a step's run: totals, calls and failures, as JSON, text and HTML."""
 
 import html
 import json
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.pipeline.cell import Attempt
 from toolkit.pipeline.objects import Counts, MissingObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
-from toolkit.stages.journal import duration
+from toolkit.pipeline.worker_process import Attempt
+from toolkit.stages.stage_log import duration
 from toolkit.storage.digest import digest_bytes
-from toolkit.storage.reading import NATURAL, checked, reading
+from toolkit.storage.reading import NATURAL, reading, validated
 
 SUMMARY = "_summary.json"
 FAILURES = "_failures.tsv"
@@ -26,7 +26,7 @@ _FORM = {
 
 
 class SummaryError(ToolkitError):
-    """A summary that cannot be read."""
+    """A summary cannot be read."""
 
 
 def write_summary(
@@ -37,10 +37,10 @@ def write_summary(
     results: Mapping[str, StepResult],
     runs: Mapping[str, Mapping[str, Any]],
     poisoned: Mapping[str, Attempt],
-    watch: Progress,
+    tracker: Progress,
     planning: Counts,
 ) -> None:
-    """Put `_failures.tsv` and `_summary.json` below `out`."""
+    """Write `_failures.tsv` and `_summary.json` below `out`."""
     store = ObjectStore(config)
     done = [results[p.id] for p in partitions if p.id in results]
     counts = sum((_counts(runs[p.id]) for p in partitions if p.id in runs), planning)
@@ -49,12 +49,12 @@ def write_summary(
         "digest": step_digest(step),
         "partitions": len(partitions),
         "done": len(done),
-        "kept": watch.kept,
-        "hours": watch.hours,
-        "wall_seconds": round(watch.seconds, 3),
+        "kept": tracker.kept,
+        "hours": tracker.hours,
+        "wall_seconds": round(tracker.seconds, 3),
         "worker_seconds": sum(run.get("seconds", 0.0) for run in runs.values()),
         "peak_bytes": max((run.get("peak_bytes", 0) for run in runs.values()), default=0),
-        "attempts_failed": watch.failed,
+        "attempts_failed": tracker.failed,
         "elements_failed": sum(len(result.failures) for result in done),
         "objects": sum(len(result.outputs) for result in done),
         "bytes": sum(ref.size for result in done for ref in result.outputs),
@@ -77,10 +77,10 @@ def write_summary(
 
 
 def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
-    """Get what `write_summary` put, None when the step has not run.
+    """Read the summary that `write_summary` wrote; None when the step has not run.
 
     Raises:
-      SummaryError: it is damaged.
+      SummaryError: the summary is damaged.
     """
     path = f"{out.rstrip('/')}/{SUMMARY}"
     try:
@@ -88,13 +88,13 @@ def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
     except MissingObjectError:
         return None
     with reading(path, SummaryError, "run the step again", "damaged"):
-        return checked(json.loads(content), _FORM)
+        return validated(json.loads(content), _FORM)
 
 
 def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
-    """Give one digest of all outputs' names below `out` and contents: the same for the same data.
+    """Return one digest of the names below `out` and the contents of all outputs.
 
-    It does not depend on where `out` is, nor on the results' order.
+    It does not depend on `out` itself, nor on the order of the results.
     """
     lines = sorted(
         f"{ref.path.removeprefix(out.rstrip('/') + '/')}\0{ref.size}\0{ref.digest}\n"
@@ -127,7 +127,7 @@ def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """Say the same in a few lines of plain text."""
+    """Format a summary as a few lines of plain text."""
     calls = summary["calls"]
     lines = [
         f"{summary['step']}: {summary['done']:,} of {summary['partitions']:,} partitions, "

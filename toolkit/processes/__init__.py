@@ -1,1 +1,1 @@
-"""The processes of a run: ranks, workers, threads, and which device to compute on."""
+"""The processes of a run: ranks started by torchrun, worker pools, threads and the device."""

@@ -3,17 +3,17 @@
 from toolkit.errors import ToolkitError
 
 
-def chosen_device(wanted: str | None) -> str:
-    """Return what `--device` asks for; without it "cuda" when there is one, or "cpu".
+def choose_device(requested: str | None) -> str:
+    """Return the device given by `--device`; by default "cuda" if torch finds a GPU, else "cpu".
 
     Raises:
-      ToolkitError: a GPU is asked for where there is none.
+      ToolkitError: a GPU is requested on a machine that has none.
     """
     import torch
 
     available = torch.cuda.is_available()
-    if wanted is None:
+    if requested is None:
         return "cuda" if available else "cpu"
-    if wanted.startswith("cuda") and not available:
-        raise ToolkitError(f"--device {wanted}: torch finds no GPU; use --device cpu")
-    return wanted
+    if requested.startswith("cuda") and not available:
+        raise ToolkitError(f"--device {requested}: torch finds no GPU; use --device cpu")
+    return requested

@@ -1,9 +1,10 @@
-"""The faults of runs of several processes."""
+"""Errors of runs of several processes."""
 
 from toolkit.errors import ToolkitError
 
-CONTINUES = (
-    "The same command continues from the last checkpoint, with as many workers or another number."
+RESUME_ADVICE = (
+    "The same command continues from the last checkpoint, with the same or another number of"
+    " workers."
 )
 
 

@@ -1,8 +1,9 @@
-"""The processes that torchrun starts for one run: who they are and what they tell each other.
+"""The ranks (processes) that torchrun starts for one run, and the messages between them.
 
-Rank 0 does everything that one process would do; the others (followers) only take part in stages
-that train in parallel, and write nothing. They talk through torchrun's store, a table of keys that
-one process serves. Without torchrun there is one rank and nothing of torch.distributed is imported.
+Rank 0 does everything that a single process would do. The other ranks, the followers, only take
+part in stages that train in parallel, and write nothing. They communicate through torchrun's store,
+a key-value store that one process serves. Without torchrun there is one rank, and
+torch.distributed is not imported.
 """
 
 import os
@@ -11,28 +12,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from toolkit.processes.errors import CONTINUES, WorkerLostError
+from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
 from toolkit.storage import files
 
 Result = TypeVar("Result")
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-POLL = 0.05  # seconds
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+POLL_INTERVAL = 0.05  # seconds
 
 
-def count() -> int:
-    """Return how many processes work together: those torchrun started, or 1."""
-    if _alone or not all(name in os.environ for name in NEEDED):
+def world_size() -> int:
+    """Return how many processes work together: as many as torchrun started, or 1 without it."""
+    if _single or not all(name in os.environ for name in TORCHRUN_VARIABLES):
         return 1
     return int(os.environ["WORLD_SIZE"])
 
 
-def number() -> int:
+def rank() -> int:
     """Return this process's rank, from 0."""
-    return int(os.environ["RANK"]) if count() > 1 else 0
+    return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
 def connect() -> "Connection":
-    """Return the connection to the other ranks, made by the first call, which waits for them."""
+    """Return the connection to the other ranks; the first call makes it and waits for them."""
     global _connection
     if _connection is None:
         _connection = Connection()
@@ -40,27 +41,30 @@ def connect() -> "Connection":
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Around what this process does while the others wait: there, it counts as the only one."""
-    global _alone
-    before, _alone = _alone, True
+def single_process() -> Iterator[None]:
+    """Make this process the only rank (world size 1) inside the `with` block.
+
+    For work that rank 0 does while the other ranks wait.
+    """
+    global _single
+    before, _single = _single, True
     try:
         yield
     finally:
-        _alone = before
+        _single = before
 
 
-def once(work: Callable[[], Result]) -> Result:
-    """Let rank 0 do `work` while the others wait for its result; every rank must call this.
+def on_rank_zero(work: Callable[[], Result]) -> Result:
+    """Run `work` on rank 0 and return its result on every rank; every rank must call this.
 
     Args:
-      work: what it returns is what JSON can hold.
+      work: returns a value that JSON can hold.
     """
-    return work() if count() == 1 else connect().once(work)
+    return work() if world_size() == 1 else connect().on_rank_zero(work)
 
 
 class Connection:
-    """This process's line to the others; use `connect`."""
+    """The messages between this process and the other ranks; made by `connect`."""
 
     def __init__(self) -> None:
         from datetime import timedelta
@@ -68,79 +72,81 @@ class Connection:
         from torch.distributed import TCPStore
         from torch.distributed.rendezvous import rendezvous
 
-        from toolkit.processes.board import Board
-        from toolkit.processes.watch import Watch
+        from toolkit.processes.key_value_store import KeyValueStore
+        from toolkit.processes.watchdog import Watchdog
 
-        self.rank, self.ranks = number(), count()
+        self.rank, self.world_size = rank(), world_size()
         self.store = next(rendezvous("env://"))[0]
-        # A line of its own: a call that waits blocks the line for all threads.
+        # The watchdog has a connection of its own: a call that waits blocks it for all threads.
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        line = TCPStore(host, port, None, False, timedelta(seconds=20), wait_for_workers=False)
+        own = TCPStore(host, port, None, False, timedelta(seconds=20), wait_for_workers=False)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._board = Board(self.store, f"toolkit/{attempt}")
-        self._said = self._heard = self._shared = self._met = 0
+        self._store = KeyValueStore(self.store, f"toolkit/{attempt}")
+        self._sent = self._received = self._results = self._barriers = 0  # messages of each kind
         if self.rank > 0:
             files.leave_writing_to_others()
-        self.watch = Watch(Board(line, f"toolkit/{attempt}/watch"), self.rank, self.ranks)
-        self.watch.begin()
+        self.watchdog = Watchdog(
+            KeyValueStore(own, f"toolkit/{attempt}/watchdog"), self.rank, self.world_size
+        )
+        self.watchdog.start()
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Tell all followers something, on rank 0."""
-        self._board.put(f"said/{self._said}", message)
-        self._said += 1
+    def broadcast(self, message: dict[str, Any]) -> None:
+        """Send a message to all followers; for rank 0."""
+        self._store.put(f"message/{self._sent}", message)
+        self._sent += 1
 
-    def hear(self) -> dict[str, Any]:
-        """Wait for what rank 0 says next, on a follower.
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next message that rank 0 broadcasts; for followers.
 
         Raises:
           WorkerLostError: a process was lost meanwhile.
         """
-        message = self._await(f"said/{self._heard}")
-        self._heard += 1
+        message = self._await(f"message/{self._received}")
+        self._received += 1
         return message
 
-    def once(self, work: Callable[[], Result]) -> Result:
-        """See the function `once`."""
-        key = f"once/{self._shared}"
-        self._shared += 1
+    def on_rank_zero(self, work: Callable[[], Result]) -> Result:
+        """Run `work` on rank 0 and return its result on every rank, see `on_rank_zero` above."""
+        key = f"result/{self._results}"
+        self._results += 1
         if self.rank > 0:
             return self._await(key)
-        with alone():
+        with single_process():
             result = work()
-        self._board.put(key, result)
+        self._store.put(key, result)
         return result
 
-    def meet(self) -> None:
-        """Wait, however long it takes, until every rank is here.
+    def barrier(self) -> None:
+        """Wait, however long it takes, until every rank has called this.
 
         Raises:
-          WorkerLostError: one will not come.
+          WorkerLostError: a rank was lost and will never do so.
         """
-        key = f"met/{self._met}"
-        self._met += 1
+        key = f"barrier/{self._barriers}"
+        self._barriers += 1
         with self._blaming():
-            self._board.add(key, 1)
-            while self._board.add(key, 0) < self.ranks:
+            self._store.add(key, 1)
+            while self._store.add(key, 0) < self.world_size:
                 self._pause()
 
     def _await(self, key: str) -> Any:
         with self._blaming():
-            while not self._board.has(key):
+            while not self._store.has(key):
                 self._pause()
-            return self._board.get(key)
+            return self._store.get(key)
 
     def _pause(self) -> None:
-        self.watch.check()
-        time.sleep(POLL)
+        self.watchdog.check()
+        time.sleep(POLL_INTERVAL)
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:
-        """Say which process took the store with it."""
+        """Name the process that took the store with it when the store is gone."""
         try:
             yield
         except RuntimeError as error:
-            raise WorkerLostError(f"{self.watch.explain(error)}. {CONTINUES}") from error
+            raise WorkerLostError(f"{self.watchdog.explain(error)}. {RESUME_ADVICE}") from error
 
 
 _connection: Connection | None = None
-_alone = False
+_single = False

@@ -1,4 +1,4 @@
-"""Work over many items by processes, with results that do not depend on their number."""
+"""Worker processes that map a function over items; results do not depend on their number."""
 
 import multiprocessing
 import os
@@ -19,14 +19,14 @@ class WorkerError(ToolkitError):
 
 
 class WorkerPool:
-    """Processes that stay alive over several rounds of work; use it in a `with` statement.
+    """Worker processes that live for several calls of `map`; use it in a `with` statement.
 
-    With one job the work is done in this process. Otherwise processes are spawned, not forked:
+    With one job this process does the work itself. Otherwise processes are spawned, not forked:
     k2's search leaves threads behind that do not survive a fork. Either way torch computes with
     one thread, since the number of threads decides the last bits of its sums.
 
     Args:
-      jobs: processes.
+      jobs: number of processes.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -43,7 +43,7 @@ class WorkerPool:
           items: picklable.
 
         Raises:
-          WorkerError: a worker disappeared, for instance killed for want of memory.
+          WorkerError: a worker was killed, for instance because memory ran out.
         """
         if self._pool is None:
             from toolkit.processes.threads import one_thread
@@ -59,7 +59,7 @@ class WorkerPool:
                 yield future.result()
         except BrokenProcessPool as error:
             raise WorkerError(
-                "a worker process was killed, perhaps for want of memory: run the same command"
+                "a worker process was killed, perhaps because memory ran out: run the same command"
                 " again (finished work is kept), with a smaller --jobs"
             ) from error
         finally:
@@ -77,13 +77,13 @@ class WorkerPool:
 def map_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[Result]:
-    """One round of a `WorkerPool` of at most `jobs` processes, never more than there are items."""
+    """Map once, in a `WorkerPool` of at most `jobs` processes and no more than there are items."""
     with WorkerPool(min(jobs, len(items))) as pool:
         yield from pool.map(function, items)
 
 
 def start_worker() -> None:
-    """Prepare a worker process: one torch thread, and an end when the parent ends."""
+    """Prepare a worker process: one torch thread, and exit when the parent is gone."""
     import torch
 
     torch.set_num_threads(1)
@@ -91,6 +91,6 @@ def start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone: a killed parent leaves its workers waiting."""
+    """Exit once the parent is gone; the workers of a killed parent would wait forever."""
     multiprocessing.parent_process().join()
     os._exit(1)

@@ -1,1 +1,1 @@
-"""The page that shows a run, and what pages are made of."""
+"""HTML reports of runs, and the charts, tables and figures of HTML pages."""

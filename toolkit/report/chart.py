@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: text stays text, colours follow the page's light or dark theme."""
+"""Line charts as inline SVG, with real text and the colours of the page's light or dark theme."""
 
 import math
 from collections.abc import Sequence
@@ -9,30 +9,30 @@ from itertools import pairwise
 import numpy as np
 
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 26.0, 30.0
-"""Margins in units of the view box, a unit being a pixel at full size."""
+"""Margins in units of the view box; a unit is a pixel at full size."""
 SHAPES = ("circle", "square", "triangle", "diamond")
-"""Markers of the series, so that they differ without colours too."""
+"""Marker shapes, by which series differ even without colours."""
 MARKED = 60
-"""Series of more points have no markers."""
+"""Most points of a series that are drawn with markers."""
 LABELS = 56.0
-"""Width of the column of labels right of the lines of targets."""
+"""Width of the column of target labels at the right."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line."""
+    """A line of a chart."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     colour: int = 0
-    """Number of the page's palette, and of the marker's shape."""
+    """Index into the page's palette and the marker shapes."""
     dashed: bool = False
     faint: bool = False
     """Drawn thin and pale, such as further runs of a platform."""
     markers: bool = False
     titles: Sequence[str] = ()
-    """What is shown when pointing at each marker."""
+    """Tooltips of the markers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Ring:
-    """A point of interest."""
+    """A circle that highlights a point."""
 
     x: float
     y: float
@@ -55,43 +55,43 @@ class Ring:
 
 @dataclass(frozen=True)
 class Band:
-    """A stretch of the x axis with a colour of its own."""
+    """A coloured interval of the x axis."""
 
     begin: float
     end: float
     kind: str
-    """The colour's name in the style sheet."""
+    """CSS class of its colour."""
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart without its size."""
+    """A line chart; its size is given when it is drawn."""
 
     label: str
-    """What it shows, for those who cannot see it."""
+    """Description for screen readers."""
     x_label: str
     y_label: str
     series: Sequence[Series]
     log_y: bool = False
-    """A logarithmic axis; what is not above 0 lies on its lower end."""
+    """Logarithmic y axis; values of 0 or less are drawn at its lower end."""
     targets: Sequence[Target] = ()
     rings: Sequence[Ring] = ()
     bands: Sequence[Band] = ()
     fine: bool = False
-    """Lines are drawn thin, such as those with many jumps."""
+    """Draw thin lines, for noisy series."""
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     whole_x: bool = False
-    """The x axis counts: it has no numbers but whole ones."""
+    """Label the x axis with integers only."""
 
     def svg(self, width: float, height: float) -> str:
-        """Draw it; both in pixels, of the view box that the page scales."""
+        """Return the chart as SVG with a view box of this size in pixels, which the page scales."""
         return _Drawing(self, width, height).svg()
 
 
 class _Drawing:
-    """A chart at a size."""
+    """A chart drawn at a given size."""
 
     def __init__(self, chart: Chart, width: float, height: float) -> None:
         self._chart, self._width, self._height = chart, width, height
@@ -179,7 +179,7 @@ class _Drawing:
         return parts
 
     def _targets(self) -> list[str]:
-        """Draw the targets, their labels at the right and not over one another."""
+        """Draw the targets with labels at the right that do not overlap."""
         parts, above = [], -math.inf
         for target in sorted(self._chart.targets, key=lambda target: -target.y):
             y = self._y(target.y)
@@ -232,9 +232,9 @@ def _marker(shape: str, x: float, y: float, r: float, colour: str, title: str) -
 def thin(
     x: Sequence[float], y: Sequence[float], columns: int
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Keep, of each of `columns` stretches of x, the lowest and the highest point.
+    """Thin out a line: keep the lowest and highest point in each of `columns` intervals of x.
 
-    x must not fall. What is drawn looks the same, dips included.
+    x must not decrease. The drawn line looks the same, dips included.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(x) <= 2 * columns:
@@ -273,7 +273,7 @@ def log_ticks(low: float, high: float, gap: float) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Write an axis's number: 1,600 and 0.05."""
+    """Format a number of an axis, such as 1,600 or 0.05."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 

@@ -1,4 +1,4 @@
-"""The data of a run: sizes, durations, vocabulary."""
+"""The report's section on the data: sizes and durations of splits, vocabulary, perplexities."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from toolkit.report.folder import RunFolder
 from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
 
 BINS = 24
-"""Of the histogram of durations."""
+"""Number of bins of the histogram of durations."""
 
 
 class Utterance(NamedTuple):
@@ -30,7 +30,7 @@ class Utterance(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The utterances of a split that later stages use."""
+    """The utterances of a split, without those that the check excluded."""
 
     name: str
     path: Path
@@ -39,12 +39,12 @@ class Split:
 
     @property
     def hours(self) -> float:
-        """Of audio."""
+        """Hours of audio."""
         return sum(utterance.seconds for utterance in self.utterances.values()) / 3600
 
 
 def read_splits(run: RunFolder) -> list[Split]:
-    """Return the splits: training first, then those for tuning and testing, then any others."""
+    """Return the splits: training, tuning and test splits in this order, then any others."""
     purposes = run.json("data/splits.json")
     purposes = purposes if isinstance(purposes, dict) else {}
     named = [purposes.get("train", ""), *purposes.get("tune", []), *purposes.get("test", [])]
@@ -73,14 +73,14 @@ def _read_split(run: RunFolder, name: str, path: Path) -> Split:
 
 
 def _lines(run: RunFolder, path: Path) -> Iterator[tuple[str, Utterance]]:
-    """Read the manifest as JSON alone: making cuts of all lines takes ten times as long."""
+    """Yield the utterances of a manifest, parsed as JSON: lhotse takes ten times as long."""
     start = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 cut = json.loads(line)
-                said = cut["supervisions"][0]
-                text, speaker = said.get("text") or "", str(said.get("speaker") or "")
+                own = cut["supervisions"][0]
+                text, speaker = own.get("text") or "", str(own.get("speaker") or "")
                 yield str(cut["id"]), Utterance(float(cut["duration"]), speaker, text, start)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
                 run.note(path, f"line {number}: {error}")
@@ -88,10 +88,10 @@ def _lines(run: RunFolder, path: Path) -> Iterator[tuple[str, Utterance]]:
 
 
 def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
-    """Return the sizes of the splits, with what the check says of words outside the lexicon."""
+    """Return the table of split sizes, with the OOV words that the check has counted."""
     report = run.json("check/report.json") or {}
     known = {row["split"]: row for row in report.get("splits", []) if "split" in row}
-    columns = ("utterances", "excluded", "speakers", "hours", "words", "different", "OOV")
+    columns = ("utterances", "excluded", "speakers", "hours", "words", "distinct words", "OOV")
     rows = []
     for split in splits:
         texts = [utterance.text.split() for utterance in split.utterances.values()]
@@ -113,8 +113,8 @@ def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
             )
         )
     note = (
-        "Without the excluded utterances. OOV: words of the transcripts, excluded ones included, "
-        "that the lexicon lacked when the data were checked."
+        "Without the excluded utterances. OOV: words of all transcripts, also of excluded "
+        "utterances, that were not in the lexicon when the data were checked."
     )
     return Table("Splits", [Column("split"), *map(Column, columns)], rows, note)
 
@@ -135,7 +135,7 @@ def _histogram(split: Split) -> str:
     return (
         f"<figure><h3>{name}</h3>{drawn}<figcaption>Durations: shortest {seconds.min():.1f} s, "
         f"median {np.median(seconds):.1f} s, longest {seconds.max():.1f} s; {split.hours:.2f} h in "
-        "all.</figcaption></figure>"
+        "total.</figcaption></figure>"
     )
 
 
@@ -174,8 +174,8 @@ def _vocabulary(run: RunFolder) -> str:
         labels = {
             "words": "words of the vocabulary",
             "pronunciations": "pronunciations",
-            "guessed": "pronunciations guessed",
-            "not_guessed": "words left without one",
+            "guessed": "pronunciations from G2P",
+            "not_guessed": "words without a pronunciation",
             "phones": "phones",
         }
         found |= {labels[name]: lang[name] for name in labels if name in lang}

@@ -1,4 +1,4 @@
-"""Learning curves: likelihoods of GMMs, losses and error rates of networks."""
+"""The report's learning curves: likelihoods of GMMs, losses and error rates of networks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.report.chart import Chart, Series
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import Cell, Column, Row, Table, figure, side_by_side
-from toolkit.stages.journal import duration
+from toolkit.stages.stage_log import duration
 from toolkit.train.errors import TrainingError
 from toolkit.train.runlog import RUN_LOG, Evaluated, RunLog, Sentences, Step, read_run_log
 
@@ -22,9 +22,9 @@ METRICS = {
     "wer": "WER in %",
     "cer": "CER in %",
 }
-"""Fields of a network's history that are drawn, each with its `valid_` twin."""
+"""Fields of a network's history that are drawn, together with `valid_` and the same name."""
 SHARES = ("accuracy",)
-"""Those between 0 and 1."""
+"""Fields between 0 and 1 that are drawn in percent."""
 SHOWN_SENTENCES = 6
 
 Rows = Sequence[Mapping[str, float]]
@@ -32,27 +32,27 @@ Rows = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class History:
-    """What a training has written after each of its iterations or epochs."""
+    """The metrics of a training by iteration or epoch, from its `history.json`."""
 
     name: str
     rows: Rows
     unfinished: bool = False
     logged: bool = False
-    """A run log beside it tells more."""
+    """Whether there is a more detailed run log beside it."""
 
     @property
     def gaussians(self) -> bool:
-        """Whether it is that of GMMs."""
+        """Whether it is the history of a GMM training."""
         return "log_likelihood_per_frame" in self.rows[0]
 
     @property
     def title(self) -> str:
-        """Of its figures."""
+        """Title of its figures."""
         return f"{self.name} (unfinished)" if self.unfinished else self.name
 
 
 def read_histories(run: RunFolder) -> list[History]:
-    """Return the histories in the order in which they were begun."""
+    """Return the histories, those of a system together, in the order of the trainings."""
     found: dict[str, tuple[float, History]] = {}
     for path in (path for pattern in HISTORIES for path in run.find(pattern)):
         rows = run.json(path)
@@ -62,7 +62,7 @@ def read_histories(run: RunFolder) -> list[History]:
             unfinished = path.relative_to(run.root).parts[0] == ".partial"
             logged = path.with_name(RUN_LOG).exists()
             found[name] = path.stat().st_mtime, History(name, rows, unfinished, logged)
-    written: dict[str, float] = {}  # of a system: what lies inside it was written before it ended
+    written: dict[str, float] = {}  # last write of each system, nested histories included
     for time, history in found.values():
         system = history.name.partition("/")[0]
         written[system] = max(time, written.get(system, 0.0))
@@ -71,7 +71,7 @@ def read_histories(run: RunFolder) -> list[History]:
 
 
 def gmm_figures(histories: Sequence[History]) -> str:
-    """Return log-likelihoods by iteration; each system has an axis of its own."""
+    """Return figures of log-likelihoods by iteration, one for each system."""
     charts = []
     for history in (h for h in histories if h.gaussians):
         values = [row["log_likelihood_per_frame"] for row in history.rows]
@@ -89,14 +89,14 @@ def gmm_figures(histories: Sequence[History]) -> str:
                     whole_x=True,
                 ),
                 history.title,
-                f"{values[-1]:.2f} at the end, {last.get('gaussians', 0):,} Gaussians.",
+                f"Final value {values[-1]:.2f}, {last.get('gaussians', 0):,} Gaussians.",
             )
         )
     return side_by_side(charts) if charts else ""
 
 
 def network_figures(histories: Sequence[History]) -> str:
-    """Return losses and accuracies by epoch."""
+    """Return figures of losses and accuracies by epoch."""
     charts = [
         chart
         for history in histories
@@ -150,14 +150,14 @@ def _series(
 
 
 def _margins(values: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis that need not begin with 0."""
+    """Return the range of an axis that need not begin at 0."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
     return low - room, high + room
 
 
 def network_table(histories: Sequence[History]) -> str:
-    """Return how long the networks were trained, how fast, and how much they waited for data."""
+    """Return a table of training time, speed and time spent waiting for data."""
     rows = []
     for history in (h for h in histories if not h.gaussians):
         epochs = [row for row in history.rows if "seconds" in row]
@@ -184,7 +184,7 @@ def network_table(histories: Sequence[History]) -> str:
 
 
 def ctc_parts(run: RunFolder) -> str:
-    """Return loss, error rates and recognised sentences over time of trainings with a run log."""
+    """Return loss, error rates and sample sentences over time of trainings with a run log."""
     parts = []
     for path in run.find(f"*/{RUN_LOG}"):
         try:
@@ -228,7 +228,10 @@ def _rates(run: RunFolder, log: RunLog) -> str:
         for n, name in enumerate(("wer", "cer"))
     ]
     chart = Chart("Error rates over time", "minutes", "% of the validation data", series)
-    caption = "Without dictionary and language model; the CER with the paper's denominator (A25)."
+    caption = (
+        "Without dictionary and language model. The CER is relative to the longer of reference "
+        "and hypothesis, as in the co-processor paper."
+    )
     return figure(chart, f"{run.name(log.path.parent)}: error rates over time", caption)
 
 
@@ -243,5 +246,5 @@ def _sentences(run: RunFolder, log: RunLog) -> str:
         for n in sorted(chosen)
         if events[n].hypotheses
     )
-    title = f"{run.name(Path(log.path).parent)}: training sentences, said and recognised"
+    title = f"{run.name(Path(log.path).parent)}: training sentences, reference and recognised"
     return f'<div class="box"><h3>{escape(title)}</h3><dl class="words">{rows}</dl></div>'

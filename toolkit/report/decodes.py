@@ -1,4 +1,4 @@
-"""What was recognised in a run, aligned with what was said."""
+"""The hypotheses of a run, scored against the references, and their confusions."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,16 +24,16 @@ class Decode:
     split: str
     score: Score
     folder: Path
-    """Of its files."""
+    """The folder of its files."""
 
     @cached_property
     def by_id(self) -> Mapping[str, UtteranceScore]:
-        """The utterances by id."""
+        """The scored utterances by id."""
         return {utterance.id: utterance for utterance in self.score.utterances}
 
 
 def read_decodes(run: RunFolder, splits: Sequence[Split]) -> list[Decode]:
-    """Score all hypotheses anew, in the order in which they were written."""
+    """Read and score all hypotheses, in the order in which they were written."""
     known = {split.name: split for split in splits}
     found: dict[tuple[str, str], tuple[float, Decode]] = {}
     for path in (path for pattern in DEPTHS for path in run.find(pattern)):
@@ -58,7 +58,7 @@ def _score(split: Split, path: Path) -> Score:
 
 
 def worst(decode: Decode, number: int) -> Iterator[UtteranceScore]:
-    """Yield the utterances with the most errors, those with the higher rate first among equals."""
+    """Yield the utterances with the most errors; ties go to the higher error rate."""
     wrong = [utterance for utterance in decode.score.utterances if utterance.errors]
     wrong.sort(key=lambda u: (-u.errors, -u.errors / max(1, u.ref_units), u.id))
     yield from wrong[:number]
@@ -66,16 +66,16 @@ def worst(decode: Decode, number: int) -> Iterator[UtteranceScore]:
 
 @dataclass(frozen=True)
 class Confusions:
-    """How often which words were taken for which, the most frequent first, ties by name."""
+    """Counts of word errors, the most frequent first, ties by name."""
 
     substitutions: Sequence[tuple[str, int]]
-    """Of "said -> recognised"."""
+    """(`reference → hypothesis`, count)."""
     deletions: Sequence[tuple[str, int]]
     insertions: Sequence[tuple[str, int]]
 
 
 def confusions(score: Score, number: int) -> Confusions:
-    """Count the errors of a score; `number` of each kind are returned."""
+    """Return the `number` most frequent errors of each kind."""
     kinds: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
     for utterance in score.utterances:
         for ref, hyp in utterance.pairs:

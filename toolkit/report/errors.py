@@ -1,4 +1,4 @@
-"""The errors of a split: its worst utterances to read, hear and see, and its confusions."""
+"""The report's errors of a split: confusions, and worst utterances with alignment and audio."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from toolkit.score.align import Pair
 from toolkit.score.wer import UtteranceScore
 
 MOST_WORDS = 250
-"""Words of an alignment that are shown."""
+"""Most words of an alignment that are shown."""
 MOST_CONFUSIONS = 15
 MOST_SPEAKERS = 12
 KEY = (
@@ -25,13 +25,13 @@ KEY = (
 
 
 class Budget:
-    """Bytes that may still be added to the page."""
+    """The number of bytes that may still be added to the page."""
 
     def __init__(self, left: int) -> None:
         self.left, self.refused = left, 0
 
     def take(self, text: str) -> str:
-        """Return the text if there is room for it, else nothing."""
+        """Return the text if there is room for it, otherwise an empty string."""
         size = len(text.encode())
         if size > self.left:
             self.refused += 1
@@ -42,11 +42,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class SplitErrors:
-    """A split with the systems that were tried on it."""
+    """A split with the systems that were decoded on it."""
 
     split: Split
     decodes: Sequence[Decode]
-    """In their order."""
+    """In the order in which they were written."""
 
     @property
     def shown(self) -> Decode:
@@ -99,14 +99,14 @@ def worst_utterances(
     budget: Budget,
     clip: Callable[[Split, str], Clip | None],
 ) -> str:
-    """Return cards of the utterances that the best system got most wrong.
+    """Return cards of the utterances with the most errors of the best system.
 
     Args:
-      run: for word times.
+      run: the run, for word times.
       errors: the split.
-      number: of utterances.
-      budget: what does not fit is left out: first players, then alignments.
-      clip: gives the audio of an utterance, None where it cannot be read.
+      number: number of utterances.
+      budget: limits the size; audio players are left out first, then alignments.
+      clip: returns the audio of an utterance, None where it cannot be read.
     """
     shown = errors.shown
     times = _times(run, shown)
@@ -139,7 +139,7 @@ def _head(errors: SplitErrors, utterance: UtteranceScore) -> str:
 
 
 def _texts(errors: SplitErrors, utterance: UtteranceScore) -> str:
-    """The alignments of all systems, the shown one first, the others folded away."""
+    """Return the alignments of all systems, those of the other systems collapsed."""
     shown = errors.shown
     others = [
         f"<dt>{escape(decode.name)} <small>{found.errors}</small></dt><dd>{alignment(found)}</dd>"
@@ -181,7 +181,7 @@ def _number(number: int, what: str) -> str:
 
 
 def _times(run: RunFolder, decode: Decode) -> dict[str, list[CtmEntry]]:
-    """The recognised words' times by utterance, if the system has written them."""
+    """Return the word times by utterance, empty if the system has not written them."""
     path = decode.folder / "words.ctm"
     if not path.exists():
         return {}
@@ -195,7 +195,7 @@ def _times(run: RunFolder, decode: Decode) -> dict[str, list[CtmEntry]]:
 
 
 def _player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> str:
-    """A spectrogram with the words recognised below it, and the audio's controls."""
+    """Return a spectrogram with the recognised words below it, and an audio player."""
     recognised = [pair for pair in utterance.pairs if pair[1] is not None]
     words = ""
     if len(recognised) == len(times):

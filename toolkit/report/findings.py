@@ -1,4 +1,4 @@
-"""What the check of the data has found."""
+"""The report's section on the findings of the data check."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Any
 from toolkit.report.folder import RunFolder
 
 LISTED = 12
-"""Findings of one kind that are named."""
+"""Most findings of one kind that are listed."""
 SEVERITIES = ("error", "warning", "note")
 
 
 def findings(run: RunFolder) -> str:
-    """Return what the check found, the gravest first, with the remedies."""
+    """Return the findings of the check with remedies, the most severe first."""
     report = run.json("check/report.json")
     if not isinstance(report, dict):
         return ""
@@ -41,7 +41,7 @@ def _finding(
         for f in found[:LISTED]
     )
     more = f"<li>and {count - LISTED:,} more, in check/report.json</li>" if count > LISTED else ""
-    out = f", {excluded:,} left out" if excluded else ""
+    out = f", {excluded:,} excluded" if excluded else ""
     severity = escape(kind["severity"])
     return (
         f'<details class="finding"><summary><span class="state is-{severity}">{severity}</span> '

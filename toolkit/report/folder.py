@@ -1,4 +1,4 @@
-"""What lies in a run directory, as far as it can be read: a page shows unfinished runs too."""
+"""Tolerant reading of a run directory: unfinished and partly damaged runs can be shown too."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,18 +15,18 @@ class ReportError(ToolkitError):
 
 @dataclass
 class RunFolder:
-    """The files of a run; one that cannot be read counts as not there and is remembered."""
+    """The files of a run; a file that cannot be read counts as missing and is noted."""
 
     root: Path
     problems: list[str] = field(default_factory=list)
-    """What could not be read, for the page's end."""
+    """Files that could not be read, with reasons, for the end of the page."""
 
     @classmethod
     def open(cls, root: Path) -> "RunFolder":
         """Return the run in a folder.
 
         Raises:
-          ReportError: there is no such folder, or no stage was ever begun in it.
+          ReportError: the folder does not exist, or no stage was ever started in it.
         """
         root = Path(root)
         if not root.is_dir():
@@ -40,18 +40,18 @@ class RunFolder:
 
     @property
     def directory(self) -> RunDirectory:
-        """The runner's view of it."""
+        """The run directory as the runner sees it."""
         return RunDirectory(self.root)
 
     def name(self, path: Path) -> str:
-        """Return a path as the page names it: below the run directory, or below `.partial/NN`."""
+        """Return a path relative to the run directory, or to `.partial/NN`, to show on the page."""
         parts = path.relative_to(self.root).parts
         return "/".join(parts[2:] if parts[0] == ".partial" else parts)
 
     def find(self, pattern: str) -> list[Path]:
-        """Return the files that fit a pattern, those of unfinished stages included.
+        """Return the files that match a pattern, those of unfinished stages included.
 
-        What a finished stage has published comes before a new attempt at the same.
+        Files of finished stages come before those of unfinished ones.
         """
         finished = sorted(self.root.glob(pattern))
         return finished + sorted(self.root.glob(f".partial/[0-9]*/{pattern}"))
@@ -67,7 +67,7 @@ class RunFolder:
             return None
 
     def json(self, path: str | Path) -> Any:
-        """Return what a JSON file holds, None when it is not there or damaged."""
+        """Return the content of a JSON file, None when it is missing or damaged."""
         text = self.text(path)
         if text is None:
             return None
@@ -78,7 +78,7 @@ class RunFolder:
             return None
 
     def table(self, path: str | Path) -> list[dict[str, str]]:
-        """Return the rows of a tab-separated file with a head; nothing when it is not there."""
+        """Return the rows of a tab-separated file with a header; none when it is missing."""
         lines = (self.text(path) or "").splitlines()
         if not lines:
             return []
@@ -87,7 +87,7 @@ class RunFolder:
         return [dict(zip(head, row, strict=False)) for row in rows if len(row) == len(head)]
 
     def note(self, path: Path, error: Exception | str) -> None:
-        """Remember a file that cannot be read."""
+        """Note a file that cannot be read."""
         path = Path(path)
         name = path.relative_to(self.root) if path.is_relative_to(self.root) else path
         self.problems.append(f"{name}: {error}")

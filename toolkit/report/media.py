@@ -15,13 +15,14 @@ import soundfile
 from toolkit.features.cut_audio import load_cut_audio
 
 RATE = 16000
-"""Hz, of the audio on the page."""
+"""Sampling rate in Hz of the audio on the page."""
 WINDOW = 400
-"""Samples of a frame of the spectrogram: 25 ms."""
+"""Window of the spectrogram in samples: 25 ms."""
 COLUMNS, ROWS, LEVELS = 480, 96, 48
-"""Of the image: the most frames, frequency bands from 0 to 8 kHz, different colours."""
+"""Most frames, number of frequency bands from 0 to 8 kHz, and number of colours of the image."""
 RANGE_DB = 65.0
-"""At most, from the loudest to what is drawn as silence: the level that a tenth lies below."""
+"""Largest dynamic range of the image. Its lower end is the 10th percentile of the levels, if that
+is higher."""
 PALETTE = (
     (8, 7, 24),
     (54, 20, 98),
@@ -30,18 +31,18 @@ PALETTE = (
     (249, 120, 95),
     (252, 239, 178),
 )
-"""From silence to the loudest; between them linear."""
+"""RGB colours from silence to the loudest level, interpolated linearly."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """An utterance to hear and to see."""
+    """Audio and spectrogram of an utterance."""
 
     seconds: float
     audio: str
-    """URI of FLAC, one channel."""
+    """Data URI of FLAC, one channel."""
     image: str
-    """URI of a PNG."""
+    """Data URI of a PNG."""
 
 
 def read_clip(manifest: Path, line: int) -> Clip:
@@ -49,7 +50,7 @@ def read_clip(manifest: Path, line: int) -> Clip:
 
     Args:
       manifest: a split's manifest.
-      line: where the utterance's line begins, in bytes.
+      line: offset of the utterance's line in bytes.
 
     Raises:
       AudioError: the audio cannot be read.
@@ -64,14 +65,14 @@ def read_clip(manifest: Path, line: int) -> Clip:
 
 
 def flac(samples: np.ndarray) -> str:
-    """Compress samples [S] in [-1, 1] without loss of what 16 bits hold."""
+    """Encode samples [S] in [-1, 1] as 16-bit FLAC."""
     file = io.BytesIO()
     soundfile.write(file, samples, RATE, format="FLAC", subtype="PCM_16")
     return _uri("audio/flac", file.getvalue())
 
 
 def spectrogram(samples: np.ndarray) -> str:
-    """Draw the levels of samples [S]: time to the right, 0 Hz at the bottom, bright is loud."""
+    """Draw a spectrogram of samples [S]: time to the right, 0 Hz at the bottom, bright is loud."""
     padded = np.pad(samples.astype(np.float64), (WINDOW // 2, WINDOW))
     count = max(1, min(COLUMNS, len(samples) // 160))
     starts = np.linspace(0, len(samples), count).astype(int)
@@ -87,7 +88,7 @@ def spectrogram(samples: np.ndarray) -> str:
 
 
 def palette() -> np.ndarray:
-    """Return the colours [LEVELS, 3] from silence to the loudest."""
+    """Return the colours [LEVELS, 3] from silence to the loudest level."""
     anchors = np.array(PALETTE)
     places = np.linspace(0, len(anchors) - 1, LEVELS)
     channels = [np.interp(places, np.arange(len(anchors)), anchors[:, c]) for c in range(3)]
@@ -98,13 +99,13 @@ def png(pixels: np.ndarray, colours: np.ndarray) -> bytes:
     """Write an image.
 
     Args:
-      pixels: [height, width] uint8, numbers of colours.
+      pixels: [height, width] uint8, indices of colours.
       colours: [K, 3] uint8.
     """
     height, width = pixels.shape
     lines = np.hstack(
         [np.zeros((height, 1), np.uint8), pixels]
-    )  # each begins with its filter: none
+    )  # each row begins with its filter type: 0, none
     parts: Sequence[tuple[bytes, bytes]] = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
         (b"PLTE", colours.tobytes()),

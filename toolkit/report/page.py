@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing from outside: sections, tables and figures."""
+"""Self-contained HTML pages: sections, tables and figures."""
 
 import csv
 import io
@@ -11,39 +11,39 @@ from toolkit.report.chart import Chart
 
 STYLE = Path(__file__).with_name("page.css")
 WIDE, NARROW, HALF = (1040.0, 330.0), (350.0, 290.0), (500.0, 330.0)
-"""Sizes of figures in pixels: across the page, across a phone, across half of a page."""
+"""Sizes of figures in pixels: page width, phone width, half of the page width."""
 FEW_COLUMNS = 6
-"""Tables of fewer columns are not drawn out over the whole page."""
+"""Tables of fewer columns are not stretched to the page width."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table's cell."""
+    """A table cell."""
 
     text: str
     detail: str = ""
-    """Small print behind it, such as a percentage."""
+    """Small print after the text, such as a percentage."""
     best: bool = False
 
 
 @dataclass(frozen=True)
 class Column:
-    """A table's column."""
+    """A table column."""
 
     title: str
     group: str = ""
-    """Neighbouring columns of one group have a heading in common."""
+    """Adjacent columns of the same group share a heading."""
     text: bool = False
-    """Aligned left."""
+    """Align left."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A table's row; its first cell names it, unless it is empty: then the row before does."""
+    """A table row; its first cell is its heading, or is empty to continue the row before."""
 
     cells: Sequence[Cell]
     colour: int | None = None
-    """Number of the page's palette that marks the row's name."""
+    """Index into the page's palette, for a swatch beside the heading."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Table:
     rows: Sequence[Row]
     note: str = ""
     published: bool = False
-    """All of it comes from a paper."""
+    """Whether all numbers are from a paper."""
     remarks: Sequence[str] = ()
     """Listed below the note."""
 
     def html(self) -> str:
-        """Return it in a box that scrolls by itself where the screen is too narrow."""
+        """Return the table as HTML, in a box that scrolls where the screen is too narrow."""
         mark = ' <span class="published">published</span>' if self.published else ""
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
         body = "".join(map(self._row, self.rows))
@@ -75,7 +75,7 @@ class Table:
         )
 
     def print(self) -> None:
-        """Print it to standard output."""
+        """Print the table to standard output."""
         from rich.console import Console
         from rich.markup import escape as plain
         from rich.table import Table as RichTable
@@ -122,7 +122,7 @@ class Table:
 
     @property
     def _detailed(self) -> list[bool]:
-        """Whether each column but the first has small print somewhere: then all make room."""
+        """For each column after the first, whether any of its cells has small print."""
         return [any(row.cells[n].detail for row in self.rows) for n in range(1, len(self.columns))]
 
 
@@ -140,37 +140,37 @@ def _cell(cell: Cell, column: Column, detailed: bool) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading of its own."""
+    """A section of the page."""
 
     name: str
-    """For links to it."""
+    """Its anchor, for links."""
     title: str
     lead: str = ""
     """A sentence or two below the heading."""
     parts: Sequence[str] = ()
-    """HTML."""
+    """Its content, in parts of HTML."""
 
 
 @dataclass
 class Page:
-    """A page in the making."""
+    """An HTML page."""
 
     title: str
     lead: str
     sections: list[Section] = field(default_factory=list)
     footer: str = ""
     style: str = ""
-    """Of this kind of page, in addition to that of all."""
+    """CSS of this kind of page, in addition to that of all pages."""
     script: str = ""
-    """Run at the end; the page must be readable without it."""
+    """JavaScript at the end of the page, which must be readable without it."""
 
     def add(self, section: Section) -> None:
-        """Append a section that has something to show."""
+        """Append a section, unless it is empty."""
         if any(section.parts):
             self.sections.append(section)
 
     def html(self) -> str:
-        """Return the whole page."""
+        """Return the page as HTML."""
         links = "".join(f'<a href="#{s.name}">{escape(s.title)}</a>' for s in self.sections)
         body = "".join(map(_section, self.sections))
         script = f"<script>{self.script}</script>" if self.script else ""
@@ -193,14 +193,15 @@ def _section(section: Section) -> str:
 
 
 def figure(chart: Chart, title: str, caption: str = "", wide: bool = False, key: str = "") -> str:
-    """Return a chart with its title, the key of its series and a caption.
+    """Return a chart with title, legend and caption as HTML.
 
     Args:
-      chart: what to draw.
-      title: above it.
-      caption: below it.
-      wide: across the page, otherwise across half of it; on a phone it is another drawing.
-      key: HTML that stands in the place of the key of the series.
+      chart: the chart.
+      title: heading above the chart.
+      caption: text below the chart.
+      wide: whether the chart takes the page width instead of half of it; phones get a drawing of
+        their own.
+      key: HTML to show instead of the legend of the series.
     """
     names = {series.name: series for series in reversed(chart.series) if series.name}
     names = dict(reversed(names.items()))
@@ -212,7 +213,7 @@ def figure(chart: Chart, title: str, caption: str = "", wide: bool = False, key:
 
 
 def figures(charts: Sequence[Chart], names: Sequence[str], title: str, caption: str) -> str:
-    """Return charts of equal axes one above the other, each below its name."""
+    """Return charts with the same axes one above the other, each with its name above it."""
     drawn = "".join(
         f'<h4><i class="swatch c{n % 8}"></i>{escape(name)}</h4>'
         f'<div class="wide">{chart.svg(WIDE[0], 150.0)}</div>'
@@ -224,7 +225,7 @@ def figures(charts: Sequence[Chart], names: Sequence[str], title: str, caption: 
 
 
 def legend(entries: Iterable[tuple[str, int, bool]]) -> str:
-    """Return the key of (name, colour, dashed) lines, nothing for a single one."""
+    """Return the legend of (name, colour, dashed) lines, empty for a single line."""
     entries = list(entries)
     if len(entries) < 2:
         return ""
@@ -236,12 +237,12 @@ def legend(entries: Iterable[tuple[str, int, bool]]) -> str:
 
 
 def side_by_side(parts: Iterable[str]) -> str:
-    """Return figures in two columns, or below one another on a phone."""
+    """Return figures in two columns, or in one column on a phone."""
     return f'<div class="grid">{"".join(parts)}</div>'
 
 
-def comma_separated(rows: Iterable[Mapping[str, object]]) -> str:
-    """Return a CSV file's text: the first row's keys as its head; None is an empty field."""
+def csv_text(rows: Iterable[Mapping[str, object]]) -> str:
+    """Return rows as CSV text with the first row's keys as the header; None is an empty field."""
     rows = list(rows)
     text = io.StringIO()
     if rows:

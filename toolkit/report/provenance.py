@@ -1,4 +1,4 @@
-"""By which commands, versions and settings a run came about, and the end of its log."""
+"""The report's provenance: commands, versions and settings of a run, and the end of its log."""
 
 import json
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from toolkit.report.stages import StageView
 
 LOG_LINES = 60
 MOST_SETTINGS = 30_000
-"""Characters of the settings that are shown."""
+"""Most characters of the settings that are shown."""
 
 
 def commands_table(stages: Sequence[StageView]) -> Table | None:
-    """Return which stages each command, commit and set of versions made."""
-    told = [(_made_by(stage), stage.number) for stage in stages if stage.marker]
-    if not told:
+    """Return a table of commands, commits and versions, with the stages that each has run."""
+    finished = [(_made_by(stage), stage.number) for stage in stages if stage.marker]
+    if not finished:
         return None
     found: dict[tuple[str, str, str], list[int]] = {}
-    for made_by, number in told:
+    for made_by, number in finished:
         found.setdefault(made_by, []).append(number)
     rows = [
         Row([Cell(_ranges(numbers)), Cell(command), Cell(commit), Cell(versions)])
@@ -34,13 +34,13 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
 def _made_by(stage: StageView) -> tuple[str, str, str]:
     marker = stage.marker
     commit = str(marker.git.get("commit") or "unknown")[:12]
-    commit += " with changes" if marker.git.get("dirty") else ""
+    commit += " with local changes" if marker.git.get("dirty") else ""
     versions = ", ".join(f"{n} {v}" for n, v in marker.versions.items() if v)
     return marker.command, commit, versions
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write numbers shortly: 1-3, 5."""
+    """Format numbers as ranges, such as `1-3, 5`."""
     runs = [
         [number for _, number in run]
         for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
@@ -49,7 +49,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def settings(stages: Sequence[StageView]) -> str:
-    """Return the settings that the stages have read, folded away."""
+    """Return the settings that the stages have read, collapsed."""
     sections: dict[str, Any] = {}
     for stage in stages:
         sections |= stage.marker.parameters if stage.marker else {}
@@ -60,15 +60,15 @@ def settings(stages: Sequence[StageView]) -> str:
 
 
 def log_end(run: RunFolder) -> str:
-    """Return the last lines of the log, folded away."""
+    """Return the last lines of the log, collapsed."""
     lines = (run.text("log.txt") or "").splitlines()[-LOG_LINES:]
     return _folded(f"The last {len(lines)} lines of log.txt", "\n".join(lines)) if lines else ""
 
 
 def problems(run: RunFolder) -> str:
-    """Return which files could not be read."""
+    """Return the list of files that could not be read, collapsed."""
     lines = "\n".join(dict.fromkeys(run.problems))
-    return _folded(f"{len(run.problems)} things could not be read", lines) if lines else ""
+    return _folded(f"{len(run.problems)} files or parts could not be read", lines) if lines else ""
 
 
 def _folded(title: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Word error rates of all systems and splits with their intervals, and how scales were tuned."""
+"""The report's results: error rates with intervals, confidences, and grids of tuned weights."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,13 +11,13 @@ from toolkit.report.stages import StageView
 from toolkit.score.results import Result, ResultsError, read_results
 
 LETTER = 7.3
-"""Pixels that a letter of a name takes."""
+"""Width of a letter of a system's name in pixels."""
 
 
 def read_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
-    """Return the rows of `decode/*/rows.json`, in the stages' order, and of `results.json`.
+    """Return the rows of `decode/*/rows.json`, in the order of the stages, and of `results.json`.
 
-    The former are there before the recipe's end, and newer when a stage ran again.
+    The former exist before the recipe is finished, and are newer when a stage has run again.
     """
     made = [name for stage in stages if stage.marker for name in stage.marker.outputs]
     order = {f"{name}/rows.json": n for n, name in enumerate(made)}
@@ -47,13 +47,13 @@ def best_of(rows: Sequence[Result]) -> dict[str, Result]:
 
 
 def compared_splits(rows: Sequence[Result]) -> list[str]:
-    """Return the splits with several rows; all of them if there is none."""
+    """Return the splits with several rows, or all splits if there are none."""
     every = splits_of(rows)
     return [s for s in every if sum(row.split == s for row in rows) > 1] or every
 
 
 def error_table(rows: Sequence[Result]) -> Table:
-    """Return WER with interval and CER: a row per system and language model."""
+    """Return a table of WER with interval and CER, a row per system and language model."""
     splits, best = splits_of(rows), best_of(rows)
     found = {row.key: row for row in rows}
     names = list(dict.fromkeys((row.system, row.lm) for row in rows))
@@ -71,12 +71,15 @@ def error_table(rows: Sequence[Result]) -> Table:
     columns = [Column("system"), Column("LM", text=True)]
     for split in splits:
         columns += [Column("WER %, 95 % interval", split), Column("CER %", split)]
-    note = "In bold: the lowest of each split. What is tuned on a split is flattered there."
+    note = (
+        "In bold: the lowest of each split. Error rates of splits that weights were tuned on are "
+        "optimistic."
+    )
     return Table("Error rates", columns, table, note)
 
 
 def gains_table(run: RunFolder) -> str:
-    """Return what systems gain on the baseline, of recipes that compare with one (C33)."""
+    """Return the relative WER reductions of recipes that compare with a baseline (C33)."""
     found = run.json("werr.json") or {}
     splits = list(dict.fromkeys(gain["split"] for gains in found.values() for gain in gains))
     rows = []
@@ -85,8 +88,8 @@ def gains_table(run: RunFolder) -> str:
         cells = [_gain(by_split.get(split, {})) for split in splits]
         rows.append(Row([Cell(system), *cells]))
     columns = [Column("system"), *map(Column, splits)]
-    note = "In percent of the baseline's WER, with the 95 % interval of paired resamples."
-    return Table("Relative reduction", columns, rows, note).html() if rows else ""
+    note = "In percent of the baseline's WER, with the 95 % interval of a paired bootstrap."
+    return Table("Relative WER reduction", columns, rows, note).html() if rows else ""
 
 
 def _gain(gain: Mapping[str, float | None]) -> Cell:
@@ -97,7 +100,7 @@ def _gain(gain: Mapping[str, float | None]) -> Cell:
 
 
 def detail_table(rows: Sequence[Result]) -> str:
-    """Return the kinds of errors and the cost of decoding, folded away."""
+    """Return a table of the kinds of errors and the cost of decoding, collapsed."""
     heads = ("WER %", "insertions", "deletions", "substitutions", "words", "real-time factor")
     columns = [Column("system"), Column("LM", text=True), Column("split", text=True)]
     table = [
@@ -122,9 +125,9 @@ def detail_table(rows: Sequence[Result]) -> str:
 
 
 def interval_figures(rows: Sequence[Result]) -> str:
-    """Return, for each split, the systems' WERs as points with their confidence intervals.
+    """Return, for each split, a figure of the systems' WERs with confidence intervals.
 
-    Splits of a single row are left to the table, unless there are no others.
+    Splits with a single row are left out, unless there are no others.
     """
     figures = []
     for split in compared_splits(rows):
@@ -180,7 +183,7 @@ def _intervals(rows: Sequence[Result], width: float) -> str:
 
 
 def confidence_table(run: RunFolder) -> str:
-    """Return how well confidences are calibrated."""
+    """Return a table of the calibration of word confidences."""
     rows = [
         Row([Cell(path.parent.name), Cell(row["split"])] + [Cell(row[name]) for name in heads])
         for path in run.find("decode/*/confidence.tsv")
@@ -194,7 +197,7 @@ def confidence_table(run: RunFolder) -> str:
 
 
 def grids(run: RunFolder) -> str:
-    """Return WER by the two weights that were tuned on the development splits, for each system."""
+    """Return the grids of WER by the two weights tuned on the development splits, by system."""
     paths = run.find("decode/*/grid.tsv") + run.find("decode/*/*/grid.tsv")
     paths.sort(key=lambda path: path.stat().st_mtime)
     found = [_grid(run, path) for path in paths]

@@ -1,4 +1,4 @@
-"""The page of a run: everything that its directory tells, in one file that needs no other."""
+"""The report of a run: one self-contained HTML page made from its run directory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from toolkit.report.media import Clip, read_clip
 from toolkit.report.page import Page, Section, Table
 from toolkit.report.stages import StageView, counts, read_stages, stage_table
 from toolkit.score.results import Result
-from toolkit.stages.journal import duration
+from toolkit.stages.stage_log import duration
 from toolkit.storage.files import write_atomically
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"run_page.{kind}") for kind in ("css", "js"))
 LEADING = 4
-"""The page begins with the error rates of so many splits, the largest."""
+"""Number of splits, the largest, whose error rates are at the head of the page."""
 MARGIN = 20_000
-"""Bytes of the page's limit that are kept for headings and the footer."""
+"""Bytes of the page's limit that are reserved for headings and the footer."""
 DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What reading files that others have damaged may raise."""
+"""Exceptions that reading damaged files may raise."""
 MISSING = '<p class="box missing">The files of this part are damaged: see the end of the page.</p>'
 
 T = TypeVar("T")
@@ -36,9 +36,10 @@ class ReportConfig:
     """How much the page shows."""
 
     utterances: int = 6
-    """Worst utterances of each split, with spectrogram and audio."""
+    """Number of worst utterances shown for each split, with spectrogram and audio."""
     max_mb: float = 8.0
-    """Megabytes (10^6 bytes) that the page may take; players, then alignments, are left out."""
+    """Largest size of the page in megabytes (10^6 bytes); audio players are left out first, then
+    alignments."""
 
     def __post_init__(self) -> None:
         if self.utterances < 0:
@@ -51,7 +52,7 @@ def write_report(root: Path, out: Path, config: ReportConfig | None = None) -> l
     """Write the page of the run in the directory `root` to the file `out`.
 
     Returns:
-      What could not be read, a line each; the page says so too.
+      The files that could not be read, with reasons; the page lists them too.
 
     Raises:
       ReportError: `root` is no run directory.
@@ -71,7 +72,7 @@ class _RunPage:
         self._rows: list[Result] = self._part(lambda: results.read_rows(run, self._stages), [])
 
     def page(self) -> Page:
-        """Put the sections together."""
+        """Assemble the page from its sections."""
         page = Page(
             self._title(),
             self._part(self._lead, ""),
@@ -92,7 +93,7 @@ class _RunPage:
         used = len(page.html().encode()) + sum(len(part.encode()) for part in end.parts)
         budget = Budget(round(1e6 * self._config.max_mb) - used - MARGIN)
         page.add(self._utterances(budget))
-        page.add(self._provenance())  # anew, as audio may have turned out to be unreadable
+        page.add(self._provenance())  # again, since audio may have turned out to be unreadable
         page.footer = self._footer(budget)
         return page
 
@@ -103,19 +104,19 @@ class _RunPage:
 
     def _lead(self) -> str:
         spent = sum(stage.seconds for stage in self._stages)
-        said = [f"Stages: {counts(self._stages)}, {duration(spent)} in all." if spent else ""]
+        lead = [f"Stages: {counts(self._stages)}, {duration(spent)} in total." if spent else ""]
         best, compared = results.best_of(self._rows), results.compared_splits(self._rows)
         largest = sorted(compared, key=lambda split: -best[split].ref_words)[:LEADING]
         for split in filter(largest.__contains__, compared):
             row = best[split]
             interval = f" ({row.wer_low:.2f} to {row.wer_high:.2f})" if row.interval else ""
-            said.append(
+            lead.append(
                 f"Lowest WER on {split}: {row.wer:.2f} %{interval} by {row.system}, {row.lm}."
             )
-        return " ".join(filter(None, said)) or "Nothing has been finished yet."
+        return " ".join(filter(None, lead)) or "No stage is finished yet."
 
     def _footer(self, budget: Budget) -> str:
-        left_out = f"; {budget.refused} players or alignments had no room" if budget.refused else ""
+        left_out = f"; {budget.refused} players or alignments left out" if budget.refused else ""
         return (
             f"Made by toolkit report from {self._run.root.name}; limited to "
             f"{self._config.max_mb:g} MB{left_out}."
@@ -139,8 +140,8 @@ class _RunPage:
         return Section(
             "stages",
             "Stages",
-            "States as the markers tell; stages never begun are left out. The recipe's own --list "
-            "compares settings and contents too.",
+            "States by the stages' markers, without stages that were never started. The recipe's "
+            "--list also compares settings and file contents.",
             self._parts(lambda: stage_table(self._stages) if self._stages else ""),
         )
 
@@ -158,7 +159,7 @@ class _RunPage:
     def _check(self) -> Section:
         return Section(
             "check",
-            "What the check found",
+            "Findings of the data check",
             parts=self._parts(lambda: findings(self._run)),
         )
 
@@ -179,13 +180,13 @@ class _RunPage:
         return Section(
             "tuning",
             "Tuning",
-            "WER in % on the development splits by the weights tried; framed: what was chosen.",
+            "WER in % on the development splits for all weights tried; the chosen ones are framed.",
             self._parts(lambda: results.grids(self._run)),
         )
 
     @cached_property
     def _errors(self) -> list[SplitErrors]:
-        """The splits that were decoded, in their order."""
+        """The errors of the splits that were decoded, in the order of the splits."""
         decodes = self._part(lambda: read_decodes(self._run, self._splits), [])
         found: dict[str, list[Decode]] = {}
         for decode in decodes:
@@ -213,8 +214,7 @@ class _RunPage:
         return Section(
             "utterances",
             "Worst utterances",
-            "Those with the most errors, as the system with the fewest errors on their split "
-            "recognised them.",
+            "Utterances with the most errors of the system with the fewest errors on their split.",
             [KEY, *parts] if any(parts) else [],
         )
 
@@ -229,7 +229,7 @@ class _RunPage:
         table: Table | None = self._part(lambda: provenance.commands_table(self._stages), None)
         return Section(
             "provenance",
-            "How it was made",
+            "Provenance",
             parts=self._parts(
                 lambda: table.html() if table else "",
                 lambda: provenance.settings(self._stages),
@@ -239,14 +239,14 @@ class _RunPage:
         )
 
     def _parts(self, *parts: Callable[[], str]) -> Sequence[str]:
-        """Make the parts of a section."""
+        """Make the parts of a section; damaged ones are replaced by a notice."""
         return [self._part(part, MISSING) for part in parts]
 
     def _part(self, make: Callable[[], T], otherwise: T) -> T:
-        """Make something of the run's files, something else when they are damaged."""
+        """Return what `make` makes of the run's files, `otherwise` when they are damaged."""
         try:
             return make()
         except DAMAGE as error:
-            said = f"a part of the page could not be made: {type(error).__name__}: {error}"
-            self._run.problems.append(said)
+            problem = f"a part of the page could not be made: {type(error).__name__}: {error}"
+            self._run.problems.append(problem)
             return otherwise

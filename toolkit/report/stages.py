@@ -1,44 +1,44 @@
-"""The stages of a run as their markers, tracebacks and the log tell of them."""
+"""The stages of a run, with states derived from markers, tracebacks and the log."""
 
 import re
 from dataclasses import dataclass
 from html import escape
 
 from toolkit.report.folder import RunFolder
-from toolkit.stages.journal import duration, headline
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 from toolkit.stages.partial import read_progress
 from toolkit.stages.plan import overlap
+from toolkit.stages.stage_log import duration, headline
 from toolkit.storage.digest import Content
 
 BEGUN = re.compile(r"^\S+ == (\d+) (.*) \(--stage \d+\)$", re.MULTILINE)
-"""The journal's line at the beginning of a stage."""
-KINDS = ("done", "stale", "begun", "failed")
+"""The line that the stage log has at the beginning of a stage."""
+KINDS = ("done", "stale", "partial", "failed")
 TRACE = 4000
-"""Characters of a traceback that are shown, from its end."""
+"""Most characters of a traceback that are shown, from its end."""
 
 
 @dataclass(frozen=True)
 class StageView:
-    """A stage that was begun at least once."""
+    """A stage that was started at least once."""
 
     number: int
     title: str
     kind: str
     """One of `KINDS`."""
     why: str = ""
-    """In words, unless it is done."""
+    """Why it is not done; empty if it is."""
     marker: Marker | None = None
     seconds: float = 0.0
     trace: str = ""
-    """Of the failure."""
+    """Traceback of the failure."""
 
 
 def read_stages(run: RunFolder) -> list[StageView]:
     """Return the stages in order.
 
-    Unlike the recipe's `--list`, which knows the configuration, this compares the markers with each
-    other and looks whether the outputs are there; no file is hashed.
+    Unlike the recipe's `--list`, which knows the configuration, this only compares the markers with
+    each other and checks that the outputs exist; no file is hashed.
     """
     titles = {int(number): title for number, title in BEGUN.findall(run.text("log.txt") or "")}
     markers: dict[int, Marker | None] = {}
@@ -50,13 +50,13 @@ def read_stages(run: RunFolder) -> list[StageView]:
                 markers[int(path.stem)] = None
                 run.note(path, error)
     failed = _numbers(run, "stages/[0-9]*.failed.txt")
-    begun = _numbers(run, ".partial/[0-9]*.json")
-    numbers = sorted({*markers, *failed, *begun})
-    return [_view(run, number, titles, markers, failed, begun) for number in numbers]
+    partial = _numbers(run, ".partial/[0-9]*.json")
+    numbers = sorted({*markers, *failed, *partial})
+    return [_view(run, number, titles, markers, failed, partial) for number in numbers]
 
 
 def _numbers(run: RunFolder, pattern: str) -> set[int]:
-    """The stages that files are named after; `.partial/07.progress.json` counts too."""
+    """Return the stage numbers in file names; `.partial/07.progress.json` counts too."""
     return {int(path.name.partition(".")[0]) for path in run.root.glob(pattern)}
 
 
@@ -66,7 +66,7 @@ def _view(
     titles: dict[int, str],
     markers: dict[int, Marker | None],
     failed: set[int],
-    begun: set[int],
+    partial: set[int],
 ) -> StageView:
     marker = markers.get(number)
     title = marker.title if marker else titles.get(number, "")
@@ -76,11 +76,11 @@ def _view(
         return StageView(
             number, title, "failed", text.partition("\n")[0], marker, spent, text[-TRACE:]
         )
-    if number in begun:
+    if number in partial:
         progress = read_progress(run.directory, number)
         share = f"{100 * min(1.0, progress.done / (progress.total or 1)):.0f} %" if progress else ""
         seconds = progress.seconds if progress else 0.0
-        return StageView(number, title, "begun", share, marker, seconds)
+        return StageView(number, title, "partial", share, marker, seconds)
     if marker is None:
         return StageView(number, title, "stale", "its marker cannot be read")
     why = _stale(run, marker, [other for other in markers.values() if other])
@@ -88,7 +88,7 @@ def _view(
 
 
 def _stale(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
-    """Why a stage is not done any more, empty when nothing speaks against it."""
+    """Return why a stage is out of date, empty if it is not."""
     for name in marker.outputs:
         if not (run.root / name).exists():
             return f"output {name} was deleted"
@@ -96,12 +96,12 @@ def _stale(run: RunFolder, marker: Marker, markers: list[Marker]) -> str:
         for other in markers:
             for output, made in other.outputs.items():
                 if overlap(name, output) and _differs(name, content, output, made):
-                    return f"input {name} was made anew by stage {other.stage}"
+                    return f"input {name} has been changed by stage {other.stage}"
     return ""
 
 
 def _differs(name: str, read: Content, output: str, made: Content) -> bool:
-    """Whether a stage read something else than what lies in another's output now."""
+    """Whether the content that a stage has read differs from the output that is there now."""
     if name == output:
         return read.digest != made.digest
     if name.startswith(f"{output}/"):
@@ -118,7 +118,7 @@ def _differs(name: str, read: Content, output: str, made: Content) -> bool:
 
 
 def stage_table(stages: list[StageView]) -> str:
-    """Return the stages with state, time and result as HTML."""
+    """Return a table of the stages with state, time and result as HTML."""
     longest = max((stage.seconds for stage in stages), default=0.0) or 1.0
     rows = "".join(_row(stage, longest) for stage in stages)
     return (

@@ -1,1 +1,1 @@
-"""Error rates, alignments and the table of results."""
+"""Scoring: word and character error rates, alignments, significance tests, results."""

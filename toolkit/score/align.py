@@ -1,4 +1,4 @@
-"""Alignment of references with hypotheses, with Kaldi's or sclite's choice among alignments."""
+"""Edit-distance alignment of hypotheses with references, with Kaldi's or sclite's weights."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ Pair = tuple[str | None, str | None]
 """(reference unit, hypothesis unit); None first is an insertion, None second a deletion."""
 
 Weights = Literal["kaldi", "sclite"]
-"""What an alignment minimises, and which of equal ones is taken:
+"""The costs that an alignment minimises, and how ties are broken:
 
-- kaldi: the number of errors. A cell of the table (see `align_all`) takes the diagonal when it is
-  strictly the cheapest, else the deletion when cheaper than the insertion, else the insertion, as
-  `compute-wer` does. (Kaldi writes its alignment files with a second function that breaks ties
-  otherwise; here counts and alignment come from one path.)
-- sclite: 4 for a substitution, 3 for a deletion or an insertion, the diagonal first, then the
-  insertion, then the deletion, as NIST's sclite does. Words that are right are lined up at the
-  price of more errors: the rate can be higher, never lower.
+- kaldi: the number of errors. A cell of the table of costs takes the diagonal when it is strictly
+  the cheapest, otherwise the deletion when it is cheaper than the insertion, otherwise the
+  insertion, as in `compute-wer`. (Kaldi writes its alignment files with another function, which
+  breaks ties differently; here counts and alignment come from the same path.)
+- sclite: 4 for a substitution, 3 for a deletion or an insertion; ties go to the diagonal, then the
+  insertion, then the deletion, as in NIST's sclite. More correct words are aligned at the price of
+  more errors: the error rate can be higher, but never lower.
 """
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
 CORRECT, SUBSTITUTION, DELETION, INSERTION = range(4)
-"""Steps of an alignment."""
+"""The steps of an alignment."""
 
 _COSTS = {"kaldi": (1, 1, False), "sclite": (4, 3, True)}
 _FIRST_MARGIN = 3
@@ -40,15 +40,14 @@ def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") ->
       weights: see `Weights`.
 
     Returns:
-      The pairs in order; reading off their first (second) members without None gives back `ref`
-      (`hyp`).
+      The pairs in order. Their first members without None are `ref`, their second ones `hyp`.
     """
     (steps,), _ = align_all([ref], [hyp], weights)
     return pairs_of(steps, ref, hyp)
 
 
 def pairs_of(steps: bytes, ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]:
-    """Give the pairs of an alignment from its steps."""
+    """Return the pairs of an alignment from its steps."""
     refs, hyps = iter(ref), iter(hyp)
     return [
         (
@@ -68,13 +67,13 @@ def align_all(
     product of the lengths.
 
     Args:
-      refs: N sequences of units; a `str` is one of characters.
-      hyps: likewise.
+      refs: N sequences of units; a `str` is a sequence of characters.
+      hyps: N sequences of units.
       weights: see `Weights`.
 
     Returns:
-      The steps of each alignment, a byte each, and [N, 3] int64: its insertions, deletions and
-      substitutions.
+      The steps of each alignment, one byte per step, and [N, 3] int64: its insertions, deletions
+      and substitutions.
     """
     if weights not in _COSTS:
         raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r}")
@@ -90,7 +89,7 @@ def align_all(
 def _encode(
     sequences: Sequence[Sequence[str]], index: defaultdict[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number the units of all sequences in a row; int32, and where each sequence ends."""
+    """Return the numbered units of all sequences, concatenated, and where each sequence ends."""
     ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
         characters = "".join(sequences).encode("utf-32-le", "surrogatepass")
@@ -131,8 +130,9 @@ def _align(
             ends[n] = end
             continue
 
-        # Cells with low <= r - h <= high. A path that leaves them has at least 2 (margin + 1) +
-        # |R - H| gaps: one that stays and costs less is the best of all, and so are its ties.
+        # The band is the cells with low <= r - h <= high. A path that leaves it has at least
+        # 2 (margin + 1) + |R - H| gaps: if the best path within the band costs less, it is the best
+        # of all, and all ties are within the band too.
         shorter = abs(num_ref - num_hyp)
         margin = _FIRST_MARGIN
         while True:
@@ -176,13 +176,13 @@ def _fill(
 ) -> int:  # pragma: no cover (compiled)
     """Fill the table of moves, a row of `width` cells for each h; return the last cell's cost.
 
-    The cell of hyp[:h] and ref[:r] is number r - h - low of its row. A move is CORRECT for the
-    diagonal, whatever it meets, DELETION for the cell before it in the row, INSERTION for the row
+    The cell of hyp[:h] and ref[:r] is at r - h - low in its row. A move is CORRECT for any diagonal
+    step, DELETION for a step from the cell before it in the row, INSERTION for one from the row
     above.
     """
     num_ref, num_hyp = len(ref), len(hyp)
     never = gap * (num_ref + num_hyp + 2) * 2
-    cost = np.full(width + 1, never, np.int64)  # one more: what lies right of the last cell
+    cost = np.full(width + 1, never, np.int64)  # one more, right of the last cell
     for r in range(min(num_ref, width - 1 + low) + 1):
         cost[r - low] = r * gap
         moves[r - low] = DELETION

@@ -1,4 +1,4 @@
-"""Confidence intervals of error rates by the bootstrap of Bisani and Ney."""
+"""Bootstrap confidence intervals of error rates, after Bisani and Ney."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 LEVEL = 0.95
-"""Probability with which an interval is to cover the true rate."""
+"""Confidence level: the probability with which an interval should cover the true rate."""
 REPLICATES = 10_000
-"""Test sets drawn; with so many an interval's ends move by about 2 % of its width with the seed."""
+"""Number of resampled test sets; with so many, the ends of an interval vary by about 2 % of its
+width with the seed."""
 SEED = 1
-FEWEST_SPEAKERS = 6
-"""Fewer are not resampled: no exchange of two systems speaker by speaker could then be significant
-at 5 % (2 of 2^5 is 6 %), and an interval would rest on a handful of numbers."""
-FEW = 10
+MIN_SPEAKERS = 6
+"""With fewer speakers, utterances are resampled instead: no exchange of two systems by speaker
+could be significant at 5 % (2 of 2^5 is 6 %), and intervals would rest on a handful of numbers."""
+FEW_UNITS = 10
 """With fewer units an interval covers the true rate in less than 90 % of cases instead of 95 %, as
 simulated speakers of unequal rates show."""
 _DRAWS = 1 << 16
@@ -26,26 +27,26 @@ Unit = Literal["speaker", "utterance"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval and what was resampled to find it."""
+    """A bootstrap confidence interval."""
 
     low: float
     """Percent."""
     high: float
     """Percent."""
     by: Unit
-    """What was drawn as a whole."""
+    """The unit that was resampled."""
     units: int
-    """Speakers or utterances of the test set."""
+    """Number of such units in the test set."""
 
     def __str__(self) -> str:
         return f"{LEVEL:.0%} Conf Interval [ {self.low:.2f}, {self.high:.2f} ]"
 
 
 def block_sums(names: Sequence[str], counts: np.ndarray) -> np.ndarray:
-    """Add up the counts of the utterances that belong together.
+    """Sum counts of utterances by block, such as by speaker.
 
     Args:
-      names: for each of U utterances its block: a speaker, or the utterance's own id.
+      names: for each of U utterances the name of its block: a speaker, or the utterance's own id.
       counts: [U, K] integers.
 
     Returns:
@@ -58,16 +59,16 @@ def block_sums(names: Sequence[str], counts: np.ndarray) -> np.ndarray:
 
 
 def resample(blocks: np.ndarray, replicates: int = REPLICATES, seed: int = SEED) -> np.ndarray:
-    """Draw test sets of as many blocks, with replacement, and add up the counts of each.
+    """Draw test sets of B blocks with replacement, and sum the counts of each.
 
     Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation"
-    (ICASSP 2004), draw utterances and name speakers as the units for when the utterances of one
-    are not independent. Here a block is either.
+    (ICASSP 2004), draw utterances, and suggest speakers where the utterances of a speaker are not
+    independent. Here a block is either.
 
     Args:
       blocks: [B, K] integers.
-      replicates: R test sets to draw.
-      seed: the same draws for the same number of blocks.
+      replicates: number R of test sets.
+      seed: gives the same draws for the same number of blocks.
 
     Returns:
       [R, K] sums.
@@ -86,7 +87,7 @@ def resample(blocks: np.ndarray, replicates: int = REPLICATES, seed: int = SEED)
 
 
 def percent(errors: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return the error rates of the replicates that have reference units; the others are left out.
+    """Return the error rates of the replicates, leaving out those without reference units.
 
     Args:
       errors: [R] errors, or a difference of errors.
@@ -107,8 +108,8 @@ def interval_of(rates: np.ndarray, by: Unit, units: int) -> Interval:
 
     Args:
       rates: [R] percent.
-      by: what was resampled.
-      units: how many of it, at least 2.
+      by: the unit that was resampled.
+      units: number S of such units, at least 2.
     """
     t = stdtrit(units - 1, (1 - LEVEL) / 2)
     tail = ndtr(t * np.sqrt(units / (units - 1)))

@@ -1,4 +1,4 @@
-"""How far the word boundaries of an alignment are from those of a reference."""
+"""Deviation of an alignment's word boundaries from those of a reference."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -20,57 +20,57 @@ class BoundaryError(ToolkitError):
 
 @dataclass(frozen=True)
 class Deviation:
-    """Statistics of boundaries' differences, hypothesis less reference."""
+    """Statistics of the boundaries' differences, hypothesis minus reference."""
 
     median_ms: float
-    """Of the absolute differences."""
+    """Median of the absolute differences."""
     mean_ms: float
-    """Of the absolute differences."""
+    """Mean of the absolute differences."""
     bias_ms: float
     """Median of the signed differences; negative when the hypothesis is early."""
     within: dict[int, float]
-    """Share of the absolute differences that are at most so many ms, for `WITHIN_MS`."""
+    """Share of the absolute differences up to each limit of `WITHIN_MS`."""
 
 
 @dataclass(frozen=True)
 class UtteranceDeviation:
-    """An utterance and how far its boundaries are off."""
+    """Deviation of one utterance's boundaries."""
 
     utterance: str
     """Utterance id."""
     mean_ms: float
-    """Mean absolute difference of its starts and ends."""
+    """Mean absolute difference of its words' starts and ends."""
     max_ms: float
-    """The largest of them."""
+    """Largest absolute difference."""
     token: str
-    """The word it belongs to."""
+    """The word with the largest difference."""
 
 
 @dataclass(frozen=True)
 class BoundaryReport:
-    """What `compare_boundaries` found."""
+    """The result of `compare_boundaries`."""
 
     num_compared: int
-    """Words that are in both."""
+    """Number of words in both alignments."""
     num_reference_only: int
-    """Words of the reference without a partner."""
+    """Number of words only in the reference."""
     num_hypothesis_only: int
-    """Words of the hypothesis without a partner."""
+    """Number of words only in the hypothesis."""
     boundaries: Deviation
-    """Of starts and ends together."""
+    """Deviation of starts and ends together."""
     starts: Deviation
-    """Of the words' starts."""
+    """Deviation of the words' starts."""
     ends: Deviation
-    """Of the words' ends."""
+    """Deviation of the words' ends."""
     worst: list[UtteranceDeviation]
     """The utterances with the largest mean, at most `NUM_WORST`, the worst first."""
 
     def text(self) -> str:
-        """One line per number: its name, then the number."""
+        """Return the statistics, one per line: name, then number."""
         lines = [
             f"words compared: {self.num_compared}",
-            f"words of the reference alone: {self.num_reference_only}",
-            f"words of the hypothesis alone: {self.num_hypothesis_only}",
+            f"words only in the reference: {self.num_reference_only}",
+            f"words only in the hypothesis: {self.num_hypothesis_only}",
         ]
         for name in ("boundaries", "starts", "ends"):
             deviation: Deviation = getattr(self, name)
@@ -95,11 +95,11 @@ def compare_boundaries(
     """Compare the times of the words that two alignments of the same audio have in common.
 
     Within an utterance (and channel) words are paired in order of time: one by one where both have
-    the same words, else along the edit alignment of `toolkit.score.align`, leaving out what is
-    inserted, deleted or substituted. Utterances of one side alone count as words without partners.
+    the same words, otherwise by the alignment of `toolkit.score.align`; insertions, deletions and
+    substitutions are left out. Utterances in only one of the two count as unpaired words.
 
     Raises:
-      BoundaryError: no word is in both.
+      BoundaryError: the two have no word in common.
     """
     sides = _by_utterance(reference), _by_utterance(hypothesis)
     unpaired = [0, 0]
@@ -149,13 +149,13 @@ def _paired(
 
 
 def _differences(pairs: list[tuple[CtmEntry, CtmEntry]]) -> np.ndarray:
-    """Subtract the reference's start and end from the hypothesis's: float64[W, 2] in ms."""
+    """Return hypothesis minus reference of the starts and ends: float64 [W, 2] in ms."""
     return 1000 * np.array([(h.start - r.start, h.end - r.end) for r, h in pairs])
 
 
 def _deviation(differences: np.ndarray) -> Deviation:
     absolute = np.abs(differences)
-    # A microsecond more, for times that are decimals.
+    # A microsecond of tolerance, since times are rounded decimals.
     within = {limit: float(np.mean(absolute <= limit + 0.001)) for limit in WITHIN_MS}
     return Deviation(
         median_ms=float(np.median(absolute)),

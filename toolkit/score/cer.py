@@ -1,4 +1,4 @@
-"""Error rates as the co-processor paper defines them (A25), beside the usual ones."""
+"""Word and character error rates as the co-processor paper defines them (A25)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,36 +8,39 @@ from toolkit.score.wer import Score, ScoreError, score
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """What is measured of a model on a set of utterances, all in percent."""
+    """Error rates of a set of utterances, in percent.
+
+    e(x, y) is the edit distance of hypotheses x and references y in characters.
+    """
 
     wer: float
-    """(I + D + S) / W over all utterances, by jiwer; may pass 100."""
+    """(I + D + S) / W over all utterances, by jiwer; may exceed 100."""
     cer: float
-    """e(x, y) / max(|x|, |y|) over all utterances: the paper's, never above 100."""
+    """e(x, y) / max(|x|, |y|) over all utterances: the paper's CER, never above 100."""
     cer_usual: float
-    """e(x, y) / |y|, y being the references: the usual one, never below the paper's."""
+    """e(x, y) / |y| over all utterances: the usual CER, never below the paper's."""
     ser: float
-    """Utterances with at least one error."""
+    """Share of utterances with at least one error."""
 
 
 def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
-    """Score hypotheses as the benchmark does (A25).
+    """Score hypotheses as in the paper's benchmark (A25).
 
-    A reference without a hypothesis counts as if nothing had been recognised. jiwer's count of
-    word errors is held against that of `toolkit.score.wer`.
+    A missing hypothesis counts as an empty one. The WER of jiwer is checked against that of
+    `toolkit.score.wer`.
 
     Args:
       refs: transcript by utterance id.
       hyps: hypothesis by utterance id.
 
     Raises:
-      ScoreError: as `score`, or the two counts of word errors differ.
+      ScoreError: as `score`, or the two word error rates differ.
     """
     words, characters = score(refs, hyps), score(refs, hyps, unit="char")
     wer = jiwer_percent(refs, hyps)
     if abs(wer - words.percent) > 1e-6:
         raise ScoreError(
-            f"jiwer counts a word error rate of {wer} %, toolkit.score.wer {words.percent} %: one "
+            f"jiwer finds a word error rate of {wer} %, toolkit.score.wer {words.percent} %: one "
             "of the two is wrong; compare with `toolkit score`"
         )
     return ErrorRates(
@@ -49,10 +52,10 @@ def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
 
 
 def percent_of_longer(score: Score) -> float:
-    """Errors in percent of max(|x|, |y|) units, hypothesis x and reference y (A25, CER).
+    """Return the errors in percent of max(|x|, |y|) units, hypothesis x and reference y (A25).
 
-    Numerator and denominator are each summed over the utterances, so that a long utterance weighs
-    more, as it does in the word error rate; of a single utterance it is the paper's equation.
+    Numerator and denominator are each summed over the utterances, so that long utterances weigh
+    more, as in the word error rate; for a single utterance it is the paper's equation.
     """
     longer = sum(
         max(utterance.ref_units, len(utterance.steps) - utterance.deletions)
@@ -62,7 +65,7 @@ def percent_of_longer(score: Score) -> float:
 
 
 def jiwer_percent(refs: Mapping[str, str], hyps: Mapping[str, str]) -> float:
-    """Word error rate in percent by jiwer (A25), words being what white space separates."""
+    """Return the word error rate in percent by jiwer (A25); words are separated by white space."""
     import jiwer
 
     ids = list(refs)

@@ -1,4 +1,4 @@
-"""Two systems on the same references: is one better, and on which words."""
+"""Comparison of two systems on the same references: significance, and the words that differ."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p,
 from toolkit.score.wer import Score, ScoreError
 
 _SHOWN = 15
-"""Words listed on either side."""
+"""Number of words listed with fewer errors, and with more errors."""
 
 
 @dataclass(frozen=True)
 class WordDifference:
-    """What two systems made of one word."""
+    """Errors of two systems on one word."""
 
     word: str
-    said: int
-    """Times in the references."""
+    count: int
+    """Occurrences in the references."""
     first: int
     """Errors of the first system: the word substituted, deleted or inserted."""
     second: int
@@ -30,18 +30,18 @@ class WordDifference:
 
     @property
     def difference(self) -> int:
-        """Errors that the second system has more."""
+        """Errors of the second system minus those of the first."""
         return self.second - self.first
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A second system against a first; differences are the second's rate less the first's."""
+    """Comparison of a second system with a first; differences are second minus first."""
 
     first: Score
     second: Score
     interval: Interval | None
-    """Of `difference`; None where a single utterance was scored."""
+    """Confidence interval of `difference`; None if only one utterance was scored."""
     probability: float
     """Bisani and Ney's probability of improvement: the share of resamples in which the second
     system has fewer errors. Equal errors count one half (in Kaldi's `compute-wer-bootci` they
@@ -50,46 +50,46 @@ class Comparison:
     """Two-sided: the share of all exchanges of the two systems, speaker by speaker or utterance by
     utterance, with at least as large a difference."""
     units: int
-    """What was resampled and exchanged: so many of `first.resampled`."""
+    """Number of resampled units, which are speakers or utterances as `first.resampled` says."""
 
     @property
     def difference(self) -> float:
-        """Percent points; below 0 the second is better."""
+        """Difference of error rates in percentage points; below 0 the second system is better."""
         return self.second.percent - self.first.percent
 
     @property
     def relative(self) -> float | None:
-        """The difference in percent of the first system's rate; None if that has no error."""
+        """The difference in percent of the first system's rate; None if that is 0."""
         errors = self.first.errors
         return 100.0 * (self.second.errors - errors) / errors if errors else None
 
     @cached_property
     def matched_pairs(self) -> MatchedPairs:
-        """NIST's segment test."""
+        """NIST's matched pairs test."""
         both = list(zip(self.first.utterances, self.second.utterances, strict=True))
         return matched_pairs(((a.pairs, b.pairs) for a, b in both), [a.block for a, _ in both])
 
     @cached_property
     def utterances(self) -> tuple[int, int, int]:
-        """Utterances in which the second system has fewer, as many, more errors."""
+        """Numbers of utterances in which the second system has fewer, as many, and more errors."""
         both = zip(self.first.utterances, self.second.utterances, strict=True)
         signs = Counter(int(np.sign(b.errors - a.errors)) for a, b in both)
         return signs[-1], signs[0], signs[1]
 
     def words(self) -> list[WordDifference]:
-        """Return every word, the largest difference first, ties by name.
+        """Return every word, the largest absolute difference first, ties by name.
 
         The differences add up to that of all errors.
         """
-        said, first, second = Counter(), _errors_by_word(self.first), _errors_by_word(self.second)
+        count, first, second = Counter(), _errors_by_word(self.first), _errors_by_word(self.second)
         for utterance in self.first.utterances:
-            said.update(utterance.ref)
-        names = sorted({*said, *first, *second})
-        found = [WordDifference(name, said[name], first[name], second[name]) for name in names]
+            count.update(utterance.ref)
+        names = sorted({*count, *first, *second})
+        found = [WordDifference(name, count[name], first[name], second[name]) for name in names]
         return sorted(found, key=lambda word: -abs(word.difference))
 
     def remarks(self) -> list[str]:
-        """Return what a reader should know before trusting the tests."""
+        """Return warnings about the validity of the tests."""
         found = []
         least = 2.0 ** (1 - self.units)
         if least > 0.05:
@@ -99,8 +99,8 @@ class Comparison:
             )
         if self.matched_pairs.segments < MANY_SEGMENTS:
             found.append(
-                f"the matched pairs test rests on many segments, at least {MANY_SEGMENTS}, and "
-                f"has {self.matched_pairs.segments}"
+                f"the matched pairs test needs at least {MANY_SEGMENTS} segments and has "
+                f"{self.matched_pairs.segments}"
             )
         return found
 
@@ -109,11 +109,11 @@ def compare(first: Score, second: Score) -> Comparison:
     """Compare two systems scored against the same references.
 
     Args:
-      first: the baseline.
-      second: the system that is to be better.
+      first: the score of the baseline.
+      second: the score of the system compared with it.
 
     Raises:
-      ScoreError: not the same utterances in the same units with the same reference lengths.
+      ScoreError: the two were not scored on the same references in the same way.
     """
     if first.unit != second.unit:
         raise ScoreError("one system was scored in words, the other in characters")
@@ -153,18 +153,18 @@ def compare(first: Score, second: Score) -> Comparison:
 
 
 def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator[str]:
-    """Yield what a person reads of a comparison, without line ends.
+    """Yield the lines of a comparison's report, without line ends.
 
     Args:
-      comparison: of two systems.
-      names: what to call them, such as A and B.
+      comparison: the comparison of two systems.
+      names: their names in the report, such as A and B.
     """
     first, second = names
     c = comparison
     name = "%WER" if c.first.unit == "word" else "%CER"
     relative = f" ({c.relative:+.1f} % relative)" if c.relative is not None else ""
     interval = f" {c.interval}" if c.interval else ""
-    yield f"{name} of {second} less that of {first}: {c.difference:+.2f}{relative}{interval}"
+    yield f"{name} of {second} minus {first}: {c.difference:+.2f}{relative}{interval}"
     yield f"Probability of {second} improving {first}: {100 * c.probability:.2f} %"
     yield (
         f"p-value: {_p(c.p_value)} (two-sided, exchanging the systems of {c.units} "
@@ -186,10 +186,10 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
         yield ""
         yield f"{title} ERRORS BY {second} ({len(chosen)} {unit}s)"
         if chosen:
-            yield f"difference  {f'errors {first}':>9}  {f'errors {second}':>9}    said  {unit}"
+            yield f"difference  {f'errors {first}':>9}  {f'errors {second}':>9}  in ref  {unit}"
         for word in chosen[:_SHOWN]:
             yield (
-                f"{word.difference:+10d}  {word.first:9d}  {word.second:9d}  {word.said:6d}  "
+                f"{word.difference:+10d}  {word.first:9d}  {word.second:9d}  {word.count:6d}  "
                 + word.word.replace(" ", "␣")
             )
     if c.first.by_speaker():
@@ -197,10 +197,10 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
 
 
 def _speakers(comparison: Comparison, first: str, second: str) -> Iterator[str]:
-    """Yield the rates of each speaker, those that gained most first."""
+    """Yield the rates of each speaker, those that improve most first."""
     yield ""
     yield "EACH SPEAKER"
-    yield f"difference  {f'% of {first}':>9}  {f'% of {second}':>9}    said  speaker"
+    yield f"difference  {f'% of {first}':>9}  {f'% of {second}':>9}  in ref  speaker"
     sides = comparison.first.by_speaker(), comparison.second.by_speaker()
     rows = [(sides[1][name].percent - a.percent, name) for name, a in sides[0].items()]
     for difference, name in sorted(rows):

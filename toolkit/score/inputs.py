@@ -1,4 +1,4 @@
-"""What `toolkit score` is given, as references and hypotheses by utterance."""
+"""Reading of the inputs of `toolkit score`: references and hypotheses by utterance."""
 
 import re
 from collections.abc import Mapping
@@ -13,27 +13,29 @@ from toolkit.score.read import Transcripts, form_by_name, read_speakers, read_tr
 from toolkit.score.segments import assign
 
 BY_ID = "id"
-"""In the place of a file of speakers: the part of an utterance id before its first - or _."""
+"""Given instead of a file of speakers: an id's part before its first - or _ is the speaker."""
 
 
 @dataclass(frozen=True)
-class Sides:
-    """References and hypotheses."""
+class ScoringInput:
+    """References and hypotheses by utterance id."""
 
     refs: Mapping[str, str]
     hyps: Mapping[str, str]
     speakers: Mapping[str, str] | None
-    """Of every reference; None where they are not known."""
+    """Speaker of every reference; None if they are not known."""
     notes: tuple[str, ...] = ()
-    """What was read, and what was passed over."""
+    """Messages about the formats that were read and about what is not scored."""
 
 
-class SideReader:
+class InputReader:
     """Reads pairs of files, each file once.
 
     Args:
-      form: of transcript files, see `read_transcripts`; STM and CTM are known by their names.
-      speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: what the references name.
+      form: format of transcript files, see `read_transcripts`; STM and CTM files are recognised by
+        their names.
+      speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: the speakers that the references
+        name.
     """
 
     def __init__(self, form: str = "auto", speakers: str | None = None) -> None:
@@ -41,15 +43,15 @@ class SideReader:
         self._speakers = speakers
         self._read: dict[Path, Transcripts] = {}
 
-    def read(self, ref: Path, hyp: Path) -> Sides:
+    def read(self, ref: Path, hyp: Path) -> ScoringInput:
         """Read one pair.
 
         Args:
-          ref: any form that `read_transcripts` knows, or an STM file.
-          hyp: likewise; a CTM file if `ref` is an STM file.
+          ref: a file in any format of `read_transcripts`, or an STM file.
+          hyp: a file in any format of `read_transcripts`; a CTM file if `ref` is an STM file.
 
         Raises:
-          TranscriptError, StmError: names the file and line.
+          TranscriptError, StmError: a file cannot be read; the message names the file and line.
         """
         if self._form == "auto" and form_by_name(ref) == "stm" and not ref.is_dir():
             return self._by_time(ref, hyp)
@@ -60,14 +62,15 @@ class SideReader:
                 f"{path} as {side.form}" for path, side in {ref: first, hyp: second}.items()
             )
             notes = (f"Read {read_as} (--format forces one).",)
-        return Sides(first.texts, second.texts, self._who(first.texts, first.speakers), notes)
+        speakers = self._speakers_of(first.texts, first.speakers)
+        return ScoringInput(first.texts, second.texts, speakers, notes)
 
     def _transcripts(self, path: Path) -> Transcripts:
         if path not in self._read:
             self._read[path] = read_transcripts(path, self._form)
         return self._read[path]
 
-    def _by_time(self, ref: Path, hyp: Path) -> Sides:
+    def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
         if form_by_name(hyp) != "ctm":
             raise TranscriptError(
                 f"{hyp}: the reference {ref} is an STM file, against which only a CTM file can be "
@@ -82,13 +85,16 @@ class SideReader:
         if found.ignored:
             notes.append(f"Note: {found.ignored} segments are marked as not to be scored.")
         notes += [
-            f"Note: {words} words recognised in {channel}, of which {ref} has no segment, are not "
-            "scored."
+            f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment of "
+            "it."
             for channel, words in found.orphans
         ]
-        return Sides(found.refs, found.hyps, self._who(found.refs, found.speakers), tuple(notes))
+        speakers = self._speakers_of(found.refs, found.speakers)
+        return ScoringInput(found.refs, found.hyps, speakers, tuple(notes))
 
-    def _who(self, refs: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str] | None:
+    def _speakers_of(
+        self, refs: Mapping[str, str], named: Mapping[str, str]
+    ) -> Mapping[str, str] | None:
         if self._speakers == BY_ID:
             return {utterance: speaker_of_id(utterance) for utterance in refs}
         if self._speakers is not None:
@@ -97,29 +103,29 @@ class SideReader:
 
 
 def speaker_of_id(utterance: str) -> str:
-    """Give the part of an id before its first hyphen, or underscore without one.
+    """Return the part of an id before its first hyphen, or else before its first underscore.
 
-    As sclite does with `-i spu_id`.
+    sclite does the same with `-i spu_id`.
 
     Raises:
-      SpeakerError: it has neither.
+      SpeakerError: the id has neither.
     """
     for mark in "-_":
         speaker, found, _ = utterance.partition(mark)
         if found and speaker:
             return speaker
     raise SpeakerError(
-        f"the id {utterance!r} has no - or _ behind a speaker's name: give a file of "
+        f"the id {utterance!r} has no - or _ after a speaker's name: give a file of "
         "`utterance speaker` lines"
     )
 
 
 class SpeakerError(ToolkitError):
-    """An utterance id that does not tell the speaker."""
+    """An utterance id that does not begin with a speaker's name."""
 
 
 def names_of(paths: list[Path]) -> list[str]:
-    """Name files or folders by the parts of their paths that tell them apart."""
+    """Return short names of files or folders: the parts in which their paths differ."""
     if len(set(paths)) < len(paths):
         return [str(number) for number in range(1, len(paths) + 1)]
     shared = 0

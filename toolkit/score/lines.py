@@ -1,4 +1,4 @@
-"""The lines of a transcript file, with errors that name file and line."""
+"""Reading of transcript files line by line, with errors that name file and line."""
 
 import gzip
 import zlib
@@ -14,11 +14,10 @@ class TranscriptError(ToolkitError):
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
     """Read a file in UTF-8, gzipped where its name ends in .gz; numbers count from 1.
 
-    Lines end in a newline alone, as for Kaldi: other characters that Unicode calls line ends are
-    part of a line.
+    Only a newline ends a line, as in Kaldi; Unicode's other line separators do not.
 
     Raises:
-      TranscriptError: unreadable file, bytes that are not UTF-8, a zero byte.
+      TranscriptError: the file cannot be read, is not UTF-8 or has a zero byte.
     """
     raw = content(path)
     numbered = []

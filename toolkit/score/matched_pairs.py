@@ -1,4 +1,4 @@
-"""Matched pairs: the test of NIST, and the exact test by exchanging the two systems."""
+"""Significance tests of two systems: NIST's matched pairs test and an exact permutation test."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ import numpy as np
 from toolkit.score.align import Pair
 
 BOUNDARY = 2
-"""Words in a row that both systems have right, with no insertion among them, to end a segment."""
-
+"""Consecutive words that both systems recognise correctly, without insertions among them, that end
+a segment."""
 
 MANY_SEGMENTS = 50
-"""With fewer, the mean difference per segment is not yet normally distributed."""
+"""With fewer segments the mean difference per segment is not approximately normal."""
 
 
 def exchange_p(differences: Sequence[int]) -> float:
-    """Return how often chance alone, exchanging the systems, gives at least such a difference.
+    """Return the p-value of a permutation test that exchanges the two systems.
 
     If the systems are equally good, each unit's difference of errors could as well have the other
     sign. The p-value is two-sided and exact: the distribution of the sum over all 2^N choices of
-    signs comes from one convolution per unit (what Monte Carlo "approximate randomisation"
-    estimates).
+    signs is computed by one convolution per unit (Monte Carlo "approximate randomisation"
+    estimates the same).
 
     Args:
-      differences: errors of one system less those of the other, for N independent units
+      differences: errors of one system minus those of the other, for N independent units
         (utterances or speakers).
     """
     steps = sorted(abs(int(d)) for d in differences if d)
     most, observed = sum(steps), abs(sum(map(int, differences)))
-    chance = np.zeros(most + 1)  # chance[s]: that the differences of one sign sum to s
+    chance = np.zeros(most + 1)  # chance[s]: probability that the positive differences sum to s
     chance[0] = 1.0
     reached = 0
     for step in steps:
@@ -48,39 +48,40 @@ class MatchedPairs:
     """The outcome of the Matched Pairs Sentence-Segment Word Error test (MAPSSWE)."""
 
     segments: int
-    """Segments with an error of either system."""
+    """Number of segments with an error of either system."""
     mean: float
-    """Errors of the second system less those of the first, per segment."""
+    """Errors of the second system minus those of the first, per segment."""
     deviation: float
     """Standard deviation of that difference."""
 
     @property
     def z(self) -> float:
-        """The mean in units of its standard error; infinite where all of several segments agree on
-        a difference, 0 where nothing differs or there is one segment only."""
+        """The mean in units of its standard error; infinite where all of several segments have the
+        same difference, 0 where there is no difference or only one segment."""
         if self.deviation:
             return self.mean * sqrt(self.segments) / self.deviation
         return copysign(inf, self.mean) if self.segments > 1 and self.mean else 0.0
 
     @property
     def p_value(self) -> float:
-        """Two-sided, by the normal distribution."""
+        """Two-sided p-value by the normal distribution."""
         return erfc(abs(self.z) / sqrt(2))
 
 
 def matched_pairs(
     pairs: Iterable[tuple[Sequence[Pair], Sequence[Pair]]], sentences: Iterable[str] | None = None
 ) -> MatchedPairs:
-    """Test two systems on segments of speech that share no errors with their neighbours.
+    """Test two systems on segments of speech whose errors are independent of their neighbours'.
 
     Gillick and Cox, "Some statistical issues in the comparison of speech recognition algorithms"
-    (ICASSP 1989), as `sc_stats -t mapsswe` of NIST's SCTK has it: a segment runs between stretches
-    of at least two words that both systems have right, or an utterance's ends.
+    (ICASSP 1989), as implemented by `sc_stats -t mapsswe` of NIST's SCTK: a segment is bounded by
+    at least two consecutive words that both systems have right, or by the ends of the utterance.
 
     Args:
       pairs: for each utterance its alignments by the first system and by the second.
-      sentences: for each utterance what is said, where a sentence is heard several times: as such
-        copies share its difficulty, all of one sentence are one segment. By default all differ.
+      sentences: for each utterance the sentence that it is a recording of, if sentences occur
+        several times: such copies are equally difficult, so that all copies of a sentence form
+        one segment. By default all sentences differ.
     """
     by_sentence: dict[str | int, list[list[int]]] = {}
     for sentence, both in zip(sentences or count(), pairs, strict=False):
@@ -97,11 +98,11 @@ def matched_pairs(
 
 
 def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
-    """The difference of errors of each segment that has any."""
+    """Return the difference of errors of each segment with errors."""
     found = []
     difference, wrong, right_run = 0, False, 0
     for a, b in zip(_errors(first), _errors(second), strict=True):
-        for slot in (0, 1):  # what was inserted before the word, the word
+        for slot in (0, 1):  # the insertions before the word, then the word
             if a[slot] or b[slot]:
                 difference += b[slot] - a[slot]
                 wrong, right_run = True, 0
@@ -114,7 +115,7 @@ def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
 
 
 def _errors(pairs: Sequence[Pair]) -> list[tuple[int, int]]:
-    """(insertions before, whether wrong) of each reference word, and of the end."""
+    """Return (insertions before it, whether it is wrong) of each reference word and of the end."""
     found, inserted = [], 0
     for ref, hyp in pairs:
         if ref is None:

@@ -1,6 +1,6 @@
-"""NIST's files in one place: trn, STM and CTM, written and read.
+"""NIST's file formats: STM and trn, and CTM from `toolkit.align.ctm`.
 
-trn is read by `toolkit.score.read.read_transcripts`, CTM is `toolkit.align.ctm`'s.
+trn files are read by `toolkit.score.read.read_transcripts`.
 """
 
 import math
@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
-"""A segment with this for its text is not scored, nor what is recognised in it."""
+"""Text of a segment that is not scored; words recognised in it are ignored."""
 
 
 class StmError(ToolkitError):
@@ -28,33 +28,33 @@ class StmError(ToolkitError):
 
 @dataclass(frozen=True)
 class StmSegment:
-    """One line of an STM file: what was said in a stretch of a recording."""
+    """One line of an STM file: the reference of a segment of a recording."""
 
     recording: str
     """Name of the recording."""
     channel: str
     """1, 2, ... or A, B, ..."""
     speaker: str
-    """Who spoke."""
+    """Speaker id."""
     start: float
     """Seconds from the beginning of the recording."""
     end: float
-    """Likewise."""
+    """Seconds from the beginning of the recording."""
     text: str
-    """Words parted by single spaces; may be empty."""
+    """Words separated by single spaces; may be empty."""
     label: str = ""
-    """Of a condition, such as `<o,f0,male>`; empty for none."""
+    """Label of a condition, such as `<o,f0,male>`; empty for none."""
 
 
 def read_stm(path: Path) -> list[StmSegment]:
-    """Read an STM file in UTF-8 in its order; blank lines and `;;` comments are skipped.
+    """Read the segments of an STM file in UTF-8; blank lines and `;;` comments are skipped.
 
-    A line is `recording channel speaker start end [<label>] [text]`; as sclite does, a sixth field
-    that begins with `<` is taken for a label.
+    A line is `recording channel speaker start end [<label>] [text]`; as in sclite, a sixth field
+    that begins with `<` is a label.
 
     Raises:
-      StmError: names the file and line, also of alternatives (`{ A / B }`), which are not
-        supported.
+      StmError: a line is malformed or has alternatives (`{ A / B }`), which are not supported; the
+        message names the file and line.
     """
     try:
         lines = numbered_lines(path)
@@ -71,8 +71,8 @@ def _segment(place: str, line: str) -> StmSegment:
     fields = line.split()
     if len(fields) < 5:
         raise StmError(
-            f"{place}: {len(fields)} fields; an STM line is: recording channel speaker start end "
-            "[<label>] text"
+            f"{place}: {len(fields)} fields; an STM line needs: recording channel speaker start "
+            "end [<label>] text"
         )
     start, end = (_seconds(place, text) for text in fields[3:5])
     if end < start:
@@ -81,7 +81,8 @@ def _segment(place: str, line: str) -> StmSegment:
     label = words.pop(0) if words and words[0].startswith("<") else ""
     if "{" in words or "}" in words:
         raise StmError(
-            f"{place}: alternatives in braces are not supported: keep one, or score with sclite"
+            f"{place}: alternatives in braces are not supported: keep one of them, or score with "
+            "sclite"
         )
     return StmSegment(fields[0], fields[1], fields[2], start, end, " ".join(words), label)
 
@@ -100,7 +101,7 @@ def write_stm(segments: Iterable[StmSegment], path: Path) -> None:
     """Write segments atomically, sorted by recording, channel and start; times in milliseconds.
 
     Raises:
-      StmError: a field that is empty or has white space, a time that is negative or not finite.
+      StmError: a name is empty or has white space, or a time is negative or not finite.
     """
     ordered = sorted(segments, key=lambda s: (s.recording, s.channel, s.start))
     write_atomically(Path(path), "".join(_stm_line(segment) for segment in ordered))
@@ -125,16 +126,16 @@ def write_trn(texts: Mapping[str, str], path: Path) -> None:
     """Write `word word ... (utterance-id)` lines atomically, in the mapping's order.
 
     Raises:
-      TranscriptError: an id that is empty or has white space or parentheses, or a text that would
-        be a comment (`;;`).
+      TranscriptError: an id is empty or has white space or parentheses, or a text would be read as
+        a comment (`;;`).
     """
     for utterance, text in texts.items():
         if text.lstrip().startswith(";;"):
             raise TranscriptError(f"{utterance!r}: a trn line cannot begin with ;;")
         if len(utterance.split()) != 1 or set(utterance) & set("() \t"):
             raise TranscriptError(
-                f"{utterance!r} cannot be the id of a trn line: rename the utterance without "
-                "white space and parentheses"
+                f"{utterance!r} cannot be the id of a trn line: rename the utterance to have no "
+                "white space and no parentheses"
             )
     lines = (f"{' '.join([*text.split(), f'({id})'])}\n" for id, text in texts.items())
     write_atomically(Path(path), "".join(lines))

@@ -1,4 +1,4 @@
-"""What is done to the texts of both sides before they are compared, under a name to print."""
+"""Normalisation of references and hypotheses before scoring."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import QUOTES, Normaliser, TextError, read_lines
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)
@@ -21,7 +21,7 @@ _CONTEXT = re.compile(r"\s*/\s*\[\s*\]\s*__\s*\[\s*\]\s*$")
 
 
 class NormaliseError(ToolkitError):
-    """A file of words to map that cannot be read."""
+    """A file of word mappings that cannot be read."""
 
 
 class TextNormaliser:
@@ -29,19 +29,19 @@ class TextNormaliser:
 
     The rules are
 
-    - none: words are compared as they are, as Kaldi's compute-wer does;
-    - case: in lower case, as sclite does without `-s`;
-    - basic: in lower case, without punctuation and symbols except apostrophes inside words, in
-      Unicode's compatibility form; for any language;
+    - none: words are compared as they are, as in Kaldi's compute-wer;
+    - case: lower case, as in sclite without `-s`;
+    - basic: lower case, without punctuation and symbols except apostrophes inside words, in
+      Unicode's compatibility form (NFKC); for any language;
     - english: those of the toolkit's own lexicon and language models (see
-      `toolkit.lang.text.Normaliser`): A to Z and the apostrophe, hyphens part words; what is none
-      of these, digits among them, is removed and counted.
+      `toolkit.lang.text.Normaliser`): A to Z and the apostrophe are kept, hyphens separate words,
+      and all else, digits included, is removed and counted.
 
     Args:
       rules: one of `RULES`.
-      drop: words to take out before anything else, in whatever case, such as `<UNK>` and
+      drop: words to remove before anything else, regardless of case, such as `<UNK>` and
         `[noise]`; Kaldi's recipes do this with a `wer_output_filter`.
-      mapping: a file of words to write as others, see `WordMap`.
+      mapping: a file of words to replace by others, see `WordMap`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TextNormaliser:
         self._drop = frozenset(word.casefold() for word in drop)
         self._map = WordMap.read(mapping, self._apply) if mapping is not None else None
         self.name = self._named(drop)
-        """Says all that is done, to stand beside the error rate."""
+        """Describes the normalisation in full, to be printed with the error rate."""
 
     def _named(self, drop: Sequence[str]) -> str:
         versions = {"none": "none", "case": "case-1", "basic": "basic-1"}
@@ -64,7 +64,7 @@ class TextNormaliser:
         return f"{name} mapped by {self._map.name}" if self._map else name
 
     def __call__(self, text: str) -> str:
-        """Return `text` normalised, its words parted by single spaces."""
+        """Return the normalised text, its words separated by single spaces."""
         words = text.split()
         if self._drop:
             words = [word for word in words if word.casefold() not in self._drop]
@@ -79,15 +79,15 @@ class TextNormaliser:
         return self._english(text) if self._rules == "english" else basic(text)
 
     def remarks(self) -> list[str]:
-        """Return what a reader should know of what was removed."""
+        """Return warnings about the characters that were removed."""
         removed = self._english.removed
         if not removed:
             return []
         most = ", ".join(repr(c) for c, _ in removed.most_common(5))
         return [
             f"the rules {self._english.id} removed {sum(removed.values())} characters that are "
-            f"neither letters of English nor punctuation, such as {most}: words in digits, for "
-            "instance, are not compared"
+            f"neither English letters nor punctuation, such as {most}: numbers in digits, for "
+            "instance, are not scored"
         ]
 
 
@@ -102,7 +102,7 @@ def basic(text: str) -> str:
 
 
 def _kept(character: str) -> bool:
-    """Letters, marks and numbers; all else parts words."""
+    """Whether a character is kept: letters, marks and numbers; all others separate words."""
     return character.isalnum() or character == _APOSTROPHE or _is_mark(character)
 
 
@@ -111,17 +111,17 @@ def _is_mark(character: str) -> bool:
 
 
 class WordMap:
-    """Words to write as others, where they stand as whole words.
+    """Replaces words or sequences of words by others.
 
-    At each place the longest entry that fits is taken, once: what it gives is not looked up again.
-    (NIST's rfilter1 applies the rules of its GLM file one after the other.)
+    At each position the longest entry that matches is applied, once: its replacement is not mapped
+    again. (NIST's rfilter1 applies the rules of its GLM file one after the other.)
     """
 
     def __init__(self, entries: dict[tuple[str, ...], tuple[str, ...]], name: str) -> None:
         self.name = name
         self._entries = entries
         self._lengths: dict[str, list[int]] = {}
-        """By first word, longest first."""
+        """Lengths of the entries by their first word, longest first."""
         for words in sorted(entries, key=lambda words: (-len(words), words)):
             lengths = self._lengths.setdefault(words[0], [])
             if len(words) not in lengths:
@@ -129,18 +129,18 @@ class WordMap:
 
     @classmethod
     def read(cls, path: Path, apply: Callable[[str], str] = str) -> "WordMap":
-        """Read lines of `FROM WORDS => TO WORDS`; nothing on the right removes the words.
+        """Read lines of `FROM WORDS => TO WORDS`; an empty right side removes the words.
 
-        NIST's GLM lines `[FROM] => [TO] / [ ] __ [ ]` are understood, `;;` begins a comment and
-        lines beginning with `*` are passed over. Alternatives (`{ A / B }`) and other contexts are
-        not.
+        NIST's GLM lines `[FROM] => [TO] / [ ] __ [ ]` are accepted too; `;;` begins a comment, and
+        lines that begin with `*` are skipped. Alternatives (`{ A / B }`) and other contexts are not
+        supported.
 
         Args:
           path: the file.
-          apply: the rules that both sides of an entry are put through.
+          apply: normalises both sides of an entry.
 
         Raises:
-          NormaliseError: names the file and line.
+          NormaliseError: a line is malformed; the message names the file and line.
         """
         entries: dict[tuple[str, ...], tuple[str, ...]] = {}
         digest = hashlib.sha256()
@@ -183,17 +183,21 @@ def _add(
     """Add the entry of a line."""
     match = _MAPPING.fullmatch(_CONTEXT.sub("", line))
     if match is None:
-        raise NormaliseError(f"{place}: expected `FROM WORDS => TO WORDS`, found {shown(line)}")
+        raise NormaliseError(f"{place}: expected `FROM WORDS => TO WORDS`, found {quoted(line)}")
     sides = [side.strip() for side in match.groups()]
     sides = [s[1:-1] if s.startswith("[") and s.endswith("]") else s for s in sides]
     if set("".join(sides)) & set("{}[]/"):
         raise NormaliseError(
-            f"{place}: {shown(line)}: alternatives and contexts are not supported; give one line "
+            f"{place}: {quoted(line)}: alternatives and contexts are not supported; give one line "
             "of plain words for each"
         )
     left, right = (tuple(apply(side).split()) for side in sides)
     if not left:
-        raise NormaliseError(f"{place}: the rules leave nothing of the left side of {shown(line)}")
+        raise NormaliseError(
+            f"{place}: the left side of {quoted(line)} is empty after normalisation"
+        )
     if entries.get(left, right) != right:
-        raise NormaliseError(f"{place}: {' '.join(left)!r} is mapped to something else above")
+        raise NormaliseError(
+            f"{place}: {' '.join(left)!r} is mapped to other words in an earlier line"
+        )
     entries[left] = right

@@ -1,4 +1,4 @@
-"""Transcript files: Kaldi text, trn, plain lines, CTM, JSON and folders of them."""
+"""Reading of transcripts: Kaldi's text, trn, plain lines, CTM, JSON, and folders of files."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,13 +9,14 @@ from typing import Literal
 from toolkit.align.ctm import CtmError, read_ctm
 from toolkit.score.lines import TranscriptError, numbered_lines
 from toolkit.score.read_json import read_json_texts
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 Form = Literal["text", "trn", "plain", "json", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
-"""Those that can be asked for; a CTM is known by its name."""
+"""The formats that `--format` accepts; CTM files are recognised by their names."""
 
-_TRN = re.compile(r"^(.*)\(([^()\s]+)\)\s*$")  # each part of which gives way in one place only
+# Each part of the pattern ends in one place only, so that matching takes linear time.
+_TRN = re.compile(r"^(.*)\(([^()\s]+)\)\s*$")
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
 _BY_NAME = {"trn": "trn", "json": "json", "jsonl": "json", "ctm": "ctm", "stm": "stm"}
 
@@ -25,15 +26,15 @@ class Transcripts:
     """The transcripts of one file or folder."""
 
     form: str
-    """What it was read as."""
+    """The format in which it was read."""
     texts: dict[str, str]
     """Transcript by utterance id, in the file's order; words separated by single spaces."""
     speakers: dict[str, str] = field(default_factory=dict)
-    """Speaker by utterance id, where the source names them."""
+    """Speaker by utterance id, where the file or folder names them."""
 
 
 def form_by_name(path: Path) -> str | None:
-    """Tell a file's form by its name (`x.trn`, `x.jsonl.gz`, Kaldi's `ctm` and `stm`), or not."""
+    """Return the format that a file's name implies, if any (`x.trn`, `x.jsonl.gz`, `ctm`)."""
     name = Path(path).name.removesuffix(".gz")
     return _BY_NAME.get(name.rpartition(".")[2].lower())
 
@@ -41,22 +42,22 @@ def form_by_name(path: Path) -> str | None:
 def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Transcripts:
     """Read a file of transcripts in UTF-8 (gzipped: `.gz`), or a folder.
 
-    - "text", Kaldi's: `utterance-id word word ...`; an id alone is an empty transcript.
+    - "text", Kaldi's: `utterance-id word word ...`; a line with only an id is an empty transcript.
     - "trn", sclite's: `word word ... (utterance-id)`.
-    - "plain": one transcript per line, the line's number (from 1) being its id; blank lines count.
+    - "plain": one transcript per line, whose id is the line number from 1; blank lines count.
     - "json": see `toolkit.score.read_json`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
-    - a folder: Kaldi's, with a file `text`, and utt2spk where there is one; else a transcript in
-      each .txt file, whose path without the ending is its id.
-    - "auto": by the name where it ends in .trn, .json, .jsonl or .ctm; else trn when every line
-      ends in an id in parentheses; text when every line's first field has a digit, `-` or `_`;
-      plain when none has.
+    - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
+      file, whose id is the file's path without the suffix.
+    - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise trn when every line ends in an id
+      in parentheses, text when every line's first field has a digit, `-` or `_`, and plain when no
+      line's has.
 
     Blank lines are skipped in text and trn files, comments (`;;`) in trn files.
 
     Raises:
-      TranscriptError: unreadable file, bytes that are not UTF-8, a missing or repeated id, or a
-        file whose format is not clear; the message names file and line.
+      TranscriptError: the file cannot be read or is not UTF-8, an id is missing or repeated, or the
+        format cannot be detected; the message names file and line.
     """
     path = Path(path)
     if path.is_dir():
@@ -83,8 +84,8 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
         utterance, words = (_text_line if form == "text" else _trn_line)(path, number, line)
         if utterance in seen:
             raise TranscriptError(
-                f"{path}:{number}: utterance id {shown(utterance)} was on line {seen[utterance]} "
-                "already: remove one of the two lines"
+                f"{path}:{number}: utterance id {quoted(utterance)} occurred on line "
+                f"{seen[utterance]} already: remove one of the two lines"
             )
         seen[utterance] = number
         texts[utterance] = " ".join(words.split())
@@ -95,14 +96,14 @@ def read_speakers(path: Path) -> dict[str, str]:
     """Read Kaldi's `utt2spk`: lines of `utterance-id speaker`.
 
     Raises:
-      TranscriptError: unreadable file, a line without a speaker, a repeated id.
+      TranscriptError: the file cannot be read, a line has no speaker, or an id is repeated.
     """
     speakers = read_transcripts(path, "text").texts
     for utterance, speaker in speakers.items():
         if not speaker or " " in speaker:
             raise TranscriptError(
-                f"{path}: {shown(utterance)} must be followed by one speaker, not by "
-                f"{shown(speaker)}"
+                f"{path}: {quoted(utterance)} must be followed by one speaker, not by "
+                f"{quoted(speaker)}"
             )
     return speakers
 
@@ -119,12 +120,12 @@ def _read_folder(folder: Path) -> Transcripts:
             word for line in lines for word in line.split()
         )
     if not texts:
-        raise TranscriptError(f"{folder} holds neither a file `text` nor any .txt file")
+        raise TranscriptError(f"{folder} has neither a file `text` nor any .txt file")
     return Transcripts("folder of .txt", texts)
 
 
 def _ctm_texts(path: Path) -> dict[str, str]:
-    """The words of each utterance of a CTM in order of time."""
+    """Return the words of each utterance of a CTM in order of time."""
     try:
         entries = read_ctm(path)
     except CtmError as error:
@@ -156,15 +157,15 @@ def _detect(path: Path, lines: list[tuple[int, str]]) -> Form:
     with_id = next(number for number, like in ids if like)
     without = next(number for number, like in ids if not like)
     raise TranscriptError(
-        f"{path}: cannot tell its format: line {with_id} begins like an utterance id and line "
-        f"{without} does not: name the format with --format text, trn or plain"
+        f"{path}: cannot detect its format: line {with_id} begins with what looks like an "
+        f"utterance id and line {without} does not: give --format text, trn or plain"
     )
 
 
 def _text_line(path: Path, number: int, line: str) -> tuple[str, str]:
     if line[0].isspace():
         raise TranscriptError(
-            f"{path}:{number}: the line begins with white space where the utterance id should be"
+            f"{path}:{number}: the line begins with white space instead of an utterance id"
         )
     utterance, *rest = line.split(maxsplit=1)
     return utterance, rest[0] if rest else ""
@@ -174,7 +175,7 @@ def _trn_line(path: Path, number: int, line: str) -> tuple[str, str]:
     match = _TRN.match(line)
     if match is None:
         raise TranscriptError(
-            f"{path}:{number}: a trn line ends in an utterance id in parentheses, this one in "
-            f"{line[-30:]!r}"
+            f"{path}:{number}: a trn line must end in an utterance id in parentheses, but this one "
+            f"ends in {line[-30:]!r}"
         )
     return match[2], match[1]

@@ -1,4 +1,4 @@
-"""Transcripts in JSON: manifests of cuts, and records with an id and a text."""
+"""Transcripts in JSON: lhotse's cut manifests, and records with an id and a text."""
 
 import json
 from collections.abc import Iterator
@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.score.lines import TranscriptError, content, numbered_lines
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 _IDS = ("id", "utterance", "audio", "path", "file")
-"""Where a record has its id; of the last three, the file's name without folder and ending."""
+"""Keys of a record's id; for the last three the id is the file's name without folder and suffix."""
 _FILES = _IDS[2:]
 
 
 def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read transcripts, and speakers where they are named.
+    """Read transcripts, and speakers where there are any.
 
-    - `.jsonl`: a record per line: a cut of lhotse (the texts of its supervisions, one after the
-      other), or a mapping with `id` (or `utterance`, or the path of a file under `audio`, `path`
-      or `file`), `text`, and perhaps `speaker`.
+    - `.jsonl`: a record per line: a lhotse cut (the texts of its supervisions are concatenated), or
+      a mapping with `id` (or `utterance`, or the path of a file under `audio`, `path` or `file`),
+      `text`, and optionally `speaker`.
     - any other: a list of such records, or a mapping from ids to texts or records.
 
     Args:
@@ -28,13 +28,13 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
       Text by id, and speaker by id.
 
     Raises:
-      TranscriptError: names the file and the line or record.
+      TranscriptError: a record is malformed; the message names the file and the line or record.
     """
     texts: dict[str, str] = {}
     speakers: dict[str, str] = {}
     for place, id, text, speaker in _records(path):
         if id in texts:
-            raise TranscriptError(f"{place}: the id {shown(id)} occurs a second time")
+            raise TranscriptError(f"{place}: the id {quoted(id)} occurs a second time")
         texts[id] = " ".join(text.split())
         if speaker is not None:
             speakers[id] = speaker
@@ -52,7 +52,7 @@ def _records(path: Path) -> Iterator[tuple[str, str, str, str | None]]:
     parsed = _parsed(str(path), content(path))
     if isinstance(parsed, dict):
         for id, value in parsed.items():
-            place = f"{path}: {shown(id)}"
+            place = f"{path}: {quoted(id)}"
             record = {"id": id, "text": value} if isinstance(value, str) else value
             record = {"id": id, **record} if isinstance(record, dict) else record
             yield place, *_record(place, record)
@@ -72,7 +72,7 @@ def _parsed(place: str, text: str | bytes) -> Any:
 
 
 def _record(place: str, record: Any) -> tuple[str, str, str | None]:
-    """Take id, text and speaker from a record."""
+    """Return (id, text, speaker) of a record."""
     if not isinstance(record, dict):
         raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
     key = next((key for key in _IDS if isinstance(record.get(key), str)), None)
@@ -81,10 +81,10 @@ def _record(place: str, record: Any) -> tuple[str, str, str | None]:
     id = Path(record[key]).stem if key in _FILES else record[key]
     parts = record.get("supervisions", [record])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise TranscriptError(f"{place}: {shown(id)}: its supervisions are no list of records")
+        raise TranscriptError(f"{place}: {quoted(id)}: its supervisions are not a list of records")
     texts = [part.get("text") for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise TranscriptError(f"{place}: {shown(id)} has no `text`")
+        raise TranscriptError(f"{place}: {quoted(id)} has no `text`")
     names = {part.get("speaker") for part in parts} - {None}
     speaker = names.pop() if len(names) == 1 else None
     return id, " ".join(texts), speaker if isinstance(speaker, str) else None

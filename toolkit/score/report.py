@@ -1,4 +1,4 @@
-"""The file a person reads to see what was recognised wrongly: counts of errors, and alignments."""
+"""Error reports in plain text: counts of errors by speaker and word, confusions, alignments."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,15 +11,15 @@ from toolkit.storage.files import open_atomically
 
 _LEGEND = """\
 In the alignments (A->B) means that A was said and B recognised: (A->) is a deletion, (->B) an
-insertion. Neighbouring errors stand in one pair of parentheses, and spaces of a character
-alignment are written "␣". The numbers before each are errors / reference units."""
+insertion. Consecutive errors share one pair of parentheses, and spaces in character alignments
+are written "␣". The numbers after each id are errors / reference units."""
 
 
 def write_report(score: Score, path: Path) -> None:
     """Write summary, remarks, tables of speakers, confusions and words, and the alignments.
 
-    Table rows come from the worst on, ties by name, utterances in the references' order: the same
-    score gives the same bytes.
+    Tables are sorted from the worst row to the best, ties by name; utterances keep the order of the
+    references. The same score gives the same bytes.
     """
     with open_atomically(path) as file:
         file.writelines(f"{line}\n" for line in report_lines(score))
@@ -97,7 +97,7 @@ def _speakers(score: Score) -> Iterator[str]:
 
 
 def _units(pairs: list[Pair], unit: str) -> Iterator[str]:
-    """Yield what became of each unit, those with most errors first."""
+    """Yield the counts of each word or character, those with the most errors first."""
     correct, substituted, deleted, recognised_for_another, inserted = (Counter() for _ in range(5))
     for ref, hyp in map(_visible, pairs):
         if ref == hyp:

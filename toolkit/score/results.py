@@ -1,4 +1,4 @@
-"""results.json: one row per system, split and language model, and its table."""
+"""Results of decodes: results.json, with one row per system, split and language model; tables."""
 
 import json
 import os
@@ -23,34 +23,34 @@ class ResultsError(ToolkitError):
 
 @dataclass(frozen=True)
 class Result:
-    """One line of results. (system, split, lm) name it; a newer result takes the older's place."""
+    """One row of results. Its key is (system, split, lm); a newer row replaces an older one."""
 
     system: str
-    """What was trained, such as mono, lstm_ce, lstm_smbr."""
+    """Name of the acoustic model, such as mono, lstm_ce, lstm_smbr."""
     split: str
-    """What was decoded, such as dev-mini."""
+    """Name of the decoded split, such as dev-mini."""
     lm: str
-    """The language model of the decode, such as 3gram."""
+    """Name of the language model, such as 3gram."""
     wer: float
-    """Word error rate in percent, two digits."""
+    """Word error rate in percent, two decimals."""
     cer: float
-    """Character error rate in percent, two digits, spaces being characters."""
+    """Character error rate in percent, two decimals; spaces count as characters."""
     insertions: int
-    """Words inserted (`ins` in the file)."""
+    """Number of inserted words (`ins` in the file)."""
     deletions: int
-    """Words deleted (`del` in the file)."""
+    """Number of deleted words (`del` in the file)."""
     substitutions: int
-    """Words substituted (`sub` in the file)."""
+    """Number of substituted words (`sub` in the file)."""
     ref_words: int
-    """Words of the references."""
+    """Number of reference words."""
     rtf: float
-    """Real-time factor: processor seconds of decoding per second of audio, four digits."""
+    """Real-time factor: processor seconds of decoding per second of audio, four decimals."""
     command: str
     """The command that gave the result."""
     wer_low: float | None = None
-    """Lower end of the 95 % confidence interval of `wer`, two digits; left out when unknown."""
+    """Lower end of the 95 % confidence interval of `wer`, two decimals; None when unknown."""
     wer_high: float | None = None
-    """Upper end."""
+    """Upper end of that interval."""
 
     @classmethod
     def of(
@@ -84,17 +84,17 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What names the row: (system, split, lm)."""
+        """The row's key: (system, split, lm)."""
         return self.system, self.split, self.lm
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as it stands in the file."""
+        """Return the row as it is written to the file."""
         row = {name: getattr(self, field) for name, field in _FIELDS.items()}
         return {name: value for name, value in row.items() if value is not None}
 
     @property
     def interval(self) -> str:
-        """The 95 % confidence interval of `wer` as a table shows it; empty when unknown."""
+        """The 95 % confidence interval of `wer` as text for tables; empty when unknown."""
         known = self.wer_low is not None and self.wer_high is not None
         return f"{self.wer_low:.2f}-{self.wer_high:.2f}" if known else ""
 
@@ -104,10 +104,10 @@ _FIELDS = {_SHORT.get(field, field): field for field in Result.__dataclass_field
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read results.json; a file that is not there has no rows.
+    """Read results.json; if the file does not exist there are no rows.
 
     Raises:
-      ResultsError: not a list of rows with the fields of `Result`.
+      ResultsError: the file is not a list of rows with the fields of `Result`.
     """
     if not os.path.lexists(path):
         return []
@@ -117,13 +117,13 @@ def read_results(path: Path) -> list[Result]:
 
 
 def record_results(path: Path, results: Iterable[Result]) -> list[Result]:
-    """Add rows to results.json, or put them in the place of those with the same key.
+    """Add rows to results.json, replacing those with the same key.
 
-    Rows keep the order in which their keys first came. The file is written whole or not at all.
-    Two processes must not record in one file at the same time.
+    Rows keep the order in which their keys were first added. The file is written atomically, but
+    two processes must not write the same file at the same time.
 
     Returns:
-      All rows now in the file.
+      All rows of the file.
     """
     rows = {row.key: row for row in read_results(path)}
     rows.update((row.key, row) for row in results)
@@ -135,7 +135,7 @@ def record_results(path: Path, results: Iterable[Result]) -> list[Result]:
 
 
 def collect_results(parts: Iterable[Path], path: Path) -> dict[str, float]:
-    """Write the rows of several files to one; return the best WER in percent of each split."""
+    """Merge the rows of several files; return the best WER in percent of each split."""
     best: dict[str, float] = {}
     rows = [row for part in parts for row in read_results(part)]
     for row in record_results(path, rows):
@@ -174,8 +174,11 @@ def results_table(results: Iterable[Result], title: str = "Results") -> "Table":
 
 
 def markdown_table(results: Iterable[Result]) -> str:
-    """Return a Markdown table of WERs with their intervals: a row per system and language model, a
-    column per split, the best of each split in bold."""
+    """Return a Markdown table of WERs with their intervals.
+
+    It has a row per system and language model and a column per split; the best of each split is in
+    bold.
+    """
     results = list(results)
     splits = list(dict.fromkeys(row.split for row in results))
     best = {split: min(row.wer for row in results if row.split == split) for split in splits}
@@ -197,5 +200,5 @@ def print_results(path: Path, title: str = "Results") -> None:
 
     console = Console()
     if not console.is_terminal:
-        console.width = 120  # a log file has room
+        console.width = 120  # for log files
     console.print(results_table(read_results(path), title=title))

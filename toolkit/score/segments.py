@@ -1,4 +1,4 @@
-"""Words of recordings dealt out to segments by time, as sclite does it (-r stm -h ctm)."""
+"""Assignment of a CTM's words to the segments of an STM by time, as in sclite -r stm -h ctm."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from toolkit.score.nist import IGNORED, StmError, StmSegment
 
 
 @dataclass(frozen=True)
-class Segmented:
+class SegmentTranscripts:
     """References and hypotheses by segment.
 
     A segment's id is `recording-channel_start-end` with the times in milliseconds.
@@ -16,28 +16,28 @@ class Segmented:
 
     refs: dict[str, str]
     hyps: dict[str, str]
-    """Without the segments of recordings of which the CTM has nothing."""
+    """Without the segments of channels that the CTM does not contain."""
     speakers: dict[str, str]
     orphans: tuple[tuple[str, int], ...]
-    """Recordings and channels without a segment, and how many words were recognised there; they
+    """Recordings and channels without a segment, with the number of words recognised there, which
     are not scored."""
     ignored: int
-    """Segments that are not to be scored."""
+    """Number of segments that are marked as not to be scored."""
 
 
-def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segmented:
-    """Deal out the words of a CTM to the segments of an STM.
+def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> SegmentTranscripts:
+    """Assign the words of a CTM to the segments of an STM.
 
-    In each channel of a recording, segments and words being in order of their starts, a segment
-    gets the next words whose middle lies before its end, and the last segment all that are left.
-    A word between two segments so counts as an insertion of the later one. Times are compared to
-    the microsecond: what is a tie in the files is one here (sclite's depends on rounding).
+    In each channel of a recording, segments and words are taken in order of their starts: a segment
+    gets the next words whose middle is before its end, and the last segment all that remain. A
+    word between two segments thus counts as an insertion in the later one. Times are compared to
+    the microsecond, so that ties in the files are ties here (in sclite they depend on rounding).
 
-    Differs from sclite in that recordings may be in any order, that one without a word in the CTM
-    is not an error, and that equal words in other cases differ.
+    Unlike in sclite, recordings may be in any order, a recording without words in the CTM is not an
+    error, and words that differ in case are different.
 
     Raises:
-      StmError: no segment, or alternatives in the CTM.
+      StmError: there is no segment, or the CTM has alternatives.
     """
     by_channel: dict[tuple[str, str], list[StmSegment]] = {}
     for segment in segments:
@@ -52,11 +52,11 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
                 "supported: keep one of them in the CTM"
             )
         recognised.setdefault((word.utterance, word.channel), []).append(word)
-    found = Segmented({}, {}, {}, _orphans(by_channel, recognised), 0)
+    found = SegmentTranscripts({}, {}, {}, _orphans(by_channel, recognised), 0)
     ignored = 0
     for channel in sorted(by_channel):
         own = sorted(by_channel[channel], key=lambda segment: segment.start)
-        for segment, text in _deal(own, recognised.get(channel, [])):
+        for segment, text in _assign_words(own, recognised.get(channel, [])):
             if IGNORED in segment.text.upper():
                 ignored += 1
                 continue
@@ -64,7 +64,7 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
             found.refs[id], found.speakers[id] = segment.text, segment.speaker
             if channel in recognised:
                 found.hyps[id] = text
-    return Segmented(found.refs, found.hyps, found.speakers, found.orphans, ignored)
+    return SegmentTranscripts(found.refs, found.hyps, found.speakers, found.orphans, ignored)
 
 
 def _orphans(
@@ -75,10 +75,10 @@ def _orphans(
     return tuple((" ".join(channel), len(words[channel])) for channel in without)
 
 
-def _deal(
+def _assign_words(
     segments: Sequence[StmSegment], words: Sequence[CtmEntry]
 ) -> Iterator[tuple[StmSegment, str]]:
-    """Yield each segment with the words that it gets."""
+    """Yield each segment with the words assigned to it."""
     words = sorted(words, key=lambda word: word.start)
     at = 0
     for number, segment in enumerate(segments, 1):
@@ -91,7 +91,7 @@ def _deal(
 
 
 def _middle(word: CtmEntry) -> int:
-    """In microseconds."""
+    """Return the middle of a word in microseconds."""
     return round(1e6 * (word.start + word.duration / 2))
 
 

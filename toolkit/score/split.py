@@ -1,4 +1,4 @@
-"""The score of a decoded split: its row of results, and the reports beside it."""
+"""Scoring of a decoded split: its row of results and its reports."""
 
 import logging
 from collections.abc import Mapping
@@ -24,18 +24,19 @@ def score_split(
     rtf: float,
     command: str,
 ) -> Result:
-    """Score what was recognised.
+    """Score the hypotheses of a split and write reports.
 
     Args:
       references: transcript by utterance id.
-      hypotheses: words recognised, by utterance id.
-      speakers: by utterance id.
-      out: gets `text` (hypotheses), `report.txt` (alignments and confusions) and `wer.txt`.
-      system: see `Result`, as for the others.
-      split: of the corpus.
-      lm: the language model's name.
+      hypotheses: hypothesis by utterance id.
+      speakers: speaker by utterance id.
+      out: the folder that gets `text` (hypotheses), `report.txt` (alignments and confusions) and
+        `wer.txt`.
+      system: name of the system, see `Result`.
+      split: name of the split.
+      lm: name of the language model.
       rtf: real-time factor of decoding.
-      command: that gave the result.
+      command: the command that gave the result.
     """
     out.mkdir(parents=True, exist_ok=True)
     lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]

@@ -1,4 +1,4 @@
-"""Tables by speaker and by utterance, and the folder of all that is known of a score."""
+"""Score tables by speaker and by utterance, and the output folder of `toolkit score`."""
 
 import json
 import statistics
@@ -20,9 +20,9 @@ _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
 def speaker_lines(score: Score) -> Iterator[str]:
     """Yield sclite's table by speaker (`-o sum`), without its frame: counts, then percentages.
 
-    Rates are in percent of the reference words, `s.err` of the sentences. Below are the sums, and,
-    as in sclite, mean, standard deviation and median of the speakers' rates, each speaker weighing
-    the same.
+    Rates are in percent of the reference words, `s.err` in percent of the sentences. The last rows
+    are the sums and, as in sclite, the unweighted mean, standard deviation and median of the
+    speakers' rates.
     """
     speakers = score.by_speaker()
     width = max([7, *map(len, speakers)])
@@ -51,7 +51,7 @@ def speaker_lines(score: Score) -> Iterator[str]:
 
 
 def _rates(score: Score) -> tuple[float, ...]:
-    """%corr, sub, del, ins, err of a speaker's words and s.err; those of no word are 0."""
+    """Return %corr, sub, del, ins, err and s.err of a speaker; 0 without reference words."""
     words = score.ref_units
     errors = (score.correct, score.substitutions, score.deletions, score.insertions, score.errors)
     rates = [100.0 * count / words if words else 0.0 for count in errors]
@@ -81,7 +81,7 @@ def kaldi_speaker_lines(score: Score) -> Iterator[str]:
 
 
 def utterance_lines(score: Score) -> Iterator[str]:
-    """Yield tab-separated values by utterance, under a line of names; `-` for unknown speakers."""
+    """Yield tab-separated counts by utterance after a header; `-` for unknown speakers."""
     unit = "words" if score.unit == "word" else "chars"
     yield "\t".join(
         ("utterance", "speaker", unit, "correct", "sub", "del", "ins", "errors", "percent", "note")
@@ -96,8 +96,8 @@ def utterance_lines(score: Score) -> Iterator[str]:
 def kaldi_lines(utterance: UtteranceScore) -> Iterator[str]:
     """Yield the four lines of an utterance in Kaldi's `wer_details/per_utt`.
 
-    `ref` and `hyp` with `***` where one has nothing, `op` with C, S, D and I, and `#csid` with
-    their numbers.
+    These are `ref` and `hyp` with `***` for gaps, `op` with C, S, D and I, and `#csid` with the
+    counts of these.
     """
     columns = [
         (ref or "***", hyp or "***", _LETTER[step])
@@ -117,11 +117,12 @@ def _centred(text: str, width: int) -> str:
 
 
 def write_folder(score: Score, folder: Path) -> None:
-    """Write everything about a score.
+    """Write all files about a score to a folder.
 
-    `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv`, `report.txt`
-    (confusions and alignments), `ref.trn` and `hyp.trn`, the texts as they were compared, for
-    sclite; if speakers are known `per_speaker.txt`; of words also Kaldi's `per_utt` and `per_spk`.
+    These are `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv`, `report.txt`
+    (confusions and alignments), and the texts as they were compared, `ref.trn` and `hyp.trn`, for
+    sclite; with known speakers also `per_speaker.txt` and Kaldi's `per_spk`; with words as units
+    also Kaldi's `per_utt`.
     """
     folder = Path(folder)
     summary = f"{score.summary(interval=True)}\n{score.method}\n"
@@ -142,7 +143,7 @@ def write_folder(score: Score, folder: Path) -> None:
 
 
 def numbers(score: Score) -> dict[str, object]:
-    """Give the numbers of a score as plain data for `json.dumps`."""
+    """Return the numbers of a score as plain data for `json.dumps`."""
     interval = score.interval
     return {
         "unit": score.unit,

@@ -1,4 +1,4 @@
-"""One utterance scored: its texts and their alignment."""
+"""The score of one utterance: its texts and their alignment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ Unit = Literal["word", "char"]
 
 @dataclass(frozen=True)
 class UtteranceScore:
-    """One reference and what the hypothesis made of it."""
+    """A reference, its hypothesis and their alignment."""
 
     id: str
     ref_text: str
-    """Words parted by single spaces."""
+    """Words separated by single spaces."""
     hyp_text: str
-    """Likewise; empty where there is no hypothesis."""
+    """Words separated by single spaces; empty if there is no hypothesis."""
     steps: bytes
-    """The alignment: a step of `toolkit.score.align` per byte."""
+    """The alignment: one byte per step, see `toolkit.score.align`."""
     unit: Unit = "word"
     missing: bool = False
     """No hypothesis was given: all units count as deletions."""
     speaker: str | None = None
-    """Who spoke, when known."""
+    """Speaker id, if known."""
     source: str | None = None
-    """The sentence that it is a copy of, where one is heard several times: their errors are not
-    independent."""
+    """The sentence that this utterance is a copy of, if the test set has several copies of a
+    sentence: their errors are not independent."""
 
     @property
     def block(self) -> str:
-        """What is resampled as a whole where speakers are not: the copies of a sentence."""
+        """The unit of resampling by utterance: all copies of a sentence together."""
         return self.source or self.id
 
     @property
@@ -46,32 +46,32 @@ class UtteranceScore:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """The alignment: (reference unit, hypothesis unit), None where one side has nothing."""
+        """The alignment: (reference unit, hypothesis unit), with None for a gap."""
         return tuple(pairs_of(self.steps, self.ref, self.hyp))
 
     @property
     def insertions(self) -> int:
-        """Hypothesis units that align with nothing."""
+        """Number of hypothesis units without a reference unit."""
         return self.steps.count(INSERTION)
 
     @property
     def deletions(self) -> int:
-        """Reference units that align with nothing."""
+        """Number of reference units without a hypothesis unit."""
         return self.steps.count(DELETION)
 
     @property
     def substitutions(self) -> int:
-        """Reference units that align with another unit."""
+        """Number of reference units aligned with a different unit."""
         return self.steps.count(SUBSTITUTION)
 
     @property
     def correct(self) -> int:
-        """Reference units that align with the same unit."""
+        """Number of reference units aligned with the same unit."""
         return self.steps.count(CORRECT)
 
     @property
     def errors(self) -> int:
-        """Insertions, deletions and substitutions together."""
+        """Sum of insertions, deletions and substitutions."""
         return len(self.steps) - self.correct
 
     @property
@@ -81,5 +81,5 @@ class UtteranceScore:
 
 
 def units_of(text: str, unit: Unit) -> Sequence[str]:
-    """Split a text of words parted by single spaces into words, or its characters."""
+    """Split a text whose words are separated by single spaces into words or characters."""
     return text.split() if unit == "word" else list(text)

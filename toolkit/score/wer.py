@@ -1,4 +1,4 @@
-"""Word and character error rates, with every total recomputed from the per-utterance table."""
+"""Word and character error rates, computed from the alignments of the utterances."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from toolkit.score.bootstrap import Interval
 from toolkit.score.utterance import Unit, UtteranceScore
 
 Missing = Literal["all", "present", "strict"]
-"""What a reference without a hypothesis is, by the names of `compute-wer --mode`: all its units
-deleted (all), not scored (present), or an error (strict). sclite leaves it out without a word."""
+"""How a reference without a hypothesis is scored, named as in `compute-wer --mode`: as deletions
+(all), not at all (present), or it raises an error (strict). sclite silently leaves it out."""
 
 
 class ScoreError(ToolkitError):
@@ -35,38 +35,38 @@ class Score:
     skipped: tuple[str, ...] = ()
     """Ids of references left out for want of a hypothesis (mode "present")."""
     weights: Weights = "kaldi"
-    """Of the alignment."""
+    """Weights of the alignment."""
     normaliser: str = "none"
-    """Name of what was done to the texts of both sides."""
+    """Name of the normalisation of both texts."""
 
     @cached_property
     def insertions(self) -> int:
-        """Sum over utterances."""
+        """Number of insertions."""
         return sum(utterance.insertions for utterance in self.utterances)
 
     @cached_property
     def deletions(self) -> int:
-        """Sum over utterances."""
+        """Number of deletions."""
         return sum(utterance.deletions for utterance in self.utterances)
 
     @cached_property
     def substitutions(self) -> int:
-        """Sum over utterances."""
+        """Number of substitutions."""
         return sum(utterance.substitutions for utterance in self.utterances)
 
     @cached_property
     def ref_units(self) -> int:
-        """Sum over utterances; at least 1."""
+        """Number of reference units."""
         return sum(utterance.ref_units for utterance in self.utterances)
 
     @property
     def errors(self) -> int:
-        """Insertions, deletions and substitutions together."""
+        """Sum of insertions, deletions and substitutions."""
         return self.insertions + self.deletions + self.substitutions
 
     @property
     def percent(self) -> float:
-        """Errors per 100 reference units; may pass 100. A speaker who said nothing counts as 1."""
+        """Errors per 100 reference units; may exceed 100. Without any unit the divisor is 1."""
         return 100.0 * self.errors / max(1, self.ref_units)
 
     @property
@@ -76,26 +76,26 @@ class Score:
 
     @cached_property
     def correct(self) -> int:
-        """Sum over utterances."""
+        """Number of correct units."""
         return sum(utterance.correct for utterance in self.utterances)
 
     @property
     def wrong_utterances(self) -> int:
-        """Utterances with at least one error."""
+        """Number of utterances with at least one error."""
         return sum(utterance.errors > 0 for utterance in self.utterances)
 
     @cached_property
     def resampled(self) -> bootstrap.Unit:
-        """What is drawn as a whole: speakers if all are known and there are enough of them.
+        """The unit of resampling: speakers if all are known and there are enough of them.
 
-        The interval then holds for speakers like these; that of utterances, for these speakers.
+        The interval then holds for speakers like these; with utterances, only for these speakers.
         """
         speakers = {utterance.speaker for utterance in self.utterances}
-        enough = len(speakers) >= bootstrap.FEWEST_SPEAKERS
+        enough = len(speakers) >= bootstrap.MIN_SPEAKERS
         return "speaker" if enough and None not in speakers else "utterance"
 
     def by_speaker(self) -> dict[str, "Score"]:
-        """Return the score of each speaker, by name in order; of unknown speakers nothing."""
+        """Return the score of each speaker, sorted by name, leaving out unknown speakers."""
         parts: dict[str, list[UtteranceScore]] = {}
         for utterance in self.utterances:
             if utterance.speaker is not None:
@@ -106,14 +106,14 @@ class Score:
         }
 
     def blocks(self, *counts: Sequence[int]) -> np.ndarray:
-        """Add up counts of the utterances by what is resampled.
+        """Sum counts of the utterances by unit of resampling.
 
         Args:
           counts: K sequences with an entry per utterance.
 
         Returns:
-          [B, K] integers for B speakers or utterances, copies of one sentence being one of these,
-          in the order of their names.
+          [B, K] integers for B speakers or utterances in the order of their names; all copies of a
+          sentence count as one utterance.
         """
         by_speaker = self.resampled == "speaker"
         names = [(u.speaker or "") if by_speaker else u.block for u in self.utterances]
@@ -121,9 +121,9 @@ class Score:
 
     @cached_property
     def interval(self) -> Interval | None:
-        """The confidence interval of `percent`; None for a single utterance, which tells nothing.
+        """The confidence interval of `percent`; None for a single utterance.
 
-        It depends neither on the order of the utterances nor on anything drawn elsewhere.
+        It does not depend on the order of the utterances or on the state of any random generator.
         """
         blocks = self.blocks(
             [utterance.errors for utterance in self.utterances],
@@ -135,7 +135,7 @@ class Score:
         return bootstrap.interval_of(rates, self.resampled, len(blocks))
 
     def interval_remarks(self) -> list[str]:
-        """Return what the interval rests on, and what a reader should know before trusting it."""
+        """Return how the interval was computed, and warnings about its validity."""
         if self.interval is None:
             return ["one utterance alone has no confidence interval"]
         units = self.interval.units
@@ -146,23 +146,23 @@ class Score:
         speakers = len(self.by_speaker())
         if speakers and self.resampled == "utterance":
             found.append(
-                f"{speakers} speakers are fewer than the {bootstrap.FEWEST_SPEAKERS} that can be "
-                "resampled: the interval is for these very speakers"
+                f"{speakers} speakers are fewer than the {bootstrap.MIN_SPEAKERS} needed for "
+                "resampling: the interval holds for these speakers only"
             )
-        if units < bootstrap.FEW:
+        if units < bootstrap.FEW_UNITS:
             found.append(f"{units} {self.resampled}s are few: expect the interval to be too narrow")
         if not self.errors:
             found.append(
-                "without any error the bootstrap sees no spread: if errors were independent, the "
-                f"rate would be below {300 / self.ref_units:.2g} % with 95 % confidence"
+                "without any error the bootstrap finds no variance: if errors were independent, "
+                f"the rate would be below {300 / self.ref_units:.2g} % with 95 % confidence"
             )
         return found
 
     def summary(self, interval: bool = False) -> str:
-        """Return the three lines of Kaldi's `compute-wer --mode=all`, to the byte.
+        """Return the three lines of Kaldi's `compute-wer --mode=all`, byte for byte.
 
-        The first begins with `%CER` when the unit is the character. `[PARTIAL]` ends it when a
-        hypothesis was missing. With `interval`, the confidence interval follows on that line.
+        The first line begins with `%CER` when the unit is the character, and has `[PARTIAL]` after
+        the counts when hypotheses are missing. With `interval` it ends in the confidence interval.
         """
         name = "%WER" if self.unit == "word" else "%CER"
         partial = " [PARTIAL]" if self.missing else ""
@@ -178,39 +178,40 @@ class Score:
 
     @property
     def method(self) -> str:
-        """How texts were normalised and aligned, in a line to stand below the summary."""
+        """How texts were normalised and aligned, as a line to print below the summary."""
         return f"Normaliser: {self.normaliser}; alignment weights: {self.weights}"
 
     def remarks(self) -> list[str]:
-        """Return what a reader should know before trusting the rate; empty when all is well."""
+        """Return warnings about the validity of the error rate; empty if there are none."""
         found = []
         if self.missing:
             number = len(self.utterances) + len(self.skipped)
-            become = "are left out" if self.skipped else "count as deletions"
+            treatment = "are left out" if self.skipped else "count as deletions"
             found.append(
-                f"{len(self.missing)} of {number} utterances have no hypothesis and {become}, "
+                f"{len(self.missing)} of {number} utterances have no hypothesis and {treatment}, "
                 f"first {self.missing[0]}"
             )
         if self.extra:
             number = len(self.extra)
             such = "1 hypothesis has" if number == 1 else f"{number} hypotheses have"
-            found.append(f"{such} no reference and no part in this, first {self.extra[0]}")
+            scored = "is not scored" if number == 1 else "are not scored"
+            found.append(f"{such} no reference and {scored}, first {self.extra[0]}")
         silent = [u for u in self.utterances if not u.ref_text and u.hyp_text]
         if silent:
             found.append(
-                f"{len(silent)} references are empty but something was recognised, all of it "
+                f"{len(silent)} references are empty but have a hypothesis, all words of which are "
                 f"insertions, first {silent[0].id}"
             )
         alike = self._alike() if self.unit == "word" else 0
         if alike > 0.3 * self.substitutions:
             found.append(
-                f"{alike} of {self.substitutions} substitutions differ in case or punctuation "
-                "alone: normalise both sides alike before scoring (--normalise basic)"
+                f"{alike} of {self.substitutions} substitutions differ only in case or "
+                "punctuation: normalise both texts in the same way (--normalise basic)"
             )
         return found
 
     def _alike(self) -> int:
-        """Count the substitutions that differ in case or punctuation alone."""
+        """Count the substitutions that differ only in case or punctuation."""
         return sum(
             _bare(ref) == _bare(hyp)
             for utterance in self.utterances
@@ -233,25 +234,24 @@ def score(
 ) -> Score:
     """Score hypotheses against references.
 
-    Characters are those of the words joined by single spaces, the space being one of them (as in
-    jiwer).
+    The characters of a text include the single spaces between its words (as in jiwer).
 
     Args:
       refs: transcript by utterance id.
       hyps: hypothesis by utterance id.
       unit: "word" for the word error rate, "char" for the character error rate.
-      speakers: speaker by utterance id, for tables by speaker and intervals that respect that a
-        speaker's utterances are not independent.
-      weights: of the alignment, see `toolkit.score.align.Weights`.
-      mode: what references without a hypothesis are.
-      normalise: applied to every text of both sides.
-      normaliser: its name.
+      speakers: speaker by utterance id, for tables by speaker, and for intervals that account for
+        the dependence of a speaker's utterances.
+      weights: weights of the alignment, see `toolkit.score.align.Weights`.
+      mode: how references without a hypothesis are scored, see `Missing`.
+      normalise: applied to every reference and hypothesis.
+      normaliser: name of that normalisation.
       sources: by utterance id the sentence that it is a copy of, for intervals and tests that
-        respect that copies are not independent.
+        account for the dependence of copies.
 
     Raises:
-      ScoreError: no reference, no word in any reference, no id in common, an utterance whose
-        speaker is missing, or, in mode "strict", one whose hypothesis is.
+      ScoreError: there is no reference, no word in any reference or no common id; an utterance has
+        no speaker; or, in mode "strict", an utterance has no hypothesis.
     """
     if unit not in ("word", "char"):
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
@@ -301,8 +301,8 @@ def _check_ids(
         hyp = repr(next(iter(hyps))) if hyps else "none"
         raise ScoreError(
             f"references and hypotheses have no utterance id in common: the first are "
-            f"{next(iter(refs))!r} and {hyp}; check that both are of one split "
-            "and in the format they were read as"
+            f"{next(iter(refs))!r} and {hyp}; check that both are of the same split "
+            "and were read in the right format"
         )
     if absent and mode == "strict":
         raise ScoreError(
@@ -314,33 +314,33 @@ def _check_ids(
     if silent:
         raise ScoreError(
             f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: "
-            "name the speaker of each, or give no speakers"
+            "give the speaker of each utterance, or no speakers"
         )
 
 
 def _sides(
     refs: Sequence[str], hyps: Sequence[str], unit: Unit
 ) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-    """What `align_all` takes: words, or texts as sequences of characters."""
+    """Return the units as `align_all` takes them: words, or texts as sequences of characters."""
     if unit == "char":
         return refs, hyps
     return [text.split() for text in refs], [text.split() for text in hyps]
 
 
 def pool(scores: Mapping[str, Score]) -> Score:
-    """Put several test sets together into one, such as the held-out splits of two corpora.
+    """Pool the scores of several test sets, such as the test splits of two corpora.
 
     Args:
-      scores: score by name. Utterances become `name/id`; speakers and sources keep their names, one
-        of the same name in two sets being the same person or sentence.
+      scores: score by name of the test set. Utterance ids become `name/id`; speakers and sources
+        keep their names, and those of the same name in two sets count as the same.
 
     Raises:
-      ScoreError: no score, or scores in different units, weights or normalisations.
+      ScoreError: there is no score, or they differ in units, weights or normalisation.
     """
     kinds = {(score.unit, score.weights, score.normaliser) for score in scores.values()}
     if len(kinds) != 1:
         raise ScoreError(
-            "only scores of one unit, weights and normaliser, and at least one, can be put together"
+            "pooling needs at least one score, and all of the same unit, weights and normaliser"
         )
     return replace(
         next(iter(scores.values())),
@@ -360,7 +360,7 @@ def _bare(word: str) -> str:
 
 
 def _kaldi_percent(errors: int, total: int) -> str:
-    """Format as Kaldi does: counts and quotient are rounded to single precision on the way."""
+    """Format as Kaldi does, which rounds counts and quotient to single precision."""
     single = struct.Struct("f")
     errors, total = (single.unpack(single.pack(n))[0] for n in (errors, total))
     return f"{single.unpack(single.pack(100.0 * errors / total))[0]:.2f}"

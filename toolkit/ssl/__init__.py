@@ -1,1 +1,1 @@
-"""Learning from unlabelled speech: a teacher's targets, scheduled learning, self-training."""
+"""Semi-supervised learning: a teacher's targets, scheduled learning, self-training."""

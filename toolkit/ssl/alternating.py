@@ -1,4 +1,4 @@
-"""Passes over unlabelled and labelled data in turn, and their learning rates (C12)."""
+"""Alternating passes over unlabelled and labelled data, and their learning rates (C12)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,45 +8,47 @@ from toolkit.train.schedule import exponential_rate
 
 
 class Alternating:
-    """A source whose epochs are passes: 2s is unlabelled sub-epoch s, 2s + 1 the labelled data.
+    """Data source of alternating passes: epoch 2s is unlabelled sub-epoch s, 2s + 1 labelled data.
 
     Args:
-      unlabelled: its epoch s is sub-epoch s.
-      labelled: its epoch s follows that.
+      unlabelled: source whose epoch s is sub-epoch s.
+      labelled: source whose epoch s follows sub-epoch s.
     """
 
     def __init__(self, unlabelled: DataSource, labelled: DataSource) -> None:
         self._sources = unlabelled, labelled
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
+    def steps(self, epoch: int, world_size: int = 1) -> int:
         """See `DataSource`."""
         number, kind = divmod(epoch, 2)
-        return self._sources[kind].steps(number, ranks)
+        return self._sources[kind].steps(number, world_size)
 
-    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
         """See `DataSource`."""
         number, kind = divmod(epoch, 2)
-        return self._sources[kind].batches(number, start, rank, ranks)
+        return self._sources[kind].batches(number, start, rank, world_size)
 
 
 @dataclass(frozen=True)
 class AlternatingRate:
     """Exponential decay over the steps on unlabelled data; see `toolkit.train.schedule.Schedule`.
 
-    A pass over labelled data has a constant rate: `factor` times what the decay has come to.
+    A pass over labelled data has a constant rate: `factor` times that of the last unlabelled step.
     """
 
     initial: float
-    """At the first step on unlabelled data, after the warm-up."""
+    """Learning rate of the first step on unlabelled data after the warm-up."""
     final: float
-    """At the last one."""
+    """Learning rate of the last step on unlabelled data."""
     warmup: int
-    """Steps on unlabelled data that climb to `initial`."""
+    """Warm-up steps on unlabelled data."""
     factor: float
-    """Of labelled data."""
+    """Factor of the learning rate on labelled data."""
 
     def __call__(self, epoch: int, step: int, steps: Sequence[int]) -> float:
-        """Give the rate of a step of a pass; `steps` are those of all passes."""
+        """Return the learning rate of a step of a pass; `steps` are those of all passes."""
         number, labelled = divmod(epoch, 2)
         total = sum(steps[::2])
         done = sum(steps[: 2 * number : 2])

@@ -1,8 +1,8 @@
-"""Batches of unlabelled data with a teacher's targets, as many as the shards' sizes promise.
+"""Batches of unlabelled data with a teacher's targets; their number follows from the shard sizes.
 
-How many batches an epoch has must be known before it is read. That of labelled data follows from
-every utterance's length; of a million hours only the shards' totals are known. So these say how
-many batches a window has, and what is found in the window is shared out among so many, equally.
+The number of batches of an epoch must be known before it is read. For labelled data it follows
+from the lengths of the utterances; of a million hours only the shards' totals are known. So these
+determine the number of batches of a window, among which its utterances are divided equally.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,64 +23,64 @@ from toolkit.train.whole_utterances import (
 from toolkit.train.windows import pieces
 
 PADDING = 1.05
-"""Batches of whole utterances have about so many frames with padding for each without."""
+"""Estimated frames including padding per valid frame, in batches of whole utterances."""
 
 
-class Cutting(Protocol):
-    """How windows become batches."""
+class Batching(Protocol):
+    """Division of windows into batches."""
 
-    def count(self, window: Window, ranks: int) -> int:
-        """Say how many batches each of `ranks` processes makes of a window, at least one."""
+    def count(self, window: Window, world_size: int) -> int:
+        """Return the number of batches that each rank makes of a window, at least one."""
 
     def groups(
-        self, lengths: np.ndarray, count: int, chance: np.random.Generator
+        self, lengths: np.ndarray, count: int, rng: np.random.Generator
     ) -> Sequence[np.ndarray]:
-        """Share utterances of these lengths [U] out among `count` batches, none of them empty."""
+        """Divide utterances of these lengths [U] into `count` batches, none of them empty."""
 
     def batch(self, window: TeacherWindow, group: np.ndarray) -> Batch:
         """Make the batch of a group."""
 
 
-class InChunks:
+class ChunkBatching:
     """Shuffled chunks, as `toolkit.train.chunks.Chunks` makes them."""
 
     def __init__(self, config: ChunkConfig, lookahead: int) -> None:
         self._config = config
         self._lookahead = lookahead
 
-    def count(self, window: Window, ranks: int) -> int:
-        """See `Cutting`: an utterance's last chunk is half full on average."""
+    def count(self, window: Window, world_size: int) -> int:
+        """See `Batching`; assumes that utterances' last chunks are half full on average."""
         chunks = window.frames / self._config.frames + window.utterances / 2
-        return max(1, round(chunks / self._config.batch / ranks))
+        return max(1, round(chunks / self._config.batch / world_size))
 
     def groups(
-        self, lengths: np.ndarray, count: int, chance: np.random.Generator
+        self, lengths: np.ndarray, count: int, rng: np.random.Generator
     ) -> Sequence[np.ndarray]:
-        """See `Cutting`: each group is [N, 2], see `chunk_batch`."""
-        chunks = chance.permutation(pieces(lengths, self._config.frames))
+        """See `Batching`: each group is [N, 2], see `chunk_batch`."""
+        chunks = rng.permutation(pieces(lengths, self._config.frames))
         return np.array_split(_at_least(chunks, count), count)
 
     def batch(self, window: TeacherWindow, group: np.ndarray) -> Batch:
-        """See `Cutting`."""
+        """See `Batching`."""
         return chunk_batch(window, group, self._config, self._lookahead)
 
 
-class InUtterances:
+class UtteranceBatching:
     """Shuffled whole utterances of similar lengths, as `ShuffledUtterances` makes them."""
 
     def __init__(self, config: WholeUtteranceConfig, lookahead: int) -> None:
         self._config = config
         self._lookahead = lookahead
 
-    def count(self, window: Window, ranks: int) -> int:
-        """See `Cutting`."""
-        return max(1, round(window.frames * PADDING / self._config.batch_frames / ranks))
+    def count(self, window: Window, world_size: int) -> int:
+        """See `Batching`."""
+        return max(1, round(window.frames * PADDING / self._config.batch_frames / world_size))
 
     def groups(
-        self, lengths: np.ndarray, count: int, chance: np.random.Generator
+        self, lengths: np.ndarray, count: int, rng: np.random.Generator
     ) -> Sequence[np.ndarray]:
-        """See `Cutting`: each group is [N, 3], see `utterance_batch`."""
-        rows = chance.permutation(utterance_rows(lengths, self._config.max_frames))
+        """See `Batching`: each group is [N, 3], see `utterance_batch`."""
+        rows = rng.permutation(utterance_rows(lengths, self._config.max_frames))
         rows = _at_least(rows, count)
         stretches = np.array_split(np.arange(count), -(-count // SORTED_BATCHES))
         made, part = [], equal_parts(rows[:, 2], count)
@@ -89,70 +89,73 @@ class InUtterances:
             own = own[np.argsort(-own[:, 2], kind="stable")]
             place = equal_parts(own[:, 2], len(batches))
             made += [own[place == number] for number in range(len(batches))]
-        return [made[number] for number in chance.permutation(count)]
+        return [made[number] for number in rng.permutation(count)]
 
     def batch(self, window: TeacherWindow, group: np.ndarray) -> Batch:
-        """See `Cutting`."""
+        """See `Batching`."""
         return utterance_batch(window, group, self._lookahead)
 
 
 class TeacherBatches:
-    """The batches of sub-epochs in an order that follows from (seed, sub-epoch, ranks).
+    """The batches of sub-epochs, in an order that is a function of (seed, sub-epoch, world_size).
 
-    See `DataSource`, with one difference: ranks do not take turns in one order, as every rank would
-    then have to read all data. A rank reads and shuffles its share of each window's utterances.
+    See `DataSource`, with one difference: ranks do not take turns in a common order, for which
+    every rank would have to read all data. A rank reads and shuffles its share of each window's
+    utterances.
 
     Args:
       data: the sub-epochs.
-      cutting: how their windows become batches.
+      batching: division of the windows into batches.
       seed: of the order within windows.
-      first: sub-epochs that came before: epoch e of this source is sub-epoch first + e.
+      first: number of earlier sub-epochs: epoch e of this source is sub-epoch first + e.
     """
 
-    def __init__(self, data: SubEpochs, cutting: Cutting, seed: int, first: int = 0) -> None:
+    def __init__(self, data: SubEpochs, batching: Batching, seed: int, first: int = 0) -> None:
         self._data = data
-        self._cutting = cutting
+        self._batching = batching
         self._seed = seed
         self._first = first
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
+    def steps(self, epoch: int, world_size: int = 1) -> int:
         """See `DataSource`."""
         windows = self._data.windows(self._first + epoch)
-        return sum(self._cutting.count(window, ranks) for window in windows)
+        return sum(self._batching.count(window, world_size) for window in windows)
 
-    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """See `DataSource`; windows before `start` are not read, the next one ahead of time."""
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """See `DataSource`; skips windows before `start`, prefetches the next one."""
         number = self._first + epoch
         windows = self._data.windows(number)
-        counts = [self._cutting.count(window, ranks) for window in windows]
+        counts = [self._batching.count(window, world_size) for window in windows]
         ends = np.cumsum(counts).tolist()
-        wanted = [i for i, end in enumerate(ends) if end > start]
-        read = (self._data.load(windows[i], rank, ranks) for i in wanted)
-        for i, window in zip(wanted, prefetched(read, depth=1), strict=True):
-            chance = np.random.default_rng([self._seed, number, i, rank])
-            groups = self._cutting.groups(window.length, counts[i], chance)
+        remaining = [i for i, end in enumerate(ends) if end > start]
+        read = (self._data.load(windows[i], rank, world_size) for i in remaining)
+        for i, window in zip(remaining, prefetched(read, depth=1), strict=True):
+            rng = np.random.default_rng([self._seed, number, i, rank])
+            groups = self._batching.groups(window.length, counts[i], rng)
             for group in groups[max(0, start - ends[i] + counts[i]) :]:
-                yield self._cutting.batch(window, group)
+                yield self._batching.batch(window, group)
 
 
 def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:
-    """Cut a sequence into `count` runs of near-equal total, none of them empty.
+    """Cut a sequence into `count` runs of nearly equal total, none of them empty.
 
     Args:
-      sizes: [R] above 0; R is at least `count`.
+      sizes: [R] of the items, above 0; R is at least `count`.
       count: number of runs.
 
     Returns:
-      [R] the run of each item: that in which its middle lies, as far as none stays empty.
+      [R] the run of each item: the one in which its middle lies, unless a run were empty then.
     """
     rows = np.arange(len(sizes))
     middles = np.cumsum(sizes) - sizes / 2
     part = np.minimum((middles * count / sizes.sum()).astype(np.int64), count - 1)
     part[0] = 0
     part = np.minimum.accumulate(part - rows) + rows  # no run is skipped
-    return np.maximum(part, count - len(sizes) + rows)  # and what is left suffices for the rest
+    return np.maximum(part, count - len(sizes) + rows)  # and enough items are left for the rest
 
 
 def _at_least(rows: np.ndarray, count: int) -> np.ndarray:
-    """Repeat rows where there are fewer than batches, as may happen to a process's small share."""
+    """Repeat rows if there are fewer than `count`, as may happen in a small share of a rank."""
     return rows if len(rows) >= count else np.resize(rows, (count, rows.shape[1]))

@@ -1,4 +1,4 @@
-"""How many of a teacher's logits to store: what is lost and what it costs, against k (C11)."""
+"""Choice of k, the number of a teacher's logits to store: accuracy and storage against k (C11)."""
 
 import json
 import math
@@ -16,32 +16,33 @@ from tqdm import tqdm
 from toolkit.features.store import FeatureStore
 from toolkit.features.tars import TarWriter
 from toolkit.ssl.figures import choice_of_k_figure
-from toolkit.ssl.judged import Judge, logits_of, sampled
+from toolkit.ssl.logits import TrainedModel, compute_logits, sample_utterances
 from toolkit.ssl.targets import KBest, TargetError, k_best
 from toolkit.storage.files import write_atomically
 from toolkit.train.distillation import distillation_losses
 from toolkit.train.schedule import exponential_rate
 
 TOLERANCE = 0.01
-"""Relative change of the student's loss that is too small to matter."""
-MEASURED = 3
-"""Every third utterance is not learnt from: the student's loss is measured on it."""
+"""Relative change of the student's loss that is negligible."""
+HELD_OUT_EVERY = 3
+"""Every third utterance is held out: the student's loss is measured on it."""
 STEPS, FRAMES_PER_STEP = 300, 1024
 RATES = 2e-2, 2e-4
-"""Of Adam, first and last. A layer of 256 x 242 takes two seconds; with twice the steps its loss
-was 0.6 % lower, and that with k = 20 was higher than with all by 1.1 % instead of 1.0 %."""
+"""Initial and final learning rate of Adam. A layer of 256 x 242 takes two seconds. With
+twice the steps its loss was 0.6 % lower, and with k = 20 it was 1.1 % instead of 1.0 % above that
+with all senones."""
 STEPS_BETWEEN_MEASUREMENTS = 20
 
 
 @dataclass(frozen=True)
 class ChoiceConfig:
-    """What is tried, and on how much."""
+    """Values of k to try, and amount of data."""
 
     ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50)
-    """Numbers of logits; that of all senones is tried too."""
+    """Values of k; the number of all senones is tried as well."""
     utterances: int = 100
-    """So many are used, drawn by a checksum of their ids. Their logits are kept in memory, and
-    targets of all senones on disk for a while: 1.5 GB each per hour of 3,183 senones."""
+    """Number of utterances, sampled by a checksum of their ids. Their logits are kept in memory,
+    and targets of all senones temporarily on disk: 1.5 GB each per hour with 3,183 senones."""
 
     def __post_init__(self) -> None:
         if not self.ks or min(self.ks) < 1:
@@ -52,82 +53,85 @@ class ChoiceConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """What a k means; errors and losses are means over the frames."""
+    """Measurements for one k; errors and losses are means over the frames."""
 
     k: int
     bytes_per_hour: float
-    """Of audio: size of the file that holds the targets."""
+    """Size of the stored targets per hour of audio."""
     tail_mass: float
-    """Probability of the senones that are not stored."""
+    """Total probability of the senones that are not stored."""
     reconstruction_error: float
-    """Total variation between the rebuilt posteriors and the teacher's, 0 to 1: half of the sum of
-    the absolute differences."""
+    """Total variation distance between reconstructed and teacher's posteriors, 0 to 1: half of the
+    sum of the absolute differences."""
     student_loss: float
-    """Cross entropy between the teacher's full posteriors and those of a student that has learnt
-    from the k logits, on other utterances, at the step where it is least. The student's output
-    layer is what learns; its other layers are given. (The cross entropy with the rebuilt posteriors
-    themselves, which training reports, does not compare between different k: they are sharper the
-    smaller k is.)"""
+    """Cross entropy between the teacher's full posteriors and those of a student trained on the k
+    logits, on held-out utterances, at its minimum over the steps. Only the student's output layer
+    is trained. (The cross entropy with the reconstructed posteriors, which training reports, is not
+    comparable between different k, since they are sharper for smaller k.)"""
     loss_change: float
-    """Of that, relative to learning from full posteriors."""
+    """Relative change of `student_loss` compared with training on full posteriors."""
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """What the models say of one utterance."""
+    """The models' outputs for one utterance."""
 
     name: str
     logits: Tensor
     """[T, C], the teacher's."""
     hidden: Tensor
-    """[T, H]: what the student's output layer is given."""
+    """[T, H]: input of the student's output layer."""
 
 
 def choose_k(
-    teacher: Judge, student: Judge, features: Path, config: ChoiceConfig, out: Path
+    teacher: TrainedModel, student: TrainedModel, features: Path, config: ChoiceConfig, out: Path
 ) -> list[Row]:
-    """Measure what storing the k best logits means, for several k.
+    """Measure storage and accuracy of the k best logits, for several k.
 
     Args:
-      teacher: whose targets are to be stored.
-      student: any model of the kind that is to learn from them, such as the labelled data's.
-      features: a feature store of audio that neither was trained on, best unlabelled.
-      config: what is tried.
+      teacher: the model whose targets are to be stored.
+      student: a trained model of the student's kind, such as one trained on the labelled data.
+      features: a feature store of audio that neither was trained on, preferably unlabelled.
+      config: values of k, and amount of data.
       out: gets `choice_of_k.json`, `choice_of_k.tsv` and `choice_of_k.png`.
 
     Returns:
-      A row for each k, from the smallest to that of all senones.
+      A row for each k, from the smallest to the number of senones.
 
     Raises:
       TargetError: there are too few utterances.
     """
     store = FeatureStore(features)
-    names = sampled([name for name in store.ids if store.num_frames(name)], config.utterances)
+    names = sample_utterances(
+        [name for name in store.ids if store.num_frames(name)], config.utterances
+    )
     if len(names) < 2:
-        raise TargetError(f"{features} has {len(names)} utterances with frames, needs to have 2")
+        raise TargetError(
+            f"{features} has {len(names)} utterances with frames, at least 2 are needed"
+        )
     hours = sum(store.cut(name).duration for name in names) / 3600
-    found = _hear(teacher, student, store, names)
-    measured = set(names[::MEASURED])
-    learnt = [one for one in found if one.name not in measured]
-    held = [one for one in found if one.name in measured]
+    found = _compute_utterances(teacher, student, store, names)
+    held_names = set(names[::HELD_OUT_EVERY])
+    training = [one for one in found if one.name not in held_names]
+    held = [one for one in found if one.name in held_names]
     senones = found[0].logits.shape[1]
     ks = sorted({min(k, senones) for k in (*config.ks, senones)})
     every = torch.arange(senones)
-    full = [(every.expand_as(one.logits), one.logits) for one in learnt]
-    reference = _student_loss(learnt, full, held)
+    full = [(every.expand_as(one.logits), one.logits) for one in training]
+    reference = _student_loss(training, full, held)
     rows = []
     for k in tqdm(ks, "k", disable=None):
         stored, size = _store(found, k)
-        tail, error = _lost(found, stored)
-        kept = [_tensors(stored[one.name]) for one in learnt]
-        loss = _student_loss(learnt, kept, held)
+        tail, error = _approximation_error(found, stored)
+        kept = [_tensors(stored[one.name]) for one in training]
+        loss = _student_loss(training, kept, held)
         rows.append(Row(k, size / hours, tail, error, loss, loss / reference - 1))
     _write(rows, out)
     return rows
 
 
 def smallest_sufficient(rows: Sequence[Row]) -> int:
-    """Give the smallest k from which on the student's loss changes by less than a hundredth."""
+    """Return the smallest k from which on the student's loss changes by less than `TOLERANCE`."""
     kept = [row.k for row in rows]
     while len(kept) > 1 and abs(rows[len(kept) - 2].loss_change) < TOLERANCE:
         kept.pop()
@@ -135,7 +139,7 @@ def smallest_sufficient(rows: Sequence[Row]) -> int:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Lay the rows out for reading."""
+    """Format the rows as a text table."""
     lines = [f"{'k':>6} {'MB/hour':>9} {'tail mass':>11} {'error':>9} {'loss':>9} {'change':>9}"]
     lines += [
         f"{row.k:>6} {row.bytes_per_hour / 1e6:>9.2f} {row.tail_mass:>11.2e} "
@@ -145,30 +149,30 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def learn_output_layer(
+def train_output_layer(
     hidden: Tensor, senones: Tensor, logits: Tensor, held_hidden: Tensor, held_logits: Tensor
 ) -> float:
-    """Learn a layer from a teacher's targets, from zeros, by the same steps in every call.
+    """Train an output layer on a teacher's targets, from zeros, by the same steps in every call.
 
     Args:
-      hidden: [T, H], its inputs.
+      hidden: [T, H], inputs of the layer.
       senones: [T, k] int64.
       logits: [T, k], the teacher's logits of these.
       held_hidden: [U, H], inputs of held-out frames.
       held_logits: [U, C], the teacher's.
 
     Returns:
-      The least cross entropy with the full posteriors on the held-out frames, mean per frame.
+      The lowest cross entropy with the full posteriors on the held-out frames, mean per frame.
     """
     layer = nn.Linear(hidden.shape[1], held_logits.shape[1])
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     optimizer = torch.optim.Adam(layer.parameters())
-    chance = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     posteriors, least = held_logits.softmax(dim=-1), math.inf
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = exponential_rate(step, STEPS, *RATES)
-        rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=chance)
+        rows = torch.randint(len(hidden), (FRAMES_PER_STEP,), generator=rng)
         optimizer.zero_grad()
         losses, _ = distillation_losses(layer(hidden[rows]), senones[rows], logits[rows])
         losses.mean().backward()
@@ -180,21 +184,21 @@ def learn_output_layer(
     return least
 
 
-def _hear(
-    teacher: Judge, student: Judge, store: FeatureStore, names: Sequence[str]
+def _compute_utterances(
+    teacher: TrainedModel, student: TrainedModel, store: FeatureStore, names: Sequence[str]
 ) -> list[Utterance]:
     model, normaliser = student.load()
     model.output = nn.Identity()
-    heard = logits_of([teacher.load(), (model, normaliser)], store, names)
-    # copies: tensors of inference mode cannot be learnt from
+    computed = compute_logits([teacher.load(), (model, normaliser)], store, names)
+    # clones, since tensors of inference mode cannot be used in training
     return [
         Utterance(name, logits.clone(), hidden.clone())
-        for name, (logits, hidden) in tqdm(heard, "posteriors", len(names), disable=None)
+        for name, (logits, hidden) in tqdm(computed, "posteriors", len(names), disable=None)
     ]
 
 
 def _store(found: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
-    """Store targets as the pipeline does; give what is read back, and the bytes."""
+    """Store targets as the pipeline does; return what is read back, and the number of bytes."""
     stored = {}
     with tempfile.TemporaryFile() as file:
         tar = TarWriter(file)
@@ -206,8 +210,10 @@ def _store(found: Sequence[Utterance], k: int) -> tuple[dict[str, KBest], int]:
         return stored, file.tell()
 
 
-def _lost(found: Sequence[Utterance], stored: dict[str, KBest]) -> tuple[float, float]:
-    """Tail mass and total variation, means over the frames."""
+def _approximation_error(
+    found: Sequence[Utterance], stored: dict[str, KBest]
+) -> tuple[float, float]:
+    """Return tail mass and total variation, means over the frames."""
     frames, tail, error = 0, 0.0, 0.0
     for one in found:
         best, full = stored[one.name], one.logits.double().softmax(dim=-1)
@@ -219,11 +225,13 @@ def _lost(found: Sequence[Utterance], stored: dict[str, KBest]) -> tuple[float, 
 
 
 def _student_loss(
-    learnt: Sequence[Utterance], targets: Sequence[tuple[Tensor, Tensor]], held: Sequence[Utterance]
+    training: Sequence[Utterance],
+    targets: Sequence[tuple[Tensor, Tensor]],
+    held: Sequence[Utterance],
 ) -> float:
-    """See `Row.student_loss`: targets are senones and logits, both [T, k], of each utterance."""
-    return learn_output_layer(
-        torch.cat([one.hidden for one in learnt]),
+    """Return `Row.student_loss`; targets are each utterance's senones and logits, both [T, k]."""
+    return train_output_layer(
+        torch.cat([one.hidden for one in training]),
         *(torch.cat(parts) for parts in zip(*targets, strict=True)),
         torch.cat([one.hidden for one in held]),
         torch.cat([one.logits for one in held]),

@@ -1,4 +1,4 @@
-"""Figures of a teacher's targets, as PNG."""
+"""Figures about a teacher's targets, as PNG."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ BLUE, ORANGE, GREY = "#2a6fbb", "#d9722b", "#888888"
 
 
 def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
-    """Draw what `toolkit.ssl.choice_of_k.Row` holds against k: storage, what is lost, the loss."""
+    """Draw the fields of `toolkit.ssl.choice_of_k.Row` against k: storage, errors, loss."""
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     ks = [row["k"] for row in rows]
 
@@ -36,7 +36,7 @@ def choice_of_k_figure(rows: Sequence[Mapping[str, float]]) -> bytes:
     panel(1, "Storage, MB per hour of audio", 0, storage=[r["bytes_per_hour"] / 1e6 for r in rows])
     panel(
         2,
-        "Lost per frame",
+        "Error per frame",
         1e-4,
         tail_mass=[row["tail_mass"] for row in rows],
         total_variation=[row["reconstruction_error"] for row in rows],
@@ -52,20 +52,20 @@ def reliability_figure(
     """Draw reliability diagrams side by side, with the share of frames of each bin.
 
     Args:
-      bins: by title: (frames, mean confidence, share of them that are right) of bins of equal
-        width from 0 to 1; empty bins hold 0 frames.
+      bins: by title: (frames, mean confidence, accuracy) of bins of equal width from 0 to 1; empty
+        bins have 0 frames.
       errors: by title, the expected calibration error.
     """
     figure = Figure(figsize=(4.6 * len(bins), 4.4), layout="constrained")
     for number, (title, found) in enumerate(bins.items(), 1):
         axes = figure.add_subplot(1, len(bins), number)
-        frames, confidence, right = np.array(found, dtype=float).T
+        frames, confidence, accuracy = np.array(found, dtype=float).T
         width = 1 / len(found)
         left = np.arange(len(found)) * width
         some = frames > 0
         bar = {"width": width, "align": "edge", "edgecolor": "white"}
-        axes.bar(left[some], right[some], color=BLUE, label="right", **bar)
-        axes.plot(confidence[some], right[some], "o", color=ORANGE, markersize=4)
+        axes.bar(left[some], accuracy[some], color=BLUE, label="correct", **bar)
+        axes.plot(confidence[some], accuracy[some], "o", color=ORANGE, markersize=4)
         axes.step(
             np.append(left, 1.0),
             np.append(frames, frames[-1:]) / max(frames.sum(), 1),
@@ -74,7 +74,7 @@ def reliability_figure(
             label="share of frames",
         )
         axes.plot([0, 1], [0, 1], "--", color="black", linewidth=1)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="highest posterior", ylabel="share right")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="highest posterior", ylabel="accuracy")
         axes.set_title(f"{title}: ECE {100 * errors[title]:.2f} %", fontsize=10)
         axes.legend(frameon=False, loc="upper left")
     return _png(figure)

@@ -3,44 +3,30 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_high
 
 import torch
 from torch import nn
 
-from toolkit.models.blstm import BlstmConfig
-from toolkit.models.lstm import LstmConfig
-from toolkit.models.priors import save_priors
-from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model, save_model
+from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model
 from toolkit.parallel.batch import DataSource
-from toolkit.parallel.config import make_strategy
-from toolkit.processes.ranks import once
-from toolkit.processes.threads import torch_threads
+from toolkit.processes.ranks import on_rank_zero
 from toolkit.ssl.alternating import Alternating, AlternatingRate
-from toolkit.ssl.batches import InChunks, InUtterances, TeacherBatches
+from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching
 from toolkit.ssl.selection import Selection, SelectionConfig, select
 from toolkit.ssl.shards import TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
-from toolkit.train.chunks import ChunkConfig, Chunks
+from toolkit.train.chunks import Chunks
 from toolkit.train.config import CorpusTrainerConfig
-from toolkit.train.corpus import (
-    Alignments,
-    Corpus,
-    Features,
-    Normalises,
-    listed,
-    without_copies,
-    write_excluded,
-)
+from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, as_list
 from toolkit.train.distillation import HardOrSoft
 from toolkit.train.errors import TrainingDataError
+from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.monitor import Progress
-from toolkit.train.phases import Phase, Phases
-from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
-from toolkit.train.utterances import WholeUtterances
+from toolkit.train.phases import Phase
 from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
 from toolkit.train.windows import OFFSETS
 
@@ -48,8 +34,12 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ScheduledConfig(CorpusTrainerConfig):
-    """Sub-epochs on chunks, then some on whole utterances; each ends with the labelled data."""
+class ScheduledConfig(FrameTrainingConfig):
+    """Sub-epochs on chunks, then some on whole utterances; each ends with the labelled data.
+
+    Of unlabelled data a batch has about `chunks.batch` chunks; masks of `specaugment` are on the
+    student's inputs of both kinds, which the teacher did not have.
+    """
 
     epochs: int = 15
     """Sub-epochs on chunks; 15 (C12)."""
@@ -62,16 +52,8 @@ class ScheduledConfig(CorpusTrainerConfig):
     labelled_factor: float = 1.2
     """Learning rate on labelled data, relative to that on unlabelled data at the time: "slightly
     higher" (C12, which gives no value)."""
-    model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
-    """The student; its input and output sizes are taken from the data."""
-    chunks: ChunkConfig = field(default_factory=ChunkConfig)
-    """How both kinds of data are cut and shuffled. Of unlabelled data a batch has about so many
-    chunks."""
     select: SelectionConfig = SelectionConfig()
     """Which unlabelled utterances are learnt from; all by default."""
-    specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
-    """Masks on the student's inputs of both kinds, which the teacher did not have; none by default,
-    nor in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +66,7 @@ def train_student(
     unlabelled: Path | Sequence[Path],
     features: Features | Sequence[Features],
     alignments: Alignments | Sequence[Alignments],
-    normaliser: Normalises,
+    normaliser: FeatureNormaliser,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,
@@ -114,7 +96,7 @@ def train_student(
       num_targets: C, number of senones; the teacher must have as many.
       out: folder of this training alone.
       device: where to train.
-      progress: told from time to time (steps done, steps in all).
+      progress: called from time to time with (steps done, steps in all).
       valid: held-out labelled stores; without them `config.valid_utterances` of the labelled
         training data are held out.
       start: folder of a model of `config.model`'s sizes to begin with; None: new weights.
@@ -135,74 +117,42 @@ def train_student(
     earlier = finished(out, settings)
     if earlier is not None:
         return earlier
-    corpus, held = _labelled(features, alignments, normaliser, config, num_targets, valid)
-    write_excluded(out / "excluded.tsv", {**corpus.excluded, **held.excluded})
-    corpus.require(config.max_excluded)
-    strategy = make_strategy(config.parallel, device)
+    corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
+    labelled, held_out = corpora.train.utterances, corpora.held_out.utterances
     data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
     model = _student(config, OFFSETS * data.dimension, num_targets, start)
     logger.info(
         "%d labelled utterances, %d held out; %.4g unlabelled hours in %d sub-epochs",
-        *(len(corpus.utterances), len(held.utterances)),
+        *(len(labelled), len(held_out)),
         *(data.hours, data.count),
     )
-    phases = Phases(
-        model,
-        HardOrSoft(),
-        _phases(data, corpus, config, out),
-        WholeUtterances(held, config.model.lookahead) if held.utterances else None,
-        device,
-        progress,
-        strategy,
+    phases = _phases(data, corpora.train, config, out)
+    training, records = train_in_phases(
+        model, HardOrSoft(), phases, corpora, config, out, device, progress
     )
-    with torch_threads(config.threads):
-        records = phases.run()
-    save_model(out, model)
-    save_priors(out, corpus.counts)
-    taught = phases.history[::2]
+    taught = training.history[::2]
     headline = {
-        **({"frame_accuracy": max(r["score"] for r in records)} if held.utterances else {}),
+        **({"frame_accuracy": max(r["score"] for r in records)} if held_out else {}),
         **{name: taught[-1][name] for name in ("loss", "divergence", "agreement")},
         "frames_per_second": median_high(record["frames_per_second"] for record in taught),
         "hours": data.hours,
-        "utterances": len(corpus.utterances),
+        "utterances": len(labelled),
     }
     write_headline(out, settings, headline)
-    phases.clean()
+    training.clean()
     return headline
-
-
-def _labelled(
-    features: Features | Sequence[Features],
-    alignments: Alignments | Sequence[Alignments],
-    normaliser: Normalises,
-    config: ScheduledConfig,
-    num_targets: int,
-    valid: tuple[Features, Alignments] | None,
-) -> tuple[Corpus, Corpus]:
-    """Open the labelled data, and those held out."""
-    sources = list(zip(listed(features), listed(alignments), strict=True))
-    names = [name for store, _ in sources for shard in store.shards for name in shard]
-    used, aside = set(names), set()
-    if not valid:
-        used, aside = without_copies(names, config.valid_utterances)
-    held = [valid] if valid else sources
-    return (
-        Corpus(sources, normaliser, num_targets, used),
-        Corpus(held, normaliser, num_targets, None if valid else aside),
-    )
 
 
 def _unlabelled(
     folders: Path | Sequence[Path],
-    normaliser: Normalises,
+    normaliser: FeatureNormaliser,
     config: ScheduledConfig,
     num_targets: int,
     out: Path,
 ) -> SubEpochs:
     """Open the unlabelled data and select from them."""
     sources = []
-    for number, folder in enumerate(listed(folders)):
+    for number, folder in enumerate(as_list(folders)):
         shards = TeacherShards(folder)
         if shards.num_senones != num_targets:
             raise TrainingDataError(
@@ -211,7 +161,9 @@ def _unlabelled(
             )
         path = out / f"selection.{number}.json"
         if config.select.share < 1:
-            once(lambda shards=shards, path=path: _save_selection(shards, config.select, path))
+            on_rank_zero(
+                lambda shards=shards, path=path: _save_selection(shards, config.select, path)
+            )
             sources.append(Source(shards, Selection.load(path)))
         else:
             sources.append(Source(shards, select(shards, config.select)))
@@ -245,19 +197,14 @@ def _phases(data: SubEpochs, corpus: Corpus, config: ScheduledConfig, out: Path)
     """Sub-epochs on chunks, and on whole utterances where there are some (C12)."""
     lookahead, seed, whole = config.model.lookahead, config.seed, config.whole
     chunks = Chunks(corpus, config.chunks, lookahead, seed)
-    taught = TeacherBatches(data, InChunks(config.chunks, lookahead), seed)
+    taught = TeacherBatches(data, ChunkBatching(config.chunks, lookahead), seed)
     phases = [_phase(taught, chunks, config, out)]
     if whole.epochs:
-        cutting = InUtterances(whole, lookahead)
-        taught = TeacherBatches(data, cutting, seed, config.epochs)
+        batching = UtteranceBatching(whole, lookahead)
+        taught = TeacherBatches(data, batching, seed, config.epochs)
         utterances = ShuffledUtterances(chunks.windows, whole, lookahead, seed, config.epochs)
         phases.append(_phase(taught, utterances, whole.trainer(config), out / "whole"))
-    if not config.specaugment.active:
-        return phases
-    return [
-        replace(phase, data=SpecAugmented(phase.data, config.specaugment, seed + number))
-        for number, phase in enumerate(phases)
-    ]
+    return phases
 
 
 def _phase(

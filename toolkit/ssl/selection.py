@@ -1,4 +1,4 @@
-"""Which of the unlabelled utterances are learnt from: all, a random part, or the surest (C13)."""
+"""Selection of unlabelled utterances: all, a random part, or the most confident (C13)."""
 
 import json
 import zlib
@@ -15,13 +15,13 @@ from toolkit.storage.files import write_atomically
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """Which utterances are taken; all by default."""
+    """Selection of utterances; all by default."""
 
     by: Literal["uniform", "confidence"] = "uniform"
-    """`uniform`: drawn by a checksum of their ids, as the paper samples (C16); `confidence`: those
+    """`uniform`: sampled by a checksum of their ids, as in the paper (C16); `confidence`: those
     with the highest mean over the frames of the teacher's best posterior."""
     share: float = 1.0
-    """Part of the frames that is taken, above 0; 1 takes all, and reads nothing beforehand."""
+    """Share of the frames that is selected, above 0; 1 selects all, without reading the data."""
 
     def __post_init__(self) -> None:
         if self.by not in ("uniform", "confidence"):
@@ -30,7 +30,7 @@ class SelectionConfig:
             raise ValueError(f"share is {self.share}, needs to be above 0 and at most 1")
 
     def score(self, example: Example) -> float:
-        """Give what utterances are ranked by; the highest are taken."""
+        """Return the score by which utterances are ranked; the highest are selected."""
         if self.by == "confidence":
             return example.confidence
         return zlib.crc32(example.name.encode()) / 2**32
@@ -38,18 +38,18 @@ class SelectionConfig:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is taken of each shard: the utterances whose score reaches the threshold."""
+    """The selected utterances: those whose score reaches the threshold."""
 
     config: SelectionConfig
     threshold: float
-    """Lowest score that is taken."""
+    """Lowest score that is selected."""
     frames: np.ndarray
-    """[S] raw frames taken of every shard."""
+    """[S] number of raw frames selected of every shard."""
     utterances: np.ndarray
-    """[S]."""
+    """[S] number of utterances selected of every shard."""
 
     def takes(self, example: Example) -> bool:
-        """Whether an utterance is learnt from."""
+        """Whether an utterance is selected."""
         return self.config.share == 1 or self.config.score(example) >= self.threshold
 
     def save(self, path: Path) -> None:
@@ -67,9 +67,9 @@ class Selection:
 
 
 def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
-    """Rank all utterances and find the threshold, in one pass over the shards.
+    """Rank all utterances and determine the threshold, in one pass over the shards.
 
-    Utterances are taken from the highest score on until they make up the share of the frames.
+    Utterances are selected from the highest score on until they make up the share of the frames.
     """
     if config.share == 1:
         return Selection(config, -np.inf, shards.frames, shards.utterances)
@@ -79,7 +79,7 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
         for example in shards.read(shard)
     ]
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
-    threshold = lowest_taken(scores, frames, config.share * frames.sum())
+    threshold = score_threshold(scores, frames, config.share * frames.sum())
     taken = scores >= threshold
     counts = (
         np.bincount(shard[taken], weights, len(shards.frames)).astype(np.int64)
@@ -88,15 +88,15 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
     return Selection(config, threshold, *counts)
 
 
-def lowest_taken(scores: Sequence[float], frames: Sequence[int], wanted: float) -> float:
-    """Find the score down to which utterances are taken to make up `wanted` frames.
+def score_threshold(scores: Sequence[float], frames: Sequence[int], target_frames: float) -> float:
+    """Return the lowest score to select, such that the utterances make up `target_frames` frames.
 
     Args:
-      scores: [U], those of U utterances.
-      frames: [U] their frames.
-      wanted: frames; where there are fewer, all are taken.
+      scores: [U] of the utterances.
+      frames: [U] numbers of their frames.
+      target_frames: number of frames; if there are fewer, all utterances are selected.
     """
     scores, frames = np.asarray(scores), np.asarray(frames)
     order = np.argsort(-scores, kind="stable")
-    place = int(np.searchsorted(np.cumsum(frames[order]), wanted))
-    return float(scores[order[min(place, len(order) - 1)]])
+    index = int(np.searchsorted(np.cumsum(frames[order]), target_frames))
+    return float(scores[order[min(index, len(order) - 1)]])

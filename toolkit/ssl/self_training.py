@@ -1,4 +1,4 @@
-"""Self-training: transcripts that a trained system recognised, the surest of them learnt (C13)."""
+"""Self-training: pseudo-labels from a trained system, of the most confident utterances (C13)."""
 
 import json
 import zlib
@@ -13,7 +13,7 @@ from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.decode.confidence import Calibration, word_confidences
 from toolkit.decode.first_pass import Decoder, search
-from toolkit.features.lfr import LOW_RATE_FACTOR
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
 from toolkit.features.store import FeatureStore, map_shards
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import sampled_words
@@ -32,18 +32,18 @@ TABLE = "confidence.tsv"
 
 @dataclass(frozen=True)
 class SelfTrainingConfig:
-    """What is kept of what was recognised."""
+    """Selection of the recognised utterances."""
 
     share: float = 0.5
-    """Part of the frames that is kept, those of the surest utterances; 1 for all that have a
-    word."""
+    """Share of the frames that is kept, of the most confident utterances; 1 for all utterances that
+    have a word."""
     threshold: float = 0.0
     """Lowest confidence that is kept, 0 to 1; an utterance's is the mean of its words', about the
-    share of them that are right."""
+    share of correct words."""
     samples: int = 100
-    """Paths drawn from a lattice for the confidences."""
+    """Number of paths sampled from a lattice for the confidences."""
     align: CorpusAlignConfig = CorpusAlignConfig(max_failed=0.5)
-    """How the recognised words are aligned."""
+    """Alignment of the recognised words."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -56,24 +56,24 @@ class SelfTrainingConfig:
 
 @dataclass(frozen=True)
 class Recognised:
-    """One utterance."""
+    """A recognised utterance."""
 
     utterance: str
     """Its id."""
     frames: int
-    """Raw ones."""
+    """Number of raw frames."""
     text: str
-    """Words; empty where none was found."""
+    """Recognised words; empty if there are none."""
     confidence: float
     """Mean of the words' confidences; 0 without words."""
 
 
 class RecognisedStore(FeatureStore):
-    """The utterances of a feature store that have a recognised text, with it as transcript.
+    """The utterances of a feature store that have a recognised text, which is their transcript.
 
     Args:
       path: of the feature store.
-      texts: by utterance.
+      texts: recognised texts by utterance.
     """
 
     def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
@@ -90,10 +90,10 @@ class RecognisedStore(FeatureStore):
 
 @dataclass
 class RecognisedScorer(NeuralScorer):
-    """A neural model on the kept utterances."""
+    """Scores of a neural model for the selected utterances."""
 
     texts: Path = Path(TEXT)
-    """The file of the kept texts."""
+    """File of the selected texts."""
 
     @cached_property
     def store(self) -> RecognisedStore:
@@ -115,32 +115,32 @@ def recognise_and_align(
     calibration: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Recognise unlabelled data, keep the surest utterances, align them with their words.
+    """Recognise unlabelled data, select the most confident utterances, and align them.
 
-    No transcript of the data is read. `self_labelled` gives what training takes.
+    No transcript of the data is read. `self_labelled` opens the result for training.
 
     Args:
       model: the folder of the recognising network, with priors.
       normaliser: the file of its features' normaliser.
       features: the feature store of the unlabelled data.
-      decoder: graph and search; the lattices of its last pass count.
-      tuned: `tuned.json` of that pass, of labelled data.
-      lang: the folder of the lexicon.
-      senones: of the network.
-      config: what is kept.
-      out: gets `confidence.tsv`, a line per utterance; `text`, the kept ones; `ali.0` to `ali.2`,
-        their alignments at the three offsets. What an earlier run finished of it is kept.
-      jobs: worker processes; results do not depend on them.
-      calibration: `calibration.json` of the system's word confidences; None: posteriors as they
-        are.
-      progress: told (shards done, shards), each shard counting four times.
+      decoder: graph and search; the lattices of its last pass are used.
+      tuned: `tuned.json` of that pass, tuned on labelled data.
+      lang: the lang folder, with the lexicon.
+      senones: the senones of the network.
+      config: selection and alignment.
+      out: gets `confidence.tsv`, a line per utterance; `text`, the selected ones; `ali.0` to
+        `ali.2`, their alignments at the three offsets. Finished parts of an earlier run are kept.
+      jobs: number of worker processes, without influence on the results.
+      calibration: `calibration.json` of the system's word confidences; None: uncalibrated
+        posteriors.
+      progress: called as progress(shards done, shards); each shard counts four times.
 
     Returns:
-      `utterances` and `kept`, `hours` and `kept_hours`, `confidence` (of those kept, the mean by
-      frames), `aligned`.
+      `utterances` and `kept`, `hours` and `kept_hours`, `confidence` (mean over the frames of those
+      kept), `aligned`.
 
     Raises:
-      TrainingDataError: nothing is kept.
+      TrainingDataError: no utterance is confident enough.
     """
     scorer = NeuralScorer(model, normaliser, features)
     shards = len(scorer.store.shards)
@@ -149,20 +149,20 @@ def recognise_and_align(
     work = _Recogniser(scorer, decoder, weights, config.samples, calibration, out / "recognised")
     found: list[Recognised] = []
 
-    def told(done: int, _: int, before: int = 0) -> None:
+    def report(done: int, _: int, before: int = 0) -> None:
         progress(before + done, total)
 
-    for path in map_shards(work, scorer.store, jobs, "recognise", told):
+    for path in map_shards(work, scorer.store, jobs, "recognise", report):
         lines = path.read_text(encoding="utf-8").splitlines()
         found += [Recognised(**json.loads(line)) for line in lines]
-    kept = surest(found, config)
+    kept = most_confident(found, config)
     _write(found, kept, out)
     aligned = 0.0
     for offset in range(LOW_RATE_FACTOR):
         own = RecognisedScorer(model, normaliser, features, offset, texts=out / TEXT)
         folder = out / f"ali.{offset}"
         folder.mkdir(parents=True, exist_ok=True)
-        further = partial(told, before=(1 + offset) * shards)
+        further = partial(report, before=(1 + offset) * shards)
         counts = align_corpus(own, senones, lang, config.align, folder, jobs, further)
         aligned = counts["aligned"]
     hour = 3600e3 / scorer.store.manifest["frontend"]["frame_shift_ms"]
@@ -180,40 +180,41 @@ def recognise_and_align(
 def self_labelled(
     features: Path, out: Path, senones: Senones
 ) -> tuple[RecognisedStore, OffsetAlignments]:
-    """Open what `recognise_and_align` left in `out`, as `train_cross_entropy` takes it.
+    """Open the results of `recognise_and_align` in `out` as stores for `train_cross_entropy`.
 
-    Beside labelled stores: `train_cross_entropy([labelled, store], [targets, alignments], ...)`;
-    give it `valid`, so that accuracy is measured on transcripts and not on what was recognised.
+    Train together with labelled data: `train_cross_entropy([labelled, store], [targets,
+    alignments], ...)`; pass `valid`, so that accuracy is measured on transcripts and not on
+    recognised text.
 
     Args:
       features: the feature store of the unlabelled data.
-      out: of `recognise_and_align`.
-      senones: of the network.
+      out: output folder of `recognise_and_align`.
+      senones: the senones of the network.
     """
     stores = [AlignmentStore(out / f"ali.{offset}") for offset in range(LOW_RATE_FACTOR)]
     return RecognisedStore(features, _read_texts(out / TEXT)), OffsetAlignments(stores, senones)
 
 
-def surest(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Recognised]:
-    """Choose utterances that have words, in the order given, until they make up the share.
+def most_confident(found: Sequence[Recognised], config: SelfTrainingConfig) -> list[Recognised]:
+    """Select the most confident utterances that have words, until they make up the share of frames.
 
-    Sampled paths that all agree give a confidence of 1, which a good recogniser has for half of the
-    utterances: among equals the checksum of the id decides.
+    The result has the order given. A confidence of 1, if all sampled paths agree, is common: a good
+    recogniser has it for half of the utterances. Ties are broken by the checksum of the id.
 
     Raises:
-      TrainingDataError: none is sure enough.
+      TrainingDataError: no utterance is confident enough.
     """
-    able = [one for one in found if one.text and one.confidence >= config.threshold]
-    if not able:
+    eligible = [one for one in found if one.text and one.confidence >= config.threshold]
+    if not eligible:
         raise TrainingDataError(
             f"none of {len(found)} utterances was recognised with a confidence of "
             f"{config.threshold:g}: lower the threshold"
         )
-    wanted = config.share * sum(one.frames for one in found)
-    ranked = sorted(able, key=lambda one: (-one.confidence, zlib.crc32(one.utterance.encode())))
+    limit = config.share * sum(one.frames for one in found)
+    ranked = sorted(eligible, key=lambda one: (-one.confidence, zlib.crc32(one.utterance.encode())))
     before = accumulate((one.frames for one in ranked), initial=0)
-    taken = {one.utterance for one, frames in zip(ranked, before, strict=False) if frames < wanted}
-    return [one for one in able if one.utterance in taken]
+    taken = {one.utterance for one, frames in zip(ranked, before, strict=False) if frames < limit}
+    return [one for one in eligible if one.utterance in taken]
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ class _Recogniser:
     out: Path
 
     def __call__(self, shard: tuple[int, Sequence[str]]) -> Path:
-        """Write a line per utterance; a shard of an earlier run is kept."""
+        """Write a line per utterance; a file of an earlier run is kept."""
         number, ids = shard
         path = self.out / f"recognised.{number:06d}.jsonl"
         if path.exists():
@@ -239,19 +240,19 @@ class _Recogniser:
         lines = []
         for utterance in ids:
             words, posteriors = self._words(utterance)
-            sure = calibrated(posteriors)
+            confidences = calibrated(posteriors)
             plain = {
                 "utterance": utterance,
                 "frames": self.scorer.store.num_frames(utterance),
                 "text": " ".join(map(table.symbol, words)),
-                "confidence": round(sum(sure) / len(sure), 6) if sure else 0.0,
+                "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
             }
             lines.append(json.dumps(plain) + "\n")
         write_atomically(path, "".join(lines))
         return path
 
     def _words(self, utterance: str) -> tuple[Sequence[int], list[float]]:
-        """The best words and their posteriors; none where the search finds no path."""
+        """Return the best words and their posteriors; empty if the search finds no path."""
         found = search(utterance, self.scorer, self.decoder)
         if not found.lattices:
             return (), []

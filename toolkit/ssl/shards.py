@@ -1,8 +1,8 @@
-"""Shards of features with a teacher's targets, read one after the other in little memory.
+"""Shards of features with a teacher's targets, read sequentially in little memory.
 
-A folder of them is what the data pipeline's repartition writes: `features.json`, `targets.json`
-and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.tar`. Opening one
-reads the two manifests alone, so that half a million shards are opened at once.
+A folder of shards is written by the data pipeline's repartition: `features.json`, `targets.json`
+and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.tar`. Opening it
+reads only the two manifests, so that half a million shards are opened at once.
 """
 
 import io
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.features.lfr import low_rate_length
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.features.shards import (
     MANIFEST,
     SHARDS,
@@ -32,16 +32,16 @@ from toolkit.ssl.targets import KBest, TargetError
 
 @dataclass(frozen=True)
 class Example:
-    """One utterance to learn from."""
+    """A training utterance with its targets."""
 
     name: str
     """Its id."""
     features: Tensor
     """[T, F] float32, raw."""
-    state: MeanState
-    """What the speaker's earlier utterances left for the running mean."""
+    state: CmnState
+    """State of the speaker's running mean before the utterance."""
     targets: KBest
-    """Of the low-rate frames at the shards' offset."""
+    """Targets of the low-rate frames at the shards' offset."""
 
     @property
     def confidence(self) -> float:
@@ -54,7 +54,7 @@ class TeacherShards:
     """The shards of a folder.
 
     Args:
-      folder: see above.
+      folder: as written by the repartition, see above.
 
     Raises:
       TargetError: it has no features or no targets.
@@ -64,28 +64,28 @@ class TeacherShards:
         self.folder = Path(folder)
         store = TargetStore(self.folder)
         self.num_senones = store.num_senones
-        """C."""
+        """C, number of senones."""
         self.offset = store.offset
-        """The offset that the teacher's targets were computed at: raw frame that the first
-        low-rate frame begins with. They are right for a student's frames at this offset only."""
+        """Offset at which the teacher's targets were computed: the raw frame at which the first
+        low-rate frame begins. They are valid for a student's frames at this offset only."""
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
             counts = manifest["shards"]
             self.dimension = int(manifest["dimension"])
-            """F, values of a raw frame."""
+            """F, dimension of a raw frame."""
             self.frames = np.array([shard["frames"] for shard in counts], dtype=np.int64)
-            """[S] raw frames of every shard."""
+            """[S] number of raw frames of every shard."""
             self.utterances = np.array([shard["utterances"] for shard in counts], dtype=np.int64)
-            """[S]."""
+            """[S] number of utterances of every shard."""
             self.frames_per_hour = 3600e3 / manifest["frontend"]["frame_shift_ms"]
-            """Raw ones."""
+            """Raw frames per hour."""
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TargetError(
                 f"{self.folder}: not a folder of features with targets ({error!r})"
             ) from error
 
-    def read(self, shard: int, rank: int = 0, ranks: int = 1) -> Iterator[Example]:
-        """Read the utterances of a shard that are a rank's: number rank, rank + ranks, ...
+    def read(self, shard: int, rank: int = 0, world_size: int = 1) -> Iterator[Example]:
+        """Read the utterances of a shard that are a rank's: number rank, rank + world_size, ...
 
         Raises:
           TargetError: a file is missing or damaged, or features and targets do not fit.
@@ -96,11 +96,11 @@ class TeacherShards:
         try:
             lines = cuts.read_bytes().splitlines()
             found = zip(lines, index_features(features), index_features(targets), strict=True)
-            for line, (name, *where), (other, *place) in list(found)[rank::ranks]:
+            for line, (name, *where), (other, *place) in list(found)[rank::world_size]:
                 cut = json.loads(line)
                 if not cut["id"] == name == other:
-                    raise ValueError(f"{name} and {other} stand where {cut['id']} should")
-                state = MeanState(
+                    raise ValueError(f"{name} and {other} where {cut['id']} is expected")
+                state = CmnState(
                     cut["custom"]["cmn_frames"],
                     torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64),
                 )

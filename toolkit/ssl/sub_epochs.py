@@ -1,4 +1,4 @@
-"""Sub-epochs: which shards of unlabelled data are learnt from when (C12)."""
+"""Sub-epochs: the schedule of passes over the shards of unlabelled data (C12)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from toolkit.features.lfr import LOW_RATE_FACTOR, stack
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.ssl.selection import Selection
 from toolkit.ssl.shards import Example, TeacherShards
-from toolkit.train.corpus import Normalises
+from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.distillation import KBestBatch
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.windows import Stacked
@@ -17,7 +17,7 @@ from toolkit.train.windows import Stacked
 
 @dataclass(frozen=True)
 class Source:
-    """A folder of shards, and what is taken of it."""
+    """A folder of shards, and the selection of its utterances."""
 
     shards: TeacherShards
     selection: Selection
@@ -29,25 +29,25 @@ class Window:
 
     source: Source
     shards: tuple[int, ...]
-    """Their numbers."""
+    """Indices of the shards."""
 
     @property
     def frames(self) -> int:
-        """About how many low-rate frames they have."""
+        """Approximate number of selected low-rate frames."""
         return int(self.source.selection.frames[list(self.shards)].sum()) // LOW_RATE_FACTOR
 
     @property
     def utterances(self) -> int:
-        """How many are taken of them."""
+        """Number of selected utterances."""
         return int(self.source.selection.utterances[list(self.shards)].sum())
 
 
 @dataclass(frozen=True)
 class TeacherWindow(Stacked):
-    """The utterances of a window at the offset of their targets, one after the other."""
+    """The concatenated utterances of a window, stacked at the offset of their targets."""
 
     senones: np.ndarray
-    """[sum of T', k] uint16: ids of the k best senones."""
+    """[sum of T', k] uint16: the k best senones."""
     logits: np.ndarray
     """[sum of T', k] float16: their log posteriors."""
 
@@ -63,28 +63,28 @@ class TeacherWindow(Stacked):
 
 
 class SubEpochs:
-    """The endless sequence of passes over the shards, cut into sub-epochs of equal length.
+    """An endless sequence of passes over the shards, cut into sub-epochs of equal length.
 
-    The order of the shards of a pass follows from (seed, number of the pass) alone. A shard belongs
-    to the sub-epoch that its middle lies in. Pass p reads source p % (number of sources): those
-    are the same data with targets at different offsets, or there is one.
+    The order of the shards in a pass is a function of (seed, number of the pass) alone. A shard
+    belongs to the sub-epoch in which its middle lies. Pass p reads source p % (number of sources);
+    several sources hold the same data with targets at different offsets.
 
     Args:
-      sources: of the same shards.
-      normaliser: of the raw features, as the student sees them.
-      hours: of audio in a sub-epoch, before selection; None: one pass makes `count` sub-epochs.
+      sources: the data, with targets at one or several offsets.
+      normaliser: the student's normaliser of the raw features.
+      hours: audio per sub-epoch, before selection; None: one pass makes `count` sub-epochs.
       count: number of sub-epochs.
-      room: raw frames in a window; a shard that has more is a window alone.
+      room: raw frames per window; a shard with more is a window of its own.
       seed: of the order.
 
     Raises:
-      TrainingDataError: the sources differ, or there are sub-epochs without a shard.
+      TrainingDataError: the sources differ, or a sub-epoch has no shard.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
-        normaliser: Normalises,
+        normaliser: FeatureNormaliser,
         hours: float | None,
         count: int,
         room: int,
@@ -100,7 +100,7 @@ class SubEpochs:
                     f"{source.shards.folder} and {first.folder} do not hold the same utterances"
                 )
         self.dimension = first.dimension
-        """F, values of a raw frame."""
+        """F, dimension of a raw frame."""
         self.count = count
         """Number of sub-epochs."""
         self._total = int(first.frames.sum())
@@ -118,12 +118,12 @@ class SubEpochs:
 
     @property
     def hours(self) -> float:
-        """Of audio that is taken in all sub-epochs."""
+        """Hours of selected audio in all sub-epochs."""
         frames = sum(window.frames for windows in self._windows for window in windows)
         return frames * LOW_RATE_FACTOR / self._sources[0].shards.frames_per_hour
 
     def windows(self, number: int) -> list[Window]:
-        """Give the windows of a sub-epoch (from 0)."""
+        """Return the windows of a sub-epoch (counted from 0)."""
         return self._windows[number]
 
     def shards(self, number: int) -> Iterator[tuple[int, int]]:
@@ -137,23 +137,23 @@ class SubEpochs:
             for shard in order[(begin <= middles) & (middles < end)]:
                 yield pass_number, int(shard)
 
-    def load(self, window: Window, rank: int, ranks: int) -> TeacherWindow:
-        """Read a rank's share of a window: every `ranks`-th utterance of each shard.
+    def load(self, window: Window, rank: int, world_size: int) -> TeacherWindow:
+        """Read a rank's share of a window: every `world_size`-th utterance of each shard.
 
         Raises:
-          TrainingDataError: there is none with a frame.
+          TrainingDataError: no utterance with frames is left.
         """
         shards, taken = window.source.shards, window.source.selection.takes
         found = [
             (example, self._inputs(example, shards.offset))
             for shard in window.shards
-            for example in shards.read(shard, rank, ranks)
+            for example in shards.read(shard, rank, world_size)
             if len(example.targets) and taken(example)
         ]
         if not found:
             raise TrainingDataError(
                 f"shards {', '.join(map(str, window.shards))} of {shards.folder} have no utterance "
-                f"for process {rank} of {ranks}: write longer shards"
+                f"for process {rank} of {world_size}: write longer shards"
             )
         length = np.array([len(inputs) for _, inputs in found])
         targets = [example.targets for example, _ in found]
@@ -169,12 +169,12 @@ class SubEpochs:
         )
 
     def _inputs(self, example: Example, offset: int) -> torch.Tensor:
-        """Stacked frames [T', D], float16: half the memory, see `Corpus.load`."""
+        """Return stacked frames [T', D]; float16, as in `Corpus.load`."""
         normalised = self._normaliser.apply(example.features, example.state)
         return stack(normalised.half(), offset)
 
     def _cut(self, number: int, room: int) -> list[Window]:
-        """Put consecutive shards of one pass together as long as they fit into the room."""
+        """Group consecutive shards of a pass into windows of at most `room` raw frames."""
         made: list[Window] = []
         left, current = 0, None
         for pass_number, shard in self.shards(number):

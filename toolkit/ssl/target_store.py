@@ -16,8 +16,8 @@ ADVICE = "make the targets again"
 class TargetStore:
     """The targets of a set of shards: `targets.json`, and `shards/targets.NNNNNN.tar`.
 
-    Tars are scanned when they are first needed. Files are opened for each read, so that a store
-    may be used from many processes and pickled.
+    Tar files are indexed at first use. Files are opened for each read, so that a store may be used
+    from many processes and pickled.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,32 +25,32 @@ class TargetStore:
         with reading(path, TargetError, ADVICE, "not a folder of targets"):
             self.manifest = read_json(self.path / MANIFEST, {"senones": NATURAL, "offset": NATURAL})
         self.num_senones: int = self.manifest["senones"]
-        """C."""
+        """C, number of senones."""
         self.offset: int = self.manifest["offset"]
-        """Raw frame that the first low-rate frame begins with."""
+        """Raw frame at which the first low-rate frame begins."""
         self._files = sorted((self.path / SHARDS).glob("targets.*.tar"))
 
     @cached_property
-    def _places(self) -> dict[str, tuple[Path, int, int]]:
-        places = {}
+    def _index(self) -> dict[str, tuple[Path, int, int]]:
+        index = {}
         for path in self._files:
             with reading(path, TargetError, ADVICE):
-                places |= {name: (path, start, size) for name, start, size in index_features(path)}
-        return places
+                index |= {name: (path, start, size) for name, start, size in index_features(path)}
+        return index
 
     @cached_property
     def ids(self) -> list[str]:
         """All utterance ids, in shard order."""
-        return list(self._places)
+        return list(self._index)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._index
 
     def load(self, name: str) -> KBest:
         """Read the targets of an utterance, at the low frame rate."""
-        if name not in self._places:
+        if name not in self._index:
             raise TargetError(f"{name}: no targets in {self.path}")
-        path, offset, size = self._places[name]
+        path, offset, size = self._index[name]
         with (
             reading(path, TargetError, ADVICE, f"{name} cannot be read"),
             open(path, "rb") as file,

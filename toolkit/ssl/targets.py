@@ -1,7 +1,7 @@
-"""The k best logits of a teacher per frame, and the posteriors rebuilt from them (C11).
+"""The k best logits of a teacher per frame, and the reconstruction of posteriors (C11).
 
 A frame is stored as k senone ids (uint16) and k logits (float16), best first, and the logarithm
-of the probability that the other senones share (float16): 4k + 2 bytes, 82 for k = 20 where all
+of the total probability of all other senones (float16): 4k + 2 bytes, 82 for k = 20 where all
 3,183 logits of float32 take 12,732. A softmax does not change when its logits are shifted, so the
 logits are stored as log posteriors: float16 is finest where the probabilities are large, and the
 stored values sum to one with the tail.
@@ -21,7 +21,7 @@ MOST_SENONES = 1 << 16
 
 
 class TargetError(ToolkitError):
-    """Targets that cannot be made, stored or read."""
+    """Targets cannot be computed, stored or read."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class KBest:
 
     @property
     def k(self) -> int:
-        """Senones stored per frame."""
+        """Number of senones stored per frame."""
         return self.ids.shape[1]
 
     @property
     def tail(self) -> np.ndarray:
-        """[T] float32: probability of the senones that are not stored."""
+        """[T] float32: total probability of the senones that are not stored."""
         return np.exp(self.log_tail.astype(np.float32))
 
     def probabilities(self) -> Tensor:
-        """Give the rebuilt posteriors of the stored senones alone: [T, k] float32, rows sum to 1.
+        """Return the reconstructed posteriors of the stored senones: [T, k] float32, rows sum to 1.
 
-        A cross entropy summed over these and `ids` is the one over all senones of `rebuild`.
+        A cross entropy over these and `ids` equals that over all senones of `rebuild`.
         """
         return torch.from_numpy(self.logits.astype(np.float32)).softmax(dim=-1)
 
@@ -60,7 +60,7 @@ class KBest:
 
         Args:
           num_senones: C.
-          missing: their logit.
+          missing: logit of the senones that were not stored.
 
         Returns:
           [T, C] float32 logits; their softmax is the target.
@@ -75,13 +75,13 @@ class KBest:
         return full.scatter_(1, ids, torch.from_numpy(self.logits.astype(np.float32)))
 
     def pack(self) -> np.ndarray:
-        """Lay out for storage: [T, 2k + 1] uint16, ids, then the bits of logits and log tail."""
+        """Pack for storage: [T, 2k + 1] uint16, ids, then the bits of logits and log tail."""
         columns = (self.ids, self.logits.view(np.uint16), self.log_tail.view(np.uint16)[:, None])
         return np.concatenate(columns, axis=1)
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> "KBest":
-        """Take what `pack` gave; every bit comes back."""
+        """Restore what `pack` returned, without loss."""
         if packed.dtype != np.uint16 or packed.ndim != 2 or packed.shape[1] % 2 == 0:
             raise TargetError(f"an array of {packed.dtype} {packed.shape} holds no targets")
         k = packed.shape[1] // 2
@@ -98,14 +98,14 @@ def k_best(logits: Tensor, k: int) -> KBest:
 
     Args:
       logits: [T, C], up to a constant per frame; on any device.
-      k: at least 1; C when larger.
+      k: at least 1; limited to C.
 
     Raises:
-      TargetError: more senones than 16 bits can number, or logits that are not numbers.
+      TargetError: there are more senones than 16-bit ids, or logits are not finite.
     """
     num_senones = logits.shape[1]
     if num_senones > MOST_SENONES:
-        raise TargetError(f"{num_senones} senones, but ids of 16 bits number {MOST_SENONES}")
+        raise TargetError(f"{num_senones} senones, but 16-bit ids allow only {MOST_SENONES}")
     if k < 1:
         raise TargetError(f"k is {k}, needs to be 1 or more")
     logits = logits.detach().float()

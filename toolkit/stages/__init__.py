@@ -1,1 +1,1 @@
-"""Stages of a recipe: declare, plan, run, mark, resume; the command line of a run.py."""
+"""Stages of a recipe: declared, planned, run, marked done, resumed; the command line of run.py."""

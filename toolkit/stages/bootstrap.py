@@ -1,7 +1,7 @@
-"""Lets a recipe be typed as it is: finds the project's own Python environment.
+"""Restarts a recipe in the project's own Python environment, so that `./run.py` works by itself.
 
 Imports nothing but the standard library and runs on any Python from 3.8 on, since it runs before
-the right interpreter is found. The head of a recipe:
+the right interpreter is found. A recipe starts with:
 
     #!/usr/bin/env python3
     import sys
@@ -20,15 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 NEEDED = ("click", "yaml", "torch", "lhotse")
-# Holds the process that has already changed interpreters; `execv` keeps the process's id.
-CHANGED = "TOOLKIT_BOOTSTRAPPED"
+# Holds the id of the process that has already changed interpreters; `execv` keeps the id.
+GUARD_VARIABLE = "TOOLKIT_BOOTSTRAPPED"
 
 
 def use_project_environment(root: Path) -> None:
-    """Go on in the interpreter of `root`/.venv, with the same arguments, when it is not this one.
+    """Continue in the interpreter of `root`/.venv, with the same arguments, if this is another one.
 
     Does nothing in a program that is not one of the project's own files, such as a test runner
-    that imports a recipe. Exits with status 1 and the way to set up when a module is missing.
+    that imports a recipe. When a module is missing, says how to set up and exits with status 1.
     """
     environment = Path(root).resolve() / ".venv"
     python = environment / "bin" / "python"
@@ -36,11 +36,11 @@ def use_project_environment(root: Path) -> None:
     if main is None or Path(root).resolve() not in Path(main).resolve().parents:
         return
     # Threads of OpenMP that spin while they wait make training 14 times slower where another
-    # process has one of the cores. Read when torch is loaded, which is later.
+    # process uses one of the cores. The variable is read when torch is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     inside = Path(sys.prefix).resolve() == environment.resolve()
-    if not inside and python.exists() and os.environ.get(CHANGED) != str(os.getpid()):
-        os.environ[CHANGED] = str(os.getpid())
+    if not inside and python.exists() and os.environ.get(GUARD_VARIABLE) != str(os.getpid()):
+        os.environ[GUARD_VARIABLE] = str(os.getpid())
         sys.stdout.flush()
         arguments = getattr(sys, "orig_argv", [sys.executable, *sys.argv])[1:]
         os.execv(str(python), [str(python), *arguments])

@@ -19,13 +19,13 @@ from toolkit.processes.errors import WorkerLostError
 from toolkit.stages import lock
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
-from toolkit.stages.follow import follow, leading
-from toolkit.stages.journal import Journal, duration, headline, toolkit_logs
+from toolkit.stages.distributed import ending_followers, run_follower
 from toolkit.stages.plan import Inspector, State, plan
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
+from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import DAMAGE, read_json
+from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
@@ -52,47 +52,59 @@ class Options:
 
 
 def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
-    """Parse `arguments` (default: the process's own), do what they ask and exit.
+    """Parse `arguments` (default: the process's own), run what they ask for and exit.
 
-    Exit status: 0 when all is done, 1 after a fault (told in one message on standard error), 2
-    when an option is not known, 130 after Ctrl-C.
+    Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
+    option is not known, 130 after Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command = shlex.join([sys.argv[0], *arguments])
 
     @click.command(
-        help=f"{recipe.title or recipe.name}\n\nWith no option: run every stage that is not done.",
+        help=f"{recipe.title or recipe.name}\n\nWithout options: run every stage that is not done.",
         epilog=_epilog(recipe),
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     @click.option("--stage", metavar="N", help="First stage to run.")
     @click.option("--stop-stage", metavar="M", help="Last stage to run.")
-    @click.option("--list", "listing", is_flag=True, help="Show the state of every stage.")
+    @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
     @click.option("--force", multiple=True, metavar="N", help="Run stage N even if it is done.")
     @click.option(
         "--profile",
         metavar="NAME",
-        help=f"One of {', '.join(recipe.profiles)}; default: the first.",
+        help=f"The settings to start from: {', '.join(recipe.profiles)}; default: the first.",
     )
     @click.option(
-        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="E.g. --set ce.epochs=4."
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a setting, e.g. --set corpus.root=/data/speech; may be repeated.",
     )
-    @click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
+    @click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        help="A YAML file of settings; --set overrides it.",
+    )
     @click.option(
         "--exp",
         type=click.Path(path_type=Path),
         help=f"The run directory; default: exp/{recipe.prefix}PROFILE beside the recipe.",
     )
-    @click.option("--device", metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is.")
-    @click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; default: cores.")
+    @click.option(
+        "--device", metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
+    )
+    @click.option(
+        "--jobs", type=click.IntRange(min=1), help="Worker processes; default: one per core."
+    )
     def run(**options: Any) -> None:
         _run(recipe, Options(**options), command)
 
     try:
         run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
-        if ranks.number() == 0 or not isinstance(error, WorkerLostError):  # which 0 tells
+        if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
             click.echo(f"error: {error}", err=True)
         sys.exit(1)
     except click.ClickException as error:
@@ -140,9 +152,9 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         "set": list(options.overrides),
         "config": str(options.config.absolute()) if options.config else None,
     }
-    if ranks.number() > 0:
+    if ranks.rank() > 0:
         if not (options.listing or options.dry_run):
-            follow(recipe.stages, directory, request)
+            run_follower(recipe.stages, directory, request)
         return
     _compare_with_last(directory, given)
     try:
@@ -152,19 +164,19 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
             _dry_run(recipe, directory, request)
         else:
             _execute(recipe, directory, request, given)
-    except BrokenPipeError:  # as before `| head`: click ends the process quietly
+    except BrokenPipeError:  # as with `| head`: click ends the process quietly
         raise
     except OSError as error:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
 
 
 def _execute(recipe: Declaration, directory: RunDirectory, request: Request, given: dict) -> None:
-    with leading(), lock.hold(directory.lock, request.command):
+    with ending_followers(), lock.hold(directory.lock, request.command):
         last = json.dumps(given | {"command": request.command}, indent=1)
         write_atomically(directory.last_command, last + "\n")
-        journal = Journal(directory.log)
-        with toolkit_logs(journal):
-            Runner(recipe.stages, directory, request, journal).run()
+        stage_log = StageLog(directory.log)
+        with toolkit_logs(stage_log):
+            Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
 
@@ -180,7 +192,7 @@ def _list(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
     rows = [("stage", "title", "state", "time", "result")]
     for step in plan(_states(recipe, directory, config), ()):
         marker = step.state.marker
-        state = str(step.state) + (f" (again {step.why})" if step.action == "may run" else "")
+        state = str(step.state) + (f" (will run {step.why})" if step.action == "may run" else "")
         results = (duration(marker.seconds), headline(marker.headline)) if marker else ("", "")
         rows.append((str(step.number), step.title, state, *results))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -205,23 +217,23 @@ _LAST = {"recipe": str, "profile": str, "set": [str], "config": str | None}
 
 
 def _compare_with_last(directory: RunDirectory, given: dict) -> None:
-    """Say when the last run here had other settings, as a forgotten `--set` makes stages stale."""
+    """Note that the last run here had other settings: a forgotten `--set` makes stages stale."""
     try:
         last = read_json(directory.last_command, _LAST)
-    except DAMAGE:
+    except DAMAGE_ERRORS:
         return
     if last["recipe"] != given["recipe"]:
         raise SelectionError(
             f"{directory.root} holds a run of the recipe {last['recipe']}; choose another "
             "directory with --exp DIR"
         )
-    had = [("--profile", last["profile"])] if last["profile"] != given["profile"] else []
+    changed = [("--profile", last["profile"])] if last["profile"] != given["profile"] else []
     if last["set"] != given["set"]:
-        had += [("--set", override) for override in last["set"]]
+        changed += [("--set", override) for override in last["set"]]
     if last["config"] != given["config"] and last["config"]:
-        had += [("--config", last["config"])]
-    if had:
-        options = " ".join(f"{option} {shlex.quote(value)}" for option, value in had)
+        changed += [("--config", last["config"])]
+    if changed:
+        options = " ".join(f"{option} {shlex.quote(value)}" for option, value in changed)
         click.echo(f"note: the last run in {directory.root} had {options}")
 
 

@@ -19,8 +19,9 @@ class Declaration:
       profiles: functions that each return a configuration, a dataclass of dataclasses; the first
         is the default.
       title: what the recipe does, for `--help`.
-      prefix: before the profile's name in the run directory's, to tell recipes of a folder apart.
-      show: prints what the recipe is for from the run directory that it is given; called whenever
+      prefix: put before the profile's name in that of the run directory, so that the recipes of
+        one folder have different ones.
+      show: prints the recipe's results from the run directory that it is given; called whenever
         the last stage is done, whether it ran or was skipped.
     """
 
@@ -47,9 +48,9 @@ class Declaration:
     ) -> Callable[[Body], Body]:
         """Declare the decorated function as stage `number`; stages are declared in order.
 
-        With `parallel`, all processes that torchrun starts do it together: they call the function
-        with a run that names the same places, and what rank 0 returns counts. `check` is told the
-        configuration before anything runs, and raises where the stage could not.
+        With `parallel`, all ranks that torchrun starts run the stage together: each calls the
+        function with a run that names the same paths, and what rank 0 returns is recorded. `check`
+        is called with the configuration before anything runs, and raises if the stage cannot.
         """
 
         def declare(body: Body) -> Body:

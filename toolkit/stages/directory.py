@@ -1,4 +1,4 @@
-"""Where the runner keeps what it knows, inside one run directory."""
+"""The files in which the runner keeps its state, inside one run directory."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import Digests
 
-LEAST_FREE = 1 << 16  # bytes; with less, whatever went wrong went wrong for want of space
+LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 
 
 class StorageError(ToolkitError):
@@ -18,12 +18,12 @@ class StorageError(ToolkitError):
 
 
 class RunDirectory:
-    """The paths of one run directory; nothing is made before it is written to.
+    """The paths of one run directory; folders are made when something is written to them.
 
     `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
     being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `.partial/NN/`
-    holds outputs in the making, `.partial/NN.json` what they were started from and
-    `.partial/NN.progress.json` how far they are.
+    holds unfinished outputs, `.partial/NN.json` the parameters and inputs that they were started
+    from and `.partial/NN.progress.json` how far they are.
     """
 
     def __init__(self, root: Path) -> None:
@@ -37,7 +37,7 @@ class RunDirectory:
         self._trash = self.partials / "trash"
 
     def load_digests(self) -> Digests:
-        """Return the digests of files, with those that are remembered here."""
+        """Return the digests of files, with those remembered in this run directory."""
         return Digests(self.root, self.digests)
 
     def marker(self, stage: int) -> Path:
@@ -57,11 +57,11 @@ class RunDirectory:
         return self.stages / f"{stage:02d}.failed.txt"
 
     def partial(self, stage: int, name: str = "") -> Path:
-        """Return where a stage builds its output `name`; without a name, the folder of all."""
+        """Return where a stage builds its output `name`; without a name, the folder of them all."""
         return self.partials / f"{stage:02d}" / name
 
     def record(self, stage: int) -> Path:
-        """Return the path of what a stage's partial outputs were started from."""
+        """Return the path of the record that a stage's partial outputs were started from."""
         return self.partials / f"{stage:02d}.json"
 
     def progress(self, stage: int) -> Path:
@@ -69,13 +69,13 @@ class RunDirectory:
         return self.partials / f"{stage:02d}.progress.json"
 
     def discard(self, path: Path) -> None:
-        """Take a file or folder out of the way in one step; `empty_trash` frees its space."""
+        """Move a file or folder to the trash in one step; `empty_trash` frees its space."""
         if os.path.lexists(path):
             self._trash.mkdir(parents=True, exist_ok=True)
             os.rename(path, self._trash / uuid.uuid4().hex)
 
     def discard_partial(self, stage: int) -> None:
-        """Throw away what a stage has begun; an interruption leaves nothing half deleted."""
+        """Discard a stage's partial outputs; an interruption leaves nothing half deleted."""
         self.discard(self.partial(stage))
         self.progress(stage).unlink(missing_ok=True)
         self.record(stage).unlink(missing_ok=True)
@@ -88,7 +88,7 @@ class RunDirectory:
 
 
 def memory_error(error: BaseException) -> ToolkitError | None:
-    """Return what to tell the user when `error` comes from want of memory, else None."""
+    """Return an error with advice for the user if `error` means too little memory, else None."""
     if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
         return None
     return ToolkitError(
@@ -98,10 +98,10 @@ def memory_error(error: BaseException) -> ToolkitError | None:
 
 
 def storage_error(error: BaseException, root: Path) -> StorageError | None:
-    """Return what to tell the user when `error` comes from a full or read-only disk, else None.
+    """Return an error with advice if `error` comes from a full or read-only disk, else None.
 
     Libraries that write files wrap the operating system's error (safetensors quotes it, torch
-    drops it), hence the look at causes, texts and the space left.
+    drops it), so causes, messages and the space left are examined too.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -115,20 +115,20 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
         pass
     for link in chain:
         number = link.errno if isinstance(link, OSError) else None
-        place = getattr(link, "filename", None) or root
+        path = getattr(link, "filename", None) or root
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(link):
             return StorageError(
-                f"the disk is full: {place} cannot be written. Nothing finished is lost; free some "
+                f"the disk is full: {path} cannot be written. Nothing finished is lost; free some "
                 "space (or choose another disk with --exp DIR) and give the same command again."
             )
         denied = number in (errno.EACCES, errno.EPERM)
-        if number == errno.EROFS or (denied and _is_within(place, root)):
+        if number == errno.EROFS or (denied and _is_within(path, root)):
             return StorageError(
-                f"{place} cannot be written ({link.strerror}); make the directory writable or "
+                f"{path} cannot be written ({link.strerror}); make the directory writable or "
                 "choose another one with --exp DIR."
             )
     return None
 
 
-def _is_within(place: str | Path, root: Path) -> bool:
-    return Path(os.fsdecode(place)).absolute().is_relative_to(root)
+def _is_within(path: str | Path, root: Path) -> bool:
+    return Path(os.fsdecode(path)).absolute().is_relative_to(root)

@@ -1,4 +1,4 @@
-"""One run at a time in a run directory."""
+"""A lock that keeps two runs from working in one run directory at the same time."""
 
 import errno
 import fcntl
@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import NATURAL, checked
+from toolkit.storage.reading import NATURAL, validated
 
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by some network file systems
 # Worker processes of a killed run may hold its lock until they notice that it is gone.
-ORPHANS_LEAVE_WITHIN = 10.0  # seconds
+ORPHAN_TIMEOUT = 10.0  # seconds
 
 
 class LockedError(ToolkitError):
@@ -26,12 +26,12 @@ class LockedError(ToolkitError):
 
 @contextmanager
 def hold(path: Path, command: str) -> Iterator[None]:
-    """Hold the lock at `path`, with who holds it written inside.
+    """Hold the lock at `path`, a file that names the holder.
 
-    The operating system drops the lock with the process, however that ends; the file stays.
+    The operating system releases the lock when the process ends, in whatever way; the file stays.
 
     Raises:
-      LockedError: naming the holder, when it is taken.
+      LockedError: another process has it; the message names that process.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -50,7 +50,7 @@ def hold(path: Path, command: str) -> Iterator[None]:
 
 
 def _acquire(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + ORPHANS_LEAVE_WITHIN
+    deadline = time.monotonic() + ORPHAN_TIMEOUT
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,8 +73,8 @@ def _acquire(descriptor: int, path: Path) -> None:
 
 def _read_holder(descriptor: int) -> dict:
     try:
-        return checked(json.loads(os.pread(descriptor, 65536, 0)), {"pid": NATURAL})
-    except (ValueError, RecursionError):  # just being written
+        return validated(json.loads(os.pread(descriptor, 65536, 0)), {"pid": NATURAL})
+    except (ValueError, RecursionError):  # it is just being written
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The record that a stage is done: what it was given, what it made, when and by which code."""
+"""The marker of a finished stage: its parameters, inputs and outputs, when and by which code."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import Content, digest_bytes
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import DAMAGE, NATURAL, checked, read_json
+from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json, validated
 
 SCHEMA = 1
 DISTRIBUTIONS = {"toolkit": "asr-recipe-toolkit", "torch": "torch", "k2": "k2"}
@@ -31,13 +31,13 @@ _FORM = {
 class UnreadableMarkerError(ToolkitError):
     """A marker that is damaged or was written by another version of the runner.
 
-    The runner shows it as the reason for which a stage, which it names, runs again.
+    The runner gives its message as the reason why the stage runs again.
     """
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A finished stage. It names no host and no user, so that two can be compared."""
+    """A finished stage. It names no host and no user, so that markers can be compared."""
 
     stage: int
     title: str
@@ -54,7 +54,7 @@ class Marker:
     started: str
     ended: str
     seconds: float
-    """Wall time, with that of interrupted attempts as far as they reported progress."""
+    """Wall time, including that of interrupted attempts as far as they reported progress."""
     headline: dict[str, Any]
 
     def write(self, path: Path) -> None:
@@ -70,20 +70,22 @@ class Marker:
         """Return the marker at `path`, None when there is none.
 
         Raises:
-          UnreadableMarkerError: when it is damaged or of another schema.
+          UnreadableMarkerError: it is damaged or of another schema.
         """
         try:
             plain = read_json(path, {"schema": int})
             if plain["schema"] != SCHEMA:
-                raise UnreadableMarkerError("the marker is of another version of the runner")
-            checked(plain, _FORM)
+                raise UnreadableMarkerError(
+                    "the marker was written by another version of the runner"
+                )
+            validated(plain, _FORM)
             values = {field.name: plain[field.name] for field in dataclasses.fields(cls)}
             for key in ("inputs", "outputs"):
                 values[key] = contents_from_plain(values[key])
             intact = plain["parameters_digest"] == parameters_digest(plain["parameters"])
         except FileNotFoundError:
             return None
-        except DAMAGE as error:
+        except DAMAGE_ERRORS as error:
             raise UnreadableMarkerError("the marker is damaged") from error
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
@@ -93,7 +95,7 @@ class Marker:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a path stays below the folder it starts from: outputs are moved and removed."""
+    """Whether a relative path stays below its folder, as outputs, which are removed, must."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
@@ -127,7 +129,7 @@ def parameters_digest(parameters: dict[str, Any]) -> str:
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Return the versions that a result may depend on, without importing anything heavy."""
+    """Return the versions of packages that a result may depend on, without importing them."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name, distribution in DISTRIBUTIONS.items():
         try:

@@ -1,4 +1,4 @@
-"""What a stage's partial outputs were started from, so that they are resumed only from the same."""
+"""The record of what a stage's partial outputs were started from: only the same resumes them."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import contents_from_plain, contents_to_plain
 from toolkit.storage.digest import Content
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import DAMAGE, checked, read_json
+from toolkit.storage.reading import DAMAGE_ERRORS, read_json, validated
 
 _RECORD = {"parameters": {str: Any}, "inputs": {str: Any}, "forced": bool}
 
@@ -20,10 +20,10 @@ class Record:
     parameters: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, Content] = field(default_factory=dict)
     forced: bool = False
-    """Begun by `--force`: the same command continues it."""
+    """Whether `--force` started it; if so, the same command resumes it."""
 
     def write(self, directory: RunDirectory, stage: int) -> None:
-        """Write the record; it is there before anything that depends on it is."""
+        """Write the record, before anything that depends on it is written."""
         plain = {
             "parameters": self.parameters,
             "inputs": contents_to_plain(self.inputs),
@@ -33,12 +33,12 @@ class Record:
 
 
 def read_record(directory: RunDirectory, stage: int) -> Record | None:
-    """Return the record of a stage's partial outputs, None when there is none to go by."""
+    """Return the record of a stage's partial outputs, None when there is no readable one."""
     try:
         plain = read_json(directory.record(stage), _RECORD)
         inputs = contents_from_plain(plain["inputs"])
         return Record(plain["parameters"], inputs, plain["forced"])
-    except DAMAGE:
+    except DAMAGE_ERRORS:
         return None
 
 
@@ -57,9 +57,9 @@ class Progress:
 
 
 def read_progress(directory: RunDirectory, stage: int) -> Progress | None:
-    """Return how far a stage's partial outputs are, None when it did not say."""
+    """Return how far a stage's partial outputs are, None when it has not reported progress."""
     try:
         plain = read_json(directory.progress(stage))
-        return Progress(**checked(plain, dict.fromkeys(("done", "total", "seconds"), float)))
-    except DAMAGE:
+        return Progress(**validated(plain, dict.fromkeys(("done", "total", "seconds"), float)))
+    except DAMAGE_ERRORS:
         return None

@@ -1,4 +1,4 @@
-"""Which stages are done, what makes the others stale, and what a run would do."""
+"""Plans a run: which stages are done, why others are stale, and what would run."""
 
 import dataclasses
 import json
@@ -18,7 +18,11 @@ MOST_REASONS = 3
 
 @dataclass(frozen=True)
 class State:
-    """The state of one stage: done, stale, partial, failed or missing."""
+    """The state of one stage.
+
+    Its kind is "done", "stale" (done with other inputs or parameters), "partial" (interrupted),
+    "failed" or "pending" (never run).
+    """
 
     kind: str
     why: str = ""
@@ -38,7 +42,7 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """What a run would do with one stage: `run`, `skip`, or `may run` after another's change."""
+    """What a run would do with one stage: `run`, `skip`, or `may run` if an input changes."""
 
     number: int
     title: str
@@ -48,7 +52,7 @@ class Step:
 
 
 class Inspector:
-    """Compares what stages left in a run directory with the present files and configuration."""
+    """Compares the markers in a run directory with the present files and configuration."""
 
     def __init__(self, directory: RunDirectory, config: Any, digests: Digests) -> None:
         self.directory, self.config, self.digests = directory, config, digests
@@ -76,16 +80,16 @@ class Inspector:
             return State("failed", first, marker, percent)
         if record:
             changes = join_reasons(self.record_changes(record))
-            why = f"to be started afresh, {changes}" if changes else why
+            why = f"will start over, {changes}" if changes else why
             return State("partial", why, marker, percent)
-        return State("stale", why, marker) if why else State("missing")
+        return State("stale", why, marker) if why else State("pending")
 
     def outputs(self, stage: int) -> list[str]:
-        """Return what a stage made when it last ended."""
+        """Return the names of what a stage made when it last finished."""
         return outputs_of(self.directory.marker(stage))
 
     def changes(self, marker: Marker) -> list[str]:
-        """Return why the stage of `marker` is not done any more; empty when it is."""
+        """Return why the stage of `marker` is no longer done; empty when it still is."""
         reasons = self.record_changes(Record(marker.parameters, marker.inputs))
         for name, old in marker.outputs.items():
             new = self.digests.content(self.directory.root / name)
@@ -105,7 +109,7 @@ class Inspector:
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
-        """Return what an input holds now."""
+        """Return the present content of an input."""
         path = self.directory.root / name
         return listing(path) if kind == "listing" else self.digests.content(path)
 
@@ -128,8 +132,8 @@ class Inspector:
 def plan(stages: Sequence[tuple[int, str, State]], forced: Iterable[int]) -> list[Step]:
     """Return what a run over `stages` (number, title, state; in order) would do.
 
-    A stage that is done but reads what a stage before it makes anew *may* run: it does when that
-    output comes out different.
+    A stage that is done but reads an output of an earlier stage that would run *may* run: it does
+    if that output changes.
     """
     steps: list[Step] = []
     unsettled: set[int] = set()
@@ -162,13 +166,13 @@ def join_reasons(reasons: list[str]) -> str:
 
 
 def _why(state: State) -> str:
-    if state.kind == "missing":
+    if state.kind == "pending":
         return "never run"
     return state.why if state.kind == "stale" else str(state)
 
 
 def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int]:
-    """Return the stages that make an input of `reader`, or may: those without a marker might."""
+    """Return the stages that make an input of `reader`; where unknown, those without a marker."""
     markers = {number: state.marker for number, _, state in stages}
     unknown = {number for number, marker in markers.items() if marker is None}
     makers: set[int] = set()

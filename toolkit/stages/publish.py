@@ -1,7 +1,7 @@
-"""Putting a finished stage's outputs and marker in place, safe against a kill at any moment.
+"""Puts a finished stage's outputs and marker in place, safe against a kill at any moment.
 
-Once `NN.publishing.json` is there the stage is finished: whatever remains to be done (renames,
-then the marker) is done by the next run when this one does not get to it, each step only once.
+Once `NN.publishing.json` exists the stage is finished: if this run is killed before it has done the
+renames and written the marker, the next run does what remains, each step only once.
 """
 
 import os
@@ -21,7 +21,7 @@ def publish(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
 
 
 def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
-    """Complete what a killed run was publishing, and delete what it left half written."""
+    """Complete what a killed run was publishing, and delete its half-written files."""
     for path in directory.publishings():
         try:
             marker = Marker.read(path)
@@ -37,7 +37,7 @@ def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
 def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
     stage = marker.stage
     for name in outputs_of(directory.marker(stage)):
-        # One that overlaps a new output may already be the new output.
+        # A path that overlaps a new output may already hold the new output.
         if not any(overlap(name, output) for output in marker.outputs):
             directory.discard(directory.root / name)
     touched = {directory.stages}
@@ -49,7 +49,7 @@ def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> 
             os.rename(source, target)
             digests.moved(source, target)
         touched.add(target.parent)
-    # The record goes before the marker comes: with both there, the stage would look begun anew.
+    # The record is deleted first: beside the marker it would mean that the stage was started again.
     directory.discard_partial(stage)
     directory.failure(stage).unlink(missing_ok=True)
     for folder in sorted(touched):
@@ -61,7 +61,7 @@ def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> 
 
 
 def _sync_folder(folder: Path) -> None:
-    """See to it that the renames in `folder` are on disk."""
+    """Make sure that the renames in `folder` are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

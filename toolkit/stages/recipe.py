@@ -9,7 +9,7 @@ def train_ce(run: Run) -> dict[str, float]:
 if __name__ == "__main__":
     recipe.main()
 
-Another corpus takes the same stages: `recipe.for_corpus(Path(__file__), profiles).main()`.
+A recipe for another corpus reuses the stages: `recipe.for_corpus(Path(__file__), profiles).main()`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Recipe(Declaration):
         Args:
           file: the `run.py` of the new recipe.
           profiles: its configurations, of the same class as this recipe's.
-          title: what it does; by default what this one does.
+          title: what it does; by default this recipe's title.
         """
         name = Path(file).resolve().parent.name
         recipe = Recipe(name, file, profiles, title or self.title, self.prefix, self.show)

@@ -1,4 +1,4 @@
-"""What a stage's function is given: its configuration, its inputs and a place for its outputs."""
+"""The object given to a stage's function: configuration, inputs and paths for its outputs."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.errors import ToolkitError
-from toolkit.processes.devices import chosen_device
+from toolkit.processes.devices import choose_device
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Progress, Record
 from toolkit.stages.plan import Inspector, overlap
@@ -24,12 +24,12 @@ class MissingInputError(ToolkitError):
 
 
 class DeclarationError(ToolkitError):
-    """A stage declares an input or output that cannot be, a fault in the recipe."""
+    """A stage declares an impossible input or output: an error in the recipe."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Neighbour:
-    """Another stage of the recipe, as far as this run's errors need it."""
+class OtherStage:
+    """Another stage of the recipe, with what this stage's error messages need of it."""
 
     number: int
     title: str
@@ -37,7 +37,7 @@ class Neighbour:
 
 
 class Run:
-    """One stage at work. What the stage reads through it is what makes its result stale later.
+    """One run of one stage. What the stage reads through it decides when its result is stale.
 
     Attributes:
       stage: the stage's number.
@@ -50,7 +50,7 @@ class Run:
         stage: int,
         inspector: Inspector,
         record: Record,
-        neighbours: list[Neighbour],
+        other_stages: list[OtherStage],
         device: str | None,
         jobs: int,
         command: str,
@@ -62,7 +62,7 @@ class Run:
         self.record = record
         self._inspector = inspector
         self._directory: RunDirectory = inspector.directory
-        self._neighbours, self._device = neighbours, device
+        self._other_stages, self._device = other_stages, device
         self._needed: set[str] = set()
         self._started = time.monotonic() - seconds_before
         self._progress_written = -PROGRESS_EVERY
@@ -74,12 +74,12 @@ class Run:
           name: a file or folder relative to the run directory, or an absolute path outside it.
 
         Raises:
-          MissingInputError: when it is not there, naming the stages that are not done.
+          MissingInputError: it does not exist; the message names the stages that are not done.
         """
         name = self._relative(name)
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
-        for other in self._neighbours:
+        for other in self._other_stages:
             if other.number > self.stage and _made_by(other, name):
                 raise DeclarationError(
                     f"stage {self.stage} needs `{name}`, which stage {other.number} makes later"
@@ -97,7 +97,7 @@ class Run:
         content.
 
         Raises:
-          MissingInputError: when it is not there, naming the configuration key that holds it.
+          MissingInputError: it does not exist; the message names the setting that holds it.
         """
         path = Path(path).absolute()
         content = listing(path) if path.is_dir() else self._inspector.present(str(path), "content")
@@ -109,9 +109,9 @@ class Run:
     def make(self, name: str) -> Path:
         """Return where to build the output `name`, a file or folder of the run directory.
 
-        The place is the same in each attempt, and what an interrupted attempt left there is kept
-        as long as parameters and inputs are the same: a long stage looks there and continues. It
-        takes its name once the stage has ended well.
+        The path is the same in each attempt, and what an interrupted attempt left there is kept
+        as long as parameters and inputs are the same, so that a long stage can resume from it. The
+        output is renamed to `name` once the stage has succeeded.
         """
         path = PurePosixPath(name)
         inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
@@ -121,7 +121,7 @@ class Run:
         if name not in self.outputs:
             if any(overlap(name, output) for output in self.outputs):
                 raise DeclarationError(f"stage {self.stage}: the output `{name}` overlaps another")
-            for other in self._neighbours:
+            for other in self._other_stages:
                 if _made_by(other, name):
                     raise DeclarationError(
                         f"stage {self.stage} makes `{name}`, which stage {other.number} makes too; "
@@ -131,12 +131,12 @@ class Run:
                 raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")
             self.outputs.append(name)
             self._write_record()
-        place = self._directory.partial(self.stage, name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return place
+        partial = self._directory.partial(self.stage, name)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        return partial
 
     def progress(self, done: float, total: float) -> None:
-        """Note that `done` of `total` units of work are done, for `--list`."""
+        """Record that `done` of `total` units of work are done, for `--list`."""
         now = time.monotonic()
         if now - self._progress_written >= PROGRESS_EVERY:
             self._progress_written = now
@@ -144,13 +144,13 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time of this attempt and of those it continues."""
+        """Wall time of this attempt and of those that it resumes."""
         return time.monotonic() - self._started
 
     @property
     def device(self) -> str:
-        """The torch device to compute on, see `chosen_device`."""
-        return chosen_device(self._device)
+        """The torch device to compute on, see `choose_device`."""
+        return choose_device(self._device)
 
     def record_parameter(self, name: str, value: Any) -> None:
         """Record that the stage has read a top-level field of the configuration."""
@@ -176,8 +176,8 @@ class Run:
 
     def _missing(self, name: str) -> str:
         message = f"`{name}` is missing"
-        makers = [other for other in self._neighbours if _made_by(other, name)]
-        earlier = [other for other in self._neighbours if other.number < self.stage]
+        makers = [other for other in self._other_stages if _made_by(other, name)]
+        earlier = [other for other in self._other_stages if other.number < self.stage]
         missing = [o for o in earlier if not self._inspector.state(o.number).done]
         if stages := makers or missing:
             names = ", ".join(f"{other.number} ({other.title})" for other in stages)
@@ -193,10 +193,10 @@ class Run:
 
 
 class RecordedConfig:
-    """A configuration that notes which of its top-level fields are read.
+    """A configuration that records which of its top-level fields are read.
 
     Methods and properties of the configuration run on this object, so that the fields they read
-    are noted too.
+    are recorded too.
     """
 
     def __init__(self, config: Any, run: Run) -> None:
@@ -221,5 +221,5 @@ def plain_headline(headline: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _made_by(other: Neighbour, name: str) -> bool:
+def _made_by(other: OtherStage, name: str) -> bool:
     return any(overlap(name, output) for output in other.outputs)

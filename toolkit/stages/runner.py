@@ -1,4 +1,4 @@
-"""Runs the stages of a recipe in order, skipping what is done and resuming what was begun."""
+"""Runs the stages of a recipe in order, skips those that are done, resumes interrupted ones."""
 
 import traceback
 from collections.abc import Sequence
@@ -6,30 +6,34 @@ from datetime import datetime
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
-from toolkit.stages.follow import accompanied
-from toolkit.stages.journal import Journal, duration, headline
+from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.marker import Marker, git_state, versions
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
-from toolkit.stages.run import DeclarationError, Neighbour, Run, plain_headline
+from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
+from toolkit.stages.stage_log import StageLog, duration, headline
 from toolkit.storage.digest import Content
 from toolkit.storage.files import write_atomically
 
 
 class StageFailedError(ToolkitError):
-    """A stage raised; its traceback lies in `stages/NN.failed.txt`."""
+    """A stage raised an exception; `stages/NN.failed.txt` has its traceback."""
 
 
 class Runner:
-    """Runs stages in one run directory, whose lock the caller holds."""
+    """Runs stages in one run directory, whose lock the caller must hold."""
 
     def __init__(
-        self, stages: Sequence[Stage], directory: RunDirectory, request: Request, journal: Journal
+        self,
+        stages: Sequence[Stage],
+        directory: RunDirectory,
+        request: Request,
+        stage_log: StageLog,
     ) -> None:
         self.stages, self.directory = stages, directory
-        self.request, self.journal = request, journal
+        self.request, self.stage_log = request, stage_log
         self.digests = directory.load_digests()
         self.inspector = Inspector(directory, request.config, self.digests)
 
@@ -45,19 +49,19 @@ class Runner:
             state = self.inspector.state(stage.number)
             if stage.number < self.request.first:
                 if not state.done:
-                    self.journal.say(
+                    self.stage_log.write(
                         f"warning: stage {stage.number} ({stage.title}) is {state}; "
                         f"not run because of --stage {self.request.first}"
                     )
             elif stage.number <= self.request.last:
                 if state.done and stage.number not in self.request.forced:
-                    self.journal.say(f"-- {stage.number} {stage.title}: done, skipped")
+                    self.stage_log.write(f"-- {stage.number} {stage.title}: done, skipped")
                 else:
                     self._attempt(stage, state)
         self.digests.save()
 
     def _check(self) -> None:
-        """Let the stages that are to run look for what they take, before hours are spent."""
+        """Call the checks of the stages that will run, before hours are spent on earlier ones."""
         first, last = self.request.first, self.request.last
         chosen = [stage for stage in self.stages if first <= stage.number <= last]
         if not any(stage.check for stage in chosen):
@@ -68,18 +72,18 @@ class Runner:
                 stage.check(self.request.config)
 
     def _attempt(self, stage: Stage, state: State) -> None:
-        self.journal.say(f"== {stage.number} {stage.title} (--stage {stage.number})")
+        self.stage_log.write(f"== {stage.number} {stage.title} (--stage {stage.number})")
         number = stage.number
         forced = number in self.request.forced
         if state.kind in ("stale", "failed"):
-            self.journal.say(f"   {state}")
+            self.stage_log.write(f"   {state}")
         record, seconds_before = self._resumable(number, forced)
         self.directory.failure(number).unlink(missing_ok=True)
         run = Run(
             number,
             self.inspector,
             record,
-            self._neighbours(number),
+            self._other_stages(number),
             self.request.device,
             self.request.jobs,
             self.request.command,
@@ -87,7 +91,7 @@ class Runner:
         )
         started = _now()
         try:
-            with accompanied(stage, self.request.config):
+            with joined_by_followers(stage, self.request.config):
                 numbers = plain_headline(stage.body(run))
             marker = Marker(
                 stage=number,
@@ -109,21 +113,25 @@ class Runner:
         except (Exception, SystemExit) as error:
             raise self._failure(stage, error) from error
         results = headline(numbers)
-        self.journal.say(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
+        self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
 
     def _resumable(self, number: int, forced: bool) -> tuple[Record, float]:
-        """Throw away partial outputs of other parameters or inputs; return what is kept."""
+        """Discard partial outputs of other parameters or inputs.
+
+        Returns:
+          The record of those that are kept, or a new one, and the seconds spent on them.
+        """
         record = read_record(self.directory, number)
         changes = self.inspector.record_changes(record) if record else []
         if record and forced and not record.forced:
             changes = [f"--force {number}"]
         if record and not changes:
-            # What this attempt no longer reads stays recorded: what is there may come from it.
-            self.journal.say("   continues where the last attempt stopped")
+            # Inputs that this attempt no longer reads stay recorded: partial outputs may use them.
+            self.stage_log.write("   continues where the last attempt stopped")
             progress = read_progress(self.directory, number)
             return record, progress.seconds if progress else 0.0
         if record:
-            self.journal.say(f"   starts afresh: {join_reasons(changes)}")
+            self.stage_log.write(f"   starts over: {join_reasons(changes)}")
         self.directory.discard_partial(number)
         return Record(forced=forced), 0.0
 
@@ -136,28 +144,28 @@ class Runner:
             outputs[name] = content
         return outputs
 
-    def _neighbours(self, number: int) -> list[Neighbour]:
-        neighbours = []
+    def _other_stages(self, number: int) -> list[OtherStage]:
+        other_stages = []
         for other in self.stages:
             if other.number != number:
                 outputs = tuple(self.inspector.outputs(other.number))
-                neighbours.append(Neighbour(other.number, other.title, outputs))
-        return neighbours
+                other_stages.append(OtherStage(other.number, other.title, outputs))
+        return other_stages
 
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
-        """Leave the traceback beside the markers and return what to tell the user."""
+        """Write the traceback beside the markers and return the error to raise."""
         path = self.directory.failure(stage.number)
         resource = storage_error(error, self.directory.root) or memory_error(error)
-        user_fault = resource or (error if isinstance(error, ToolkitError) else None)
-        message = str(user_fault) if user_fault else f"{type(error).__name__}: {error}"
+        user_error = resource or (error if isinstance(error, ToolkitError) else None)
+        message = str(user_error) if user_error else f"{type(error).__name__}: {error}"
         text = "".join(traceback.format_exception(error))
         try:
             write_atomically(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
             where = f" (traceback in {path})"
         except OSError:
             where = ""
-        if not user_fault:
-            self.journal.say(text.rstrip())
+        if not user_error:
+            self.stage_log.write(text.rstrip())
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
 
 

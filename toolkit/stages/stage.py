@@ -1,4 +1,4 @@
-"""A stage as a recipe declares it, and what a command line asks of the stages."""
+"""A stage as a recipe declares it, and the request of a command line to run stages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,15 +16,15 @@ class Stage:
     title: str
     body: Callable[[Run], Mapping[str, float] | None]
     parallel: bool = False
-    """Whether all ranks that torchrun starts do it together, rather than rank 0 alone."""
+    """Whether all ranks that torchrun starts run it together, rather than rank 0 alone."""
     check: Callable[[Any], None] | None = None
-    """Called with the configuration before the first stage of a run that comes to this one; raises
-    a `ToolkitError` where the machine lacks what it takes."""
+    """Called with the configuration before the first stage of any run that includes this one;
+    raises a `ToolkitError` if the machine lacks what the stage needs."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one command line asks for."""
+    """The stages to run and how to run them, from one command line."""
 
     config: Any
     first: int
@@ -34,4 +34,4 @@ class Request:
     jobs: int = 1
     command: str = ""
     source: Path = field(default_factory=Path.cwd)
-    """The recipe's folder, whose git commit the markers name."""
+    """The recipe's folder, whose git commit is recorded in the markers."""

@@ -1,1 +1,1 @@
-"""Files that are there whole or not at all, checked reading of what others wrote, digests."""
+"""Atomic writing of files, safe reading of untrusted ones, and content digests."""

@@ -1,7 +1,7 @@
-"""Arrays in NumPy's own format, taken from bytes that need not be what they say they are.
+"""Arrays in NumPy's own format, read from files that are not trusted.
 
-`numpy.load` makes an array as large as its header says before it reads, and knows formats that run
-code; here a header must fit the bytes behind it.
+`numpy.load` allocates an array as large as its header claims before it reads, and supports formats
+that run code (pickles); here the header must match the bytes that follow it.
 """
 
 import io
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 LARGEST = 1 << 28
-"""Bytes of an array in an archive, decompressed."""
+"""Maximum size of an array in an archive, in bytes after decompression."""
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '([<|>][fiub][1248])', 'fortran_order': False, "
     rb"'shape': \(([\d, ]*)\), \} *\n",
@@ -22,10 +22,10 @@ _HEADER = re.compile(
 
 
 def parse_array(content: bytes | bytearray) -> np.ndarray:
-    """Take an array of numbers from the bytes of a `.npy` file in C order; shares their memory.
+    """Return the array of numbers in the bytes of a `.npy` file in C order; shares their memory.
 
     Raises:
-      ValueError: it is none, or of another size than its header says.
+      ValueError: the content is no such array, or its size differs from that in the header.
     """
     header = _HEADER.match(content)
     if header is None:
@@ -41,7 +41,7 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
     """Read a `.npz` file of arrays of numbers or text, by name.
 
     Raises:
-      OSError, ValueError, BadZipFile, zlib.error, ...: to be explained by `reading`.
+      OSError, ValueError, BadZipFile, zlib.error, ...: to be caught by `reading`.
     """
     arrays = {}
     with zipfile.ZipFile(path) as archive:
@@ -53,12 +53,12 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(content: bytes) -> np.ndarray:
-    """Like `parse_array`, for text too."""
+    """Like `parse_array`, but for arrays of text too."""
     stream = io.BytesIO(content)
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("an array of a newer version of NumPy's format")
     shape, fortran_order, kind = np.lib.format.read_array_header_1_0(stream)
     size = math.prod(shape) * kind.itemsize
     if kind.kind not in "fiubU" or fortran_order or size != len(content) - stream.tell():
-        raise ValueError(f"an array of {kind} and shape {shape} that is not what it says")
+        raise ValueError(f"no array of {kind} and shape {shape}, as its header says")
     return np.frombuffer(content, kind, offset=stream.tell()).reshape(shape)

@@ -1,8 +1,8 @@
 """Content digests of files and folders, and what changed between two of them.
 
-A file whose size, times and inode are what they were when it was hashed is trusted; any other is
-hashed again. So touching a file changes nothing, an edit is seen whatever the clock said, and a
-finished recipe is checked without reading its data.
+A file is hashed again only if its size, times or inode differ from when it was last hashed. So
+touching a file makes no result stale, an edit is noticed whatever the clock says, and a finished
+recipe is checked without reading its data.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import DAMAGE, read_json
+from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 CHUNK = 1 << 20  # bytes
-# A file changed this recently (in ns) could change again within one tick of the file system's
-# clock, unseen; its digest is not remembered.
-RACY = 20_000_000
+# A file changed this recently could change again, unnoticed, within one tick of the file system's
+# clock; its digest is not remembered.
+RACY_AGE = 20_000_000  # ns
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file or folder holds.
+    """Size and digest of a file or folder.
 
-    `files` maps the relative paths in a folder to their digests; it is empty for a file, and for
-    a listing, whose `digest` covers only names, sizes and modification times.
+    `files` maps the relative paths in a folder to their digests. It is empty for a file, and for
+    `kind` "listing", whose `digest` covers only names, sizes and modification times.
     """
 
     size: int
@@ -46,24 +46,24 @@ def digest_bytes(data: bytes) -> str:
 
 
 class Digests:
-    """Digests of files, remembered by size, times and inode.
+    """Digests of files, cached in a JSON file by path, size, times and inode.
 
     Args:
-      root: the folder that remembered paths start from.
-      file: where they are remembered, a JSON file.
+      root: the folder that cached paths are relative to.
+      file: the JSON file of the cache.
     """
 
     def __init__(self, root: Path, file: Path) -> None:
         self._root, self._file = root, file
-        self._known: dict[str, list] = _remembered(file)
+        self._known: dict[str, list] = _read_cache(file)
         self._changed = False
 
     def content(self, path: Path, sync: bool = False) -> Content | None:
-        """Return what `path` holds, None when it is missing.
+        """Return size and digest of `path`, None when it is missing.
 
         Args:
           path: a file or a folder; links are followed.
-          sync: also see to it that every file is on disk.
+          sync: also make sure that every file is on disk (fsync).
         """
         if path.is_dir():
             found = list(_walk(path))
@@ -77,7 +77,7 @@ class Digests:
         return Content(status.st_size, self._digest(path, status, sync))
 
     def moved(self, old: Path, new: Path) -> None:
-        """Carry what is known of `old` over to `new` after a rename (which changes ctime)."""
+        """Keep the cached digests of `old` for `new` after a rename, which changes the ctime."""
         for name in [name for name, _ in _walk(new)] if new.is_dir() else [""]:
             known = self._known.pop(self._key(old / name), None)
             status = (new / name).stat()
@@ -86,7 +86,7 @@ class Digests:
                 self._known[self._key(new / name)] = [*now, known[4]]
 
     def save(self) -> None:
-        """Write what was learnt if that is possible; else files are only hashed once more."""
+        """Write the cache if that is possible; if not, files are merely hashed again."""
         if self._changed:
             lines = [
                 f"{json.dumps(key)}: {json.dumps(known)}"
@@ -110,7 +110,7 @@ class Digests:
             if sync:
                 os.fsync(file.fileno())
         self._known.pop(key, None)
-        if abs(time.time_ns() - status.st_ctime_ns) > RACY:
+        if abs(time.time_ns() - status.st_ctime_ns) > RACY_AGE:
             self._known[key] = [*_stamp(status), hasher.hexdigest()]
         self._changed = True
         return hasher.hexdigest()
@@ -121,7 +121,10 @@ class Digests:
 
 
 def listing(path: Path) -> Content | None:
-    """Return the digest of the names, sizes and modification times in a folder, unread."""
+    """Return a digest of the names, sizes and modification times in a folder, unlike `content`.
+
+    The files are not read. None when there is no such folder.
+    """
     if not path.is_dir():
         return None
     found = list(_walk(path))
@@ -185,11 +188,11 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _remembered(path: Path) -> dict[str, list]:
-    """What `save` wrote, as far as it can be read; what is lost is hashed once more."""
+def _read_cache(path: Path) -> dict[str, list]:
+    """Return the cache that `save` wrote, as far as it can be read; the rest is hashed again."""
     try:
         known = read_json(path, {str: [Any]})
-    except DAMAGE:
+    except DAMAGE_ERRORS:
         return {}
     kinds = [int, int, int, int, str]
     return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}

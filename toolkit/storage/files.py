@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files: a file exists complete or not at all."""
 
 import os
 import re
@@ -13,22 +13,23 @@ _writes = True
 
 
 def leave_writing_to_others() -> None:
-    """Write nothing from now on: this process works along with another one that writes the same."""
+    """Write nothing from now on: for ranks other than 0, which computes and writes the same."""
     global _writes
     _writes = False
 
 
 @contextmanager
 def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[IO]:
-    """Open a temporary neighbour of `path` that takes its name once it is written and on disk.
+    """Open a temporary file beside `path` that is renamed to it once it is complete and on disk.
 
     The file is flushed and fsynced before the rename, so that a reader (or a run after a crash)
-    sees the old content or the new, never a part. After an exception `path` is as it was.
+    sees the old content or the new, never a part. After an exception `path` is unchanged.
 
     Args:
       path: the file to write; its folder is made when missing.
       mode: "w" for UTF-8 text, "wb" for bytes.
-      own: the file is this process's own, and is written also after `leave_writing_to_others`.
+      own: the file belongs to this process alone, and is written even after
+        `leave_writing_to_others`.
     """
     if not (_writes or own):
         with open(os.devnull, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -49,15 +50,15 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
 
 
 def write_atomically(path: Path, content: str | bytes, own: bool = False) -> None:
-    """Write `content` to `path` by way of `open_atomically`."""
+    """Write `content` to `path` with `open_atomically`."""
     with open_atomically(path, "wb" if isinstance(content, bytes) else "w", own) as file:
         file.write(content)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left half written anywhere below `folder`.
+    """Remove the temporary files that killed processes left anywhere below `folder`.
 
-    To be called only while no other process writes there.
+    Must only be called while no other process writes there.
     """
     for parent, _, names in os.walk(folder):
         for name in names:

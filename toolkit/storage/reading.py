@@ -1,7 +1,8 @@
-"""Files that others wrote or damaged: read as what they should be, or an error that says why not.
+"""Safe reading of files that may be damaged or foreign, with errors that name file and reason.
 
-Readers check what they take with `checked`, and read within `reading`, which names the file for
-them. Nothing here can run code, and nothing is made as large as a file merely says it is.
+Readers check parsed data with `validated`, inside a `with reading(...)` block, which adds the name
+of the file to errors. Nothing here can run code, and no memory is allocated for a size that a file
+only claims to have.
 """
 
 import json
@@ -21,40 +22,40 @@ from safetensors import SafetensorError, safe_open
 from toolkit.errors import ToolkitError
 
 NATURAL = "a whole number from 0 on"
-"""A form for `checked`; below 2^63."""
+"""A schema for `validated`: an integer from 0 to 2^63 - 1."""
 LONGEST_REASON, LONGEST_QUOTE = 200, 80  # characters
-DAMAGE = (
+DAMAGE_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(AssertionError, RuntimeError),  # lhotse's, torch's, RecursionError
     *(SafetensorError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     struct.error,
 )
-"""What parsers and arithmetic raise over content that is not what it should be. Not MemoryError,
-which must not happen: a size is compared with what the file has before anything is made of it."""
+"""What parsers and arithmetic raise on damaged content. Not MemoryError, which must not happen: a
+size is compared with that of the file before memory is allocated."""
 
 
 @contextmanager
 def reading(
     path: Path | str, error: type[ToolkitError], advice: str, what: str = "cannot be read"
 ) -> Iterator[None]:
-    """Turn what damaged content makes a reader raise into `<path>: <what> (<why>); <advice>`.
+    """Turn exceptions that damaged content causes into `<path>: <what> (<reason>); <advice>`.
 
-    Errors that are the user's already pass as they are.
+    A `ToolkitError`, which is written for the user already, passes unchanged.
 
     Args:
       path: of the file or folder, as the message names it.
-      error: the class of the room's errors.
-      advice: what to do about it.
-      what: says more than that it cannot be read.
+      error: the class to raise, usually that of the package.
+      advice: what the user can do about it.
+      what: the message's verb, where it can say more than "cannot be read".
     """
     try:
         yield
-    except DAMAGE as cause:
+    except DAMAGE_ERRORS as cause:
         raise error(f"{path}: {what} ({reason(cause)}); {advice}") from cause
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words, on one line, what an exception means."""
+    """Describe an exception in a few words, on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, KeyError) and error.args:
@@ -65,74 +66,79 @@ def reason(error: Exception) -> str:
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
-def shown(text: str) -> str:
-    """Quote text in a message, its beginning if it is long."""
+def quoted(text: str) -> str:
+    """Return text in quotation marks for a message; of long text, the beginning."""
     return repr(text) if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]!r}..."
 
 
-def read_json(path: Path, form: Any = Any) -> Any:
-    """Read a file of JSON and check its form, see `checked`.
+def read_json(path: Path, schema: Any = Any) -> Any:
+    """Read a JSON file and check it against a schema, see `validated`.
 
     Raises:
-      OSError, ValueError, RecursionError: to be explained by `reading`.
+      OSError, ValueError, RecursionError: to be caught by `reading`.
     """
-    return checked(json.loads(Path(path).read_bytes()), form)
+    return validated(json.loads(Path(path).read_bytes()), schema)
 
 
-def checked(value: Any, form: Any, place: str = "the content") -> Any:
-    """Give plain data back if it has a form.
+def validated(value: Any, schema: Any, name: str = "the content") -> Any:
+    """Return plain data unchanged if it fits a schema.
 
     Args:
-      value: of JSON, YAML or the like.
-      form: a type; `float` takes whole numbers too but none that is not finite, `int` no booleans,
-        `str` no text that cannot be written as UTF-8;
-        `NATURAL`; `[form]`, a list of such; `{"key": form}`, a mapping that has at least these
-        keys; `{str: form}`, a mapping with any; `Any`.
-      place: what the message calls the value.
+      value: plain data, as JSON and YAML give.
+      schema: one of
+        - a type: `float` takes integers too but no inf or NaN, `int` no booleans, `str` no text
+          that cannot be encoded in UTF-8;
+        - `NATURAL`;
+        - `[schema]`, a list of values that fit it;
+        - `{"key": schema, ...}`, a mapping that has at least these keys;
+        - `{str: schema}`, a mapping with any keys;
+        - `Any`.
+      name: what the message calls the value.
 
     Raises:
-      ValueError: it has not.
+      ValueError: it does not fit.
     """
-    if isinstance(form, Mapping):
+    if isinstance(schema, Mapping):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{place} is {_kind(value)}, not a mapping")
-        for key in value if str in form else form:
+            raise ValueError(f"{name} is {_describe(value)}, not a mapping")
+        for key in value if str in schema else schema:
             if key not in value:
-                raise ValueError(f"{place} has no {key!r}")
-            checked(value[key], form[str if str in form else key], repr(key)[:LONGEST_REASON])
-    elif isinstance(form, list):
+                raise ValueError(f"{name} has no {key!r}")
+            inner = schema[str if str in schema else key]
+            validated(value[key], inner, repr(key)[:LONGEST_REASON])
+    elif isinstance(schema, list):
         if not isinstance(value, list):
-            raise ValueError(f"{place} is {_kind(value)}, not a list")
+            raise ValueError(f"{name} is {_describe(value)}, not a list")
         for item in value:
-            checked(item, form[0], f"an item of {place}")
-    elif not _fits(value, form):
-        wanted = getattr(form, "__name__", form)
-        raise ValueError(f"{place} is {_kind(value)}, not {wanted}")
+            validated(item, schema[0], f"an item of {name}")
+    elif not _fits(value, schema):
+        expected = getattr(schema, "__name__", schema)
+        raise ValueError(f"{name} is {_describe(value)}, not {expected}")
     return value
 
 
-def _fits(value: Any, form: Any) -> bool:
-    if form is Any:
+def _fits(value: Any, schema: Any) -> bool:
+    if schema is Any:
         return True
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if form is float:
-        return number and abs(value) <= sys.float_info.max  # which no NaN is
-    if form is NATURAL:
+    if schema is float:
+        return number and abs(value) <= sys.float_info.max  # false for NaN
+    if schema is NATURAL:
         return number and isinstance(value, int) and 0 <= value < 1 << 63
-    if form is str:
-        return isinstance(value, str) and (value.isascii() or _can_be_written(value))
-    return isinstance(value, form) and (number or form is not int)
+    if schema is str:
+        return isinstance(value, str) and (value.isascii() or _is_utf8(value))
+    return isinstance(value, schema) and (number or schema is not int)
 
 
-def _can_be_written(text: str) -> bool:
-    """Whether text has no half of a surrogate pair, which JSON can name but UTF-8 cannot hold."""
+def _is_utf8(text: str) -> bool:
+    """Whether text has no lone surrogate, which JSON can express but UTF-8 cannot encode."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _kind(value: Any) -> str:
-    """Name a value without writing out one that is long."""
+def _describe(value: Any) -> str:
+    """Name a value in a message, without writing out a long one."""
     if isinstance(value, str):
-        return shown(value)
+        return quoted(value)
     if isinstance(value, int) and abs(value) > sys.maxsize:
         return "a huge number"
     plain = value is None or isinstance(value, int | float)
@@ -146,15 +152,16 @@ def read_tensors(
 
     Args:
       path: the file.
-      shapes: type as the format calls it ("F32", "I64") and number of dimensions of tensors that
-        must be there; under the name "*", of all others, which else may be anything.
+      shapes: by name, the dtype as the format calls it ("F32", "I64") and the number of dimensions
+        of the tensors that must be there. The entry "*" holds for all other tensors; without it
+        they may be anything.
       framework: "pt" or "np".
 
     Returns:
       All tensors by name, and the metadata.
 
     Raises:
-      OSError, ValueError, SafetensorError, ...: to be explained by `reading`.
+      OSError, ValueError, SafetensorError, ...: to be caught by `reading`.
     """
     with safe_open(path, framework=framework) as file:
         names = set(file.keys())
@@ -166,10 +173,10 @@ def read_tensors(
 
 
 def check_tensor(file: Any, name: str, shape: tuple[str, int] | None) -> None:
-    """Check type and number of dimensions of a tensor in an open safetensors file.
+    """Check dtype and number of dimensions of a tensor in an open safetensors file.
 
     Raises:
-      ValueError: it has others.
+      ValueError: they differ.
     """
     if shape is None:
         return

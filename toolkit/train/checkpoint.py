@@ -1,4 +1,4 @@
-"""Checkpoints: any nest of dicts and lists of tensors and plain values in one safetensors file."""
+"""Checkpoints: nested dicts and lists of tensors and plain values in one safetensors file."""
 
 import json
 import re
@@ -9,20 +9,20 @@ from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import checked, read_tensors, reading
+from toolkit.storage.reading import read_tensors, reading, validated
 from toolkit.train.errors import TrainingError
 
-KEPT = 2
+KEPT = 2  # checkpoints of a training
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)\.safetensors")
 _OWN = re.compile(r"epoch-(\d+)-step-(\d+)\.rank-\d+\.safetensors")
 
 
 def write_state(path: Path, state: dict[str, Any], own: bool = False) -> None:
-    """Write a nest of dicts (with str or int keys) and lists atomically, bit for bit.
+    """Write nested dicts (with str or int keys) and lists atomically, bit for bit.
 
-    Tensors are moved to the CPU; what is not a tensor goes to the file's header as JSON. The keys
-    keep their type, so that an optimizer's state comes back as it was. With `own` it is written
-    by ranks that else write nothing.
+    Tensors are moved to the CPU; everything else goes to the file's header as JSON. Keys keep
+    their types, so that an optimizer's state is restored unchanged. With `own` ranks other than 0
+    write too.
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, "", tensors)
@@ -30,21 +30,21 @@ def write_state(path: Path, state: dict[str, Any], own: bool = False) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read what `write_state` wrote, tensors on the CPU.
+    """Read what `write_state` wrote; tensors are on the CPU.
 
     Raises:
       TrainingError: the file is damaged.
     """
     with reading(path, TrainingError, "remove it to go on", "no checkpoint"):
         tensors, about = read_tensors(path, {})
-        return checked(_join(json.loads(about["plain"]), tensors), dict)
+        return validated(_join(json.loads(about["plain"]), tensors), dict)
 
 
 class Checkpoints:
     """The checkpoints of one training in a folder; the newest two are kept.
 
-    Where ranks differ, each of them has a file of its own beside the one of all; that one is
-    written last.
+    A checkpoint is a file of the common state. Where ranks differ, each of them has a file of its
+    own beside it; the common one is written last.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,26 +54,26 @@ class Checkpoints:
         """Write the state after `step` steps of `epoch`, then remove old checkpoints."""
         write_state(self._folder / f"{_stem(epoch, step)}.safetensors", state)
         found = self._found(_NAME)
-        kept = {place for place, _ in found[-KEPT:]}
-        for place, path in found + self._found(_OWN):
-            if place not in kept:
+        kept = {position for position, _ in found[-KEPT:]}
+        for position, path in found + self._found(_OWN):
+            if position not in kept:
                 path.unlink(missing_ok=True)
 
-    def save_own(self, epoch: int, step: int, rank: int, state: dict[str, Any]) -> None:
-        """Write what is a rank's own; all ranks must have done so before `save`."""
+    def save_rank_state(self, epoch: int, step: int, rank: int, state: dict[str, Any]) -> None:
+        """Write the state of one rank; all ranks must have done so before `save`."""
         write_state(self._own_path(epoch, step, rank), state, own=True)
 
-    def own(self, epoch: int, step: int, rank: int) -> dict[str, Any]:
-        """Read what a rank wrote with `save_own`.
+    def load_rank_state(self, epoch: int, step: int, rank: int) -> dict[str, Any]:
+        """Read what `save_rank_state` wrote.
 
         Raises:
-          TrainingError: the file is damaged, or not there.
+          TrainingError: the file is damaged or missing.
         """
         path = self._own_path(epoch, step, rank)
         if not path.exists():
             raise TrainingError(
-                f"{path} is missing, which worker {rank} stored with the checkpoint: bring it "
-                f"back, or remove {_stem(epoch, step)}.safetensors to go on from the one before"
+                f"{path} is missing, the state of worker {rank} in the checkpoint: restore it, or "
+                f"remove {_stem(epoch, step)}.safetensors to resume from the one before"
             )
         return read_state(path)
 
@@ -101,7 +101,7 @@ def _stem(epoch: int, step: int) -> str:
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Move tensors out of a nest; containers become JSON lists tagged by kind."""
+    """Collect the tensors of nested containers; these become JSON lists tagged by kind."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().contiguous()
         return ["tensor", name]

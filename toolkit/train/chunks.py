@@ -26,9 +26,9 @@ class ChunkConfig:
     batch: int = 64
     """Chunks per batch."""
     window: int = 4_000_000
-    """Raw frames (10 ms) of the shards that are loaded and shuffled together; at 64 values each
-    4 million are 11 hours in 0.5 GB, and up to two windows are in memory. A corpus that fits is
-    loaded once and shuffled as a whole."""
+    """Raw frames (10 ms) of the shards that are loaded and shuffled together; with 64 values per
+    frame 4 million are 11 hours in 0.5 GB, and up to two windows are in memory. A corpus that fits
+    into a window is loaded once and shuffled as a whole."""
 
     def __post_init__(self) -> None:
         for name in ("frames", "batch", "window"):
@@ -40,31 +40,33 @@ class ChunkConfig:
 
 
 class Chunks:
-    """Batches of chunks in an order that follows from (seed, epoch) alone.
+    """Batches of chunks in an order that is a function of (seed, epoch) alone.
 
     The order is hierarchical: a permutation of the shards is cut into windows, and the chunks of
-    a window are permuted. Nothing crosses a window's end, so its last batch may be smaller.
+    a window are permuted. No batch spans two windows, so a window's last batch may be smaller.
     Within an utterance chunks follow each other without overlap or gap; the last, short one is
-    filled up with frames of weight 0.
+    padded with frames of weight 0.
     """
 
     def __init__(self, corpus: Corpus, config: ChunkConfig, lookahead: int, seed: int) -> None:
         self.windows = Windows(corpus, config.window, seed)
-        """The order of the shards, and the corpus where it is kept in memory."""
+        """The windows of each epoch, which may hold the corpus in memory."""
         self._config = config
         self._lookahead = lookahead
         self._seed = seed
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
+    def steps(self, epoch: int, world_size: int = 1) -> int:
         """See `DataSource`."""
-        return sum(self._sizes(epoch, self.windows.of(epoch))) // ranks
+        return sum(self._sizes(epoch, self.windows.of(epoch))) // world_size
 
-    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """See `DataSource`; windows before `start` are not loaded, later ones ahead of time."""
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """See `DataSource`; skips windows before `start`, prefetches later ones."""
         windows = self.windows.of(epoch)
         ends = np.cumsum(self._sizes(epoch, windows)).tolist()
         begins = [0, *ends[:-1]]
-        wanted = range(start * ranks + rank, ends[-1] // ranks * ranks, ranks)
+        wanted = range(start * world_size + rank, ends[-1] // world_size * world_size, world_size)
         mine = [
             [b - begins[i] for b in range(begins[i], ends[i]) if b in wanted]
             for i in range(len(windows))
@@ -87,13 +89,13 @@ class Chunks:
         return counts
 
     def _order(self, epoch: int, index: int, window: Stacked) -> np.ndarray:
-        """Permute the window's chunks: [chunks, 2] of utterance and first frame in it."""
+        """Permute the window's chunks: [chunks, 2] of utterance index and first frame."""
         chunks = pieces(window.length, self._config.frames)
         return np.random.default_rng([self._seed, epoch, index]).permutation(chunks)
 
 
 def chunk_batch(window: Stacked, chunks: np.ndarray, config: ChunkConfig, lookahead: int) -> Batch:
-    """Make a batch of chunks [N, 2] of a window: utterance and first frame in it."""
+    """Make a batch of chunks [N, 2] of a window: utterance index and first frame."""
     utterance, start = torch.from_numpy(chunks).unbind(1)
     before, after = config.left_context, config.frames + config.right_context
     inputs, rows = window.cut(utterance, start, before, after, lookahead)

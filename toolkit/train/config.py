@@ -1,4 +1,4 @@
-"""How a model is optimised."""
+"""Configuration of the trainer: optimizer, learning rates, epochs."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from toolkit.config.settings import NO_RESULT
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.environment import has_bf16
 from toolkit.parallel.config import ParallelConfig
 
@@ -16,11 +16,10 @@ ADADELTA = {
     "adadelta": {"rho": 0.9, "eps": 1e-6},
     "adadelta_tensorflow": {"rho": 0.95, "eps": 1e-8},
 }
-"""Decay of the averages and the constant added to them: torch's defaults and TensorFlow's."""
+"""AdaDelta's decay and epsilon: torch's defaults and TensorFlow's."""
 LIBRARY_RATE = {"adam": 1e-3, "sgd": 1e-2, "adadelta": 1.0, "adadelta_tensorflow": 1e-3}
-"""The constant learning rates that the libraries have as default (of `sgd` Keras, torch has none):
-with 1 AdaDelta is as published, without a rate (A18); TensorFlow's steps are a
-thousandth of that."""
+"""The libraries' default learning rates (for `sgd` that of Keras, as torch has none). With 1
+AdaDelta is as published, without a learning rate (A18); TensorFlow's steps are a thousandth."""
 
 
 @dataclass(frozen=True)
@@ -30,33 +29,34 @@ class TrainerConfig:
     epochs: int = 10
     """Passes over the data; 10 for cross entropy on chunks (C7)."""
     optimizer: OptimizerName = "adam"
-    """`adam` with torch's defaults, `sgd` with momentum, or AdaDelta (A18) with torch's constants
+    """`adam` with torch's defaults, `sgd` with momentum, or AdaDelta (A18) with torch's defaults
     (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
     initial_rate: float | None = 1e-3
     """Learning rate after the warm-up; it decays exponentially (C7, which gives no values). None:
-    the optimizer's in `LIBRARY_RATE`."""
+    the library's default for the optimizer, see `LIBRARY_RATE`."""
     final_rate: float | None = 1e-4
     """Learning rate of the last step; None: the same as the first, for a constant rate."""
     warmup_steps: int = 0
-    """Steps over which the rate climbs to `initial_rate`."""
+    """Steps of linear warm-up to `initial_rate`."""
     momentum: float = 0.9
-    """Of `sgd`."""
+    """Momentum of `sgd`."""
     max_gradient_norm: float = 5.0
-    """Longer gradients (of the mean loss per frame) are scaled down to this length."""
+    """Gradient clipping: larger norms (of the mean loss per frame) are scaled down to this."""
     amp: Literal["fp32", "bf16", "auto"] = "fp32"
     """`bf16`: autocast to bfloat16, up to twice as fast; weights, optimizer and loss stay float32.
     `auto`: bf16 where it is faster (GPUs, AMD's avx512_bf16, Intel's amx_bf16)."""
     threads: int | None = None
-    """Threads on a CPU; None: one per core. Networks of some million weights train fastest with
-    one, all the more where other programs run."""
+    """CPU threads; None: one per core. Networks of a few million weights train fastest with one,
+    especially beside other programs."""
     average_epochs: int = 1
-    """The average of the last so many epochs' weights competes with the best epoch's; 1: none."""
+    """Number of last epochs whose weights are averaged; the average is kept if it scores
+    better than the best epoch. 1: no averaging."""
     seed: int = 0
-    """Of initial weights, data order and dropout."""
-    checkpoint_seconds: float = field(default=300.0, metadata=NO_RESULT)
-    """At most so long between two checkpoints, in seconds; there is one after every epoch too."""
+    """Random seed of initial weights, data order and dropout."""
+    checkpoint_seconds: float = field(default=300.0, metadata=NO_EFFECT_ON_RESULTS)
+    """Seconds between two checkpoints, at most; there is one after every epoch as well."""
     parallel: ParallelConfig = ParallelConfig()
-    """How several processes share the training, when torchrun starts them."""
+    """Data-parallel training, when torchrun starts several processes."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "average_epochs"):
@@ -89,14 +89,14 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class CorpusTrainerConfig(TrainerConfig):
-    """How a model is optimised on stored utterances, some of which are held out."""
+    """How a model is optimised on stored utterances, some of which are held out for validation."""
 
     valid_utterances: int = 100
-    """Training utterances that are held out to measure what is trained, at most a tenth of all;
-    they are chosen by a checksum of their ids, so that every training holds out the same, and their
-    augmented copies are left out. Not used when validation data are given."""
+    """Training utterances held out for validation, at most a tenth of all; they are chosen by a
+    checksum of their ids, so that every training holds out the same, and their augmented copies
+    are left out. Not used when validation data is given."""
     max_excluded: float = 0.2
-    """Share of utterances that cannot be used above which training is refused."""
+    """Largest share of unusable utterances; with more, training fails."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +107,7 @@ class CorpusTrainerConfig(TrainerConfig):
 
 
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
-    """Make the optimizer of a configuration; the loop sets its learning rate before every step."""
+    """Construct the configured optimizer; the loop sets its learning rate before every step."""
     rate, _ = config.rates()
     if config.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=rate)

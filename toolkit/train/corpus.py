@@ -1,4 +1,4 @@
-"""Aligned utterances: which can be trained on, and their normalised features with targets."""
+"""Training corpus: aligned utterances, with their normalised features and targets."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from toolkit.features.augment import root
+from toolkit.features.augment import original_id
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
 
@@ -18,7 +18,7 @@ class Features(Protocol):
     """Stored raw features, such as `toolkit.features.store.FeatureStore`."""
 
     shards: list[list[str]]
-    """Utterance ids in stored order; a shard is what is worth reading in one go."""
+    """Utterance ids in stored order; a shard is best read as a whole."""
 
     def num_frames(self, name: str) -> int:
         """Count the raw frames T of an utterance."""
@@ -27,7 +27,7 @@ class Features(Protocol):
         """Read an utterance: [T, F] raw."""
 
     def state(self, name: str) -> Any:
-        """Give the running mean's state before the utterance."""
+        """Return the state of the running mean before the utterance."""
 
 
 class Alignments(Protocol):
@@ -40,8 +40,8 @@ class Alignments(Protocol):
         """Read an utterance's targets: [T] integers."""
 
 
-class Normalises(Protocol):
-    """A view of raw features, such as `toolkit.features.normalise.Normaliser`."""
+class FeatureNormaliser(Protocol):
+    """Normalisation of raw features, such as `toolkit.features.normalise.Normaliser`."""
 
     def apply(self, features: Tensor, state: Any) -> Tensor:
         """Normalise [T, F] raw features of an utterance, given the speaker's state before it."""
@@ -54,13 +54,13 @@ class Utterance:
     name: str
     """Its id."""
     source: int
-    """Which pair of stores it is in."""
+    """Index of its pair of stores."""
     frames: int
-    """T, raw frames."""
+    """T, number of raw frames."""
 
 
 class Corpus:
-    """The utterances of some stores that have features and an alignment of the same length.
+    """The utterances of some stores whose features and alignment have the same length.
 
     Opening it reads all alignments once, to check them and to count the targets.
     """
@@ -68,7 +68,7 @@ class Corpus:
     def __init__(
         self,
         sources: Sequence[tuple[Features, Alignments]],
-        normaliser: Normalises,
+        normaliser: FeatureNormaliser,
         num_targets: int,
         names: Iterable[str] | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class Corpus:
           sources: pairs of stores.
           normaliser: applied when an utterance is loaded.
           num_targets: C; alignments hold 0 ... C - 1.
-          names: take only these utterances; None for all.
+          names: use only these utterances; None for all.
 
         Raises:
           TrainingDataError: a target is not below `num_targets`.
@@ -88,7 +88,7 @@ class Corpus:
         self.counts = torch.zeros(num_targets, dtype=torch.int64)
         """[C]: number of raw frames of each target."""
         self.excluded: dict[str, str] = {}
-        """Utterance id -> why it is not trained on."""
+        """Utterance id -> reason for its exclusion from training."""
         self.shards: list[list[Utterance]] = []
         """The utterances, by shard of their store."""
         wanted = None if names is None else set(names)
@@ -126,7 +126,7 @@ class Corpus:
     def load(self, utterance: Utterance) -> tuple[Tensor, Tensor]:
         """Read an utterance: normalised features [T, F] float16, targets [T] int32.
 
-        Float16 keeps three digits of values that are a few units large, in half the memory.
+        Float16 keeps three significant digits, in half the memory.
         """
         features, alignments = self._sources[utterance.source]
         name = utterance.name
@@ -134,10 +134,10 @@ class Corpus:
         return normalised.half(), alignments.load(name).int()
 
     def require(self, max_excluded: float) -> None:
-        """Refuse to train on what is left of a corpus.
+        """Check that enough utterances are usable.
 
         Raises:
-          TrainingDataError: nothing is left, or a larger share than `max_excluded` was excluded.
+          TrainingDataError: no utterance is left, or a share above `max_excluded` was excluded.
         """
         kept, lost = len(self.utterances), len(self.excluded)
         if kept and lost <= max_excluded * (kept + lost):
@@ -150,8 +150,8 @@ class Corpus:
         )
 
 
-def listed(stores: Any) -> list[Any]:
-    """Make a list of one store or several."""
+def as_list(stores: Any) -> list[Any]:
+    """Return one store or several as a list."""
     return list(stores) if isinstance(stores, Sequence) else [stores]
 
 
@@ -161,26 +161,31 @@ def write_excluded(path: Path, excluded: dict[str, str]) -> None:
     write_atomically(path, "".join(lines))
 
 
-def held_out(names: Iterable[str], number: int) -> set[str]:
-    """Choose utterances for validation by a checksum of their ids, at most a tenth of all.
+def split_names(stores: Sequence[Features], number: int) -> tuple[set[str], set[str]]:
+    """Divide the utterances of stores into those to train on and about `number` to validate on."""
+    return split_held_out((n for store in stores for shard in store.shards for n in shard), number)
 
-    The choice of an utterance hardly depends on which others there are, and not on their order.
+
+def held_out(names: Iterable[str], number: int) -> set[str]:
+    """Select utterances for validation by a checksum of their ids, at most a tenth of all.
+
+    The choice of an utterance hardly depends on the other utterances, and not on their order.
     """
     names = sorted(names)
     ranked = sorted(names, key=lambda name: (zlib.crc32(name.encode()), name))
     return set(ranked[: min(number, len(names) // 10)])
 
 
-def without_copies(names: Iterable[str], number: int) -> tuple[set[str], set[str]]:
+def split_held_out(names: Iterable[str], number: int) -> tuple[set[str], set[str]]:
     """Hold out utterances together with their augmented copies.
 
     Returns:
       The utterances to train on, and those to validate on, chosen by `held_out`: originals, or
-      one copy where the original is not among `names`. Further copies of these are in neither.
+      one copy where the original is not among `names`. Other copies of these are in neither.
     """
     families: dict[str, list[str]] = {}
     for name in names:
-        families.setdefault(root(name), []).append(name)
+        families.setdefault(original_id(name), []).append(name)
     chosen = held_out(families, number)
     training = {n for family, members in families.items() if family not in chosen for n in members}
     return training, {min(families[family], key=lambda n: (len(n), n)) for family in chosen}

@@ -1,11 +1,11 @@
-"""The faults of training that a user can mend."""
+"""Errors of training that the user can resolve."""
 
 from toolkit.errors import ToolkitError
 
 
 class TrainingDataError(ToolkitError):
-    """Features and alignments that do not belong together, or too few of them."""
+    """Features and alignments do not match, or too few of them are usable."""
 
 
 class TrainingError(ToolkitError):
-    """Training that cannot go on: a loss that is no number, or a checkpoint of another run."""
+    """Training cannot continue: the loss is not finite, or a checkpoint is of another run."""

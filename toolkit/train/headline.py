@@ -1,4 +1,4 @@
-"""The headline numbers of a finished training, kept so that it is not done again."""
+"""The headline numbers of a finished training, stored so that it is not repeated."""
 
 import json
 import os
@@ -15,14 +15,14 @@ HEADLINE = "headline.json"
 
 
 def settings_of(config: TrainerConfig, **more: Any) -> dict[str, Any]:
-    """Describe a training as JSON gives it back: its configuration, and what else it depends on."""
+    """Return the configuration of a training, and `more` it depends on, as JSON gives it back."""
     return json.loads(json.dumps({**asdict(config), **more}))
 
 
 def finished(out: Path, settings: dict[str, Any]) -> dict[str, float] | None:
-    """Return the headline of a training that ended in `out`, when it was this one.
+    """Return the headline of a training that finished in `out` with these settings, else None.
 
-    Checkpoints that are still there, since it was killed while it removed them, are removed.
+    Removes checkpoints that are left if it was killed while removing them.
     """
     path = out / HEADLINE
     if not os.path.lexists(path):
@@ -37,6 +37,6 @@ def finished(out: Path, settings: dict[str, Any]) -> dict[str, float] | None:
 
 
 def write_headline(out: Path, settings: dict[str, Any], headline: dict[str, float]) -> None:
-    """Say that a training has ended; written when its results are, before checkpoints go."""
+    """Mark a training as finished: after its results are stored, before checkpoints are removed."""
     stored = {"settings": settings, "headline": headline}
     write_atomically(out / HEADLINE, json.dumps(stored, indent=1) + "\n")

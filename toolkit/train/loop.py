@@ -21,28 +21,28 @@ from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.metrics import accumulate, means
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
-from toolkit.train.observer import Epochwise, Observer
+from toolkit.train.observer import DefaultObserver, Observer
 from toolkit.train.prefetch import prefetched
 from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
-from toolkit.train.sums import add, means
 
 logger = logging.getLogger(__name__)
 BATCHES_AHEAD = 4
 
 
 class Trainer:
-    """Trains a model and leaves the chosen weights in it.
+    """Trains a model and leaves the selected weights in it.
 
-    Everything that happens follows from (seed, epoch, step), so that a run that was killed and
-    started again ends, on the CPU, with the same bits as one that was not. In `out`: checkpoints
+    Every step is a function of (seed, epoch, step), so that a run that was killed and resumed ends
+    on the CPU with bitwise the same weights as one that was not. Writes into `out`: checkpoints
     (`checkpoints/`), `history.json` with a record per epoch, TensorBoard events (`tensorboard/`).
 
-    Several ranks share the training as the strategy says. Rank 0 alone writes, but for the parts of
-    checkpoints that are each rank's own. With another number of ranks a training goes on from the
-    last checkpoint, at the same place in the epoch; some batches may then be seen twice.
+    Several ranks share the training according to the strategy. Only rank 0 writes, except for the
+    ranks' own parts of checkpoints. A training can be resumed with another world size, from the
+    last checkpoint at the same position in the epoch; some batches may then be seen twice.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Trainer:
         observer: Observer | None = None,
         schedule: Schedule | None = None,
     ) -> None:
-        """Prepare, on `device`, to train or to go on.
+        """Prepare to train or to resume.
 
         Args:
           model: with its initial weights.
-          objective: what is minimised.
-          data: where the batches come from.
-          config: see there.
-          out: folder of this training alone; a partial run in it is continued.
-          device: where to compute.
-          valid: held-out batches, gone through after each epoch; without them the last weights
+          objective: the loss.
+          data: source of the training batches.
+          config: optimizer, rates, epochs.
+          out: folder of this training alone; an interrupted run in it is resumed.
+          device: device to train on.
+          valid: held-out batches, iterated over after each epoch; without them the last weights
             are kept.
           strategy: data-parallel method; one process by default.
-          progress: told from time to time how many steps of all are done.
-          observer: what is done beside the steps; by default what `Epochwise` does.
+          progress: called from time to time as progress(steps done, total steps).
+          observer: hooks for checkpoints and validation; by default `DefaultObserver`.
           schedule: the learning rate of every step; by default it decays exponentially from the
             first step to the last.
         """
@@ -85,24 +85,24 @@ class Trainer:
         self._out = Path(out)
         self._valid = valid
         self._strategy = SingleProcess() if strategy is None else strategy
-        self._observer = Epochwise() if observer is None else observer
+        self._observer = DefaultObserver() if observer is None else observer
         self._schedule = self._decay if schedule is None else schedule
-        self._rank, self._ranks = self._strategy.part()
+        self._rank, self._world_size = self._strategy.rank_and_world_size()
         self._bf16 = config.bf16(self._device)
         self._optimizer = make_optimizer(model, config)
         self._batches = [data.steps(epoch) for epoch in range(config.epochs)]
-        self._steps = [data.steps(epoch, self._ranks) for epoch in range(config.epochs)]
+        self._steps = [data.steps(epoch, self._world_size) for epoch in range(config.epochs)]
         if min(self._steps) == 0:
             raise TrainingDataError(
-                f"an epoch has fewer batches than the {self._ranks} processes: use fewer processes "
-                "or a smaller batch"
+                f"an epoch has fewer batches than the {self._world_size} processes: use fewer "
+                "processes or a smaller batch"
             )
         self._checkpoints = Checkpoints(self._out / "checkpoints")
         self._epoch_models = EpochModels(self._out / "checkpoints", config.average_epochs)
         shown = self._rank == 0
         self._monitor = Monitor(self._out, sum(self._steps), progress if shown else None, shown)
-        self._epoch = self._step = 0  # what comes next
-        self._sums: dict[str, Tensor] = {}  # of the epoch so far, float64 on the device
+        self._epoch = self._step = 0  # position of the next step
+        self._sums: dict[str, Tensor] = {}  # statistics of the epoch so far, float64 on the device
         self._unchecked: tuple[Tensor, Batch] | None = None
         self._saved = monotonic()
         self.history: list[dict[str, float]] = []
@@ -112,8 +112,8 @@ class Trainer:
         """Train to the end.
 
         Returns:
-          The record of the last epoch, with `score`, the chosen weights' held-out accuracy (or
-          minus the loss, for objectives without one).
+          The record of the last epoch, with `score`, the selected weights' held-out accuracy (or
+          minus the loss, for objectives without accuracy).
 
         Raises:
           TrainingError: the loss or a gradient is not finite, or `out` holds another run.
@@ -124,8 +124,10 @@ class Trainer:
             self._resume()
             self._monitor.start(self.steps_done())
             self._observer.begin(self)
-            if isinstance(self._observer, Epochwise):  # others meet at steps of a certain number
-                self._source = self._strategy.share(self._data)
+            if isinstance(
+                self._observer, DefaultObserver
+            ):  # others need equal numbers of steps on all ranks
+                self._source = self._strategy.share_batches(self._data)
             while self._epoch < self._config.epochs:
                 self._train_epoch()
             self._observer.end(self)
@@ -140,48 +142,48 @@ class Trainer:
             self._observer.stop()
             self._monitor.close()
             self._strategy.stop(failed)
-        self._monitor.share(sum(self._steps))
+        self._monitor.report_progress(sum(self._steps))
         logger.info("kept %s, score %.4f", chosen, score)
         return {**self.history[-1], "score": score}
 
     def clean(self) -> None:
-        """Remove the checkpoints, once what they led to is stored elsewhere."""
+        """Remove the checkpoints, after the final model has been stored."""
         if self._rank == 0:
             self._checkpoints.remove()
             self._epoch_models.remove()
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model."""
         return self._model
 
     @property
     def optimizer(self) -> Optimizer:
-        """What trains it."""
+        """The optimizer."""
         return self._optimizer
 
     @property
     def device(self) -> torch.device:
-        """Where."""
+        """The device of the model."""
         return self._device
 
     @property
     def epoch(self) -> int:
-        """The present epoch, from 1."""
+        """The current epoch, counted from 1."""
         return self._epoch + 1
 
     def steps_done(self) -> int:
-        """Count the steps taken, of all epochs."""
+        """Return the number of steps taken, over all epochs."""
         return sum(self._steps[: self._epoch]) + self._step
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """Take one step of the optimizer on a batch that is on the device.
+        """Take one optimizer step on a batch that is on the device.
 
         Returns:
-          What the objective gave, `loss` among it.
+          The objective's stats, and `loss`.
         """
         seed = f"{self._config.seed} {self._epoch} {self._step} {self._rank}"
-        torch.manual_seed(zlib.crc32(seed.encode()))  # dropout's
+        torch.manual_seed(zlib.crc32(seed.encode()))  # for dropout
         rate = self._rate(self._step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -200,11 +202,11 @@ class Trainer:
         self._check()
         self._unchecked = (loss.detach() + norm, batch)
         stats = {"loss": loss.detach(), **stats}
-        add(self._sums, stats)
+        accumulate(self._sums, stats)
         return stats
 
     def evaluate(self) -> dict[str, float]:
-        """Average the objective over the held-out batches, which the ranks share.
+        """Average the objective over the held-out batches, which are divided among the ranks.
 
         Returns:
           `loss` per weight and every statistic's mean, such as `accuracy`; empty without batches.
@@ -212,46 +214,46 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         self._model.eval()
         with torch.inference_mode():
-            mine = islice(self._valid or (), self._rank, None, self._ranks)
+            mine = islice(self._valid or (), self._rank, None, self._world_size)
             for batch in prefetched(mine, BATCHES_AHEAD):
                 loss, stats = self._compute(batch.to(self._device))
-                add(sums, {"loss": loss, **stats})
-        self._strategy.barrier()  # shares may take differently long
-        return means(self._strategy.total(sums))
+                accumulate(sums, {"loss": loss, **stats})
+        self._strategy.barrier()  # ranks may take different times
+        return means(self._strategy.sum_over_ranks(sums))
 
     def _train_epoch(self) -> None:
         epoch, config = self._epoch, self._config
         title = f"epoch {epoch + 1}/{config.epochs}"
         before = sum(self._steps[:epoch])
-        watch = self._monitor.epoch(title, self._steps[epoch], self._step, before)
-        batches = self._source.batches(epoch, self._step, self._rank, self._ranks)
+        monitor = self._monitor.epoch(title, self._steps[epoch], self._step, before)
+        batches = self._source.batches(epoch, self._step, self._rank, self._world_size)
         if self._device.type == "cuda":
             batches = (batch.pin() for batch in batches)
         ahead = prefetched(batches, BATCHES_AHEAD)
         self._model.train()
         try:
-            for batch in watch.timed(ahead):
+            for batch in monitor.timed(ahead):
                 stats = self.update(batch.to(self._device))
                 self._step += 1
-                watch.step(batch.frames, self._values)
+                monitor.step(batch.frames, self._values)
                 overdue = monotonic() - self._saved >= config.checkpoint_seconds
-                overdue = self._strategy.agree(overdue)
+                overdue = self._strategy.agree_on_checkpoint(overdue)
                 self._observer.after_step(self, batch, stats, overdue)
         finally:
             ahead.close()
-            watch.close()
+            monitor.close()
         self._check()
-        self._finish_epoch(watch)
+        self._finish_epoch(monitor)
 
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
             return self._objective(self._model, batch)
 
     def _check(self) -> None:
-        """Check the step before the newest, whose result the device has by now.
+        """Check the loss and gradient norm of the previous step, without waiting for the device.
 
         Raises:
-          TrainingError: it was not finite; nothing has been stored since.
+          TrainingError: one was not finite; no checkpoint has been written since.
         """
         if self._unchecked is None:
             return
@@ -270,18 +272,18 @@ class Trainer:
             "lower initial_rate or max_gradient_norm"
         )
 
-    def _finish_epoch(self, watch: EpochMonitor) -> None:
-        """Validate, record and store what the epoch led to."""
+    def _finish_epoch(self, monitor: EpochMonitor) -> None:
+        """Validate, then store the epoch's record, weights and checkpoint."""
         self._strategy.end_epoch()
         self._observer.after_epoch(self)
         record = {
             "epoch": self._epoch + 1,
-            **means(self._strategy.total(self._sums)),
+            **means(self._strategy.sum_over_ranks(self._sums)),
             "rate": self._rate(self._step - 1),
         }
-        record |= {"seconds": watch.seconds(), **watch.rates(), **self._strategy.report()}
+        record |= {"seconds": monitor.seconds(), **monitor.rates(), **self._strategy.report()}
         speed = torch.tensor(record["frames_per_second"], dtype=torch.float64)
-        record["frames_per_second"] = self._strategy.total({"": speed})[""].item()
+        record["frames_per_second"] = self._strategy.sum_over_ranks({"": speed})[""].item()
         with self._strategy.consensus():
             record |= {
                 f"valid_{name}": value for name, value in self._observer.validate(self).items()
@@ -293,7 +295,7 @@ class Trainer:
         self._epoch, self._step, self._sums = self._epoch + 1, 0, {}
         self._monitor.events(self.steps_done(), {f"epoch/{k}": v for k, v in record.items()})
         self._store_history()
-        self._strategy.barrier()  # however long rank 0 took
+        self._strategy.barrier()  # rank 0 may take long to validate
         self.checkpoint()
 
     def _store_history(self) -> None:
@@ -319,45 +321,45 @@ class Trainer:
             config.warmup_steps,
         )
 
-    def storable(self) -> bool:
-        """Whether `checkpoint` can store the training as it is now."""
-        return self._strategy.storable()
+    def can_checkpoint(self) -> bool:
+        """Whether `checkpoint` can write a checkpoint now."""
+        return self._strategy.can_checkpoint()
 
     def checkpoint(self) -> None:
-        """Store everything that the remaining steps depend on (on every rank), if it is storable.
+        """Write a checkpoint (on every rank), if `can_checkpoint`.
 
-        Between the ends of epochs an asynchronous training is not.
+        Asynchronous methods can do so only at the ends of epochs.
         """
-        if not self.storable():
+        if not self.can_checkpoint():
             return
         self._check()
         self._saved = monotonic()
-        own = self._strategy.own_state()
-        wrote = self._strategy.total({str(self._rank): torch.ones(())} if own else {})
+        own = self._strategy.rank_state()
+        wrote = self._strategy.sum_over_ranks({str(self._rank): torch.ones(())} if own else {})
         state = {
             "run": self._identity(),
-            "ranks": self._ranks,
+            "ranks": self._world_size,
             "own": sorted(map(int, wrote)),
             "epoch": self._epoch,
             "step": self._step,
-            "sums": self._strategy.total(self._sums),
+            "sums": self._strategy.sum_over_ranks(self._sums),
             "history": self.history,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "strategy": self._strategy.state(),
             "observer": self._observer.state(),
         }
-        place = self._epoch, self._step
+        position = self._epoch, self._step
         if own:
-            self._checkpoints.save_own(*place, self._rank, own)
+            self._checkpoints.save_rank_state(*position, self._rank, own)
         if wrote:
             self._strategy.barrier()
         if self._rank == 0:
-            self._checkpoints.save(*place, state)
-        self._strategy.barrier()  # however long that took
+            self._checkpoints.save(*position, state)
+        self._strategy.barrier()  # rank 0 may take long to write
 
     def _resume(self) -> None:
-        """Go back to the newest checkpoint, if there is one."""
+        """Restore the newest checkpoint, if there is one."""
         state = self._checkpoints.latest()
         if state is None:
             return
@@ -365,10 +367,10 @@ class Trainer:
         if differing:
             raise TrainingError(
                 f"{self._out} holds a training with other settings ({', '.join(differing)}): "
-                "remove the folder to start anew, or restore the settings to continue it"
+                "remove the folder to start anew, or restore the settings to resume it"
             )
-        place, ranks = (state["epoch"], state["step"]), state["ranks"]
-        self._epoch, self._step = place[0], place[1] * ranks // self._ranks
+        position, old_size = (state["epoch"], state["step"]), state["ranks"]
+        self._epoch, self._step = position[0], position[1] * old_size // self._world_size
         self._sums = {
             name: value.to(self._device) * (self._rank == 0)
             for name, value in state["sums"].items()
@@ -377,18 +379,18 @@ class Trainer:
         self._observer.load_state(state["observer"])
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        mine = [self._rank] if ranks == self._ranks else range(self._rank, ranks, self._ranks)
-        wrote = state.get("own", range(ranks if ranks > 1 else 0))  # version 0.1 does not say
-        own = [self._checkpoints.own(*place, rank) for rank in mine if rank in wrote]
+        mine = range(self._rank, old_size, self._world_size)  # this rank alone for equal sizes
+        wrote = state.get("own", range(old_size if old_size > 1 else 0))  # not in version 0.1
+        own = [self._checkpoints.load_rank_state(*position, rank) for rank in mine if rank in wrote]
         self._strategy.load_state(state["strategy"], own)
         self._strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
         logger.info("continuing at epoch %d, step %d", self._epoch + 1, self._step)
-        if ranks != self._ranks:
-            logger.info("with %d workers, %d before", self._ranks, ranks)
+        if old_size != self._world_size:
+            logger.info("with %d workers, %d before", self._world_size, old_size)
 
     def _identity(self) -> dict[str, Any]:
-        """Describe what makes a training another one."""
+        """Return the settings that may not change when a training is resumed."""
         described = parameters_of(self._config)
-        described["amp"] = "bf16" if self._bf16 else "fp32"  # what `auto` means here
+        described["amp"] = "bf16" if self._bf16 else "fp32"  # resolves `auto`
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._batches, "model": shapes}

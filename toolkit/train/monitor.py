@@ -1,4 +1,4 @@
-"""What a person sees of a running training: a bar or a log line, TensorBoard, the stage's share."""
+"""Progress reports of a training: progress bar, log lines, TensorBoard, progress callback."""
 
 import logging
 import sys
@@ -12,16 +12,16 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-"""Called as progress(steps done, steps in all)."""
+"""Called as progress(steps done, total steps)."""
 
 logger = logging.getLogger(__name__)
 SECONDS_BETWEEN_REPORTS = 1.0
-MUCH_WAITING = 0.2
+MAX_DATA_WAIT = 0.2  # share of an epoch's time, above which there is a warning
 STEPS_BETWEEN_EVENTS = 50
 
 
 class Monitor:
-    """Measures and reports the epochs of one training; without `shown` it only measures."""
+    """Measures and reports the epochs of one training; without `shown` it only measures them."""
 
     def __init__(
         self, out: Path, total_steps: int, progress: Progress | None, shown: bool = True
@@ -44,11 +44,11 @@ class Monitor:
             self._writer = None
 
     def epoch(self, title: str, steps: int, done: int, first_step: int) -> "EpochMonitor":
-        """Watch one epoch of `steps` steps, `done` of them done, `first_step` before it."""
+        """Monitor an epoch of `steps` steps, `done` of them done, `first_step` before it."""
         return EpochMonitor(self, title, steps, done, first_step)
 
-    def share(self, step: int) -> None:
-        """Tell the caller how far training is."""
+    def report_progress(self, step: int) -> None:
+        """Call the progress callback."""
         if self._progress is not None:
             self._progress(step, self._total_steps)
 
@@ -60,7 +60,7 @@ class Monitor:
 
 
 class EpochMonitor:
-    """Counts frames, seconds and the share of them spent waiting for data."""
+    """Measures an epoch's frames, seconds, and the share of them spent waiting for data."""
 
     def __init__(
         self, monitor: Monitor, title: str, steps: int, done: int, first_step: int
@@ -81,7 +81,7 @@ class EpochMonitor:
         )
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield `batches`, adding up the time that each was waited for."""
+        """Yield `batches`, measuring the time spent waiting for them."""
         iterator = iter(batches)
         while True:
             before = perf_counter()
@@ -92,14 +92,14 @@ class EpochMonitor:
             yield item
 
     def step(self, frames: int, values: Callable[[], dict[str, float]]) -> None:
-        """Count a finished step; `values` (which may wait for the device) is called when shown."""
+        """Count a finished step; `values` (may wait for the device) is only called for reports."""
         self._done += 1
         self._frames += frames
         self._bar.update(1)
         now = perf_counter()
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now
-            self._monitor.share(self._first_step + self._done)
+            self._monitor.report_progress(self._first_step + self._done)
             if not self._bar.disable:
                 shown = {name: f"{value:.4g}" for name, value in values().items()}
                 self._bar.set_postfix({**shown, **self._rates_in_words()}, refresh=False)
@@ -107,7 +107,7 @@ class EpochMonitor:
             self._monitor.events(self._first_step + self._done, {**values(), **self.rates()})
 
     def rates(self) -> dict[str, float]:
-        """Frames per second and the share (0 to 1) of the time that waited for data."""
+        """Return frames per second, and the share (0 to 1) of the time spent waiting for data."""
         seconds = max(perf_counter() - self._started, 1e-9)
         return {"frames_per_second": self._frames / seconds, "data_wait": self._waited / seconds}
 
@@ -119,22 +119,22 @@ class EpochMonitor:
         }
 
     def seconds(self) -> float:
-        """Seconds since the epoch was started or resumed."""
+        """Return the seconds since the epoch was started or resumed."""
         return perf_counter() - self._started
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the progress bar."""
         self._bar.close()
 
 
 def log_epoch(epochs: int, record: dict[str, float]) -> None:
-    """Write an epoch's line to the log."""
+    """Log an epoch's record in one line."""
     shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k != "epoch"]
     logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(shown))
-    if (waited := record["data_wait"]) > MUCH_WAITING:
+    if (waited := record["data_wait"]) > MAX_DATA_WAIT:
         logger.warning(
-            "%.0f %% of epoch %d went by waiting for data: more readers (for CTC, `toolkit bench"
-            " readers` finds how many) or a faster disk would make it shorter",
+            "%.0f %% of epoch %d was spent waiting for data: use more readers (for CTC, `toolkit "
+            "bench readers` finds how many) or a faster disk",
             100 * waited,
             record["epoch"],
         )

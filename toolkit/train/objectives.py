@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""Training objectives: their protocol, and frame-level cross entropy."""
 
 from typing import Protocol
 
@@ -16,8 +16,8 @@ class Objective(Protocol):
 
         Returns:
           loss_sum: scalar with a gradient, summed over the batch.
-          stats: scalars without gradient that are summed over batches for reports. `weight` is
-            required: the loop minimises loss_sum / weight and reports sums divided by weight.
+          stats: scalars without gradient, which are summed over batches. `weight` is required: the
+            loop minimises loss_sum / weight and reports the sums divided by that of `weight`.
         """
 
 
@@ -34,7 +34,7 @@ class CrossEntropy:
         logits = logits.flatten(0, 1).float()
         targets, weights = batch.targets.flatten(), batch.weights.flatten()
         losses = functional.cross_entropy(logits, targets, reduction="none")
-        # amax with gather takes a tenth of argmax's time on the CPU
+        # amax with gather takes a tenth of the time of argmax on the CPU
         detached = logits.detach()
         correct = detached.gather(1, targets[:, None])[:, 0] >= detached.amax(dim=1)
         stats = {"weight": weights.sum(), "accuracy": (correct * weights).sum()}

@@ -1,4 +1,4 @@
-"""What a training does beside its steps: when it stores itself, and how it is validated."""
+"""Observers: hooks of the training loop for checkpoints, validation and logging."""
 
 from typing import Any, Protocol
 
@@ -10,86 +10,86 @@ from toolkit.parallel.batch import Batch
 
 
 class Training(Protocol):
-    """A training as an observer sees it; `toolkit.train.loop.Trainer` is one."""
+    """The interface of `toolkit.train.loop.Trainer` that observers use."""
 
     history: list[dict[str, float]]
     """A record per finished epoch."""
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model."""
 
     @property
     def optimizer(self) -> Optimizer:
-        """What trains it."""
+        """The optimizer."""
 
     @property
     def device(self) -> torch.device:
-        """Where it is trained."""
+        """The device of the model."""
 
     @property
     def epoch(self) -> int:
-        """The present epoch, from 1."""
+        """The current epoch, counted from 1."""
 
     def steps_done(self) -> int:
-        """Count the steps taken, of all epochs."""
+        """Return the number of steps taken, over all epochs."""
 
     def evaluate(self) -> dict[str, float]:
         """Average the objective over the held-out batches."""
 
-    def storable(self) -> bool:
-        """Whether `checkpoint` can store the training as it is now."""
+    def can_checkpoint(self) -> bool:
+        """Whether `checkpoint` can write a checkpoint now."""
 
     def checkpoint(self) -> None:
-        """Store the training, if it is storable."""
+        """Write a checkpoint, if `can_checkpoint`."""
 
 
 class Observer(Protocol):
-    """Called by the loop at its places, on every rank in the same order."""
+    """Hooks that the training loop calls, on every rank in the same order."""
 
     def begin(self, trainer: Training) -> None:
-        """Training begins, or goes on from a checkpoint whose state has been loaded."""
+        """Training begins or resumes; in the latter case `load_state` was called before."""
 
     def after_step(
         self, trainer: Training, batch: Batch, stats: dict[str, Tensor], overdue: bool
     ) -> None:
-        """A step has been taken; the model is to be left in training mode.
+        """A step has been taken; the hook must leave the model in training mode.
 
         Args:
-          trainer: to ask for a checkpoint, among other things, where it is `storable`.
-          batch: it was taken on, not moved to the device.
-          stats: what the objective gave, with `loss`; scalars on the device.
+          trainer: can be asked to write a checkpoint, if `can_checkpoint`.
+          batch: the batch of the step, not moved to the device.
+          stats: the objective's stats and `loss`; scalars on the device.
           overdue: the last checkpoint is `checkpoint_seconds` old; the same on every rank.
         """
 
     def after_epoch(self, trainer: Training) -> None:
-        """All steps of an epoch have been taken; here it can still be stored as it is."""
+        """All steps of an epoch have been taken, before its validation."""
 
     def validate(self, trainer: Training) -> dict[str, float]:
-        """Measure the model after an epoch; `accuracy`, or minus `loss`, chooses the weights.
+        """Evaluate the model after an epoch; weights are selected by `accuracy`, or minus `loss`.
 
-        What cannot be said yet may be left out and added to `trainer.history` until `end`, as long
-        as no two epochs wait for it.
+        A result that is not available yet may be left out and added to `trainer.history` later,
+        before `end`; at most one epoch may be pending.
         """
 
     def measure(self, trainer: Training) -> dict[str, float]:
-        """Measure the model at once, as it is; comparable with what `validate` gives."""
+        """Evaluate the model now; the result is comparable with that of `validate`."""
 
     def end(self, trainer: Training) -> None:
-        """The last epoch is over; the weights are about to be chosen."""
+        """The last epoch is finished; the weights are selected next."""
 
     def stop(self) -> None:
-        """Training has ended, in whatever way."""
+        """Training has ended, successfully or not."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold."""
+        """Return the state for a checkpoint."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
 
 
-class Epochwise:
-    """Checkpoints by the clock, the objective on the held-out batches after every epoch."""
+class DefaultObserver:
+    """Checkpoints at intervals of time; validates with the objective after every epoch."""
 
     def begin(self, trainer: Training) -> None:
         """Nothing to prepare."""
@@ -97,12 +97,12 @@ class Epochwise:
     def after_step(
         self, trainer: Training, batch: Batch, stats: dict[str, Tensor], overdue: bool
     ) -> None:
-        """Store what is overdue."""
+        """Write a checkpoint that is overdue."""
         if overdue:
             trainer.checkpoint()
 
     def after_epoch(self, trainer: Training) -> None:
-        """The loop stores the epoch when it has been validated."""
+        """Nothing: the loop writes a checkpoint after validation."""
 
     def validate(self, trainer: Training) -> dict[str, float]:
         """See `Trainer.evaluate`."""
@@ -113,14 +113,14 @@ class Epochwise:
         return trainer.evaluate()
 
     def end(self, trainer: Training) -> None:
-        """Nothing is left."""
+        """Nothing to do."""
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Nothing to stop."""
 
     def state(self) -> dict[str, Any]:
-        """There is nothing to keep."""
+        """No state."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """There is nothing to restore."""
+        """No state to restore."""

@@ -1,4 +1,4 @@
-"""Trainings of one model one after the other, each on data of its own."""
+"""Phases: consecutive trainings of one model, each with its own data and learning rates."""
 
 import json
 import logging
@@ -23,31 +23,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Phase:
-    """One training."""
+    """One phase."""
 
     data: DataSource
-    """Its batches."""
+    """Its training data."""
     config: TrainerConfig
     """Its epochs and learning rates."""
     out: Path
     """Folder of this phase alone."""
     schedule: Schedule | None = None
-    """Its learning rate; by default that of `config`."""
+    """Its learning rate schedule; by default that of `config`."""
 
 
 class Phases:
-    """Runs phases on a model; one after which the held-out score is lower is undone.
+    """Runs phases on a model; a phase that lowers the held-out score is undone.
 
-    A run that was killed goes through the finished phases at once, since their checkpoints stay
-    until `clean`, and continues in the one it was in.
+    A resumed run skips the finished phases, since their checkpoints are kept until `clean`, and
+    continues in the interrupted one.
 
     Args:
-      model: with its initial weights; takes the chosen ones.
-      objective: what is minimised.
-      phases: the first one's folder gets `history.json` with the epochs of all.
+      model: with its initial weights; gets the selected ones.
+      objective: the loss.
+      phases: the first phase's folder gets `history.json` with the epochs of all phases.
       valid: held-out batches, or None.
-      device: where to compute.
-      progress: told (steps done, steps of all phases).
+      device: device to train on.
+      progress: called as progress(steps done, steps of all phases).
       strategy: data-parallel method; one process by default.
     """
 
@@ -74,8 +74,10 @@ class Phases:
 
     def run(self) -> list[dict[str, float]]:
         """Train to the end; return the last record of each phase, see `Trainer.run`."""
-        _, ranks = self._strategy.part()
-        steps = [sum(p.data.steps(e, ranks) for e in range(p.config.epochs)) for p in self._phases]
+        _, world_size = self._strategy.rank_and_world_size()
+        steps = [
+            sum(p.data.steps(e, world_size) for e in range(p.config.epochs)) for p in self._phases
+        ]
         records: list[dict[str, float]] = []
         for number, phase in enumerate(self._phases):
             before = {name: x.detach().clone() for name, x in self._model.state_dict().items()}
@@ -98,7 +100,7 @@ class Phases:
             best = max((r["score"] for r in records), default=record["score"])
             if record["score"] < best:
                 logger.warning(
-                    "phase %d did harm (held out: %.4f -> %.4f): the weights before it are kept",
+                    "phase %d lowered the held-out score (%.4f -> %.4f): its weights are dropped",
                     *(number + 1, best, record["score"]),
                 )
                 self._model.load_state_dict(before)
@@ -109,7 +111,7 @@ class Phases:
         return records
 
     def clean(self) -> None:
-        """Remove the checkpoints, once what they led to is stored elsewhere."""
+        """Remove the checkpoints, after the final model has been stored."""
         for trainer in self._trainers:
             trainer.clean()
 

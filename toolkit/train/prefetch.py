@@ -1,4 +1,4 @@
-"""Work ahead in a thread."""
+"""Prefetching in a thread."""
 
 import queue
 import threading
@@ -12,9 +12,9 @@ _END = object()
 def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:
     """Yield `items` in order while a thread computes up to `depth` of them ahead.
 
-    An exception of `items` is raised at its place. Closing the returned generator ends the thread
-    after the item it is at. Useful where making an item waits for files or for torch, which lets
-    other threads run.
+    An exception of `items` is raised at its position. Closing the returned generator ends the
+    thread after its current item. Useful where computing an item waits for files or for torch,
+    which release the interpreter lock.
     """
     ready: queue.Queue = queue.Queue(maxsize=depth)
     stopped = threading.Event()

@@ -1,18 +1,18 @@
-"""Rounds of alignment by the network itself (C4): train, align, train on that, ..."""
+"""Realignment rounds (C4): train a network, align with it, train on that alignment, ..."""
 
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from toolkit.align.augmented import AugmentedAlignments
+from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralScorer
-from toolkit.processes.ranks import once
+from toolkit.processes.ranks import on_rank_zero
 from toolkit.train.corpus import Alignments, Features
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.monitor import Progress
@@ -36,24 +36,24 @@ def train_with_realignment(
 ) -> dict[str, float]:
     """Train a low-rate model, then `align.rounds` times align with it and train anew.
 
-    The network aligns at each of the three offsets, so that every epoch meets targets of its own
-    offset. Senones stay as they are; weights begin anew, so that a round does not keep what the
-    targets of the last one made it believe.
+    The network aligns at each of the three offsets, so that every epoch has targets of its own
+    offset. Senones are unchanged; weights are initialised anew, so that a round does not inherit
+    errors of the previous targets.
 
     Args:
       features: the feature store of the training data.
-      alignments: first targets, see `LowRateAlignments`.
+      alignments: targets of the first round, see `LowRateAlignments`.
       normaliser: the file of the features' normaliser.
-      senones: of the model.
-      lang: the folder of the lexicon.
+      senones: the senones of the model.
+      lang: the lang folder, with the lexicon.
       config: the network and its training.
       align: search, limits and rounds.
       out: gets the last model as `train_cross_entropy` writes it, and earlier rounds in `rounds/`.
-      jobs: processes that align.
-      device: where to train.
-      progress: told (steps done, steps) of each training.
+      jobs: number of alignment processes.
+      device: device to train on.
+      progress: called as progress(steps done, total steps) of each training.
       copies: the feature store of augmented copies, which get the targets of their originals.
-      valid: held-out features and alignments; by default training utterances are set aside.
+      valid: held-out features and alignments; by default training utterances are held out.
 
     Returns:
       Headline numbers of the last training.
@@ -81,7 +81,7 @@ def train_with_realignment(
                 align_corpus(scorer, senones, lang, align, aligned, jobs)
 
             for offset in range(OFFSETS):
-                once(partial(realign, offset))
+                on_rank_zero(partial(realign, offset))
             aligned_at = [AlignmentStore(folder / f"ali.{offset}") for offset in range(OFFSETS)]
             alignments = OffsetAlignments(aligned_at, senones)
     return headline

@@ -1,9 +1,9 @@
-"""The log of a training: what happened when, from which times to accuracy are computed (A26, A35).
+"""The event log of a training, from which times to accuracy are computed (A26, A35).
 
-`log.jsonl` holds one JSON object per line: `event`, its name, and the fields of the class of that
-name below. Clocks count the seconds since the model was created in which a process trained: the
-time between a kill and the next start is left out, and so is what was done after the checkpoint
-that the next start went on from, since it is done again. What was lost is in `Started`.
+`log.jsonl` holds one JSON object per line: `event`, the name of its class below, and the fields of
+that class. The clock counts the seconds of training since the model was created: it excludes the
+time between a kill and the next start, and work after the checkpoint from which the next start
+resumed, since that is repeated. `Started` holds the time lost that way.
 """
 
 import json
@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from toolkit.config.convert import from_plain
-from toolkit.storage.reading import NATURAL, checked, reading
+from toolkit.storage.reading import NATURAL, reading, validated
 from toolkit.train.errors import TrainingError
 
 RUN_LOG = "log.jsonl"
@@ -25,53 +25,54 @@ ADVICE = "restore it, or remove the folder to train anew"
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened."""
+    """Base class of the events."""
 
     seconds: float = 0.0
-    """Since the model's creation, see above; never falls along the log. The writer sets it."""
+    """Clock since the model's creation, see above; never decreases. Set by the writer."""
 
 
 @dataclass(frozen=True)
 class Created(Event):
-    """The model was created: the clock's zero."""
+    """The model was created; zero of the clock."""
 
     parameters: int = 0
-    """Of the model."""
+    """Number of parameters of the model."""
     batch: int = 0
     """Utterances per step, all processes together; 0 if that varies."""
     devices: int = 1
-    """Copies of the model that train, one per process."""
+    """Number of model replicas, one per process."""
     about: dict[str, Any] | None = None
-    """What the recipe says of the run: its name, machine, configuration."""
+    """Description of the run by the recipe: its name, machine, configuration."""
 
 
 @dataclass(frozen=True)
 class Started(Event):
-    """A later start of the same training, after a kill."""
+    """The training was started again after a kill."""
 
     start: int = 2
-    """Which one it is; creation is the first."""
+    """Number of this start; creation is the first."""
     step: int = 0
-    """Iterations of the checkpoint that it goes on from."""
+    """Iterations at the checkpoint from which it resumes."""
     lost: float = 0.0
     """Seconds of training after that checkpoint, up to the last event before the kill."""
 
 
 @dataclass(frozen=True)
 class Step(Event):
-    """Iterations since the event before of this kind, on this process alone."""
+    """Iterations since the previous event of this kind, of this process alone."""
 
     step: int = 0
     """Iterations done since creation."""
     epoch: int = 0
-    """From 1."""
+    """Counted from 1."""
     loss: float = 0.0
     """CTC loss per utterance (or label, see the configuration) over these iterations (A17)."""
     examples: int = 0
-    """Utterances trained on in them, of all processes."""
+    """Utterances in these iterations, of all processes."""
     seconds_in_step: float = 0.0
-    """Spent in the state Training in them, waiting for data included: throughput is
-    examples / seconds_in_step without, and by differences of `seconds` with the other states."""
+    """Seconds in the state Training in these iterations, including waiting for data. Throughput
+    without the other states is examples / seconds_in_step; with them, use the differences of
+    `seconds`."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +99,22 @@ class Saved(Event):
 
 @dataclass(frozen=True)
 class Swapped(Event):
-    """One model made place for the other (A22)."""
+    """The model on the device was swapped for the other one (A22)."""
 
     step: int = 0
     epoch: int = 0
     to: str = ""
-    """`evaluation` or `training`: the model that is there now."""
+    """`evaluation` or `training`: the model now on the device."""
     duration: float = 0.0
-    """Seconds in the state; next to none where the evaluator needs no swap (A23)."""
+    """Seconds in the state; about zero where the evaluator needs no swap (A23)."""
 
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """The result of an epoch's evaluation is known; it is looked for after every iteration."""
+    """The result of an epoch's evaluation is available; polled after every iteration."""
 
     step: int = 0
-    """Iterations that the evaluated weights were trained for."""
+    """Iterations after which the weights were evaluated."""
     epoch: int = 0
     """From 1."""
     wer: float = 0.0
@@ -121,34 +122,34 @@ class Evaluated(Event):
     cer: float = 0.0
     """Character error rate in per cent, with the paper's denominator (A25)."""
     cer_usual: float | None = None
-    """The same errors by the references' length; None in logs that do not tell."""
+    """The same errors by the references' length; None in old logs."""
     ser: float = 0.0
-    """Share of sentences with an error, in per cent."""
+    """Sentence error rate in per cent."""
     loss: float = 0.0
     """CTC loss on the validation data, as in `Step`."""
     duration: float = 0.0
-    """Seconds that the evaluation took, wherever it ran."""
+    """Seconds of the evaluation, in whichever process."""
     waited: float = 0.0
-    """Seconds of them that training stood still for it."""
+    """Seconds of these for which training waited."""
     trained: float = 0.0
-    """Clock when the evaluated weights were ready; the difference to `seconds` is the delay."""
+    """Clock when the weights were ready; the difference to `seconds` is the delay."""
 
 
 @dataclass(frozen=True)
 class Utilisation(Event):
-    """How busy the machine is (A28)."""
+    """Utilisation of the machine (A28)."""
 
     cpu: tuple[float, ...] = ()
-    """Share of each core, 0 to 1."""
+    """Utilisation of each core, 0 to 1."""
     gpus: tuple[float, ...] = ()
-    """Share of each GPU, 0 to 1; empty without one."""
+    """Utilisation of each GPU, 0 to 1; empty without GPUs."""
     process: float = 0.0
-    """Share of all cores that the training used, with all its processes on this machine, 0 to 1."""
+    """Share of all cores used by the training's processes on this machine, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Finished(Event):
-    """Training is over, and everything has been evaluated."""
+    """Training and all evaluations are finished."""
 
     step: int = 0
     epochs: int = 0
@@ -161,18 +162,18 @@ KINDS: dict[str, type[Event]] = {
         *(Swapped, Evaluated, Utilisation, Finished),
     )
 }
-"""Name in the log -> class."""
+"""Name of an event in the log -> its class."""
 
 E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True)
 class RunLog:
-    """A log as read."""
+    """The contents of a run log."""
 
     path: Path
     events: tuple[Event, ...]
-    """In the order in which they happened."""
+    """In chronological order."""
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of one kind, such as `log.of(Evaluated)`."""
@@ -185,17 +186,17 @@ class RunLog:
 
     @property
     def starts(self) -> int:
-        """How often the training was started."""
+        """Number of starts of the training."""
         return max((event.start for event in self.of(Started)), default=1)
 
     @property
     def examples(self) -> int:
-        """Utterances trained on."""
+        """Number of utterances trained on, repetitions included."""
         return sum(step.examples for step in self.of(Step))
 
     @property
     def examples_per_second(self) -> float:
-        """Throughput: utterances by the seconds in the state Training (A27: b/t)."""
+        """Throughput: utterances per second in the state Training (A27: b/t)."""
         return self.examples / max(sum(step.seconds_in_step for step in self.of(Step)), 1e-9)
 
     @property
@@ -208,11 +209,11 @@ def read_run_log(path: Path) -> RunLog:
     """Read a log, of a finished or of a running training.
 
     Args:
-      path: the file, or the training's folder. Half a line at its end is ignored: somebody is
-        writing it. So are fields that a class does not have, and events of unknown kinds.
+      path: the file, or the training's folder. An incomplete last line is ignored, as it is still
+        being written. So are unknown fields and events of unknown kinds.
 
     Raises:
-      TrainingError: there is no such file, a line is no event, or the first one is not `created`.
+      TrainingError: there is no such file, a line is invalid, or the first one is not `created`.
     """
     path = Path(path)
     path = path / RUN_LOG if path.is_dir() else path
@@ -222,8 +223,8 @@ def read_run_log(path: Path) -> RunLog:
         lines = path.read_bytes().split(b"\n")[:-1]
     events = []
     for number, line in enumerate(lines, 1):
-        with reading(f"{path}, line {number}", TrainingError, ADVICE, "is no event of a training"):
-            events += _event(checked(json.loads(line), {"event": str}))
+        with reading(f"{path}, line {number}", TrainingError, ADVICE, "not an event of a training"):
+            events += _event(validated(json.loads(line), {"event": str}))
     if not events or type(events[0]) is not Created:
         raise TrainingError(f"{path} does not begin with the creation of a model")
     return RunLog(path, tuple(events))
@@ -238,12 +239,12 @@ def _event(plain: dict[str, Any]) -> list[Event]:
 
 
 class RunLogWriter:
-    """Appends events with their time; may be used from several threads.
+    """Appends events with their time; thread-safe.
 
     Args:
-      path: the log; a new training begins it with `create`, a continued one with `resume`. The
-        clock of this start runs from the construction on: make the model afterwards.
-      clock: seconds, increasing.
+      path: the log; a new training starts it with `create`, a resumed one with `resume`. The clock
+        of this start runs from the construction on, so construct the model afterwards.
+      clock: monotonic clock in seconds.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = monotonic) -> None:
@@ -254,20 +255,20 @@ class RunLogWriter:
         self._lock = threading.Lock()
 
     def create(self, event: Created) -> None:
-        """Begin a log; one that a run left which never came to a checkpoint is overwritten."""
+        """Start a log; overwrites that of a run without a checkpoint."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(b"")
         self._append(replace(event, seconds=0.0))
 
     def resume(self, position: dict[str, Any], step: int) -> None:
-        """Go back to where a checkpoint was written and go on from there.
+        """Truncate the log to the position of a checkpoint and continue from there.
 
         Args:
-          position: what `position` returned then.
-          step: iterations done then.
+          position: what `position` returned at the checkpoint.
+          step: iterations at the checkpoint.
 
         Raises:
-          TrainingError: the log is shorter than it was then.
+          TrainingError: the log is shorter than at the checkpoint.
         """
         content = self._path.read_bytes() if self._path.exists() else b""
         end, seconds, starts = position["bytes"], position["seconds"], position["starts"]
@@ -279,9 +280,9 @@ class RunLogWriter:
         last = seconds
         with reading(self._path, TrainingError, ADVICE, "damaged after the last checkpoint"):
             for number, line in enumerate(content[end:].split(b"\n")[:-1]):
-                event = checked(json.loads(line), {"event": str, "seconds": float})
+                event = validated(json.loads(line), {"event": str, "seconds": float})
                 last = event["seconds"]
-                starts = max(starts, checked(event.get("start", 0), NATURAL))
+                starts = max(starts, validated(event.get("start", 0), NATURAL))
                 if number == 0 and event["event"] == "saved" and event["step"] == step:
                     end, seconds = end + len(line) + 1, last  # that checkpoint itself
         with open(self._path, "r+b") as file:
@@ -292,7 +293,7 @@ class RunLogWriter:
         self._append(started)
 
     def write(self, event: Event) -> None:
-        """Append an event, at the present time."""
+        """Append an event with the current time."""
         with self._lock:
             self._append(replace(event, seconds=round(self.seconds(), 4)))
 
@@ -302,11 +303,11 @@ class RunLogWriter:
             file.write(json.dumps(plain, ensure_ascii=False).encode() + b"\n")
 
     def seconds(self) -> float:
-        """The clock."""
+        """Return the clock."""
         return self._clock() - self._zero
 
     def position(self) -> dict[str, Any]:
-        """Describe, for a checkpoint, where the log is; all before it is on disk then."""
+        """Return the position in the log for a checkpoint, after flushing the log to disk."""
         with self._lock, open(self._path, "rb") as file:
             os.fsync(file.fileno())
             end = file.seek(0, os.SEEK_END)

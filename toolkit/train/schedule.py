@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 
 Schedule = Callable[[int, int, Sequence[int]], float]
-"""Called as schedule(epoch from 0, step in it from 0, steps of every epoch)."""
+"""Called as schedule(epoch from 0, step in the epoch from 0, steps of every epoch)."""
 
 
 def exponential_rate(step: int, total: int, initial: float, final: float, warmup: int = 0) -> float:
-    """Give the learning rate of a step: linear warm-up, then exponential decay (C7).
+    """Return the learning rate of a step: linear warm-up, then exponential decay (C7).
 
     Args:
-      step: from 0.
+      step: counted from 0.
       total: steps of the whole training, warm-up included.
       initial: rate at the end of the warm-up (at step 0 without one).
       final: rate of the last step.
-      warmup: steps that climb to `initial` in equal parts, none of them at 0.
+      warmup: steps of linear warm-up to `initial`, all of them above 0.
     """
     if step < warmup:
         return initial * (step + 1) / (warmup + 1)

@@ -1,4 +1,4 @@
-"""Which weights a training ends with: an epoch's, or the average of the last epochs'."""
+"""Selection of the final weights: the best epoch's, or the average of the last epochs'."""
 
 import logging
 from collections.abc import Callable
@@ -14,26 +14,26 @@ logger = logging.getLogger(__name__)
 
 
 def score_of(means: dict[str, float], prefix: str = "") -> float:
-    """Higher is better: the accuracy, or minus the loss, or 0 where nothing was measured."""
+    """Return the score, higher is better: the accuracy, else minus the loss, else 0."""
     return means.get(f"{prefix}accuracy", -means.get(f"{prefix}loss", 0.0))
 
 
 class EpochModels:
-    """The weights after each epoch that may still be chosen, in a folder."""
+    """Stored weights of the epochs that may still be selected."""
 
     def __init__(self, folder: Path, average_epochs: int) -> None:
         self._folder = Path(folder)
         self._average_epochs = average_epochs
 
     def add(self, model: nn.Module, scores: list[float]) -> None:
-        """Store the weights of the epoch that `scores` ends with, and drop those out of the race.
+        """Store the weights of the newest epoch, and remove those that cannot be selected any more.
 
-        The best one before that epoch stays in it: a run that is killed before it has stored what
-        else the epoch led to repeats it, on a GPU with a score that may be lower.
+        The best epoch before the newest is kept as well: a run that is killed before the epoch's
+        checkpoint repeats that epoch, on a GPU maybe with a lower score.
 
         Args:
           model: after epoch len(scores) - 1.
-          scores: of all epochs so far; higher is better, the latest counts among equals.
+          scores: of all epochs so far; higher is better, the latest wins ties.
         """
         newest = len(scores) - 1
         weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
@@ -49,16 +49,16 @@ class EpochModels:
     ) -> tuple[str, float]:
         """Load into `model` the weights of the best epoch or, if better, the average.
 
-        The average is over the weights of the last `average_epochs` epochs, summed in float64. An
-        epoch that did harm thus never decides the result.
+        The average is over the weights of the last `average_epochs` epochs, in float64. Thus an
+        epoch that lowered the score never decides the result.
 
         Args:
-          model: takes the weights.
+          model: gets the weights.
           scores: of all epochs.
-          evaluate: scores the weights in `model`.
+          evaluate: returns the score of the weights in `model`.
 
         Returns:
-          What was chosen, in words, and its score.
+          A description of the selected weights, and their score.
         """
         best = _best(scores)
         number = min(self._average_epochs, len(scores))
@@ -86,7 +86,7 @@ class EpochModels:
 
 
 def _best(scores: list[float]) -> int:
-    """Index of the highest score, the latest among equals."""
+    """Return the index of the highest score; the latest wins ties."""
     return max(range(len(scores)), key=lambda epoch: (scores[epoch], epoch))
 
 

@@ -1,17 +1,17 @@
-"""Whole utterances in batches of similar length, in a fixed order: what validation runs on."""
+"""Validation data: whole utterances in batches of similar length, in a fixed order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from toolkit.features.lfr import LOW_RATE_FACTOR, centre, stack
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
 from toolkit.models.lstm import with_lookahead
 from toolkit.parallel.batch import Batch
 from toolkit.train.corpus import Corpus, Utterance
 
 FRAMES_PER_BATCH = 16_384
-"""Low-rate frames with padding, about 8 minutes; an utterance that is longer is a batch alone."""
+"""Low-rate frames including padding, about 8 minutes; a longer utterance is a batch of its own."""
 
 
 class WholeUtterances:
@@ -29,7 +29,7 @@ class WholeUtterances:
 
 
 def padded(corpus: Corpus, group: Sequence[Utterance], lookahead: int) -> Batch:
-    """Whole utterances, stacked at offset 0 and padded on the right, as one batch."""
+    """Make a batch of whole utterances, stacked at offset 0 and padded on the right."""
     inputs, targets = [], []
     for utterance in group:
         features, raw_targets = corpus.load(utterance)
@@ -47,23 +47,23 @@ def padded(corpus: Corpus, group: Sequence[Utterance], lookahead: int) -> Batch:
 
 
 def by_length(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Sort from the longest to the shortest; the order does not depend on the one given."""
+    """Sort from the longest to the shortest, independently of the order given."""
     return sorted(utterances, key=lambda u: (-u.frames, u.source, u.name))
 
 
 def grouped(lengths: Iterable[int], frames: int) -> list[slice]:
-    """Share rows out to batches of at most `frames` frames with padding.
+    """Divide rows into batches of at most `frames` frames including padding.
 
-    A batch ends where it is full or where a row longer than its first follows, so that rows that
-    are sorted from long to short in stretches fill their batches within the limit. A row of more
-    than `frames` is a batch alone.
+    A batch ends where it is full or where a row longer than its first follows, so that runs of rows
+    sorted from long to short fill their batches within the limit. A row of more than `frames`
+    frames is a batch of its own.
 
     Args:
-      lengths: above 0, of each row.
-      frames: limit.
+      lengths: of each row, above 0.
+      frames: the limit.
 
     Returns:
-      The rows of each batch, one batch after the other.
+      The slice of rows of each batch, in order.
     """
     groups: list[slice] = []
     longest = room = 0

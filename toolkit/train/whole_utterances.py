@@ -1,4 +1,4 @@
-"""Shuffled whole utterances: the data of cross entropy's last epochs (C7)."""
+"""Shuffled whole utterances: the data of the last epochs of cross-entropy training (C7)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from toolkit.train.utterances import grouped
 from toolkit.train.windows import OFFSETS, Stacked, Windows, low_rate_lengths, pieces
 
 SORTED_BATCHES = 20
-"""So many batches' worth of shuffled utterances are sorted by length together."""
+"""Number of batches whose utterances are sorted by length together, after shuffling."""
 
 
 @dataclass(frozen=True)
 class WholeUtteranceConfig:
-    """The epochs on whole utterances that follow those on chunks."""
+    """The epochs on whole utterances, after those on chunks."""
 
     epochs: int = 0
     """Passes over the data; 2 in the paper (C7)."""
@@ -29,10 +29,10 @@ class WholeUtteranceConfig:
     """Learning rate of the last step."""
     batch_frames: int = 4096
     """Low-rate frames (30 ms) per batch, padding included: two minutes, twice those of 64 chunks.
-    An utterance that is longer is a batch alone."""
+    A longer utterance is a batch of its own."""
     max_frames: int = 1000
-    """Low-rate frames above which an utterance is cut into pieces of about equal length, each
-    begun with the state zero like an utterance: 30 s."""
+    """Low-rate frames above which an utterance is cut into pieces of about equal length, each of
+    which starts with a zero state like an utterance: 30 s."""
 
     def __post_init__(self) -> None:
         if self.epochs < 0:
@@ -45,7 +45,7 @@ class WholeUtteranceConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be above 0")
 
     def trainer(self, config: TrainerConfig) -> TrainerConfig:
-        """Give the settings of these epochs after those on chunks, whose settings are given."""
+        """Return the trainer's settings of these epochs, given those of the epochs on chunks."""
         return replace(
             config,
             epochs=self.epochs,
@@ -57,18 +57,19 @@ class WholeUtteranceConfig:
 
 
 class ShuffledUtterances:
-    """Batches of whole utterances in an order that follows from (seed, epoch), see `DataSource`.
+    """Batches of whole utterances in an order that is a function of (seed, epoch).
 
-    As in `Chunks`, nothing crosses a window's end. A window's utterances are permuted, stretches
-    of them sorted by length so that batches need little padding, and the batches permuted.
-    Padding repeats real frames with weight 0.
+    See `DataSource`. As in `Chunks`, no batch spans two windows. A window's utterances are
+    permuted, buckets of them sorted by length so that batches need little padding, and the batches
+    permuted.
+    Padding repeats valid frames with weight 0.
 
     Args:
       windows: of the corpus.
       config: batches and limit.
-      lookahead: frames that the model reads beyond the last.
+      lookahead: frames of input beyond the last output.
       seed: of the order.
-      first_epoch: epochs on chunks that came before; the offset goes on from there.
+      first_epoch: number of earlier epochs on chunks; the offset continues from there.
     """
 
     def __init__(
@@ -85,19 +86,21 @@ class ShuffledUtterances:
         self._seed = seed
         self._first_epoch = first_epoch
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
+    def steps(self, epoch: int, world_size: int = 1) -> int:
         """See `DataSource`."""
         epoch += self._first_epoch
         windows = enumerate(self._windows.of(epoch))
-        return sum(len(self._groups(epoch, i, window)) for i, window in windows) // ranks
+        return sum(len(self._groups(epoch, i, window)) for i, window in windows) // world_size
 
-    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """See `DataSource`; windows before `start` are not loaded, later ones ahead of time."""
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[Batch]:
+        """See `DataSource`; skips windows before `start`, prefetches later ones."""
         epoch += self._first_epoch
         windows = self._windows.of(epoch)
         groups = [self._groups(epoch, i, window) for i, window in enumerate(windows)]
         order = [(i, group) for i, own in enumerate(groups) for group in own]
-        mine = order[start * ranks + rank : len(order) // ranks * ranks : ranks]
+        mine = order[start * world_size + rank : len(order) // world_size * world_size : world_size]
         needed = sorted({i for i, _ in mine})
         loaded = (self._windows.stacked(windows[i], epoch % OFFSETS) for i in needed)
         for i, window in zip(needed, prefetched(loaded, depth=1), strict=True):
@@ -108,26 +111,26 @@ class ShuffledUtterances:
             )
 
     def _groups(self, epoch: int, index: int, window: list[Utterance]) -> list[np.ndarray]:
-        """Share a window's utterances out: batches of [N, 3] utterance, first frame, frames."""
-        chance = np.random.default_rng([self._seed, epoch, index])
+        """Divide a window's utterances into batches of rows [N, 3], see `utterance_rows`."""
+        rng = np.random.default_rng([self._seed, epoch, index])
         lengths = low_rate_lengths(window, epoch % OFFSETS)
-        rows = chance.permutation(utterance_rows(lengths, self._config.max_frames))
+        rows = rng.permutation(utterance_rows(lengths, self._config.max_frames))
         before = np.cumsum(rows[:, 2]) - rows[:, 2]
         stretch = before // (SORTED_BATCHES * self._config.batch_frames)
         rows = rows[np.lexsort((-rows[:, 2], stretch))]
         groups = grouped(rows[:, 2].tolist(), self._config.batch_frames)
-        return [rows[groups[i]] for i in chance.permutation(len(groups))]
+        return [rows[groups[i]] for i in rng.permutation(len(groups))]
 
 
 def utterance_rows(lengths: np.ndarray, max_frames: int) -> np.ndarray:
-    """List whole utterances and the pieces of too long ones: [rows, 3].
+    """List whole utterances, and pieces of those that are too long: [rows, 3].
 
     Args:
       lengths: [U] low-rate frames.
-      max_frames: above which an utterance is cut.
+      max_frames: longer utterances are cut.
 
     Returns:
-      Index of the utterance, first frame in it, frames.
+      Index of the utterance, first frame in it, number of frames.
     """
     parts = -(-lengths // max_frames)
     size = -(-lengths // np.maximum(parts, 1))
@@ -137,7 +140,7 @@ def utterance_rows(lengths: np.ndarray, max_frames: int) -> np.ndarray:
 
 
 def utterance_batch(window: Stacked, group: np.ndarray, lookahead: int) -> Batch:
-    """Make a batch of some of a window's `utterance_rows`: [N, 3]."""
+    """Make a batch of some `utterance_rows` of a window: [N, 3]."""
     utterance, start, length = torch.from_numpy(group).unbind(1)
     longest = int(length.max())
     inputs, rows = window.cut(utterance, start, 0, longest, lookahead)

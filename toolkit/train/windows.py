@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.features.lfr import LOW_RATE_FACTOR, centre, stack
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, centre, stack
 from toolkit.parallel.batch import Batch
 from toolkit.train.corpus import Corpus, Utterance
 
@@ -18,7 +18,7 @@ OFFSETS = LOW_RATE_FACTOR
 
 @dataclass(frozen=True)
 class Stacked:
-    """The utterances of a window, stacked at one offset, one after the other."""
+    """The concatenated utterances of a window, with frames stacked at one offset."""
 
     names: list[str]
     """[U] utterance ids."""
@@ -29,28 +29,28 @@ class Stacked:
     first: np.ndarray
     """[U] row of each utterance's first frame."""
     length: np.ndarray
-    """[U] its number of frames T'."""
+    """[U] number of frames T' of each utterance."""
 
     def cut(
         self, utterance: Tensor, start: Tensor, before: int, after: int, lookahead: int
     ) -> tuple[Tensor, Tensor]:
-        """Cut pieces out of utterances; what lies beyond an end repeats the frame there.
+        """Cut pieces out of utterances; beyond an end the frame there is repeated.
 
         Args:
-          utterance: [N] index.
-          start: [N] frame in the utterance that a piece begins with.
-          before: frames before that.
-          after: frames from there on.
-          lookahead: frames of input alone after those.
+          utterance: [N] index of the utterance.
+          start: [N] frame in the utterance.
+          before: number of frames before `start`.
+          after: number of frames from `start` on.
+          lookahead: number of further frames, of the input only.
 
         Returns:
           inputs: [N, before + after + lookahead, D] float32.
-          rows: [N, before + after] int64, the frames that targets are wanted of.
+          rows: [N, before + after] int64, indices of the frames, for their targets.
         """
         first = torch.from_numpy(self.first)[utterance]
         last = torch.from_numpy(self.length)[utterance] - 1
-        wanted = start[:, None] + torch.arange(-before, after + lookahead)
-        rows = first[:, None] + wanted.clamp(min=0).minimum(last[:, None])
+        positions = start[:, None] + torch.arange(-before, after + lookahead)
+        rows = first[:, None] + positions.clamp(min=0).minimum(last[:, None])
         inputs = self.inputs.index_select(0, rows.view(-1)).view(*rows.shape, -1)
         return inputs.float(), rows[:, : before + after]
 
@@ -60,13 +60,13 @@ class Stacked:
 
 
 class Windows:
-    """The shards of each epoch in an order that follows from (seed, epoch), cut into windows.
+    """The shards of each epoch, in an order that is a function of (seed, epoch), cut into windows.
 
-    A corpus that fits into one window is loaded once and kept.
+    A corpus that fits into one window is loaded once and kept in memory.
 
     Args:
-      corpus: what is trained on.
-      frames: raw frames (10 ms) in a window; a shard that has more is a window alone.
+      corpus: the training corpus.
+      frames: raw frames (10 ms) per window; a shard with more is a window of its own.
       seed: of the order.
     """
 
@@ -78,14 +78,14 @@ class Windows:
         self._resident: list[tuple[Tensor, Tensor]] | None = None
 
     def of(self, epoch: int) -> list[list[Utterance]]:
-        """Give the utterances of each window of an epoch, in stored order within a shard."""
+        """Return the utterances of each window of an epoch, in stored order within a shard."""
         return [
             [utterance for shard in shards for utterance in self._corpus.shards[shard]]
             for shards in self._shards(epoch)
         ]
 
     def stacked(self, utterances: Sequence[Utterance], offset: int) -> Stacked:
-        """Read a window that `of` gave, stacked at an offset."""
+        """Read a window that `of` returned, stacked at an offset."""
         if not self._fits:
             return _stacked(utterances, map(self._corpus.load, utterances), offset)
         if self._resident is None:
@@ -111,13 +111,13 @@ class Windows:
 
 
 def low_rate_lengths(utterances: Iterable[Utterance], offset: int) -> np.ndarray:
-    """Count the low-rate frames of utterances at an offset: [U] int64."""
+    """Return the numbers of low-rate frames of utterances at an offset: [U] int64."""
     raw = np.array([u.frames for u in utterances], dtype=np.int64)
     return np.maximum(0, -((offset - raw) // OFFSETS))
 
 
 def pieces(lengths: np.ndarray, frames: int | np.ndarray) -> np.ndarray:
-    """Cut utterances into pieces of `frames` (of all, or [U]), the last one shorter.
+    """Cut utterances into pieces of `frames` frames (a number, or [U]); the last may be shorter.
 
     Returns:
       [pieces, 2] int64: index of the utterance, first frame in it.

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 pytest.importorskip("k2")
 
 from toolkit.align.gmm.adaptation import adapt, adapt_speakers, compose
-from toolkit.align.gmm.em import deal
+from toolkit.align.gmm.em import partition_utterances
 from toolkit.align.gmm.training import training_data
 from toolkit.align.scorer import GmmScorer
-from toolkit.features.cepstra import apply_affine, load_transforms
+from toolkit.features.gmm_features import apply_affine, load_transforms
 
 DISTORTIONS = {
     "anna": (torch.eye(3), torch.zeros(3)),
@@ -26,13 +26,13 @@ def distorted(draw):
     return draw(distort=DISTORTIONS)
 
 
-class Planted:
+class KnownAlignments:
     """Drawn speech with the alignments that were drawn."""
 
     def __init__(self, drawn, folder, config):
         folder.mkdir()
         self.drawn, self.config = drawn, config
-        self.partitions = deal(drawn.transcripts, folder)
+        self.partitions = partition_utterances(drawn.transcripts, folder)
         for partition in self.partitions:
             partition.save({u: drawn.states[u] for u, _ in partition.transcripts})
 
@@ -62,9 +62,9 @@ def of_system(drawn, system):
     return log_likelihood(drawn, system.features.transforms, scores, system.senones)
 
 
-def test_planted_distortions_are_undone(training, speech, distorted, tmp_path):
-    plain = Planted(speech, tmp_path / "plain", training.configs["sat"])
-    moved = Planted(distorted, tmp_path / "moved", training.configs["sat"])
+def test_known_distortions_are_undone(training, speech, distorted, tmp_path):
+    plain = KnownAlignments(speech, tmp_path / "plain", training.configs["sat"])
+    moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
     hurt = training.system("tri", cepstra=distorted.cepstra)
     healed, reference = moved.adapt(hurt), plain.adapt(training.system("tri"))
     assert sorted(healed.features.transforms) == ["anna", "bert", "carl"]
@@ -83,7 +83,7 @@ def test_planted_distortions_are_undone(training, speech, distorted, tmp_path):
 
 
 def test_a_second_estimate_follows_the_first(training, distorted, tmp_path):
-    moved = Planted(distorted, tmp_path / "moved", training.configs["sat"])
+    moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
     once = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
     twice = moved.adapt(once)
     assert of_system(distorted, twice) >= of_system(distorted, once) - 1e-5
@@ -91,8 +91,8 @@ def test_a_second_estimate_follows_the_first(training, distorted, tmp_path):
 
 def test_speakers_of_few_frames_stay_as_they_are(training, draw, tmp_path):
     few = draw(utterances=3, distort=DISTORTIONS)  # some 160 frames of speech each, 500 are needed
-    planted = Planted(few, tmp_path / "few", training.configs["sat"])
-    transforms = planted.adapt(training.system("tri", cepstra=few.cepstra)).features.transforms
+    known = KnownAlignments(few, tmp_path / "few", training.configs["sat"])
+    transforms = known.adapt(training.system("tri", cepstra=few.cepstra)).features.transforms
     for transform in transforms.values():
         assert torch.equal(transform, torch.eye(9, 10))
 

@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("k2")
 
-from toolkit.align.gmm.em import deal, gmm_sums
-from toolkit.align.gmm.lda_mllt import lda_sums, mllt_sums, speech_mask, spoken
+from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
+from toolkit.align.gmm.lda_mllt import accumulate_lda, accumulate_mllt, speech_frames, speech_mask
 from toolkit.align.gmm.training import training_data
 from toolkit.hmm.lda import LdaError, LdaStatistics
 
@@ -16,7 +16,7 @@ from toolkit.hmm.lda import LdaError, LdaStatistics
 @pytest.fixture
 def data(training, speech, tmp_path):
     """The training data with the alignments that were drawn."""
-    partitions = deal(speech.transcripts, tmp_path)
+    partitions = partition_utterances(speech.transcripts, tmp_path)
     for partition in partitions:
         partition.save({u: speech.states[u] for u, _ in partition.transcripts})
     with training_data(partitions, speech.lang, training.configs["lda_mllt"].em, jobs=1) as data:
@@ -26,22 +26,22 @@ def data(training, speech, tmp_path):
 def test_lda_and_mllt_see_the_frames_of_speech_alone(training, speech, data):
     system = training.system("lda_mllt")
     frames = sum(int((states >= 10).sum()) for states in speech.states.values())  # 2 silences of 5
-    lda = data.sum(lda_sums, features=system.features, senones=system.senones)
+    lda = data.accumulate(accumulate_lda, features=system.features, senones=system.senones)
     assert lda.count.sum() == frames
-    assert data.sum(mllt_sums, system=system).beta == frames
+    assert data.accumulate(accumulate_mllt, system=system).beta == frames
     silent = torch.cat([system.senones.pdfs(torch.arange(s, s + 5)) for s in (0, 5)])
     assert lda.count[silent].sum() == 0
 
 
 def test_lda_sums_are_those_of_all_frames_together(training, speech, data):
     system = training.system("tri")
-    found = data.sum(lda_sums, features=system.features, senones=system.senones)
+    found = data.accumulate(accumulate_lda, features=system.features, senones=system.senones)
     x = torch.cat([system.features.load(u) for u in speech.states])
     states = torch.cat(list(speech.states.values()))
     pdfs = torch.cat([system.senones.pdfs(s) for s in speech.states.values()])
-    spoken = speech_mask(states, speech.topology)
+    speech_frames = speech_mask(states, speech.topology)
     expected = LdaStatistics.zeros(system.senones.num_pdfs, 9)
-    expected.accumulate(x[spoken], pdfs[spoken])
+    expected.accumulate(x[speech_frames], pdfs[speech_frames])
     torch.testing.assert_close(found.count, expected.count)
     torch.testing.assert_close(found.first, expected.first)
     torch.testing.assert_close(found.second, expected.second)
@@ -51,7 +51,7 @@ def test_spoken_pairs_frames_with_the_pdfs_of_their_own_context(training, speech
     senones = training.system("tri").senones
     batch = [speech.states["anna-00"], speech.states["bert-03"]]
     places = torch.arange(sum(map(len, batch)))[:, None]
-    kept, pdfs = spoken(places, batch, senones)
+    kept, pdfs = speech_frames(places, batch, senones)
     expected = [
         (len(batch[0]) * i + t, int(senones.pdfs(states)[t]))
         for i, states in enumerate(batch)
@@ -69,7 +69,7 @@ def test_mllt_makes_the_training_data_likelier(training, data, tmp_path):
     found = {}
     for folder in (plain, rotated):
         system = training.system("lda_mllt", folder)
-        sums = data.sum(gmm_sums, system=system)
+        sums = data.accumulate(accumulate_gmm, system=system)
         found[folder] = sums.log_likelihood / sums.frames
     before, after = (
         training.system("lda_mllt", f).features.frontend.projection.double()

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("k2")
 
-from toolkit.align.gmm.em import deal
+from toolkit.align.gmm.em import partition_utterances
 from toolkit.align.gmm.monophone import MonophoneConfig
 from toolkit.align.gmm.training import EmConfig, training_data
 from toolkit.hmm.topology import Topology
@@ -32,7 +32,7 @@ def test_the_means_are_found_from_a_flat_start(training, speech):
 
 
 def test_the_alignment_is_found_from_a_flat_start(training, speech, tmp_path):
-    partitions = deal(speech.transcripts, tmp_path)
+    partitions = partition_utterances(speech.transcripts, tmp_path)
     with training_data(partitions, speech.lang, EmConfig(), jobs=1) as data:
         assert data.align_equally(training.system("mono").features, speech.topology) == []
         flat = [p.load() for p in partitions]

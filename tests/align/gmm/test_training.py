@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("k2")
 
 from toolkit.align.gmm import training as em_training
-from toolkit.align.gmm.em import deal, gmm_sums
+from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
 from toolkit.align.gmm.training import EmConfig, UnalignableError, training_data
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.fsa.alignment import AlignConfig
@@ -104,13 +104,14 @@ def test_killed_at_random_it_continues_to_the_same_bytes(training, name, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("kind", "item"), [("_realign", 12), ("_realign", 15), ("mllt_sums", 5), ("fmllr_sums", 11)]
+    ("kind", "item"),
+    [("_realign", 12), ("_realign", 15), ("accumulate_mllt", 5), ("accumulate_fmllr", 11)],
 )
 def test_killed_amid_an_iteration_that_aligns_and_transforms(
     training, kind, item, tmp_path, monkeypatch
 ):
     """Iteration 2 does both, and some alignments on disk are then ahead of the model."""
-    name = "lda_mllt" if kind == "mllt_sums" else "sat"
+    name = "lda_mllt" if kind == "accumulate_mllt" else "sat"
     killer = Killer(monkeypatch)
     killer.arm(item, kind)
     with pytest.raises(KeyboardInterrupt):
@@ -128,7 +129,7 @@ def test_a_finished_training_leaves_the_system_and_nothing_else(training, name):
 @pytest.mark.parametrize("name", ["mono", "tri", "sat"])
 def test_neither_em_nor_realignment_lowers_the_likelihood(training, speech, name, tmp_path):
     """As long as there are as many Gaussians, none starves and no variance is at its floor."""
-    partitions = deal(speech.transcripts, tmp_path)
+    partitions = partition_utterances(speech.transcripts, tmp_path)
     exact = EmConfig(align=AlignConfig(acoustic_scale=1.0, beam=10_000.0, max_active=100_000))
     with training_data(partitions, speech.lang, exact, jobs=1) as data:
         system, floor = training.system(name), torch.tensor(1e-4)
@@ -138,7 +139,7 @@ def test_neither_em_nor_realignment_lowers_the_likelihood(training, speech, name
         for step in range(9):
             if step % 3 == 0:
                 assert data.realign(system) == []
-            sums = data.sum(gmm_sums, system=system)
+            sums = data.accumulate(accumulate_gmm, system=system)
             assert sums.frames == sum(map(len, speech.states.values()))
             found.append(sums.log_likelihood / sums.frames)
             system = system.with_gmm(system.gmm.maximise(sums, 1.0, floor))
@@ -151,7 +152,9 @@ def test_neither_em_nor_realignment_lowers_the_likelihood(training, speech, name
 def test_a_partition_without_alignments_is_no_error(training, draw, name, tmp_path):
     first = [f"anna-{number:02d}" for number in range(4)]
     damaged = draw(truncated=first)
-    assert [u for u, _ in deal(damaged.transcripts, tmp_path)[0].transcripts] == first
+    assert [
+        u for u, _ in partition_utterances(damaged.transcripts, tmp_path)[0].transcripts
+    ] == first
     training(name, tmp_path, cepstra=damaged.cepstra)
     frames = sum(len(states) for u, states in damaged.states.items() if u not in first)
     history = json.loads((tmp_path / "history.json").read_text())
@@ -172,7 +175,7 @@ def test_too_many_failures_are_an_error_that_names_them(training, draw, name, tm
 def test_partitions_are_contiguous_whatever_their_number(tmp_path):
     for count, shares in ((3, 3), (8, 8), (100, 8), (4001, 9)):
         transcripts = {f"u{i}": ["A"] * (i % 3) for i in range(count)}
-        partitions = deal(transcripts, tmp_path)
+        partitions = partition_utterances(transcripts, tmp_path)
         assert len(partitions) == shares
         assert dict(pair for p in partitions for pair in p.transcripts) == {
             u: tuple(words) for u, words in transcripts.items()

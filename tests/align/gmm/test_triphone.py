@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("k2")
 
-from toolkit.align.gmm.em import deal, gmm_sums
+from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
 from toolkit.align.gmm.training import EmConfig, training_data
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.fsa.alignment import AlignConfig, force_align_batch
 from toolkit.lang.lang import Lang
 
@@ -24,7 +24,7 @@ def held_out(draw):
 
 def wrong_words(system, held_out):
     """The share of words of which the other one, with X for Y, makes the transcript likelier."""
-    compiler = TranscriptCompiler(Lang.load(held_out.lang), system.senones)
+    compiler = TrainingGraphCompiler(Lang.load(held_out.lang), system.senones)
     wrong = total = 0
     for utterance, words in held_out.transcripts.items():
         changed = [[*words[:i], OTHER[w], *words[i + 1 :]] for i, w in enumerate(words)]
@@ -54,17 +54,17 @@ def test_unseen_frames_are_likelier_than_under_monophones_of_as_many_gaussians(
     em = EmConfig(iterations=10, realign=(1, 2, 3, 5, 7), gaussians=size, grow_until=7)
     training("mono", tmp_path, config=type(config)(em))
     found = {}
-    partitions = deal(held_out.transcripts, tmp_path)
+    partitions = partition_utterances(held_out.transcripts, tmp_path)
     with training_data(partitions, held_out.lang, em, jobs=1) as data:
         for name, folder in (("mono", tmp_path), ("tri", training.root / "tri")):
             system = training.system(name, folder, held_out.cepstra)
             assert data.realign(system) == []
-            sums = data.sum(gmm_sums, system=system)
+            sums = data.accumulate(accumulate_gmm, system=system)
             found[name] = sums.log_likelihood / sums.frames
     assert found["tri"] > found["mono"] + 0.5  # measured: -6.46 and -7.27
 
 
-def test_the_tree_asks_for_the_planted_context(training, speech):
+def test_the_tree_asks_for_the_known_context(training, speech):
     senones = training.system("tri").senones
     a, b = speech.phones["A"], speech.phones["B"]
     for phone, state in itertools.product("XY", range(3)):

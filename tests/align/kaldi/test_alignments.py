@@ -111,7 +111,7 @@ def test_states_follow_each_other_as_the_hmm_allows(spans, low_rate):
         phone = topology.phone_of_state_id[a]
         first = topology.first_state_ids
         within = b - first[phone - 1] in topology.successors(phone, a - first[phone - 1])
-        leaves = a - first[phone - 1] in topology.exits(phone) and b in first
+        leaves = a - first[phone - 1] in topology.exit_states(phone) and b in first
         assert (topology.phone_of_state_id[b] == phone and within) or leaves, (a, b)
 
 

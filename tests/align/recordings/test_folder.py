@@ -20,9 +20,9 @@ from toolkit.align.recordings.aligner import Aligner
 from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle
 from toolkit.align.recordings.folder import align_folder
 from toolkit.cli import main
-from toolkit.features.cepstra import GmmFrontend
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.hmm.gmm import Gmm, Statistics
+from toolkit.features.gmm_features import GmmFrontend
+from toolkit.hmm.gmm import Gmm, GmmStatistics
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.g2p import G2p
@@ -87,7 +87,7 @@ def bundle(tmp_path_factory):
     pdfs = senones.num_pdfs
     moments = (part.expand(pdfs, -1).clone() for part in (x.mean(0), x.var(0)))
     gmm = Gmm(torch.arange(pdfs), torch.ones(pdfs), *moments)
-    statistics = Statistics.zeros(gmm.num_gaussians, x.shape[1])
+    statistics = GmmStatistics.zeros(gmm.num_gaussians, x.shape[1])
     gmm.accumulate(x, torch.tensor(states), statistics)
     gmm = gmm.maximise(statistics, 3.0, 0.05 * x.var(0))
     system = root / "system"

@@ -1,4 +1,4 @@
-"""Windows against the alignment of the whole, on planted recordings."""
+"""Windows against the alignment of the whole, on synthetic recordings."""
 
 from types import SimpleNamespace
 
@@ -14,17 +14,17 @@ WINDOWS = LongConfig(window=500, longest=1500, margin=80)
 WHOLE = LongConfig(window=10**6, longest=10**6)
 
 
-def align(plant, planted, config, words=None):
+def align(synthesise, synthetic, config, words=None):
     sizes = []
 
     def features(begin, end):
-        return planted.scores[begin:end]
+        return synthetic.scores[begin:end]
 
     recording = RecordingScores(
         features,
         lambda rows, pdfs: rows[:, pdfs],
-        len(planted.scores),
-        PhonePosteriors(plant.senones, 0.5),
+        len(synthetic.scores),
+        PhonePosteriors(synthesise.senones, 0.5),
     )
     window = recording.window
 
@@ -33,7 +33,7 @@ def align(plant, planted, config, words=None):
         return window(begin, end, pdfs)
 
     recording.window = watched
-    found = align_long(recording, words or planted.words, plant.compiler, config)
+    found = align_long(recording, words or synthetic.words, synthesise.compiler, config)
     return found, sizes
 
 
@@ -55,14 +55,14 @@ def starts(found):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_windows_give_the_alignment_of_the_whole(plant, seed):
-    planted = plant(150, seed)
-    found, sizes = align(plant, planted, WINDOWS)
-    whole, _ = align(plant, planted, WHOLE)
+def test_windows_give_the_alignment_of_the_whole(synthesise, seed):
+    synthetic = synthesise(150, seed)
+    found, sizes = align(synthesise, synthetic, WINDOWS)
+    whole, _ = align(synthesise, synthetic, WHOLE)
     assert_equal(found, whole)
     assert float(found.log_likelihoods.sum()) == pytest.approx(float(whole.log_likelihoods.sum()))
-    assert max(sizes) <= WINDOWS.window * 5 // 4 < len(planted.scores) // 4
-    assert (starts(found) - torch.tensor(planted.starts)).abs().float().mean() < 1
+    assert max(sizes) <= WINDOWS.window * 5 // 4 < len(synthetic.scores) // 4
+    assert (starts(found) - torch.tensor(synthetic.starts)).abs().float().mean() < 1
 
 
 @pytest.mark.parametrize(
@@ -73,72 +73,72 @@ def test_windows_give_the_alignment_of_the_whole(plant, seed):
         {0: 2600, 60: 2600},  # nothing but silence at both ends
     ],
 )
-def test_long_pauses_do_not_move_words(plant, pauses):
-    planted = plant(60, 5, pauses)
-    found, sizes = align(plant, planted, WINDOWS)
-    whole, _ = align(plant, planted, WHOLE)
+def test_long_pauses_do_not_move_words(synthesise, pauses):
+    synthetic = synthesise(60, 5, pauses)
+    found, sizes = align(synthesise, synthetic, WINDOWS)
+    whole, _ = align(synthesise, synthetic, WHOLE)
     assert_equal(found, whole)
     assert max(sizes) <= WINDOWS.longest * 5 // 4
-    assert (starts(found) - torch.tensor(planted.starts)).abs().max() < 10
+    assert (starts(found) - torch.tensor(synthetic.starts)).abs().max() < 10
 
 
-def test_noise_in_a_long_pause_draws_no_word(plant_monophones):
+def test_noise_in_a_long_pause_draws_no_word(synthesise_monophones):
     # The next word's phones sound better than silence for a moment, long before it is spoken.
-    plant = plant_monophones
-    planted = plant(40, 6, {20: 1200})
-    word = planted.words[20]
-    frame = planted.starts[20] - 1000
-    for phone in plant.lang.pronunciation_ids(word)[0]:
+    synthesise = synthesise_monophones
+    synthetic = synthesise(40, 6, {20: 1200})
+    word = synthetic.words[20]
+    frame = synthetic.starts[20] - 1000
+    for phone in synthesise.lang.pronunciation_ids(word)[0]:
         for state in range(3):
-            pdf = plant.senones.topology.state_id(phone, state)
-            planted.scores[frame, pdf] += 10
+            pdf = synthesise.senones.topology.state_id(phone, state)
+            synthetic.scores[frame, pdf] += 10
             frame += 1
-    found, _ = align(plant, planted, WINDOWS)
-    assert abs(int(starts(found)[20]) - planted.starts[20]) < 10
+    found, _ = align(synthesise, synthetic, WINDOWS)
+    assert abs(int(starts(found)[20]) - synthetic.starts[20]) < 10
 
 
-def test_speech_without_pauses_is_parted_between_words(plant):
-    planted = plant(120, 3, chance=0.0)
-    found, sizes = align(plant, planted, WINDOWS)
-    whole, _ = align(plant, planted, WHOLE)
+def test_speech_without_pauses_is_parted_between_words(synthesise):
+    synthetic = synthesise(120, 3, chance=0.0)
+    found, sizes = align(synthesise, synthetic, WINDOWS)
+    whole, _ = align(synthesise, synthetic, WHOLE)
     assert len(sizes) > 4
     assert_equal(found, whole)
 
 
-def test_words_believed_too_late_are_taken_back(plant_monophones):
+def test_words_believed_too_late_are_taken_back(synthesise_monophones):
     # The first quarter sounds like silence although the words need nearly all frames: the first
     # window is wrong, which shows at the end.
-    plant = plant_monophones
-    words = [plant.names[0]] * 60
-    needed = plant.compiler.min_frames(words)
+    synthesise = synthesise_monophones
+    words = [synthesise.names[0]] * 60
+    needed = synthesise.compiler.min_frames(words)
     scores = torch.randn(
-        needed + 20, plant.senones.num_pdfs, generator=torch.Generator().manual_seed(0)
+        needed + 20, synthesise.senones.num_pdfs, generator=torch.Generator().manual_seed(0)
     )
     scores[:, :5] -= 2.0
     scores[: needed // 4, :5] += 4.0
-    planted = SimpleNamespace(words=words, scores=scores)
+    synthetic = SimpleNamespace(words=words, scores=scores)
     config = LongConfig(window=needed // 2, longest=needed + 100, margin=needed // 20)
-    found, sizes = align(plant, planted, config)
-    whole, _ = align(plant, planted, WHOLE)
+    found, sizes = align(synthesise, synthetic, config)
+    whole, _ = align(synthesise, synthetic, WHOLE)
     assert len(sizes) > 1
     assert_equal(found, whole)
 
 
-def test_more_words_than_audio_is_said_to_be_so(plant_monophones):
-    planted = plant_monophones(60, 2)
-    words = planted.words * 5
+def test_more_words_than_audio_is_said_to_be_so(synthesise_monophones):
+    synthetic = synthesise_monophones(60, 2)
+    words = synthetic.words * 5
     with pytest.raises(NoPathError, match=r"from .* s on: .* words left need at least"):
-        align(plant_monophones, planted, WINDOWS, words)
+        align(synthesise_monophones, synthetic, WINDOWS, words)
     with pytest.raises(NoPathError, match=r"^\d+\.\d+ s of audio, the 300 words need"):
-        align(plant_monophones, planted, WHOLE, words)
+        align(synthesise_monophones, synthetic, WHOLE, words)
 
 
-def test_words_end_before_pauses(plant_monophones):
-    planted = plant_monophones(5, 8, {0: 20, 2: 30, 5: 25}, chance=0.0)
-    found, _ = align(plant_monophones, planted, WHOLE)
+def test_words_end_before_pauses(synthesise_monophones):
+    synthetic = synthesise_monophones(5, 8, {0: 20, 2: 30, 5: 25}, chance=0.0)
+    found, _ = align(synthesise_monophones, synthetic, WHOLE)
     ends = [*found.phone_frames[1:], found.num_frames]
     word_ends = [ends[p - 1] for p in found.word_ends(1)]
-    expected = [*planted.starts[1:], found.num_frames - 25]
+    expected = [*synthetic.starts[1:], found.num_frames - 25]
     expected[1] -= 30
     assert word_ends == pytest.approx(expected, abs=3)
 

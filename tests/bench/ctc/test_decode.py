@@ -1,4 +1,4 @@
-"""The benchmark of CTC decoders: made-up posteriors, exact scores, flashlight beside ours."""
+"""The benchmark of CTC decoders: synthetic posteriors, exact scores, flashlight beside ours."""
 
 import itertools
 import math
@@ -6,15 +6,22 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.bench.ctc.decode import OURS, THEIRS, Row, measure, text_score, verdicts
+from toolkit.bench.ctc.decode import (
+    FLASHLIGHT,
+    OURS,
+    Row,
+    compare_with_flashlight,
+    measure,
+    text_score,
+)
 from toolkit.bench.ctc.emissions import Emissions
-from toolkit.bench.ctc.material import FRAMES, LABELS, CtcMaterial
+from toolkit.bench.ctc.synthetic_task import FRAMES, LABELS, SyntheticCtcTask
 from toolkit.decode.ctc.greedy import collapse
 
 
 @pytest.fixture(scope="module")
 def material():
-    return CtcMaterial.make(words=200, utterances=2, sentences=300)
+    return SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
 
 
 def test_emissions_without_noise_say_the_labels():
@@ -41,7 +48,7 @@ def test_confusions_make_errors():
 
 
 def test_material_is_the_same_in_every_call_and_fits(material):
-    again = CtcMaterial.make(words=200, utterances=2, sentences=300)
+    again = SyntheticCtcTask.make(words=200, utterances=2, sentences=300)
     assert again.texts == material.texts
     for one, other in zip(again.posteriors, material.posteriors, strict=True):
         assert np.array_equal(one, other)
@@ -57,10 +64,10 @@ def test_a_wide_beam_scores_at_least_as_well_as_flashlight(material, tmp_path):
     rows, missing = measure(material, modes, widths, 1, tmp_path)
     if missing:
         pytest.skip(missing)
-    by_side = {(row.mode, row.decoder): row for row in rows}
+    by_decoder = {(row.mode, row.decoder): row for row in rows}
     for mode in modes:
-        assert by_side[mode, OURS].score >= by_side[mode, THEIRS].score - 1e-3
-        assert by_side[mode, OURS].microseconds > 0
+        assert by_decoder[mode, OURS].score >= by_decoder[mode, FLASHLIGHT].score - 1e-3
+        assert by_decoder[mode, OURS].microseconds > 0
 
 
 def test_what_was_said_scores_at_least_as_high_as_other_texts(material):
@@ -75,10 +82,10 @@ def test_what_was_said_scores_at_least_as_high_as_other_texts(material):
 def test_verdicts_compare_like_with_like():
     rows = [
         Row("words", OURS, 256, 1.0, -10.0, 5.0),
-        Row("words", THEIRS, 256, 2.0, -11.0, 5.0),
+        Row("words", FLASHLIGHT, 256, 2.0, -11.0, 5.0),
         Row("forecast", OURS, 256, 3.0, -12.0, 5.0),
     ]
-    first, second, third = verdicts(rows)
+    first, second, third = compare_with_flashlight(rows)
     assert "1.00 us" in first
     assert "met" in first
     assert "0.50 of flashlight's time, scores at least as good" in second

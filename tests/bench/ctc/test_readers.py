@@ -8,10 +8,10 @@ import torch
 from click.testing import CliRunner
 
 from toolkit.bench.ctc import readers as module
-from toolkit.bench.ctc import reading
+from toolkit.bench.ctc import throughput
 from toolkit.bench.ctc.readers import choice, command, tune
-from toolkit.bench.ctc.reading import Measured, Setting, measure
-from toolkit.bench.instruments.made_up_records import write_made_up_records
+from toolkit.bench.ctc.throughput import Measurement, Setting, measure
+from toolkit.bench.instruments.synthetic_records import write_synthetic_records
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.store import save_model
 from toolkit.processes.threads import torch_threads
@@ -30,7 +30,7 @@ def machine_with(rates, memory=lambda readers, batch: 0):
         if (readers, batch) not in rates:
             return None
         rate = rates[readers, batch]
-        return Measured(readers, batch, rate, 0.0, memory(readers, batch), None)
+        return Measurement(readers, batch, rate, 0.0, memory(readers, batch), None)
 
     return measured
 
@@ -40,7 +40,7 @@ def test_adds_readers_until_throughput_stops_rising():
     tuned = tune(machine_with(rates), 8, 16, 8, 100)
     assert [row.readers for row in tuned.tried] == [1, 2, 4]
     assert (tuned.readers, tuned.batch) == (2, 8)
-    assert choice(tuned) == "Choice: 2 readers, batch 8 (no larger one was asked for)."
+    assert choice(tuned) == "Choice: 2 readers, batch 8 (the largest allowed)."
 
 
 def test_not_more_readers_than_allowed_or_than_fit():
@@ -70,20 +70,20 @@ def test_a_larger_batch_that_gains_nothing_is_not_chosen():
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made_up")
-    write_made_up_records(folder, 70)
+    folder = tmp_path_factory.mktemp("synthetic")
+    write_synthetic_records(folder, 70)
     return folder
 
 
-def test_made_up_records_are_like_read_sentences(records):
-    made_up = Records(records)
-    assert len(made_up) == 70
-    assert made_up.dimension == 93
-    assert 200 <= made_up.frames.min() <= made_up.frames.max() <= 1670
-    assert made_up.frames.mean() == pytest.approx(1210, rel=0.1)
-    assert np.array_equal(made_up.label_lengths, made_up.frames * 15 // 100)
+def test_synthetic_records_are_like_read_sentences(records):
+    synthetic = Records(records)
+    assert len(synthetic) == 70
+    assert synthetic.dimension == 93
+    assert 200 <= synthetic.frames.min() <= synthetic.frames.max() <= 1670
+    assert synthetic.frames.mean() == pytest.approx(1210, rel=0.1)
+    assert np.array_equal(synthetic.label_lengths, synthetic.frames * 15 // 100)
     stored = sum(path.stat().st_size for path in (records / "files").iterdir())
-    assert 0.55 < stored / (made_up.frames.sum() * 93 * 2) < 0.8  # speech: 0.65
+    assert 0.55 < stored / (synthetic.frames.sum() * 93 * 2) < 0.8  # speech: 0.65
     [batch] = RecordSource(records, ReaderConfig(70, 0), 0).batches(0)
     assert batch.labels.max() <= 28
 
@@ -123,10 +123,10 @@ def test_trains_with_the_given_threads_precision_and_optimizer(
     model = CtcModel(CtcConfig(channels=(4,), hidden=4, lstm_layers=1))
     save_model(tmp_path, model)
     monkeypatch.setattr(objective, "CtcObjective", Objective)
-    monkeypatch.setattr(reading, "make_optimizer", make)
+    monkeypatch.setattr(throughput, "make_optimizer", make)
     readers = ReaderConfig(2, readers=0, buffer=2)
     with torch_threads(2):
-        reading._measure(Setting(records, readers, str(tmp_path), training, seconds=0.01))
+        throughput._measure(Setting(records, readers, str(tmp_path), training, seconds=0.01))
         assert torch.get_num_threads() == 2
     dtype = torch.bfloat16 if training.amp == "bf16" else torch.float32
     assert set(seen) == {(training.threads or 2, dtype)}
@@ -138,7 +138,7 @@ def test_prints_what_it_tried_and_chose(records, tmp_path, monkeypatch):
     def fake(setting):
         settings.append(setting)
         config = setting.readers
-        return Measured(config.readers, config.batch, 30.0, 0.25, 2_500_000_000, 7_000_000_000)
+        return Measurement(config.readers, config.batch, 30.0, 0.25, 2_500_000_000, 7_000_000_000)
 
     monkeypatch.setattr(module, "measure", fake)
     monkeypatch.setattr(module, "machine", lambda: {"cpu": "8086", "cpus": 1})
@@ -167,10 +167,10 @@ def test_makes_records_up_without_a_folder(monkeypatch):
 
     def fake(setting):
         seen.utterances, seen.training = len(Records(setting.records)), setting.training
-        return Measured(1, 1, 1.0, 0.0, 0, None)
+        return Measurement(1, 1, 1.0, 0.0, 0, None)
 
     monkeypatch.setattr(module, "measure", fake)
-    monkeypatch.setattr(module, "MADE_UP", 3)
+    monkeypatch.setattr(module, "SYNTHETIC_UTTERANCES", 3)
     result = CliRunner().invoke(command, ["--max-readers", "1", "--max-batch", "24"])
     assert result.exit_code == 0, result.output
     assert seen.utterances == 3

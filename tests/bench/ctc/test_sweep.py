@@ -1,4 +1,4 @@
-"""The sweep over beam widths, on a made-up run directory."""
+"""The sweep over beam widths, on a synthetic run directory."""
 
 import json
 from dataclasses import asdict

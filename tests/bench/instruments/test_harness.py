@@ -69,7 +69,7 @@ def test_table_prints_and_serialises(capsys):
     ("names", "baseline", "repeats", "message"),
     [
         ("aa", "a", 1, "same name"),
-        ("ab", "c", 1, "none of the cases"),
+        ("ab", "c", 1, "not one of the cases"),
         ("ab", "a", 0, "at least 1"),
     ],
 )

@@ -41,7 +41,7 @@ def wait_for(condition):
 
 
 def test_children_count(monkeypatch):
-    monkeypatch.setattr(utilisation, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(utilisation, "CHILDREN_INTERVAL", 0.0)
     monkeypatch.setattr(utilisation, "usable_cpus", lambda: 1)
     code = "import time\nwhile time.process_time() < 0.3: pass\ntime.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code])
@@ -108,7 +108,7 @@ def test_a_fault_of_the_sampler_is_only_a_warning(caplog):
         raise OSError("no space left")
 
     with sampling(full, FAST):
-        wait_for(lambda: "not sampled any more" in caplog.text)
+        wait_for(lambda: "sampling of utilisation ended by an error" in caplog.text)
 
 
 def test_an_error_in_the_block_stops_the_sampler():

@@ -155,7 +155,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
     trained = table1(scenario, task, print)
     results.table1(
         trained,
-        table1_inputs(scenario, task, made_up=True),
+        table1_inputs(scenario, task, synthetic=True),
         speedup_variations(scenario, [o.density for o in trained if o.method == "gtc"]),
         accuracy_variations(scenario, task, trained, print),
     )
@@ -192,7 +192,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert "Table I" in page
     assert "<svg" in page
     assert "12,288" in page
-    assert f"It is {again['peak']} in the table; inputs that move it:" in page
+    assert f"It is {again['peak']} in the table; inputs that change it:" in page
     for row in changed:
         moved = row["peak"] != again["peak"]
         assert (f"{row['input']} ({row['peak']})" in page) == moved

@@ -7,9 +7,9 @@ from toolkit.align.store import Outcome, write_shard
 from toolkit.bench.scaling import task
 from toolkit.bench.scaling.task import make_task
 from toolkit.features import shards
-from toolkit.features.augment import root
+from toolkit.features.augment import original_id
 from toolkit.features.frontend import FrontendConfig
-from toolkit.features.lfr import stack
+from toolkit.features.low_frame_rate import stack
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -70,8 +70,8 @@ def test_copies_of_held_out_utterances_are_left_out(run):
     task = make_task(run)
     trained, aside = utterances(run, task._train), utterances(run, task._valid)
     assert len(aside) == ORIGINALS // 10
-    assert not {root(name) for name in trained} & set(aside)
-    assert all(root(name) == name for name in aside if name != "u07_sp0.9")
+    assert not {original_id(name) for name in trained} & set(aside)
+    assert all(original_id(name) == name for name in aside if name != "u07_sp0.9")
     assert len(trained) == len(set(trained)) == 2 * (ORIGINALS - len(aside)) - 1
     assert "u07" not in trained  # it has no alignment
 

@@ -85,7 +85,7 @@ def test_the_page_is_the_same_every_time(training, tmp_path):
 def test_a_training_that_has_only_begun_gives_a_page(training, tmp_path):
     folder = training("a", cer=())
     assert run(folder, "--out", tmp_path / "out").exit_code == 0
-    assert "none of the accuracies" in (tmp_path / "out" / "index.html").read_text()
+    assert "none of the target accuracies" in (tmp_path / "out" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.bench.instruments.platform import Price
 from toolkit.bench.instruments.published import published
-from toolkit.bench.tta.records import final_table, published_table, stage_table, sweep_table
+from toolkit.bench.tta.result_tables import final_table, published_table, stage_table, sweep_table
 from toolkit.bench.tta.rules import TtaConfig
 from toolkit.bench.tta.runs import BenchRunError, read_platforms
 from toolkit.bench.tta.tables import (

@@ -15,7 +15,7 @@ from toolkit.decode.ctc import system as module
 from toolkit.decode.ctc.graph import GraphDecoder
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
-from toolkit.decode.ctc.system import CtcDecodeConfig, Decoded, decode_ctc
+from toolkit.decode.ctc.system import CtcDecodeConfig, SplitData, decode_ctc
 from toolkit.decode.ctc.tune import TuneConfig
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import write_arpa
@@ -49,7 +49,7 @@ class Task:
         self.words = sorted({word for sentence in sentences for word in sentence})
         write_arpa(estimate(sentences, set(self.words), 2)[0], self.arpa)
         self.splits = {
-            split: Decoded(
+            split: SplitData(
                 {
                     name: torch.from_numpy(
                         Emissions().draw(units.encode(text), units.size, units.blank, rng)

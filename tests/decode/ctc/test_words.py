@@ -306,8 +306,8 @@ def test_configured_anew_like_made_anew():
 @pytest.mark.parametrize(
     ("log_probs", "message"),
     [
-        (np.zeros((3, 5)), r"\[3, 5\], needed \[frames, 4\]"),
-        (np.array([[0.0] * 4, [math.nan] * 4]), "NaN from frame 1"),
+        (np.zeros((3, 5)), r"\[3, 5\], expected \[frames, 4\]"),
+        (np.array([[0.0] * 4, [math.nan] * 4]), "NaN at frame 1"),
     ],
 )
 def test_posteriors_that_cannot_be(log_probs, message):
@@ -331,9 +331,9 @@ def test_dictionary_keeps_one_of_words_written_alike_and_says_what_it_cannot_wri
 @pytest.mark.parametrize(
     ("units", "words", "message"),
     [
-        (Toy(" ab"), ["x"], "no word that the units can write"),
-        (Toy(" ab"), ["a b"], "parts words"),
-        (Toy("AB"), ["AB", "B"], "cannot be told apart"),
+        (Toy(" ab"), ["x"], "can write none of the dictionary's 1 words"),
+        (Toy(" ab"), ["a b"], "separates words"),
+        (Toy("AB"), ["AB", "B"], "word boundaries are ambiguous"),
     ],
 )
 def test_dictionaries_that_cannot_be(units, words, message):

@@ -5,9 +5,9 @@ import torch
 from toolkit.corpus.kaldi.validate import data_dir_faults
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.features import (
+    count_frames,
     cuts_without_audio,
     export_features,
-    frames_of,
     import_features,
 )
 from toolkit.features.kaldi.tables import entries, read_matrix
@@ -71,7 +71,7 @@ def test_compressed_features_are_near_and_smaller(small_store, tmp_path):
 
 def test_features_without_audio(small_store, tmp_path):
     export_features(small_store.path, tmp_path)
-    frames = frames_of(tmp_path / "feats.scp")
+    frames = count_frames(tmp_path / "feats.scp")
     assert frames == {id: small_store.store.num_frames(id) for id in small_store.store.ids}
     first = sorted(frames)[0]
     cuts = cuts_without_audio(frames, {first: "zoe"}, {first: "A B"}, frame_shift_ms=10.0)

@@ -8,8 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.features.kaldi.show import shown_entries
-from toolkit.features.kaldi.tables import entries, header_of, read_matrix, read_vector, writer_path
+from toolkit.features.kaldi.show import describe_entries
+from toolkit.features.kaldi.tables import (
+    entries,
+    read_header,
+    read_matrix,
+    read_vector,
+    writer_path,
+)
 
 kaldi = pytest.importorskip("kaldi_native_io")
 
@@ -45,9 +51,9 @@ def test_every_kind_of_matrix_is_found_and_read(table, kind, name):
     folder = table(kind, a=X, b=X[:1] * 3, c=last)
     found = entries(folder / name)
     assert list(found) == ["a", "b", "c"]
-    header = header_of(found["a"])
+    header = read_header(found["a"])
     assert (header.kind, header.shape) == (kind, (3, 4))
-    end = found["c"].offset + header_of(found["c"]).size
+    end = found["c"].offset + read_header(found["c"]).size
     assert end == (folder / "x.ark").stat().st_size
     tolerance = 0 if kind in ("FM", "DM") else 0.1
     np.testing.assert_allclose(read_matrix(found["a"]), X, atol=tolerance)
@@ -111,7 +117,7 @@ def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
     at = content.index(struct.pack("<i", 3))
     content[at : at + 4] = struct.pack("<i", 2**30)
     (folder / "x.ark").write_bytes(content)
-    with pytest.raises(ToolkitError, match=r"1073741824 x 4 at byte 2 goes on behind the end"):
+    with pytest.raises(ToolkitError, match=r"1073741824 x 4 at byte 2 goes beyond the end"):
         read_matrix(entries(folder / "x.scp")["a"])
 
 
@@ -138,21 +144,21 @@ def test_vectors_of_integers(tmp_path):
     assert read_vector(found["b"]).tolist() == []
     with pytest.raises(ToolkitError, match=r"a: .* holds integers there, not features"):
         read_matrix(found["a"])
-    lines = list(shown_entries(tmp_path / "x.scp", count=1))
+    lines = list(describe_entries(tmp_path / "x.scp", count=1))
     assert lines[0].startswith("a  int32 3  ")
     assert lines[1] == "... 2 entries"
-    assert list(shown_entries(tmp_path / "x.scp", key="a")) == [
+    assert list(describe_entries(tmp_path / "x.scp", key="a")) == [
         "[         1         -2 2147483647]"
     ]
 
 
 def test_showing_matrices(table):
     folder = table(a=X)
-    (line,) = shown_entries(folder / "x.ark")
+    (line,) = describe_entries(folder / "x.ark")
     assert line == f"a  FM 3 x 4  {folder / 'x.ark'}:2"
-    assert "-5." in next(shown_entries(folder / "x.ark", key="a"))
+    assert "-5." in next(describe_entries(folder / "x.ark", key="a"))
     with pytest.raises(ToolkitError, match="has no 'q'; its first key is 'a'"):
-        list(shown_entries(folder / "x.ark", key="q"))
+        list(describe_entries(folder / "x.ark", key="q"))
 
 
 def test_text_and_compressed_files_are_no_binary_archives(tmp_path):
@@ -161,7 +167,7 @@ def test_text_and_compressed_files_are_no_binary_archives(tmp_path):
     with pytest.raises(ToolkitError, match="text tables are not read"):
         entries(path)
     path.write_bytes(gzip.compress(b"a \0BFM "))
-    with pytest.raises(ToolkitError, match=r"x\.ark: no binary archive"):
+    with pytest.raises(ToolkitError, match=r"x\.ark: not a binary archive"):
         entries(path)
 
 

@@ -11,7 +11,7 @@ from toolkit.features.multichannel.beamforming import (
     apply_weights,
     beamform_weights,
     masks,
-    spectra_of,
+    stft,
 )
 
 RATE, LENGTH, MICROPHONES = 16000, 32000, 4
@@ -94,7 +94,7 @@ def test_without_a_beam_the_first_microphone_comes_out(scene, case):
 def test_masks_find_the_pauses(scene):
     speech, noise = scene
     config = BeamformingConfig(oversubtraction=2.0)
-    share, quiet = masks(spectra_of(speech + noise, config), config)
+    share, quiet = masks(stft(speech + noise, config), config)
     frames = quiet[0].nonzero()[:, 0] * config.shift
     heard = speech[0].unfold(0, 512, 1).square().mean(dim=1)
     assert len(frames) == int(config.quiet_share * quiet.shape[1])

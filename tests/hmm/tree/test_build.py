@@ -21,7 +21,7 @@ VOWELS, NASALS = frozenset({2, 3}), frozenset({6, 7})
 QUESTIONS = (frozenset({1}), VOWELS, NASALS, frozenset({4}), frozenset({2, 6}))
 
 
-def planted(topology, mean_of, scale=0.1):
+def synthetic_statistics(topology, mean_of, scale=0.1):
     """Two frames for each state in each context: mean_of(left, state id, right) -+ scale."""
     everyone, dimension = topology.phone_ids(), len(mean_of(1, 0, 1))
     contexts = list(product(everyone, range(topology.num_state_ids), everyone))
@@ -52,7 +52,7 @@ def random_statistics(topology, seed=0, contexts=400, dimension=3):
 
 def likelihood(tree, statistics):
     floor = variance_floor(statistics.contexts().sums)
-    count, first, second = (t.numpy() for t in statistics.tied(tree.table()))
+    count, first, second = (t.numpy() for t in statistics.sum_by_pdf(tree.table()))
     return log_likelihood(np.concatenate([count[:, None], first, second], axis=1), floor).sum()
 
 
@@ -67,7 +67,7 @@ def partition(topology, label_of):
 
 
 @pytest.mark.parametrize("cluster_threshold", [0.0, None])
-def test_planted_contexts_are_found(cluster_threshold):
+def test_known_contexts_are_found(cluster_threshold):
     def label(left, state, right):
         return (left in VOWELS, right in NASALS)
 
@@ -75,7 +75,7 @@ def test_planted_contexts_are_found(cluster_threshold):
         after_vowel, before_nasal = label(left, state, right)
         return [10.0 * state, 3.0 * after_vowel, 2.0 * before_nasal]
 
-    statistics = planted(TOPOLOGY, mean)
+    statistics = synthetic_statistics(TOPOLOGY, mean)
     limits = config(min_gain=10.0, cluster_threshold=cluster_threshold)
     tree = build_tree(statistics, TOPOLOGY, QUESTIONS, limits)
     assert tree.num_pdfs == 2 + 12 * 4  # two states of silence, twelve of speech in four contexts
@@ -91,7 +91,7 @@ def test_leaves_that_belong_together_are_clustered():
     def mean(left, state, right):
         return [10.0 * state, 3.0 * label(left, state, right)]
 
-    statistics = planted(TOPOLOGY, mean)
+    statistics = synthetic_statistics(TOPOLOGY, mean)
     apart = build_tree(statistics, TOPOLOGY, QUESTIONS, config(min_gain=10.0))
     assert apart.num_pdfs == 2 + 12 * 3
     tree = build_tree(
@@ -109,7 +109,9 @@ def test_variants_are_told_apart_by_questions_about_the_phone_itself():
         return [5.0 * (state == first), 2.0 * (right == 1)]
 
     questions = (frozenset({1}), frozenset({2}), frozenset({3}))
-    tree = build_tree(planted(topology, mean), topology, questions, config(min_gain=5.0))
+    tree = build_tree(
+        synthetic_statistics(topology, mean), topology, questions, config(min_gain=5.0)
+    )
     root = tree.roots[-1]
     assert root.phones == (2, 3, 4)
     assert (root.node.ask, root.node.phones) == ("centre", frozenset({2}))
@@ -197,7 +199,9 @@ def test_clustering_stops_at_its_threshold(threshold):
         statistics, topology, questions, config(**limits, cluster_threshold=threshold)
     )
     floor = variance_floor(statistics.contexts().sums)
-    sums = torch.cat([t.view(tree.num_pdfs, -1) for t in statistics.tied(tree.table())], 1).numpy()
+    sums = torch.cat(
+        [t.view(tree.num_pdfs, -1) for t in statistics.sum_by_pdf(tree.table())], 1
+    ).numpy()
     if threshold is None:
         splits = [root.node for root in apart.roots if isinstance(root.node, Split)]
         gains = []

@@ -87,5 +87,5 @@ def test_questions_file(tmp_path):
     path.write_text("SIL SPN\n\nB A\nC\n")
     assert [sorted(s) for s in read_questions(path, topology)] == [[1, 2], [3, 4], [5]]
     path.write_text("SIL SPN\nA AB\n")
-    with pytest.raises(PhoneSetError, match=r"questions.txt:2: no phone 'AB'; near it are"):
+    with pytest.raises(PhoneSetError, match=r"questions.txt:2: no phone 'AB'; did you mean"):
         read_questions(path, topology)

@@ -92,7 +92,7 @@ def test_tied_sums_pool_contexts_by_pdf():
     statistics.accumulate(ids, torch.tensor([0, 0, 0]), ids, torch.tensor([[1.0], [2.0], [5.0]]))
     table = torch.zeros(1, 3, 3, dtype=torch.int32)
     table[0, 1, 1] = 1
-    count, first, second = statistics.tied(table)
+    count, first, second = statistics.sum_by_pdf(table)
     assert count.tolist() == [1, 2]
     assert first.tolist() == [[5], [3]]
     assert second.tolist() == [[25], [5]]

@@ -107,19 +107,19 @@ def test_file_shows_phones_by_symbol_and_a_line_for_each_node(tmp_path):
     ("before", "after", "message"),
     [
         ('"roots": [', '"roots": [,', "line 3: not JSON"),
-        ('"roots": [', '"root": [', "the file: no 'roots'"),
+        ('"roots": [', '"root": [', "the file: 'roots' is missing"),
         ('"SIL A0 A1 ʃ"', '"SIL A0 A1 A1"', "a phone is listed twice"),
         ('"SIL A0 A1 ʃ"', '"SIL A0 A1 ʃ T"', "no root for T"),
         ('"phones": "A1", "state": 1', '"phones": "A2", "state": 1', "root 5: no phone 'A2'"),
         ('"phones": "A1", "state": 1', '"phones": "", "state": 1', "root 5: no phones"),
         ('"phones": "A1", "state": 1', '"phones": "A1", "state": 2', "phone A1 needs exactly one"),
         ('"phones": "A1", "state": 1', '"phones": "A1", "state": 0', "phone A1 needs exactly one"),
-        ('"pdf": 4, "frames": 0', '"pdf": 4', "root 5 .A1, state 1.: no 'frames'"),
-        ('"pdf": 4,', '"pdf": "4",', "root 5 .A1, state 1.: a wrong 'pdf'"),
-        ('"pdf": 4,', '"pdf": true,', "a wrong 'pdf'"),
+        ('"pdf": 4, "frames": 0', '"pdf": 4', "root 5 .A1, state 1.: 'frames' is missing"),
+        ('"pdf": 4,', '"pdf": "4",', "root 5 .A1, state 1.: 'pdf' is of the wrong type"),
+        ('"pdf": 4,', '"pdf": true,', "'pdf' is of the wrong type"),
         ('"pdf": 4,', '"pdf": 9,', "pdfs are not numbered 0 to 6"),
         ('"pdf": 4,', '"pdf": 3,', "pdf 3 belongs to two roots"),
-        ('{"pdf": 4, "frames": 0}', "[]", "root 5 .A1, state 1.: a wrong 'tree'"),
+        ('{"pdf": 4, "frames": 0}', "[]", "root 5 .A1, state 1.: 'tree' is of the wrong type"),
         (
             '{"pdf": 4, "frames": 0}',
             '{"ask": "up", "phones": "A1", "gain": 1, "frames": 1, "yes": {}, "no": {}}',
@@ -128,7 +128,7 @@ def test_file_shows_phones_by_symbol_and_a_line_for_each_node(tmp_path):
         (
             '{"pdf": 4, "frames": 0}',
             '{"ask": "left", "phones": "A1", "gain": 1, "frames": 1, "yes": {}, "no": {}}',
-            "root 5 .A1, state 1., yes: no 'ask'",
+            "root 5 .A1, state 1., yes: 'ask' is missing",
         ),
     ],
 )

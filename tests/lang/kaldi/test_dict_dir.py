@@ -49,7 +49,7 @@ def test_a_dictionary_comes_back_bit_for_bit(folder, tmp_path):
 
 
 def test_marks_of_the_place_in_the_word_are_taken_off(folder, tmp_path):
-    write_dict(Lang.of(LEXICON.in_position()), tmp_path / "marked")
+    write_dict(Lang.of(LEXICON.with_positions()), tmp_path / "marked")
     for path in folder.glob("*.txt"):
         assert path.read_bytes() == (tmp_path / "marked" / path.name).read_bytes()
 
@@ -66,7 +66,7 @@ def test_the_dictionary_of_another_recipe(tmp_path):
     found = read_dict(tmp_path)
     assert found.lexicon == {"CAT": [("k", "ae", "t"), ("k", "@", "t")], "[LAUGH]": [("SPN",)]}
     assert found.renamed == {"sil": "SIL", "oov": "SPN", "lau": "SPN"}
-    assert found.notes[0] == "1 probabilities of pronunciations were dropped"
+    assert found.notes[0] == "1 pronunciation probabilities were dropped"
     assert found.notes[1].endswith("<oov> <sil>")
 
 
@@ -77,7 +77,7 @@ def test_the_dictionary_of_another_recipe(tmp_path):
         ("lexicon.txt", "A\n", "lexicon.txt:1: the word 'A' has no phones"),
         ("lexicon.txt", "<UNK> SPN\n", "no word with a pronunciation is left"),
         ("optional_silence.txt", "K\n", "expected one of the phones of silence_phones"),
-        ("silence_phones.txt", "SIL\nSPN\nK\n", "'K' is a silence phone and a phone of speech"),
+        ("silence_phones.txt", "SIL\nSPN\nK\n", "'K' is both silence and nonsilence"),
     ],
 )
 def test_faults_name_file_and_line(folder, name, content, message):
@@ -89,7 +89,7 @@ def test_faults_name_file_and_line(folder, name, content, message):
 def test_probabilities_that_are_none_and_missing_files(folder):
     (folder / "lexicon.txt").unlink()
     (folder / "lexiconp.txt").write_text("A 1.5 AH0\n")
-    with pytest.raises(ToolkitError, match=r"lexiconp.txt:1: '1.5' is no probability"):
+    with pytest.raises(ToolkitError, match=r"lexiconp.txt:1: '1.5' is not a probability"):
         read_dict(folder)
     (folder / "silence_phones.txt").unlink()
     with pytest.raises(ToolkitError, match=r"has no silence_phones.txt"):

@@ -11,7 +11,7 @@ LEXICON = Lexicon({"A": [("AH",), ("EY",)], "CAT": [("K", "AE", "T")]})
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_words_and_ids_come_back_as_they_were(tmp_path, marked):
-    lang = Lang.of(LEXICON.in_position() if marked else LEXICON)
+    lang = Lang.of(LEXICON.with_positions() if marked else LEXICON)
     write_lang(lang, tmp_path)
     assert SymbolTable.read(tmp_path / "phones.txt") == lang.phones
     assert SymbolTable.read(tmp_path / "words.txt") == lang.words
@@ -21,7 +21,7 @@ def test_words_and_ids_come_back_as_they_were(tmp_path, marked):
 
 
 def test_sets_have_names_numbers_and_lists(tmp_path):
-    lang = Lang.of(LEXICON.in_position())
+    lang = Lang.of(LEXICON.with_positions())
     write_lang(lang, tmp_path)
     read = {p.name: p.read_text() for p in (tmp_path / "phones").iterdir()}
     assert read["silence.txt"] == "SIL\nSPN\n"

@@ -92,7 +92,7 @@ def test_dialects(tmp_path):
     [
         ("\\data\\", "data", 17, "not an ARPA file"),
         ("ngram 1=4", "ngram 1=x", 4, "expected `ngram 1=COUNT`"),
-        ("ngram 1=4", "ngram 1=5", 13, "announced, 4 found"),
+        ("ngram 1=4", "ngram 1=5", 13, "the header says `ngram 1=5`, but 4 are there"),
         ("\\2-grams:", "\\3-grams:", 13, r"expected `\2-grams:`"),
         ("-0.4\tB", "x B", 10, "not a number"),
         ("-0.4\tB", "0.4 B", 10, "out of range"),
@@ -100,7 +100,7 @@ def test_dialects(tmp_path):
         ("-0.4\tB", "-0.4 B C -1", 10, "expected a probability, 1 words"),
         ("-0.4\tB", "-0.4 <s>", 10, "'<s>' is listed twice"),
         ("-0.7\t</s>", "-0.7 C", 13, "lack </s>"),
-        ("-0.1 <s> B", "-0.1 <s> Q", 15, "'Q' is no 1-gram"),
+        ("-0.1 <s> B", "-0.1 <s> Q", 15, "'Q' is not a 1-gram"),
         ("-0.1 <s> B", "-0.1 B </s>", 15, "'B </s>' is listed twice"),
         ("\\end\\\n", "", 16, r"expected `\end\`"),
     ],
@@ -119,7 +119,7 @@ def test_a_missing_context_is_a_fault(tmp_path, model):
     assert len(kept) == len(lines) - 1
     count = len(model.levels[1].word)
     text = "\n".join(kept).replace(f"ngram 2={count}", f"ngram 2={count - 1}")
-    with pytest.raises(ArpaError, match="the context 'A B' is no 2-gram"):
+    with pytest.raises(ArpaError, match="context 'A B' is not a 2-gram"):
         read(tmp_path, text + "\n")
 
 

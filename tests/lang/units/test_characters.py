@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.choice import UnitsConfig, load_units, make_units
+from toolkit.lang.units.factory import UnitsConfig, load_units, make_units
 from toolkit.lang.units.units import UnitsError
 
 UNITS = Characters()
@@ -47,7 +47,7 @@ def test_reads_what_a_network_may_write():
 
 @pytest.mark.parametrize("labels", [[29], [30], [-1]])
 def test_reads_labels_alone(labels):
-    with pytest.raises(UnitsError, match="no label"):
+    with pytest.raises(UnitsError, match="not a label"):
         UNITS.decode(labels)
 
 

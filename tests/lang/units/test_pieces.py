@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from toolkit.lang.units.choice import UnitsConfig, load_units, make_units
+from toolkit.lang.units.factory import UnitsConfig, load_units, make_units
 from toolkit.lang.units.pieces import MODEL
 from toolkit.lang.units.units import UnitsError
 
@@ -63,7 +63,7 @@ def test_faults(texts, tmp_path):
     units = make_units(UnitsConfig("bpe", 60), texts)
     with pytest.raises(UnitsError, match="'3É' cannot be written"):
         units.encode("BA 3é 3")
-    with pytest.raises(UnitsError, match="no label"):
+    with pytest.raises(UnitsError, match="not a label"):
         units.decode([units.blank])
     units.save(tmp_path)
     (tmp_path / MODEL).write_bytes(b"nonsense")

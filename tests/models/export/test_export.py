@@ -10,8 +10,8 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.export import export
 from toolkit.models.export.export import ExportError, export_model
-from toolkit.models.export.modules import exported
-from toolkit.models.export.parts import Parts, find_parts
+from toolkit.models.export.modules import wrap_for_export
+from toolkit.models.export.source import ExportSource, find_export_source
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import log_priors, save_priors
 from toolkit.models.store import ModelError, load_model, make_model, save_model
@@ -54,7 +54,7 @@ def needed(form):
 @pytest.mark.parametrize("form", ["torchscript", "onnx"])
 def test_gives_what_ours_gives_whole_and_in_pieces(model, tmp_path, form):
     out = tmp_path / "out"
-    checked = export_model(find_parts(model), needed(form), out)
+    checked = export_model(find_export_source(model), needed(form), out)
     assert 0 <= checked.largest_difference < 1e-5
     metadata = json.loads((out / "metadata.json").read_text())
     assert metadata["checked"]["largest_difference"] == checked.largest_difference
@@ -64,8 +64,8 @@ def test_gives_what_ours_gives_whole_and_in_pieces(model, tmp_path, form):
     # Once more with numbers that the export has not seen.
     load = export._load_onnx if form == "onnx" else export._load_torchscript
     run, _ = load(out / metadata["file"])
-    ours, interface = exported(load_model(model))
-    inputs = torch.randn(4, 61, 6), *interface.beginning(4)
+    ours, interface = wrap_for_export(load_model(model))
+    inputs = torch.randn(4, 61, 6), *interface.initial_state(4)
     if interface.state is not None:
         inputs = inputs[0], *(torch.randn_like(state) for state in inputs[1:])
     with torch.no_grad():
@@ -85,13 +85,13 @@ def test_a_model_that_gives_something_else_is_not_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(export, "_load_torchscript", wrong)
     with pytest.raises(ExportError, match=r"differ by 0\.01"):
-        export_model(find_parts(tmp_path / "model"), "torchscript", tmp_path / "out")
+        export_model(find_export_source(tmp_path / "model"), "torchscript", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_comparison_notices_a_state_that_is_lost(tmp_path):
     model = make_model(CONFIGS["lstm"]).eval()
-    module, interface = exported(model)
+    module, interface = wrap_for_export(model)
 
     def forgetful(inputs):
         with torch.no_grad():
@@ -112,13 +112,13 @@ def test_what_belongs_to_a_model_in_its_run(tmp_path):
     normaliser.save(run / "features/normaliser.json")
     (run / "units").mkdir()
     (run / "units/units.json").write_text('{"kind": "characters", "symbols": ["a", "<blank>"]}')
-    assert find_parts(run / "ctc") == Parts(
+    assert find_export_source(run / "ctc") == ExportSource(
         run / "ctc",
         run / "features/normaliser.json",
         {"kind": "fbank"},
         ["a", "<blank>"],
     )
-    export_model(find_parts(run / "ctc"), "torchscript", tmp_path / "out")
+    export_model(find_export_source(run / "ctc"), "torchscript", tmp_path / "out")
     metadata = json.loads((tmp_path / "out/metadata.json").read_text())
     assert metadata["units"] == ["a", "<blank>"]
     assert metadata["frontend"] == {"kind": "fbank"}
@@ -131,7 +131,7 @@ def test_what_belongs_to_a_model_in_its_run(tmp_path):
 
 def test_what_is_no_model_is_said(tmp_path):
     with pytest.raises(ModelError, match="neither a bundle"):
-        find_parts(tmp_path)
+        find_export_source(tmp_path)
     (tmp_path / "recogniser.json").write_text('{"frontend": 1}')
     with pytest.raises(ModelError, match=r"recogniser\.json"):
-        find_parts(tmp_path)
+        find_export_source(tmp_path)

@@ -8,7 +8,7 @@ import torch
 
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.config import BmufConfig, GtcConfig
-from toolkit.parallel.simulator.network import GIGABIT, Cards, Network
+from toolkit.parallel.simulator.network import GIGABIT, Network, NetworkCards
 from toolkit.parallel.simulator.run import Scenario, StepTimes
 from toolkit.parallel.simulator.simulate import simulate
 from toolkit.parallel.simulator.task import FrameTask, SyntheticConfig, synthetic_frames
@@ -313,7 +313,7 @@ def test_a_host_passes_a_model_on_in_a_chain():
 
 def test_messages_queue_at_a_card_but_not_inside_a_host():
     network = Network(per_host=2, between=8, inside=80, latency=0.5, latency_inside=0.25)
-    cards = Cards(network)
+    cards = NetworkCards(network)
     assert cards.send(0.0, 0, 2, 1e9) == pytest.approx(1.5)
     assert cards.send(0.0, 1, 3, 1e9) == pytest.approx(2.5)  # after the first
     assert cards.send(0.0, 2, 0, 1e9) == pytest.approx(1.5)  # the other way is free

@@ -15,11 +15,11 @@ from toolkit.features.frontend import FrontendConfig
 from toolkit.features.shards import write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.pipeline.lake import Record
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import Resources, StepResult
 from toolkit.pipeline.steps.extract import make_cut
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 RATE = 16000
 FRONTEND = FrontendConfig(num_mel_bins=4)
@@ -78,7 +78,7 @@ def cuts(tmp_path_factory):
 def lake(cuts, store, tmp_path):
     """Every cut three times, over two intervals and two buckets."""
     hours = 3 * sum(cut.duration for cut in cuts) / 3600 - 1e-6
-    config = MadeUpLake(hours=hours, days=60, buckets=2)
+    config = SyntheticLakeConfig(hours=hours, days=60, buckets=2)
     return make_lake(cuts, store, str(tmp_path / "lake"), config)
 
 

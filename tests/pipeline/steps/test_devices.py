@@ -15,8 +15,8 @@ pytest.importorskip("pyspark")
 if shutil.which("java") is None or "PIPELINE_PROOFS" not in os.environ:
     pytest.skip("needs Java, and a minute", allow_module_level=True)
 
-from mortal import Noted
-from whole import make_teacher
+from all_steps import make_teacher
+from killed_steps import LoggedStep
 
 from toolkit.features.frontend import FrontendConfig
 from toolkit.pipeline.prepare import ShardSet, prepare_targets
@@ -37,7 +37,7 @@ class Watched:
         self.executor, self.ledger = executor, str(ledger)
 
     def run(self, step, partitions, out):
-        return self.executor.run(Noted(step, self.ledger, SECONDS), partitions, out)
+        return self.executor.run(LoggedStep(step, self.ledger, SECONDS), partitions, out)
 
 
 def test_targets_one_task_per_device(shards, here, store, tmp_path):
@@ -56,7 +56,7 @@ def test_targets_one_task_per_device(shards, here, store, tmp_path):
         executor_memory="512m",
         gpus_per_executor=1,
         gpu_discovery=str(script),
-        packages=tuple(str(HERE / name) for name in ("sample_steps.py", "mortal.py")),
+        packages=tuple(str(HERE / name) for name in ("sample_steps.py", "killed_steps.py")),
     )
     with SparkExecutor(spark=cluster) as executor:
         watched = Watched(executor, ledger)

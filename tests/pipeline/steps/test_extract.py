@@ -10,13 +10,12 @@ from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.manifest import speaker_of
 from toolkit.features.audio import decode_audio, load_audio
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.extract import ExtractConfig as RecipeConfig
 from toolkit.features.extract import extract
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.mean_state import MeanState
 from toolkit.features.store import FeatureStore
 from toolkit.pipeline.lake import Record
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
 from toolkit.pipeline.shards import shards_of, write_manifests
 from toolkit.pipeline.step import StepError
 from toolkit.pipeline.steps.extract import (
@@ -26,6 +25,7 @@ from toolkit.pipeline.steps.extract import (
     make_cut,
     plan_extract,
 )
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 FRONTEND = FrontendConfig(num_mel_bins=8)
 
@@ -49,7 +49,7 @@ def test_features_and_causal_means_are_those_of_the_audio(
     assert found.ids == [record.id for record in records]
     states = {}
     for record in records:
-        state = states.get(record.speaker, MeanState.empty(8))
+        state = states.get(record.speaker, CmnState.empty(8))
         expected = frontend(load_audio(audio[record.id[:3]])).half()
         assert torch.equal(found.load(record.id), expected.float())
         assert found.state(record.id).frames == state.frames
@@ -58,7 +58,9 @@ def test_features_and_causal_means_are_those_of_the_audio(
 
 
 def test_the_recipes_extraction_gives_the_same_store(cuts, here, store, tmp_path):
-    lake = make_lake(cuts, store, str(tmp_path / "lake"), MadeUpLake(buckets=1, layout="in-place"))
+    lake = make_lake(
+        cuts, store, str(tmp_path / "lake"), SyntheticLakeConfig(buckets=1, layout="in-place")
+    )
     records = [Record.from_line(x) for r in lake.objects for x in store.get(r).splitlines()]
     records.sort(key=lambda record: (record.speaker, record.time))
     ours = opened(store, tmp_path / "f", run(here, store, lake, records, tmp_path / "f"))
@@ -80,7 +82,7 @@ def test_features_do_not_depend_on_how_audio_is_stored(
     cuts, lake, records, here, store, tmp_path, layout, encoding
 ):
     hours = sum(record.duration for record in records) / 3600 - 1e-6
-    config = MadeUpLake(hours=hours, days=60, buckets=2, layout=layout, encoding=encoding)
+    config = SyntheticLakeConfig(hours=hours, days=60, buckets=2, layout=layout, encoding=encoding)
     other = make_lake(cuts, store, str(tmp_path / "other"), config)
     stored = [Record.from_line(x) for r in other.objects for x in store.get(r).splitlines()]
     stored.sort(key=lambda record: (record.speaker, record.time, record.id))

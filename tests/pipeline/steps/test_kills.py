@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("kaldifeat")
 
-from mortal import Killer, attempts
-from whole import STEPS, digests, run_all
+from all_steps import STEPS, digests, run_all
+from killed_steps import KillingExecutor, attempts
 
 from toolkit.pipeline.local import LocalExecutor
 
@@ -29,7 +29,7 @@ WORKERS = 2
 def expected(lake, here, store, tmp_path):
     """The digest of each step's output when nobody dies, and its number of partitions."""
     (tmp_path / "calm-ledger").mkdir()
-    calm = Killer(here, tmp_path / "calm-ledger", "")
+    calm = KillingExecutor(here, tmp_path / "calm-ledger", "")
     run_all(lake.url, calm, store, str(tmp_path / "calm"))
     assert tuple(calm.made) == STEPS
     return digests(calm.made), {name: count for name, (_, count, _) in calm.made.items()}
@@ -43,7 +43,7 @@ def ledger(tmp_path):
 
 def test_a_worker_killed_in_every_step(lake, expected, ledger, store, tmp_path):
     with LocalExecutor(slots=("cpu",) * WORKERS) as executor:
-        storm = Killer(executor, ledger, "kill")
+        storm = KillingExecutor(executor, ledger, "kill")
         run_all(lake.url, storm, store, str(tmp_path / "storm"))
     assert digests(storm.made) == expected[0]
     assert storm.repeated == dict.fromkeys(STEPS, 1)  # the partition that was in flight
@@ -54,13 +54,13 @@ DRIVER = """
 import sys
 sys.path.insert(0, {here!r})
 import toolkit
-from mortal import Killer
-from whole import digests, run_all
+from killed_steps import KillingExecutor
+from all_steps import digests, run_all
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
 if __name__ == "__main__":
     with LocalExecutor(slots=("cpu",) * {workers}) as executor:
-        killer = Killer(executor, {ledger!r}, "kill-driver")
+        killer = KillingExecutor(executor, {ledger!r}, "kill-driver")
         run_all({lake!r}, killer, ObjectStore(), {base!r})
     for name, digest in digests(killer.made).items():
         print(name, digest)
@@ -99,10 +99,10 @@ def test_a_spark_executor_killed_in_every_step(lake, expected, ledger, store, tm
         pytest.skip("Spark needs Java")
     from toolkit.pipeline.spark import SparkConfig, SparkExecutor
 
-    shipped = tuple(str(HERE / name) for name in ("sample_steps.py", "mortal.py"))
+    shipped = tuple(str(HERE / name) for name in ("sample_steps.py", "killed_steps.py"))
     config = SparkConfig(executor_memory="512m", packages=shipped)
     with SparkExecutor(spark=config) as executor:
-        storm = Killer(executor, ledger, "kill-executor")
+        storm = KillingExecutor(executor, ledger, "kill-executor")
         run_all(lake.url, storm, store, str(tmp_path / "storm"))
     assert digests(storm.made) == expected[0]
     # An executor has one task in flight.

@@ -14,12 +14,11 @@ import soundfile
 
 pytest.importorskip("kaldifeat")
 
-from whole import make_teacher, outputs_digest
+from all_steps import make_teacher, outputs_digest
 
 from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.features.frontend import FrontendConfig
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
 from toolkit.pipeline.prepare import (
     PrepareConfig,
     prepare_features,
@@ -29,6 +28,7 @@ from toolkit.pipeline.prepare import (
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.targets import TargetsConfig
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 HOURS = float(os.environ.get("LAKE_HOURS", "20"))
 SPEAKERS, FILES, RATE = 40, 120, 16000
@@ -94,7 +94,7 @@ def through(lake, hours, store, base, workers, backwards=False):
 def test_many_hours_like_one(noises, store, tmp_path):
     lakes = {}
     for hours in (1.0, HOURS):
-        config = MadeUpLake(hours=hours, layout="in-place", buckets=2)
+        config = SyntheticLakeConfig(hours=hours, layout="in-place", buckets=2)
         lakes[hours] = make_lake(noises, store, str(tmp_path / f"lake-{hours:g}"), config)
     base = str(tmp_path / "out")
     _, small = through(lakes[1.0], 1.0, store, base, workers=1)

@@ -6,10 +6,10 @@ import pytest
 
 from toolkit.pipeline import sampling
 from toolkit.pipeline.lake import LakeError, Record, open_lake
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_metadata
 from toolkit.pipeline.steps import sample as sample_module
 from toolkit.pipeline.steps.sample import SelectConfig, plan_sample
 from toolkit.pipeline.steps.select import choose_buckets, select
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
 
 CONFIG = SelectConfig(hours=2.0, hours_per_file=0.1)
 
@@ -18,7 +18,11 @@ CONFIG = SelectConfig(hours=2.0, hours_per_file=0.1)
 def big(store, tmp_path):
     """5,000 records, about 5 hours, of 80 speakers."""
     return make_metadata(
-        store, str(tmp_path / "lake"), 5000, 80, MadeUpLake(days=60, interval_days=15, buckets=4)
+        store,
+        str(tmp_path / "lake"),
+        5000,
+        80,
+        SyntheticLakeConfig(days=60, interval_days=15, buckets=4),
     )
 
 
@@ -28,7 +32,7 @@ def records_of(refs, store):
 
 def chosen_by_hand(lake, store, config):
     """Sort by random number and take what fits: the choice in one process and by definition."""
-    draw = sampling.draw(config.seed)
+    draw = sampling.random_numbers(config.seed)
     records = [r for r in records_of(lake.objects, store) if config.takes(r)]
     records.sort(key=lambda record: draw(record.id))
     total, chosen = 0.0, []

@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.features.store import FeatureStore
 from toolkit.pipeline.objects import ObjectRef
-from toolkit.pipeline.places import place
+from toolkit.pipeline.output_paths import output_path
 from toolkit.pipeline.rows import ShardRows, tar_rows, write_rows
 from toolkit.pipeline.shards import Shard, read_shards, shards_of
 from toolkit.pipeline.step import StepError
@@ -56,12 +56,12 @@ def test_shards_without_cuts_are_refused(shards):
 
 def test_places_follow_configuration_and_content(shards):
     step, plan = Shuffle(ShuffleConfig()), plan_shards(shards)
-    assert place(step, plan, "/x") == place(step, plan, "/x/")
-    assert place(Shuffle(ShuffleConfig(seed=1)), plan, "/x") != place(step, plan, "/x")
-    assert place(step, plan[:-1], "/x") != place(step, plan, "/x")
+    assert output_path(step, plan, "/x") == output_path(step, plan, "/x/")
+    assert output_path(Shuffle(ShuffleConfig(seed=1)), plan, "/x") != output_path(step, plan, "/x")
+    assert output_path(step, plan[:-1], "/x") != output_path(step, plan, "/x")
 
     def move(ref):
         return ObjectRef(f"/y{ref.path}", ref.size, ref.digest, ref.about)
 
     moved = [Shard(s.index, {f: move(ref) for f, ref in s.objects.items()}) for s in shards]
-    assert place(step, plan_shards(moved), "/x") == place(step, plan, "/x")
+    assert output_path(step, plan_shards(moved), "/x") == output_path(step, plan, "/x")

@@ -11,8 +11,8 @@ pytest.importorskip("moto")
 
 from toolkit.pipeline.fetch import fetch, plan_spans
 from toolkit.pipeline.lake import Record, resolve
-from toolkit.pipeline.made_up_lake import MadeUpLake, make_lake
 from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 LATENCY = 0.2  # seconds per call
 FAULTS = {"error": 0.05, "reset": 0.03, "lost": 0.03, "truncate": 0.05}
@@ -21,17 +21,17 @@ UTTERANCES, SIZE = 160, 115_200  # of 3.6 s in 256 kbit/s
 
 def test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk(s3, cuts, here, tmp_path):
     pytest.importorskip("kaldifeat")
-    from mortal import Killer
-    from whole import STEPS, digests, run_all
+    from all_steps import STEPS, digests, run_all
+    from killed_steps import KillingExecutor
 
     hours = 3 * sum(cut.duration for cut in cuts) / 3600 - 1e-6
-    config = MadeUpLake(hours=hours, days=60, buckets=2)
+    config = SyntheticLakeConfig(hours=hours, days=60, buckets=2)
     store, made = ObjectStore(), {}
     (tmp_path / "ledger").mkdir()
     for place, own in ((str(tmp_path / "local"), store), (s3.base, s3.store)):
         lake = make_lake(cuts, own, f"{place}/lake", config)
         here.store = own
-        noted = Killer(here, tmp_path / "ledger", "")
+        noted = KillingExecutor(here, tmp_path / "ledger", "")
         if own is s3.store:
             for name, value in FAULTS.items():
                 setattr(s3.faults, name, value)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.features.frontend import FrontendConfig
-from toolkit.features.lfr import low_rate_length, stack
+from toolkit.features.low_frame_rate import low_rate_length, stack
 from toolkit.features.store import FeatureStore
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.lstm import LstmConfig, LstmModel, log_posteriors

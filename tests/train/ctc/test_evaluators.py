@@ -5,7 +5,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 
-from toolkit.train.ctc.evaluators import BackgroundEvaluator, EpochFolder, evaluate_elsewhere
+from toolkit.train.ctc.evaluators import BackgroundEvaluator, EvaluationFolder, evaluate_elsewhere
 from toolkit.train.ctc.training import train_ctc
 from toolkit.train.errors import TrainingError
 from toolkit.train.runlog import Evaluated, read_run_log
@@ -86,13 +86,13 @@ def test_a_model_that_was_removed_is_not_waited_for(ctc_toy, tmp_path, model):
     evaluator = BackgroundEvaluator("elsewhere", tmp_path, ctc_toy.evaluation, "cpu")
     evaluator.begin(None)
     evaluator.submit(1, model)
-    EpochFolder(tmp_path).remove(1)
+    EvaluationFolder(tmp_path).remove(1)
     with pytest.raises(TrainingError, match="removed"):
         evaluator.result(1)
 
 
 def test_what_an_earlier_start_asked_for_is_dropped_unless_wanted(ctc_toy, tmp_path, model):
-    folder = EpochFolder(tmp_path)
+    folder = EvaluationFolder(tmp_path)
     for epoch in (1, 2):
         folder.submit(epoch, model)
     BackgroundEvaluator("elsewhere", tmp_path, ctc_toy.evaluation, "cpu").begin(2)
@@ -103,13 +103,13 @@ def test_what_an_earlier_start_asked_for_is_dropped_unless_wanted(ctc_toy, tmp_p
 def test_evaluation_ends_with_the_plan_that_it_was_made_of(ctc_toy, tmp_path, model, becomes):
     """The end of a training is not always seen: its folder is renamed soon afterwards."""
     out = tmp_path / "partial"
-    folder = EpochFolder(out)
+    folder = EvaluationFolder(out)
     folder.write_plan("one")
     folder.submit(1, model)
     told = threading.Event()
 
     def evaluate():
-        options = {"plan": "one", "told": lambda *_: told.set()}
+        options = {"plan": "one", "on_result": lambda *_: told.set()}
         evaluate_elsewhere(out, ctc_toy.evaluation, **options)
 
     work = threading.Thread(target=evaluate, daemon=True)
@@ -126,7 +126,7 @@ def test_evaluation_ends_with_the_plan_that_it_was_made_of(ctc_toy, tmp_path, mo
 
 
 def test_an_epoch_that_is_submitted_again_is_evaluated_again(ctc_toy, tmp_path, model):
-    folder = EpochFolder(tmp_path)
+    folder = EvaluationFolder(tmp_path)
     for expected in (1, 1):
         folder.submit(3, model)
         assert folder.waiting() == [3]

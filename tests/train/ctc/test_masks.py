@@ -10,11 +10,11 @@ LENGTHS = torch.tensor([200, 400, 90])
 class Ones:
     """Batches of ones: what is masked is what is 0."""
 
-    def steps(self, epoch, ranks=1):
-        return 5 // ranks
+    def steps(self, epoch, world_size=1):
+        return 5 // world_size
 
-    def batches(self, epoch, start=0, rank=0, ranks=1):
-        for _ in range(start, self.steps(epoch, ranks)):
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        for _ in range(start, self.steps(epoch, world_size)):
             labels = torch.zeros(3, 1, dtype=torch.int64)
             inputs = torch.ones(3, 400, 12)
             yield CtcBatch(["a", "b", "c"], inputs, LENGTHS, labels, torch.ones(3).long(), 690)
@@ -50,7 +50,7 @@ def test_masks_follow_from_the_place():
     assert not torch.equal(whole[0], whole[1])
     for a, b in zip(whole[3:], masks(config, start=3), strict=True):
         assert torch.equal(a, b)
-    for a, b in zip(whole[1:4:2], masks(config, rank=1, ranks=2), strict=True):
+    for a, b in zip(whole[1:4:2], masks(config, rank=1, world_size=2), strict=True):
         assert torch.equal(a, b)
 
 

@@ -85,11 +85,11 @@ def test_resumed_and_divided_epochs_are_parts_of_the_whole(records, order):
     whole = list(data.batches(5))
     assert data.steps(5) == len(whole) == 6
     assert all(same(a, b) for a, b in zip(data.batches(5, start=4), whole[4:], strict=True))
-    assert data.steps(5, ranks=4) == 1
+    assert data.steps(5, world_size=4) == 1
     for rank in range(4):
-        [batch] = data.batches(5, rank=rank, ranks=4)
+        [batch] = data.batches(5, rank=rank, world_size=4)
         assert same(batch, whole[rank])
-    [batch] = data.batches(5, start=1, rank=1, ranks=3)
+    [batch] = data.batches(5, start=1, rank=1, world_size=3)
     assert same(batch, whole[4])
 
 

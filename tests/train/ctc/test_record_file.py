@@ -16,8 +16,8 @@ def same(got, expected):
     assert got.features.dtype == np.float16
     assert np.array_equal(got.features, expected.features)
     assert np.array_equal(got.labels, expected.labels)
-    assert got.heard == expected.heard
-    assert np.array_equal(got.heard_sum, expected.heard_sum)
+    assert got.cmn_frames == expected.cmn_frames
+    assert np.array_equal(got.cmn_sum, expected.cmn_sum)
 
 
 def test_reads_what_was_written_in_any_order(tmp_path):

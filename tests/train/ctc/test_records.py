@@ -36,8 +36,8 @@ def test_holds_features_labels_and_states(write_store, tmp_path):
         record = records.read(i)
         assert torch.equal(torch.from_numpy(record.features).float(), store.load(name))
         assert Characters().decode(record.labels) == texts[name]
-        assert record.heard == store.state(name).frames
-        assert np.array_equal(record.heard_sum, store.state(name).sum.numpy())
+        assert record.cmn_frames == store.state(name).frames
+        assert np.array_equal(record.cmn_sum, store.state(name).sum.numpy())
         assert records.frames[i] == store.num_frames(name)
         assert records.label_lengths[i] == len(record.labels)
     size = sum(p.stat().st_size for p in (tmp_path / "r" / "files").iterdir())
@@ -90,7 +90,7 @@ def test_equal_labels_in_succession_need_a_blank(write_store, tmp_path):
 
 def test_copies_have_the_transcript_of_their_original(write_store, tmp_path, monkeypatch):
     features = write_store([60, 60])
-    monkeypatch.setattr(module, "root", lambda name: "original")
+    monkeypatch.setattr(module, "original_id", lambda name: "original")
     texts = {"original": "A", "u1": "B"}
     write_records(features, texts, Characters(), CONFIG, tmp_path)
     records = Records(tmp_path)

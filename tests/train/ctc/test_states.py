@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.conftest import Spelling
 from toolkit.train.ctc import states
-from toolkit.train.ctc.evaluators import EpochFolder, evaluate_elsewhere
+from toolkit.train.ctc.evaluators import EvaluationFolder, evaluate_elsewhere
 from toolkit.train.ctc.state_machine import Machine, State
 from toolkit.train.runlog import Evaluated, Started, Step, read_run_log
 
@@ -87,10 +87,10 @@ class Patient(Spelling):
 
     def __init__(self, out):
         super().__init__()
-        self.folder = EpochFolder(out)
+        self.folder = EvaluationFolder(out)
 
-    def batches(self, epoch, start=0, rank=0, ranks=1):
-        for step, batch in enumerate(super().batches(epoch, start, rank, ranks), start):
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        for step, batch in enumerate(super().batches(epoch, start, rank, world_size), start):
             end = time.monotonic() + 60
             while epoch and step and self.folder.result(epoch) is None:
                 assert time.monotonic() < end, f"epoch {epoch} is not evaluated"
@@ -112,7 +112,7 @@ def train_patiently(ctc_toy, out):
 
     ctc_toy.data = Patient(out)
     config = replace(ctc_toy.config, log_every=1)
-    ctc_toy.train(out, config, evaluator="elsewhere", beside=evaluating)
+    ctc_toy.train(out, config, evaluator="elsewhere", background_logging=evaluating)
 
 
 def test_an_evaluation_in_the_background_is_logged_when_its_result_is_there(ctc_toy, tmp_path):

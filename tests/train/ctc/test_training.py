@@ -79,7 +79,7 @@ def test_the_log_has_every_state(ctc_toy, tmp_path):
 class OneOfTwo(SingleProcess):
     """A process that trains on half of the batches."""
 
-    def part(self):
+    def rank_and_world_size(self):
         return 0, 2
 
 
@@ -100,7 +100,7 @@ def test_the_average_of_epochs_is_measured_as_epochs_are(ctc_toy, tmp_path):
 def test_something_may_go_on_beside(ctc_toy, tmp_path):
     ended = []
 
-    class Beside:
+    class BackgroundLogging:
         def __init__(self, write):
             write(Utilisation(cpu=(0.5,)))
 
@@ -110,7 +110,7 @@ def test_something_may_go_on_beside(ctc_toy, tmp_path):
         def __exit__(self, *error):
             ended.append(True)
 
-    ctc_toy.train(tmp_path, replace(ctc_toy.config, epochs=1), beside=Beside)
+    ctc_toy.train(tmp_path, replace(ctc_toy.config, epochs=1), background_logging=BackgroundLogging)
     log = read_run_log(tmp_path)
     assert [type(e) for e in log.events[:2]] == [Created, Utilisation]
     assert ended == [True]

@@ -1,4 +1,4 @@
-"""fMLLR: each speaker's features moved to where an acoustic model expects them."""
+"""fMLLR adaptation: transforms of each speaker's features to fit an acoustic model."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,23 +7,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.align.gmm.em import Aligned, TrainingData, aligned_frames, deal
-from toolkit.align.gmm.lda_mllt import spoken
+from toolkit.align.gmm.em import (
+    AlignedUtterances,
+    TrainingData,
+    aligned_frames,
+    partition_utterances,
+)
+from toolkit.align.gmm.lda_mllt import speech_frames
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import EmConfig, training_data
-from toolkit.features.cepstra import save_transforms
+from toolkit.features.gmm_features import save_transforms
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 
 logger = logging.getLogger(__name__)
 
 
-class SpeakerSums:
+class SpeakerStatistics:
     """fMLLR statistics by speaker."""
 
     def __init__(self, by_speaker: dict[str, FmllrStatistics]) -> None:
         self.by_speaker = by_speaker
 
-    def add(self, other: "SpeakerSums") -> None:
+    def add(self, other: "SpeakerStatistics") -> None:
         """Add the statistics of other frames."""
         for speaker, statistics in other.by_speaker.items():
             if speaker in self.by_speaker:
@@ -32,8 +37,8 @@ class SpeakerSums:
                 self.by_speaker[speaker] = statistics
 
 
-def fmllr_sums(partition: Aligned, system: GmmSystem) -> SpeakerSums:
-    """The sums of fMLLR over the frames of speech, as Kaldi's with silence weight 0."""
+def accumulate_fmllr(partition: AlignedUtterances, system: GmmSystem) -> SpeakerStatistics:
+    """Accumulate fMLLR statistics over the frames of speech (in Kaldi: silence weight 0)."""
     found: dict[str, FmllrStatistics] = {}
     aligned = partition.load()
     speakers: dict[str, list[str]] = {}
@@ -43,23 +48,24 @@ def fmllr_sums(partition: Aligned, system: GmmSystem) -> SpeakerSums:
         mine = {u: aligned[u] for u in utterances}
         found[speaker] = FmllrStatistics.zeros(system.features.dimension)
         for x, batch in aligned_frames(mine, system.features):
-            found[speaker].accumulate(system.gmm, *spoken(x, batch, system.senones))
-    return SpeakerSums(found)
+            found[speaker].accumulate(system.gmm, *speech_frames(x, batch, system.senones))
+    return SpeakerStatistics(found)
 
 
 def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Estimate a transform for every speaker from the current alignments.
 
-    A speaker who has a transform gets a better one: the new one is estimated behind it.
+    A speaker's earlier transform is refined: the new one is estimated on features transformed by
+    it, and composed with it.
     """
-    sums = data.sum(fmllr_sums, system=system).by_speaker
+    sums = data.accumulate(accumulate_fmllr, system=system).by_speaker
     transforms, gains, frames = {}, 0.0, 0.0
     for speaker, statistics in sorted(sums.items()):
         found, gain = estimate_fmllr(statistics)
         old = system.features.transforms.get(speaker)
         transforms[speaker] = (found if old is None else compose(found, old.double())).float()
         gains, frames = gains + gain * statistics.beta, frames + statistics.beta
-    logger.info("fMLLR: %d speakers, %.3f nats per frame", len(sums), gains / max(frames, 1))
+    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(sums), gains / max(frames, 1))
     return system.adapted(transforms)
 
 
@@ -80,10 +86,10 @@ def adapt_speakers(
     out: Path,
     jobs: int,
 ) -> None:
-    """Estimate the transforms of speakers from what a first pass has recognised.
+    """Estimate the transforms of speakers from the hypotheses of a first pass.
 
-    The first estimate uses alignments of the speaker-independent system, a second one those of the
-    adapted system with the first.
+    A first estimate uses alignments of the speaker-independent system, a second one alignments of
+    the adapted system with the first transforms.
 
     Args:
       adapted: the folder of a system trained with fMLLR.
@@ -91,12 +97,12 @@ def adapt_speakers(
       cepstra: a feature store.
       hypotheses: the recognised words of every utterance, in the store's order.
       lang: the folder of the lexicon.
-      config: its search is used.
+      config: the search of its alignments.
       out: the file of the transforms.
       jobs: worker processes.
     """
     folder = out.parent
-    with training_data(deal(hypotheses, folder), lang, config, jobs) as data:
+    with training_data(partition_utterances(hypotheses, folder), lang, config, jobs) as data:
         system = GmmSystem.load(adapted, cepstra)
         data.realign(GmmSystem.load(independent, cepstra))
         system = adapt(data, system)

@@ -1,4 +1,4 @@
-"""Passes over the training data by partition: alignment, and sums over aligned frames."""
+"""Passes over the training data by partition: alignment, and accumulation of statistics."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from toolkit.align.batched import align_batched
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.align.store import ADVICE, DamagedAlignmentsError
-from toolkit.features.cepstra import GmmFeatures
+from toolkit.features.gmm_features import GmmFeatures
 from toolkit.fsa.alignment import AlignConfig
 from toolkit.hmm.context import phone_contexts
-from toolkit.hmm.gmm import Statistics
+from toolkit.hmm.gmm import GmmStatistics
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.stats import TreeStatistics
@@ -26,13 +26,13 @@ from toolkit.processes.workers import WorkerPool
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
 
-# Frames summed at a time: with 40 dimensions 16 MB, and the work per pdf is shared by many frames.
+# Frames accumulated at a time: 16 MB with 40 dimensions, and enough to make the cost per pdf small.
 SUM_FRAMES = 100_000
 
-Sums = TypeVar("Sums")
+Statistics = TypeVar("Statistics")
 
 
-class Aligned(Protocol):
+class AlignedUtterances(Protocol):
     """Utterances with their alignments."""
 
     def load(self) -> dict[str, Tensor]:
@@ -43,8 +43,8 @@ class Aligned(Protocol):
 class Partition:
     """A share of the training utterances, always processed together.
 
-    The partitions do not depend on the number of processes, and their sums are added in their
-    order: so no result depends on it either.
+    The partitions do not depend on the number of processes, and their statistics are added in
+    order, so that no result depends on it either.
     """
 
     transcripts: tuple[tuple[str, tuple[str, ...]], ...]
@@ -64,8 +64,8 @@ class Partition:
         write_atomically(self.alignments, save(tensors))
 
 
-def added(parts: Iterable[Sums]) -> Sums:
-    """The sums of all parts of the data, added in their order; there is one at least."""
+def sum_statistics(parts: Iterable[Statistics]) -> Statistics:
+    """Add up the statistics of all parts of the data in order; there is at least one."""
     first, *others = parts
     for other in others:
         first.add(other)
@@ -74,16 +74,16 @@ def added(parts: Iterable[Sums]) -> Sums:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Utterances in partitions, and the processes that pass over them."""
+    """Utterances in partitions, and the worker processes that pass over them."""
 
     partitions: Sequence[Partition]
-    """The shares."""
+    """The partitions."""
     lang: Path
     """The folder of the lexicon."""
     align: AlignConfig
-    """The search."""
+    """The search of the alignments."""
     pool: WorkerPool = field(repr=False)
-    """The processes."""
+    """The worker processes."""
 
     @property
     def utterances(self) -> int:
@@ -100,15 +100,17 @@ class TrainingData:
         work = partial(_align_equally, features=features, topology=topology, lang=self.lang)
         return [u for failed in self.pool.map(work, self.partitions) for u in failed]
 
-    def sum(self, function: Callable[[Partition], Sums], **arguments: Any) -> Sums:
-        """`function(partition, **arguments)` of all partitions, added in their order."""
-        return added(self.pool.map(partial(function, **arguments), self.partitions))
+    def accumulate(
+        self, function: Callable[[Partition], Statistics], **arguments: Any
+    ) -> Statistics:
+        """`function(partition, **arguments)` of all partitions, added up in order."""
+        return sum_statistics(self.pool.map(partial(function, **arguments), self.partitions))
 
 
-def deal(
+def partition_utterances(
     transcripts: Mapping[str, Sequence[str]], folder: Path, per_partition: int = 500
 ) -> list[Partition]:
-    """Deal utterances out in contiguous shares: eight, or more where there are many utterances."""
+    """Partition utterances contiguously: eight partitions, more where there are many utterances."""
     names = list(transcripts)
     count = min(len(names), max(8, -(-len(names) // per_partition)))
     bounds = [len(names) * i // count for i in range(count + 1)]
@@ -127,7 +129,7 @@ def _lang(folder: Path) -> Lang:
 
 
 def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignConfig) -> list[str]:
-    compiler = TranscriptCompiler(_lang(lang), system.senones)
+    compiler = TrainingGraphCompiler(_lang(lang), system.senones)
 
     def log_likelihoods(utterance: str, pdfs: Tensor) -> Tensor:
         return system.gmm.log_likelihoods(system.features.load(utterance), pdfs)
@@ -141,7 +143,7 @@ def _realign(partition: Partition, system: GmmSystem, lang: Path, config: AlignC
 def _align_equally(
     partition: Partition, features: GmmFeatures, topology: Topology, lang: Path
 ) -> list[str]:
-    compiler = TranscriptCompiler(_lang(lang), Senones.monophone(topology))
+    compiler = TrainingGraphCompiler(_lang(lang), Senones.monophone(topology))
     equal = {
         u: compiler.equal_alignment(words, features.store.num_frames(u))
         for u, words in partition.transcripts
@@ -167,28 +169,28 @@ def aligned_frames(
         yield torch.cat(frames), states
 
 
-def gmm_sums(partition: Aligned, system: GmmSystem) -> Statistics:
-    """The sums of the E step."""
-    statistics = Statistics.zeros(system.gmm.num_gaussians, system.gmm.means.shape[1])
+def accumulate_gmm(partition: AlignedUtterances, system: GmmSystem) -> GmmStatistics:
+    """Accumulate the statistics of the E step (Kaldi's gmm-acc-stats-ali)."""
+    statistics = GmmStatistics.zeros(system.gmm.num_gaussians, system.gmm.means.shape[1])
     for x, states in aligned_frames(partition.load(), system.features):
         pdfs = torch.cat([system.senones.pdfs(s) for s in states])
         system.gmm.accumulate(x, pdfs, statistics)
     return statistics
 
 
-def tree_sums(
-    partition: Aligned,
+def accumulate_tree(
+    partition: AlignedUtterances,
     features: GmmFeatures,
     topology: Topology,
     low_rate: Topology | None = None,
 ) -> TreeStatistics:
-    """The sums that a tree is grown from.
+    """Accumulate the statistics from which a tree is grown (Kaldi's acc-tree-stats).
 
     Args:
       partition: aligned utterances.
-      features: what the states are told apart by.
+      features: the features whose likelihood the tree maximises.
       topology: of the alignments.
-      low_rate: sum by this topology's states instead, see `Topology.low_rate_targets`.
+      low_rate: accumulate by this topology's states instead, see `Topology.low_rate_targets`.
     """
     statistics = TreeStatistics(features.dimension)
     for x, batch in aligned_frames(partition.load(), features):

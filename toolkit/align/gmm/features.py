@@ -1,4 +1,4 @@
-"""What a GMM system sees as a feature store of its own, for networks to train on."""
+"""Export of a GMM system's features (LDA + MLLT, fMLLR) as a feature store for networks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.features.cepstra import GmmFeatures, load_transforms
+from toolkit.features.gmm_features import GmmFeatures, load_transforms
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import map_shards
 
 
 @dataclass(frozen=True)
 class GmmFormat:
-    """What the store says of its features."""
+    """The description of the features in the store's manifest."""
 
     kind: str
     """Type of features: lda_mllt or fmllr."""
@@ -34,7 +34,7 @@ def write_gmm_features(
       system: the folder of a GMM system on LDA + MLLT features, trained with fMLLR or without.
       cepstra: a feature store of raw cepstra.
       transforms: the file of its speakers' fMLLR transforms; the features of a speaker without
-        one stay as LDA + MLLT gives them. None: those of all do.
+        one stay as LDA + MLLT gives them. None: no features are adapted.
       out: the feature store to write, with the shards of `cepstra`.
       jobs: worker processes.
     """

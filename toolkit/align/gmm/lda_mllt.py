@@ -1,4 +1,4 @@
-"""LDA + MLLT systems: triphones on spliced frames, projected to where Gaussians are diagonal."""
+"""LDA + MLLT systems: triphones on spliced frames, projected to suit diagonal covariances."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.align.gmm.em import Aligned, TrainingData, aligned_frames, deal
+from toolkit.align.gmm.em import (
+    AlignedUtterances,
+    TrainingData,
+    aligned_frames,
+    partition_utterances,
+)
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import EmConfig, train_em, training_data
-from toolkit.align.gmm.triphone import TriphoneConfig, aligning_system, grown_system
-from toolkit.features.cepstra import GmmFeatures, GmmFrontend
+from toolkit.align.gmm.triphone import TriphoneConfig, align_with_previous, initial_system
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.hmm.lda import LdaStatistics, estimate_lda
 from toolkit.hmm.mllt import MlltStatistics, estimate_mllt
 from toolkit.hmm.senones import Senones
@@ -26,7 +31,7 @@ class LdaMlltConfig(TriphoneConfig):
     """Kaldi's train_lda_mllt.sh; splicing and dimension as in C4."""
 
     em: EmConfig = EmConfig(gaussians=15_000)
-    """The schedule."""
+    """The EM schedule."""
     splice: int = 3
     """Frames on either side that LDA sees (Kaldi: 4 of 13 cepstra; here of 39 with deltas, C4)."""
     dimension: int = 40
@@ -47,13 +52,16 @@ def train_lda_mllt(
 ) -> dict[str, float]:
     """Train triphone GMMs on LDA + MLLT features; mirrors Kaldi's steps/train_lda_mllt.sh.
 
-    Silence takes no part in LDA and MLLT, as there. See `train_triphone` for arguments and errors.
+    As there, LDA and MLLT are estimated without silence frames. See `train_triphone` for arguments
+    and errors.
     """
-    with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
+    with training_data(partition_utterances(transcripts, out), lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
-            old = aligning_system(data, previous, cepstra, config)
-            return grown_system(data, old.senones, _lda(data, old.senones, cepstra, config), config)
+            old = align_with_previous(data, previous, cepstra, config)
+            return initial_system(
+                data, old.senones, _lda(data, old.senones, cepstra, config), config
+            )
 
         def update(iteration: int, system: GmmSystem) -> GmmSystem:
             return _with_mllt(data, system) if iteration in config.mllt else system
@@ -64,37 +72,39 @@ def train_lda_mllt(
 def _lda(data: TrainingData, senones: Senones, cepstra: Path, config: LdaMlltConfig) -> GmmFeatures:
     """Features projected by LDA, whose classes are the pdfs of the aligning system."""
     spliced = GmmFeatures(cepstra, GmmFrontend(config.splice))
-    statistics = data.sum(lda_sums, features=spliced, senones=senones)
+    statistics = data.accumulate(accumulate_lda, features=spliced, senones=senones)
     return spliced.projected(estimate_lda(statistics, config.dimension).float())
 
 
 def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Rotate the features so that the Gaussians' covariances become more diagonal."""
-    matrix, gain = estimate_mllt(data.sum(mllt_sums, system=system))
+    matrix, gain = estimate_mllt(data.accumulate(accumulate_mllt, system=system))
     logger.info("MLLT: %.3f nats per frame gained", gain)
     projection = matrix @ system.features.frontend.projection.double()
     features = system.features.projected(projection.float())
     return GmmSystem(features, system.senones, system.gmm.transform_means(matrix))
 
 
-def lda_sums(partition: Aligned, features: GmmFeatures, senones: Senones) -> LdaStatistics:
-    """The sums of LDA over the frames of speech."""
+def accumulate_lda(
+    partition: AlignedUtterances, features: GmmFeatures, senones: Senones
+) -> LdaStatistics:
+    """Accumulate LDA statistics over the frames of speech."""
     statistics = LdaStatistics.zeros(senones.num_pdfs, features.dimension)
     for x, batch in aligned_frames(partition.load(), features):
-        statistics.accumulate(*spoken(x, batch, senones))
+        statistics.accumulate(*speech_frames(x, batch, senones))
     return statistics
 
 
-def mllt_sums(partition: Aligned, system: GmmSystem) -> MlltStatistics:
-    """The sums of MLLT over the frames of speech."""
+def accumulate_mllt(partition: AlignedUtterances, system: GmmSystem) -> MlltStatistics:
+    """Accumulate MLLT statistics over the frames of speech."""
     statistics = MlltStatistics.zeros(system.features.dimension)
     for x, batch in aligned_frames(partition.load(), system.features):
-        statistics.accumulate(system.gmm, *spoken(x, batch, system.senones))
+        statistics.accumulate(system.gmm, *speech_frames(x, batch, system.senones))
     return statistics
 
 
-def spoken(x: Tensor, batch: Sequence[Tensor], senones: Senones) -> tuple[Tensor, Tensor]:
-    """The frames of speech of a batch, features [S, D] and pdfs [S]; silence tells little."""
+def speech_frames(x: Tensor, batch: Sequence[Tensor], senones: Senones) -> tuple[Tensor, Tensor]:
+    """Select the frames of speech of a batch: features [S, D] and pdfs [S]."""
     speech = speech_mask(torch.cat(list(batch)), senones.topology)
     return x[speech], torch.cat([senones.pdfs(states) for states in batch])[speech]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.align.gmm.em import deal, tree_sums
+from toolkit.align.gmm.em import accumulate_tree, partition_utterances
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import (
     EmConfig,
@@ -15,7 +15,7 @@ from toolkit.align.gmm.training import (
     train_em,
     training_data,
 )
-from toolkit.features.cepstra import GmmFeatures
+from toolkit.features.gmm_features import GmmFeatures
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
@@ -23,7 +23,7 @@ from toolkit.lang.lang import Lang
 
 @dataclass(frozen=True)
 class MonophoneConfig:
-    """Kaldi's train_mono.sh, its numbers as defaults."""
+    """Kaldi's train_mono.sh, with its values as defaults."""
 
     em: EmConfig = EmConfig(
         iterations=40,
@@ -32,7 +32,7 @@ class MonophoneConfig:
         grow_until=30,
         min_occupancy=3.0,
     )
-    """The schedule (Kaldi's)."""
+    """The EM schedule (Kaldi's)."""
     max_utterances: int = 2000
     """Train on this many of the shortest utterances at most, as Kaldi's recipes do."""
 
@@ -58,14 +58,14 @@ def train_monophone(
       out: gets the system (see `GmmSystem.save`) and `history.json`; an earlier unfinished
         training there is continued.
       jobs: worker processes; the result does not depend on them.
-      progress: told (iterations done, iterations).
+      progress: called with (iterations done, iterations).
 
     Raises:
       UnalignableError: more than `max_failed` of the utterances have no alignment.
     """
     ranked = sorted(transcripts, key=lambda u: (len(transcripts[u]), u))
     chosen = set(ranked[: config.max_utterances])
-    partitions = deal({u: w for u, w in transcripts.items() if u in chosen}, out)
+    partitions = partition_utterances({u: w for u, w in transcripts.items() if u in chosen}, out)
     features = GmmFeatures(cepstra)
     topology = Topology(tuple(Lang.load(lang).real_phones))
     with training_data(partitions, lang, config.em, jobs) as data:
@@ -73,7 +73,7 @@ def train_monophone(
         def start() -> tuple[GmmSystem, Tensor]:
             short = data.align_equally(features, topology)
             require_aligned(data, short, config.em.max_failed)
-            statistics = data.sum(tree_sums, features=features, topology=topology)
+            statistics = data.accumulate(accumulate_tree, features=features, topology=topology)
             senones = Senones.monophone(topology)
             gmm, floor = single_gaussians(statistics, senones.table, config.em)
             return GmmSystem(features, senones, gmm), floor

@@ -1,4 +1,4 @@
-"""Speaker-adaptive training: triphones on features that fMLLR has moved, speaker by speaker."""
+"""Speaker-adaptive training (SAT): triphones on features adapted to each speaker by fMLLR."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from pathlib import Path
 from torch import Tensor
 
 from toolkit.align.gmm.adaptation import adapt
-from toolkit.align.gmm.em import deal
+from toolkit.align.gmm.em import partition_utterances
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import EmConfig, train_em, training_data
-from toolkit.align.gmm.triphone import TriphoneConfig, aligning_system, grown_system
+from toolkit.align.gmm.triphone import TriphoneConfig, align_with_previous, initial_system
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class SatConfig(TriphoneConfig):
     """Kaldi's train_sat.sh."""
 
     em: EmConfig = EmConfig(gaussians=15_000)
-    """The schedule."""
+    """The EM schedule."""
     fmllr: tuple[int, ...] = (2, 4, 6, 12)
     """Iterations that begin with new speaker transforms (Kaldi's list)."""
 
@@ -38,11 +38,11 @@ def train_sat(
     `out` gets the training speakers' transforms too, as `fmllr.safetensors`. The system needs
     `adapt_speakers` before it can decode. See `train_triphone` for arguments and errors.
     """
-    with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
+    with training_data(partition_utterances(transcripts, out), lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
-            old = aligning_system(data, previous, cepstra, config)
-            return grown_system(data, old.senones, adapt(data, old).features, config)
+            old = align_with_previous(data, previous, cepstra, config)
+            return initial_system(data, old.senones, adapt(data, old).features, config)
 
         def update(iteration: int, system: GmmSystem) -> GmmSystem:
             return adapt(data, system) if iteration in config.fmllr else system

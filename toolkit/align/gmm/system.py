@@ -1,25 +1,25 @@
-"""A GMM acoustic model in use: features, senones and mixtures together."""
+"""A GMM acoustic model: features, senones and mixtures together."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.features.cepstra import GmmFeatures, GmmFrontend
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 
 
 @dataclass(frozen=True)
 class GmmSystem:
-    """All that scores utterances; picklable."""
+    """Everything that scoring utterances needs; picklable."""
 
     features: GmmFeatures
-    """What it sees."""
+    """The features that it scores."""
     senones: Senones
-    """Its pdfs."""
+    """Its tied states."""
     gmm: Gmm
-    """Their densities."""
+    """The mixtures of its pdfs."""
 
     @classmethod
     def load(cls, folder: Path, cepstra: Path) -> "GmmSystem":
@@ -34,9 +34,9 @@ class GmmSystem:
         self.gmm.save(folder / "gmm.safetensors")
 
     def with_gmm(self, gmm: Gmm) -> "GmmSystem":
-        """The same with other densities."""
+        """The same system with other mixtures."""
         return replace(self, gmm=gmm)
 
     def adapted(self, transforms: dict[str, Tensor]) -> "GmmSystem":
-        """The same on features transformed by speaker."""
+        """The same system on features transformed by speaker."""
         return replace(self, features=self.features.adapted(transforms))

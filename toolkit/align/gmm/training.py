@@ -1,4 +1,4 @@
-"""EM training of GMM systems: the schedule that monophones, triphones and all others share."""
+"""EM training of GMM systems: the loop and schedule that all systems share."""
 
 import json
 import logging
@@ -12,18 +12,18 @@ from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
 
-from toolkit.align.gmm.em import Partition, TrainingData, gmm_sums
+from toolkit.align.gmm.em import Partition, TrainingData, accumulate_gmm
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.store import DamagedAlignmentsError
 from toolkit.errors import ToolkitError
-from toolkit.features.cepstra import GmmFeatures, GmmFrontend, save_transforms
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend, save_transforms
 from toolkit.fsa.alignment import AlignConfig
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree.stats import TreeStatistics
 from toolkit.processes.workers import WorkerPool
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import checked, read_tensors, reading
+from toolkit.storage.reading import read_tensors, reading, validated
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class EmConfig:
     variance_floor: float = 0.01
     """Lowest variance, as a share of the global one."""
     align: AlignConfig = AlignConfig()
-    """The search."""
+    """The search of the alignments."""
     max_failed: float = 0.2
     """Share of utterances without an alignment at which training stops."""
 
@@ -65,7 +65,7 @@ class EmConfig:
 def training_data(
     partitions: Sequence[Partition], lang: Path, config: EmConfig, jobs: int
 ) -> Iterator[TrainingData]:
-    """The data with its worker processes."""
+    """The training data with its worker processes."""
     with WorkerPool(min(jobs, len(partitions))) as pool:
         yield TrainingData(partitions, lang, config.align, pool)
 
@@ -88,7 +88,7 @@ def single_gaussians(
     statistics: TreeStatistics, table: Tensor, config: EmConfig
 ) -> tuple[Gmm, Tensor]:
     """One Gaussian for every pdf of a tree, and the variance floor [D]."""
-    count, first, second = statistics.tied(table)
+    count, first, second = statistics.sum_by_pdf(table)
     mean = first.sum(0) / count.sum()
     floor = (config.variance_floor * (second.sum(0) / count.sum() - mean**2)).float()
     return Gmm.from_moments(count, first, second, floor), floor
@@ -114,8 +114,8 @@ def train_em(
       data: the utterances.
       config: the schedule.
       out: gets the system, `history.json` and, as long as it is unfinished, a checkpoint.
-      progress: told (iterations done, iterations).
-      update: called in each iteration, after its realignment: may change features and densities.
+      progress: called with (iterations done, iterations).
+      update: called in each iteration, after its realignment: may change features and mixtures.
 
     Returns:
       Headline numbers.
@@ -133,9 +133,9 @@ def train_em(
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)
-            logger.info("%s, iteration %d: %d unaligned", name, iteration, len(failed))
+            logger.info("%s, iteration %d: %d utterances unaligned", name, iteration, len(failed))
         system = update(iteration, system)
-        statistics = data.sum(gmm_sums, system=system)
+        statistics = data.accumulate(accumulate_gmm, system=system)
         gmm = system.gmm.maximise(statistics, config.min_occupancy, floor)
         removed = system.gmm.num_gaussians - gmm.num_gaussians
         if iteration <= config.grow_until and gmm.num_gaussians < config.gaussians:
@@ -179,10 +179,10 @@ def _save_checkpoint(path: Path, system: GmmSystem, floor: Tensor, history: list
 
 
 def _load_checkpoint(path: Path, cepstra: Path) -> tuple[GmmSystem, Tensor, list]:
-    """The system, its variance floor and the history; the rest lies beside the checkpoint."""
+    """The system, its variance floor and the history; other files are beside the checkpoint."""
     with reading(path, DamagedAlignmentsError, "remove it to train from the beginning"):
         tensors, about = read_tensors(path, {"floor": ("F32", 1)})
-        history = checked(json.loads(about["history"]), [{str: float}])
+        history = validated(json.loads(about["history"]), [{str: float}])
         parts = {kind: {} for kind in ("gmm", "fmllr")}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")

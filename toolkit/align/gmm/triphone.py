@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.align.gmm.em import TrainingData, deal, tree_sums
+from toolkit.align.gmm.em import TrainingData, accumulate_tree, partition_utterances
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import (
     EmConfig,
@@ -15,7 +15,7 @@ from toolkit.align.gmm.training import (
     train_em,
     training_data,
 )
-from toolkit.features.cepstra import GmmFeatures
+from toolkit.features.gmm_features import GmmFeatures
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree.build import TreeConfig, grow_tree
 
@@ -27,7 +27,7 @@ class TriphoneConfig:
     tree: TreeConfig = TreeConfig()
     """The phonetic decision tree."""
     em: EmConfig = EmConfig()
-    """The schedule."""
+    """The EM schedule."""
 
 
 def train_triphone(
@@ -51,24 +51,24 @@ def train_triphone(
       out: gets the system (see `GmmSystem.save`) and `history.json`; an earlier unfinished
         training there is continued.
       jobs: worker processes; the result does not depend on them.
-      progress: told (iterations done, iterations).
+      progress: called with (iterations done, iterations).
 
     Raises:
       UnalignableError: more than `max_failed` of the utterances have no alignment.
     """
-    with training_data(deal(transcripts, out), lang, config.em, jobs) as data:
+    with training_data(partition_utterances(transcripts, out), lang, config.em, jobs) as data:
 
         def start() -> tuple[GmmSystem, Tensor]:
-            old = aligning_system(data, previous, cepstra, config)
-            return grown_system(data, old.senones, GmmFeatures(cepstra), config)
+            old = align_with_previous(data, previous, cepstra, config)
+            return initial_system(data, old.senones, GmmFeatures(cepstra), config)
 
         return train_em("triphones", start, cepstra, data, config.em, out, progress)
 
 
-def aligning_system(
+def align_with_previous(
     data: TrainingData, previous: Path, cepstra: Path, config: TriphoneConfig
 ) -> GmmSystem:
-    """The system that a training starts from, after it has aligned the data.
+    """Align the data with the system that a training starts from, and return that system.
 
     Raises:
       UnalignableError: as `require_aligned`.
@@ -78,18 +78,21 @@ def aligning_system(
     return old
 
 
-def grown_system(
+def initial_system(
     data: TrainingData, old: Senones, features: GmmFeatures, config: TriphoneConfig
 ) -> tuple[GmmSystem, Tensor]:
-    """A new tree on the current alignments, with a Gaussian per pdf, and the variance floor [D].
+    """Grow a tree on the current alignments; return one Gaussian per pdf, and the variance floor.
 
     Args:
       data: aligned utterances.
-      old: of the system that aligned them.
-      features: what the new system sees.
+      old: the senones of the system that aligned them.
+      features: those of the new system.
       config: tree and schedule.
+
+    Returns:
+      The system and its variance floor [D].
     """
-    statistics = data.sum(tree_sums, features=features, topology=old.topology)
+    statistics = data.accumulate(accumulate_tree, features=features, topology=old.topology)
     senones = Senones(old.topology, grow_tree(statistics, old.topology, config.tree))
     gmm, floor = single_gaussians(statistics, senones.table, config.em)
     return GmmSystem(features, senones, gmm), floor

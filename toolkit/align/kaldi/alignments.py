@@ -20,15 +20,15 @@ STATES = "states.tsv"
 
 
 class KaldiAlignmentError(ToolkitError):
-    """Alignments that do not fit the HMMs they are said to be of."""
+    """Alignments that do not fit the HMMs of the system they are given for."""
 
 
 def export_alignments(ali: Path, system: Path, out: Path) -> int:
-    """Write an alignment folder as `ali.ark` and `ali.scp`, with what its numbers mean.
+    """Write an alignment folder as `ali.ark` and `ali.scp`, with the meaning of its numbers.
 
     The numbers are this toolkit's HMM states (one for each state of each phone), not pdfs of a
     Kaldi model nor its transition ids: `states.tsv` lists state, phone and position in the phone.
-    What any program understands is in `phones.ctm`: the phones of each utterance and their times.
+    `phones.ctm` holds the phones of each utterance and their times, for any other program.
 
     Args:
       ali: an `AlignmentStore`'s folder.
@@ -88,7 +88,7 @@ def import_phone_times(
 ) -> int:
     """Write a folder of alignments from phones and their times, such as another aligner's.
 
-    The frames of a phone are dealt out evenly to its HMM states in order. Frames between phones
+    The frames of a phone are distributed evenly over its HMM states in order. Frames between phones
     are silence, or, where there are too few for it, the phone's before them (at the beginning,
     behind them). An utterance with a phone that is unknown or too short fails, and the table says
     why.
@@ -103,7 +103,7 @@ def import_phone_times(
       Number of utterances aligned.
 
     Raises:
-      KaldiAlignmentError: none could be.
+      KaldiAlignmentError: no utterance could be aligned.
     """
     topology = Topology.load(Path(system) / "topology.json")
     phones: dict[str, list[CtmEntry]] = {}
@@ -128,7 +128,7 @@ def import_phone_times(
 def phone_times(utterance: str, states: Tensor, topology: Topology) -> list[CtmEntry]:
     """Give the phones of an alignment [T] with their times; frames are 10 ms, 30 ms at low rate."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
-    first = torch.nonzero(topology.starts(states))[:, 0].tolist()
+    first = torch.nonzero(topology.phone_starts(states))[:, 0].tolist()
     symbols = [topology.phones[topology.phone_of_state_id[states[i]] - 1] for i in first]
     return [
         CtmEntry(utterance, "1", seconds * start, seconds * (end - start), symbol)
@@ -137,14 +137,14 @@ def phone_times(utterance: str, states: Tensor, topology: Topology) -> list[CtmE
 
 
 def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int) -> Tensor:
-    """The HMM states [T] of phones with their times; ValueError where they cannot be."""
+    """The HMM states [T] of phones with their times; ValueError where they do not fit."""
     seconds = LOW_RATE_SECONDS if topology.onset else FRAME_SECONDS
     silence = topology.silence
     spans: list[tuple[int, int]] = []  # (phone, frames)
     at = 0
 
     def fill(until: int) -> None:
-        """Put silence up to a frame, or let the phone before it go on."""
+        """Insert silence up to a frame, or extend the phone before it."""
         gap = until - at
         if gap >= topology.min_frames(silence):
             spans.append((silence, gap))
@@ -168,7 +168,7 @@ def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int)
 
 
 def _states(topology: Topology, phone: int, frames: int) -> list[int]:
-    """Deal frames out to the states of a phone."""
+    """Distribute frames over the states of a phone."""
     if frames < topology.min_frames(phone):
         raise ValueError(
             f"{topology.phones[phone - 1]} has {frames} frames and needs "
@@ -190,8 +190,8 @@ def _check_states(utterance: str, states: Tensor, topology: Topology) -> None:
     if states.min() < 0 or states.max() >= topology.num_state_ids:
         raise KaldiAlignmentError(
             f"{utterance}: the states {int(states.min())} to {int(states.max())} are not all "
-            f"among the system's 0 to {topology.num_state_ids - 1}: they are another system's, or "
-            "Kaldi's own numbers (give its phones with times instead)"
+            f"among the system's 0 to {topology.num_state_ids - 1}: they belong to another system, "
+            "or are Kaldi's transition ids (import its phone times instead)"
         )
 
 

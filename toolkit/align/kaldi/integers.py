@@ -11,8 +11,8 @@ from toolkit.features.kaldi.tables import (
     INTEGER,
     INTEGERS_START,
     KaldiIoError,
+    decode_integers,
     entries,
-    integers_in,
     opened,
     read_vector,
 )
@@ -41,7 +41,7 @@ def read_int_vectors(table: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]]:
-    """Take an archive apart: `key `, then a binary vector, or numbers up to the line's end."""
+    """Parse an archive: `key `, then a binary vector, or numbers up to the line's end."""
     at = 0
     while at < len(content):
         space = content.find(b" ", at)
@@ -63,13 +63,13 @@ def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]
 
 
 def _binary(content: bytes, start: int) -> tuple[int, np.ndarray]:
-    """Take a vector from `start` on; return where it ends, and its integers."""
+    """Read a vector from `start` on; return where it ends, and its integers."""
     first = start + INTEGERS_START
     length = int.from_bytes(content[start + 3 : first], "little", signed=True)
     end = first + length * INTEGER.itemsize
     if length < 0 or end > len(content):
         raise ValueError("a vector goes on behind the end of the file")
-    return end, integers_in(content[first:end])
+    return end, decode_integers(content[first:end])
 
 
 def _checked(numbers: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Alignment of recordings and folders of them with an aligner bundle."""
+"""Alignment of recordings, and of folders of them, with an aligner bundle."""

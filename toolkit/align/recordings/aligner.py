@@ -1,4 +1,4 @@
-"""Audio and words to times, with an aligner bundle."""
+"""The aligner: times of the words and phones of a recording, from an aligner bundle."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.align.gmm.lda_mllt import speech_mask
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.align.recordings.bundle import (
     INDEPENDENT,
     LANG,
     SETTINGS,
     AlignerError,
-    extended,
+    extend_lang,
     find_bundle,
 )
 from toolkit.align.recordings.confidence import (
@@ -24,18 +24,18 @@ from toolkit.align.recordings.confidence import (
     RecordingScores,
     span_confidences,
 )
-from toolkit.align.recordings.joining import Alignment
+from toolkit.align.recordings.joining import RecordingAlignment
 from toolkit.align.recordings.long import LongConfig, align_long
 from toolkit.config.convert import from_plain
-from toolkit.features.cepstra import GmmFrontend
 from toolkit.features.frontend import Frontend, FrontendConfig
-from toolkit.features.stream import features_of_file
+from toolkit.features.gmm_features import GmmFrontend
+from toolkit.features.stream import extract_file
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.letters import RULES
-from toolkit.lang.lexicon import Pronunciation, without_position
+from toolkit.lang.letters import NORMALISERS
+from toolkit.lang.lexicon import Pronunciation, without_positions
 from toolkit.storage.reading import read_json, reading
 
 DELTA_REACH = 4
@@ -52,13 +52,13 @@ class _System:
         self.frontend = GmmFrontend.load(folder)
         self.gmm = Gmm.load(folder / "gmm.safetensors")
         self.senones = Senones.load(folder)
-        self.compiler = TranscriptCompiler(lang, self.senones)
+        self.compiler = TrainingGraphCompiler(lang, self.senones)
         self.posteriors = PhonePosteriors(self.senones, config.confidence_scale)
 
     def features(
         self, cepstra: Tensor, mean: Tensor, begin: int, end: int, transform: Tensor | None = None
     ) -> Tensor:
-        """[end - begin, D] from raw cepstra [T, F], as those of the whole recording are."""
+        """Features [end - begin, D] of raw cepstra [T, F], as those of the whole recording."""
         reach = DELTA_REACH + self.frontend.splice
         first = max(0, begin - reach)
         x = self.frontend(cepstra[first : end + reach], mean, transform)
@@ -66,7 +66,7 @@ class _System:
 
     def align(
         self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
-    ) -> Alignment:
+    ) -> RecordingAlignment:
         scores = RecordingScores(
             lambda begin, end: self.features(cepstra, mean, begin, end, transform),
             self.gmm.log_likelihoods,
@@ -77,7 +77,7 @@ class _System:
 
 
 class Aligner:
-    """Puts words in time with a bundle that `write_aligner_bundle` made.
+    """Aligns recordings with their words, by a bundle that `write_aligner_bundle` made.
 
     Args:
       bundle: the folder.
@@ -85,7 +85,7 @@ class Aligner:
       pronunciations: of words that the bundle's lexicon lacks.
 
     Raises:
-      AlignerError: the folder is no bundle, or its words were made by other rules.
+      AlignerError: the folder is no bundle, or its words were normalised by other rules.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Aligner:
             settings = read_json(bundle / SETTINGS, {"frontend": {str: Any}})
             frontend = from_plain(FrontendConfig, settings["frontend"])
         lang = Lang.load(bundle / LANG)
-        if lang.normaliser not in RULES:
+        if lang.normaliser not in NORMALISERS:
             raise AlignerError(
-                f"{bundle}: its words follow the rules {lang.normaliser!r}, this version's are"
-                f" {' and '.join(map(repr, RULES))}: make the bundle again"
+                f"{bundle}: its words were normalised by the rules {lang.normaliser!r}, this"
+                f" version has {' and '.join(map(repr, NORMALISERS))}: make the bundle again"
             )
-        lang = extended(lang, {word: [phones] for word, phones in pronunciations})
+        lang = extend_lang(lang, {word: [phones] for word, phones in pronunciations})
         self.config = config or LongConfig()
         self.frontend = Frontend(frontend)
         self._system = _System(bundle, lang, self.config)
@@ -118,7 +118,7 @@ class Aligner:
 
     @property
     def adapts(self) -> bool:
-        """Whether the system wants a transform for each speaker (see `adaptation_statistics`)."""
+        """Whether the system needs a transform for each speaker (see `adaptation_statistics`)."""
         return self._independent is not None
 
     def cepstra(self, audio: Path) -> Tensor:
@@ -127,12 +127,12 @@ class Aligner:
         Raises:
           AudioError, FrontendError: the file cannot be read, or is shorter than a window.
         """
-        return features_of_file(audio, self.frontend)
+        return extract_file(audio, self.frontend)
 
     def adaptation_statistics(
         self, cepstra: Tensor, mean: Tensor, words: Sequence[str]
     ) -> FmllrStatistics:
-        """What a recording tells about its speaker's fMLLR transform (see `estimate_fmllr`).
+        """Accumulate a recording's statistics for its speaker's fMLLR (see `estimate_fmllr`).
 
         The recording is aligned with the speaker-independent system; frames of speech count.
 
@@ -151,12 +151,12 @@ class Aligner:
 
     def align(
         self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
-    ) -> Alignment:
+    ) -> RecordingAlignment:
         """Align one recording.
 
         Args:
           cepstra: [T, F] raw.
-          mean: [F] of all that the speaker says.
+          mean: [F] over all recordings of the speaker.
           words: the normalised transcript, one word at least.
           transform: [D, D+1] the speaker's fMLLR.
 
@@ -165,7 +165,7 @@ class Aligner:
         """
         return self._system.align(cepstra, mean, words, transform)
 
-    def confidence(self, alignment: Alignment) -> float:
+    def confidence(self, alignment: RecordingAlignment) -> float:
         """Geometric mean of the phones' posteriors over the frames of speech; 0 without speech."""
         sampled = alignment.states[SAMPLE_STEP // 2 :: SAMPLE_STEP].long()
         speech = speech_mask(sampled, self._system.senones.topology)
@@ -173,7 +173,7 @@ class Aligner:
         return float(found.mean().exp()) if len(found) else 0.0
 
     def entries(
-        self, utterance: str, words: Sequence[str], alignment: Alignment
+        self, utterance: str, words: Sequence[str], alignment: RecordingAlignment
     ) -> tuple[list[CtmEntry], list[CtmEntry]]:
         """Words and phones in seconds, with confidences: geometric means of phone posteriors.
 
@@ -185,7 +185,7 @@ class Aligner:
         word_starts = [starts[phone] for phone in alignment.word_phones]
         word_ends = [ends[phone - 1] for phone in alignment.word_ends(self._silence)]
         symbols = tuple(self._lang.phones.symbol(phone) for phone in alignment.phones)
-        phones = without_position(symbols) if self._lang.position_dependent else symbols
+        phones = without_positions(symbols) if self._lang.position_dependent else symbols
         posteriors = alignment.log_posteriors
         return (
             _entries(utterance, word_starts, word_ends, words, posteriors),
@@ -200,10 +200,10 @@ def _entries(
     tokens: Sequence[str],
     log_posteriors: Tensor,
 ) -> list[CtmEntry]:
-    sure = span_confidences(log_posteriors, starts, ends)
+    confidences = span_confidences(log_posteriors, starts, ends)
     return [
         CtmEntry(
             utterance, "1", start * FRAME_SHIFT, (end - start) * FRAME_SHIFT, token, confidence
         )
-        for start, end, token, confidence in zip(starts, ends, tokens, sure, strict=True)
+        for start, end, token, confidence in zip(starts, ends, tokens, confidences, strict=True)
     ]

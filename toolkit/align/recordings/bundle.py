@@ -1,4 +1,4 @@
-"""The aligner bundle: everything that puts words in time, in one folder."""
+"""The aligner bundle: everything that forced alignment needs, in one folder."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.lang.g2p import G2p, spellable
 from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import Lexicon, Pronunciation, without_position
+from toolkit.lang.lexicon import Lexicon, Pronunciation, without_positions
 from toolkit.lang.tables import word_table
 from toolkit.storage.files import write_atomically
 
@@ -42,8 +42,8 @@ def write_aligner_bundle(
         Otherwise one is trained here.
       frontend: of the system's cepstra.
       out: the bundle; `final/aligner` of a run.
-      lexicon: more words to know, such as a whole dictionary; pronunciations with phones that the
-        system lacks are left out, and words in `lang` keep the ones they have.
+      lexicon: more words to include, such as a whole dictionary; pronunciations with phones that
+        the system lacks are left out, and words in `lang` keep the ones they have.
       independent: for a system trained with fMLLR the speaker-independent one, whose alignments
         the transforms of new speakers are estimated from.
     """
@@ -51,12 +51,12 @@ def write_aligner_bundle(
     if independent is not None:
         _copy_system(independent, out / INDEPENDENT)
     known = Lang.load(lang)
-    bundled = extended(known, _usable(known, lexicon or Lexicon()))
+    bundled = extend_lang(known, _usable(known, lexicon or Lexicon()))
     bundled.save(out / LANG)
     if (lang / G2P).exists():
         shutil.copyfile(lang / G2P, out / G2P)
     elif any(map(spellable, bundled.vocabulary)):
-        plain = {w: [without_position(p) for p in bundled.lexicon[w]] for w in bundled.vocabulary}
+        plain = {w: [without_positions(p) for p in bundled.lexicon[w]] for w in bundled.vocabulary}
         G2p.train(Lexicon(plain)).save(out / G2P)
     settings = {"frontend": asdict(frontend)}
     write_atomically(out / SETTINGS, json.dumps(settings, indent=1) + "\n")
@@ -71,8 +71,8 @@ def _copy_system(source: Path, target: Path) -> None:
 
 
 def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
-    """What `lang` lacks of a lexicon and its phones can spell."""
-    marked = lexicon.in_position() if lang.position_dependent else lexicon
+    """The words of a lexicon that `lang` lacks, with pronunciations in its phones."""
+    marked = lexicon.with_positions() if lang.position_dependent else lexicon
     phones = set(lang.real_phones)
     usable = Lexicon()
     for word in sorted(marked.keys() - lang.lexicon.keys()):
@@ -83,10 +83,10 @@ def _usable(lang: Lang, lexicon: Lexicon) -> Lexicon:
 
 
 def find_bundle(model: Path) -> Path:
-    """The aligner bundle that a folder is or has inside.
+    """The aligner bundle that a folder is or contains.
 
     Raises:
-      AlignerError: it is none and has none.
+      AlignerError: the folder neither is nor contains a bundle.
     """
     for folder in (model, model / "aligner", model / "final" / "aligner"):
         if (folder / SETTINGS).is_file():
@@ -97,7 +97,7 @@ def find_bundle(model: Path) -> Path:
     )
 
 
-def extended(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang:
+def extend_lang(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang:
     """`lang` with more words; the phones and their ids stay."""
     lexicon = Lexicon({word: list(found) for word, found in lang.lexicon.items()})
     for word, pronunciations in more.items():
@@ -106,22 +106,22 @@ def extended(lang: Lang, more: Mapping[str, Sequence[Pronunciation]]) -> Lang:
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """Words that the lexicon of a bundle lacks."""
+class GuessedPronunciations:
+    """Pronunciations of words that the lexicon of a bundle lacks."""
 
     pronunciations: tuple[tuple[str, Pronunciation], ...]
-    """Those with a guess, sorted."""
+    """The words with a guessed pronunciation, sorted."""
     unknown: frozenset[str]
-    """Those without, which are aligned as spoken noise."""
+    """The words without one, which are aligned as spoken noise."""
 
 
-def guess_missing(bundle: Path, words: Iterable[str]) -> Guesses:
+def guess_missing(bundle: Path, words: Iterable[str]) -> GuessedPronunciations:
     """Guess how to pronounce the words that the lexicon of `bundle` lacks."""
     lang = Lang.load(bundle / LANG)
     missing = sorted(set(words) - lang.lexicon.keys())
     if not missing or not (bundle / G2P).exists():
-        return Guesses((), frozenset(missing))
+        return GuessedPronunciations((), frozenset(missing))
     guesses = G2p.load(bundle / G2P).guess(missing)
     found = _usable(lang, Lexicon({word: [guess.phones] for word, guess in guesses.items()}))
     pairs = tuple((word, found[word][0]) for word in sorted(found))
-    return Guesses(pairs, frozenset(missing) - found.keys())
+    return GuessedPronunciations(pairs, frozenset(missing) - found.keys())

@@ -1,18 +1,18 @@
-"""Scores of a recording, and how sure its alignment is: posteriors of phones."""
+"""Acoustic scores of a recording, and the confidence of its alignment: phone posteriors."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from toolkit.hmm.phone_sets import families
+from toolkit.hmm.phone_sets import base_phone_groups
 from toolkit.hmm.senones import Senones
 
 BLOCK_FRAMES = 1500
 """Frames scored at a time: with 15,000 Gaussians 90 MB."""
 SAMPLE_STEP = 3
-"""Every third frame is a sample, of which all pdfs are scored and not only those of a window's
-words. HMMs of three states have one in every phone."""
+"""Every third frame is a sample, in which all pdfs are scored, not only those of a window's words.
+With HMMs of three states every phone has at least one."""
 
 
 def samples_among(begin: int, end: int) -> range:
@@ -24,9 +24,9 @@ def samples_among(begin: int, end: int) -> range:
 class PhonePosteriors:
     """Posterior probabilities of phones, frame by frame.
 
-    A phone's likelihood is the sum over its pdfs, raised to `scale`: neighbouring frames say much
-    the same, so that unscaled posteriors would be nearly all 0 or 1. All phones are equally likely
-    beforehand. Phones that share a pdf count as one, the first of them.
+    A phone's likelihood is the sum over its pdfs, raised to `scale`: neighbouring frames are
+    correlated, so that unscaled posteriors would be nearly all 0 or 1. All phones have the same
+    prior. Phones that share a pdf count as one, the first of them.
 
     Args:
       senones: of the acoustic model.
@@ -35,7 +35,7 @@ class PhonePosteriors:
 
     def __init__(self, senones: Senones, scale: float) -> None:
         first = torch.zeros(1 + len(senones.topology.phones), dtype=torch.int64)
-        for family in families(senones.topology):
+        for family in base_phone_groups(senones.topology):
             first[list(family)] = family[0]
         self.phone_of_pdf = first[senones.phone_of_pdf]
         self.pdfs = torch.arange(senones.num_pdfs)
@@ -58,7 +58,7 @@ class RecordingScores:
       features: (first frame, frame behind the last) -> [frames, D].
       log_likelihoods: (x [n, D], pdfs [L]) -> [n, L].
       num_frames: T, at least 2.
-      posteriors: the confidence in phones.
+      posteriors: computes the phone posteriors.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A folder of audio and its texts to CTM and TextGrid files."""
+"""Alignment of a folder of audio with its texts, into CTM and TextGrid files."""
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -11,17 +11,23 @@ from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.align.ctm import write_ctm
-from toolkit.align.gmm.adaptation import SpeakerSums
-from toolkit.align.recordings.bundle import INDEPENDENT, LANG, Guesses, find_bundle, guess_missing
+from toolkit.align.gmm.adaptation import SpeakerStatistics
+from toolkit.align.recordings.bundle import (
+    INDEPENDENT,
+    LANG,
+    GuessedPronunciations,
+    find_bundle,
+    guess_missing,
+)
 from toolkit.align.recordings.inputs import Recording, read_inputs
 from toolkit.align.recordings.outcomes import FileOutcome, write_outcomes
 from toolkit.align.recordings.passes import (
     WORK,
-    Extracted,
+    AlignedRecording,
     Job,
-    Speaker,
+    RecordingCepstra,
+    SpeakerAdaptation,
     Task,
-    Timed,
     adapt,
     align,
     as_tuples,
@@ -29,7 +35,7 @@ from toolkit.align.recordings.passes import (
     stored_times,
 )
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
-from toolkit.lang.lang import read_rules
+from toolkit.lang.lang import read_normaliser_id
 from toolkit.lang.letters import normaliser
 from toolkit.processes.workers import WorkerPool
 
@@ -64,7 +70,7 @@ def align_folder(
       InputError: audio or text that cannot be read at all.
     """
     bundle = find_bundle(model)
-    rules = read_rules(bundle / LANG)
+    rules = read_normaliser_id(bundle / LANG)
     tasks, outcomes = _tasks(read_inputs(audio, text, speakers), rules)
     guesses = guess_missing(bundle, {word for task in tasks for word in task.words})
     job = Job(bundle, guesses.pronunciations, out)
@@ -85,7 +91,7 @@ def align_folder(
 
 
 def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], list[FileOutcome]]:
-    """What can be aligned, words by `rules`, and the outcome of what cannot."""
+    """The recordings to align, words normalised by `rules`, and the outcomes of the others."""
     tasks: list[Task] = []
     outcomes = []
     for recording in recordings:
@@ -101,7 +107,7 @@ def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], lis
     return tasks, outcomes
 
 
-def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[Timed]:
+def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
     """All passes; their results in the tasks' order."""
     with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
 
@@ -111,16 +117,18 @@ def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[Timed]:
 
         extracted = run("features", extract, list(tasks))
         usable = [found for found in extracted if not found.fault]
-        speakers = {name: Speaker(mean) for name, mean in _means(usable).items()}
+        speakers = {name: SpeakerAdaptation(mean) for name, mean in _means(usable).items()}
         if (job.bundle / INDEPENDENT).is_dir():
             statistics = run("adapt", adapt, [(e, speakers[e.task.speaker]) for e in usable])
             for name, matrix in _transforms(usable, statistics).items():
-                speakers[name] = Speaker(speakers[name].mean, as_tuples(matrix))
+                speakers[name] = SpeakerAdaptation(speakers[name].mean, as_tuples(matrix))
         aligned = iter(run("align", align, [(e, speakers[e.task.speaker]) for e in usable]))
-    return [Timed(e.task, fault=e.fault) if e.fault else next(aligned) for e in extracted]
+    return [
+        AlignedRecording(e.task, fault=e.fault) if e.fault else next(aligned) for e in extracted
+    ]
 
 
-def _means(extracted: Iterable[Extracted]) -> dict[str, tuple[float, ...]]:
+def _means(extracted: Iterable[RecordingCepstra]) -> dict[str, tuple[float, ...]]:
     """The mean cepstra of each speaker."""
     sums: dict[str, tuple[Tensor, int]] = {}
     for found in extracted:
@@ -131,23 +139,23 @@ def _means(extracted: Iterable[Extracted]) -> dict[str, tuple[float, ...]]:
 
 
 def _transforms(
-    extracted: Sequence[Extracted], statistics: Sequence[FmllrStatistics | None]
+    extracted: Sequence[RecordingCepstra], statistics: Sequence[FmllrStatistics | None]
 ) -> dict[str, Tensor]:
-    """The fMLLR transform of each speaker of whom something could be aligned."""
-    sums = SpeakerSums({})
+    """The fMLLR transform of each speaker with a recording that could be aligned."""
+    sums = SpeakerStatistics({})
     for found, mine in zip(extracted, statistics, strict=True):
         if mine is not None:
-            sums.add(SpeakerSums({found.task.speaker: mine}))
+            sums.add(SpeakerStatistics({found.task.speaker: mine}))
     return {name: estimate_fmllr(total)[0] for name, total in sums.by_speaker.items()}
 
 
-def _outcome(timed: Timed, guesses: Guesses) -> FileOutcome:
+def _outcome(timed: AlignedRecording, guesses: GuessedPronunciations) -> FileOutcome:
     task, words = timed.task, set(timed.task.words)
     if timed.fault:
         return FileOutcome.failure(task.utterance, timed.fault)
     notes = [f"left out of the text: {task.left_out}"] if task.left_out else []
     if unknown := sorted(words & guesses.unknown):
-        notes.append(f"aligned as noise, for want of a pronunciation: {' '.join(unknown)}")
+        notes.append(f"aligned as noise, no pronunciation known: {' '.join(unknown)}")
     return FileOutcome(
         utterance=task.utterance,
         status="retried" if timed.retried else "ok",

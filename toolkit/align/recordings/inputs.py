@@ -15,13 +15,13 @@ AUDIO = frozenset(
         *("aifc", "au", "snd", "caf", "w64", "rf64", "voc", "avr", "sf", "pvf"),
     )
 )
-"""Suffixes by which audio is known, in lower case."""
+"""File suffixes of audio, in lower case."""
 TEXT = frozenset({".txt", ".lab"})
 """Suffixes of transcripts in a folder of them."""
 
 
 class InputError(ToolkitError):
-    """Texts, audio or speakers that cannot be read or found at all."""
+    """Texts, audio or speakers that cannot be found or read."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Recording:
     """A file to align."""
 
     utterance: str
-    """Its name in the results: without white space."""
+    """Its name in the results, without white space."""
     audio: Path | None
     """The file; None when it is missing."""
     text: str
-    """What was said, as written."""
+    """The transcript, as written."""
     speaker: str
-    """Who said it."""
+    """The speaker's name."""
     fault: str = ""
     """Why it cannot be aligned; empty when it can."""
 
@@ -50,14 +50,14 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
       audio: a folder, searched at any depth.
       text: a Kaldi text file (`utterance word word ...`), or a folder of .txt and .lab files,
         whose names are their paths below it.
-      speakers: a file of `utterance speaker`. What it lacks, or all without it, is spoken by the
-        folder that it lies in, or if that is `audio` itself by a speaker of its own.
+      speakers: a file of `utterance speaker`. An utterance that it lacks (or any, without it) has
+        its folder's name as its speaker, or its own name if it lies in `audio` itself.
 
     Returns:
       Recordings, sorted by utterance.
 
     Raises:
-      InputError: no folder of audio, no text, lines without form, or names that occur twice.
+      InputError: no folder of audio, no text, malformed lines, or names that occur twice.
     """
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder of audio")

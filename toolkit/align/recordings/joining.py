@@ -1,20 +1,20 @@
-"""Paths through windows of a recording, cut where they are sure and joined to one alignment."""
+"""Paths through windows of a recording, cut where they are reliable and joined together."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from toolkit.fsa.alignment import Aligned
+from toolkit.fsa.alignment import UtteranceAlignment
 
 LEAD_WORDS = 5
 """Words that a window repeats when it cannot begin at a pause: its first phone lacks the left
-neighbour, and the path takes some phones to come back to what it is in one piece."""
+context, and the path needs some phones to agree with that of the whole recording."""
 
 
 @dataclass(frozen=True)
-class Alignment:
-    """Phones and words of a recording in time."""
+class RecordingAlignment:
+    """The alignment of a recording: phones and words with their frames."""
 
     states: Tensor
     """[T] int32, the state id of every frame; a pause that was cut begins anew at the cut."""
@@ -41,10 +41,10 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Cut:
-    """Up to where a window is believed, and where the next one begins."""
+    """How much of a window's path is accepted, and where the next window begins."""
 
     end: int
-    """The frame behind what is believed."""
+    """The frame after the accepted part."""
     phones: int
     """Phones that begin before it."""
     words: int
@@ -55,17 +55,18 @@ class Cut:
     """The words between `resume` and `end`."""
 
 
-def find_cut(path: Aligned, silence: int, margin: int, forced: bool) -> Cut | None:
-    """Where to part a window from the next one; None: it needs more audio to tell.
+def find_cut(path: UtteranceAlignment, silence: int, margin: int, forced: bool) -> Cut | None:
+    """Find where to cut a window off from the next one; None: more audio is needed to decide.
 
-    That is the last pause with `margin` frames of speech behind it in the window, or else such a
-    word, or where the window holds nearly nothing but silence, within that.
+    The cut is at the last pause that is followed by `margin` frames of speech in the window, or
+    else at the last such beginning of a word, or, where nearly all of the window is silence, within
+    that silence.
 
     Args:
       path: the path through the window.
       silence: the silence phone.
-      margin: frames of speech that must follow.
-      forced: whether there must be a cut, however little comes before it.
+      margin: frames of speech that must follow the cut.
+      forced: whether there must be a cut, however short the accepted part.
     """
     size = len(path.states)
     starts = [*path.phone_frames, size]
@@ -93,20 +94,25 @@ def find_cut(path: Aligned, silence: int, margin: int, forced: bool) -> Cut | No
     return Cut(frame, pause + 1, bisect_left(path.word_phones, pause + 1), frame)
 
 
-def _before(path: Aligned, phone: int, lead: int) -> Cut:
+def _before(path: UtteranceAlignment, phone: int, lead: int) -> Cut:
     words = bisect_left(path.word_phones, phone)
     resume = path.word_frames[words - lead] if lead else path.phone_frames[phone]
     return Cut(path.phone_frames[phone], phone, words, resume, lead)
 
 
-def everything(path: Aligned) -> Cut:
+def cut_at_end(path: UtteranceAlignment) -> Cut:
     """The end of the last window."""
     return Cut(len(path.states), len(path.phones), len(path.word_phones), len(path.states))
 
 
 def join(
-    done: Alignment, path: Aligned, begin: int, lead: int, cut: Cut, silence: int
-) -> tuple[Alignment, int]:
+    done: RecordingAlignment,
+    path: UtteranceAlignment,
+    begin: int,
+    lead: int,
+    cut: Cut,
+    silence: int,
+) -> tuple[RecordingAlignment, int]:
     """Continue an alignment by the path through the next window.
 
     The path takes over at the last word of the lead that begins in the same frame in both, or else

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from toolkit.align.graphs import TranscriptCompiler
+from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.align.recordings.confidence import RecordingScores, samples_among
-from toolkit.align.recordings.joining import Alignment, everything, find_cut, join
+from toolkit.align.recordings.joining import RecordingAlignment, cut_at_end, find_cut, join
 from toolkit.errors import ToolkitError
-from toolkit.fsa.alignment import AlignConfig, Aligned, TrainingGraph, force_align
+from toolkit.fsa.alignment import AlignConfig, TrainingGraph, UtteranceAlignment, force_align
 from toolkit.hmm.senones import Senones
 
 MAX_STATES = 16_000_000
@@ -18,7 +18,7 @@ MAX_STATES = 16_000_000
 
 
 class NoPathError(ToolkitError):
-    """Audio and words through which no path leads."""
+    """No path through the graph of the words fits the audio."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class LongConfig:
     search: AlignConfig = AlignConfig()
     """The search within a window."""
     window: int = 6000
-    """Frames of a window; what is shorter, or a quarter longer, is aligned in one piece."""
+    """Frames of a window; recordings up to a quarter longer are aligned in one piece."""
     longest: int = 18000
-    """Frames to which a window grows when it holds too little speech to be sure of its words."""
+    """Frames to which a window may grow when it holds too little speech for a reliable cut."""
     margin: int = 400
-    """Frames of speech that must follow in a window before what precedes them is believed."""
+    """Frames of speech that must follow in a window for the path before them to be accepted."""
     phone_rate: float = 0.2
-    """Phones per frame that nobody exceeds over a window: how many words it is given at first."""
+    """Highest rate of speech, in phones per frame: bounds the words a window is first given."""
     confidence_scale: float = 0.5
     """Factor on log-likelihoods in posteriors (see `PhonePosteriors`)."""
 
@@ -46,11 +46,11 @@ class LongConfig:
 
 
 @dataclass(frozen=True)
-class _Seam:
-    """Where a window begins."""
+class _WindowStart:
+    """Where a window begins, and the alignment up to there."""
 
-    done: Alignment
-    """What the windows before it have given."""
+    done: RecordingAlignment
+    """The alignment by the windows before it."""
     begin: int = 0
     """Its first frame."""
     lead: int = 0
@@ -58,10 +58,10 @@ class _Seam:
 
 
 @dataclass
-class _Piece:
+class _WindowPath:
     """The path through a window."""
 
-    aligned: Aligned
+    aligned: UtteranceAlignment
     """Phones and words, frames counted from the window's beginning."""
     log_likelihoods: Tensor
     """[frames] of each frame's pdf."""
@@ -70,15 +70,15 @@ class _Piece:
 def align_long(
     scores: RecordingScores,
     words: Sequence[str],
-    compiler: TranscriptCompiler,
+    compiler: TrainingGraphCompiler,
     config: LongConfig,
-) -> Alignment:
+) -> RecordingAlignment:
     """Align a recording with its transcript, however long it is.
 
-    A window of the audio is aligned with the next words, the end open. Its path is believed up to
-    a pause, or else a word's beginning, behind which the window still holds `margin` frames of
-    speech; there, or some words before, the next window begins. A window without that much speech
-    grows. The last window must reach the last word.
+    A window of the audio is aligned with the next words, its end open. Its path is accepted up to
+    the last pause, or else the last beginning of a word, that `margin` frames of speech follow in
+    the window; there, or some words before, the next window begins. A window without that much
+    speech grows. The last window must reach the last word.
 
     Memory: a window's frames times its pdfs, and the posteriors [T, phones].
 
@@ -92,41 +92,41 @@ def align_long(
       NoPathError: says from when on no path leads through the rest, and the likely cause.
     """
     num_frames, silence = scores.num_frames, compiler.senones.topology.silence
-    empty = Alignment(
+    empty = RecordingAlignment(
         states=torch.zeros(num_frames, dtype=torch.int32),
         log_likelihoods=torch.zeros(num_frames),
         log_posteriors=torch.zeros(len(samples_among(0, num_frames))),
     )
-    seams, size = [_Seam(empty)], config.window
+    starts, size = [_WindowStart(empty)], config.window
     while True:
-        seam = seams[-1]
-        begin, done = seam.begin, seam.done
+        start = starts[-1]
+        begin, done = start.begin, start.done
         last = num_frames - begin <= size * 5 // 4
         end = num_frames if last else begin + size
-        rest = words[len(done.word_phones) - seam.lead :]
-        piece = _align_window(scores, begin, end, rest, compiler, config)
-        if piece is None:
-            # Words may have been put too late: try once more with the audio before.
-            if len(seams) == 1 or num_frames - seams[-2].begin > config.longest:
+        rest = words[len(done.word_phones) - start.lead :]
+        window = _align_window(scores, begin, end, rest, compiler, config)
+        if window is None:
+            # Words may have been aligned too late: retry from the window before.
+            if len(starts) == 1 or num_frames - starts[-2].begin > config.longest:
                 raise NoPathError(_reason(begin, end, rest, last, compiler, config))
-            seams.pop()
-            size = num_frames - seams[-1].begin
+            starts.pop()
+            size = num_frames - starts[-1].begin
             continue
-        path, full = piece.aligned, size >= config.longest
-        cut = everything(path) if last else find_cut(path, silence, config.margin, full)
+        path, full = window.aligned, size >= config.longest
+        cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
         if cut is None:
             size = min(2 * size, config.longest)
             continue
-        longer, joint = join(done, path, begin, seam.lead, cut, silence)
+        longer, joint = join(done, path, begin, start.lead, cut, silence)
         taken, behind = slice(joint - begin, cut.end), begin + cut.end
         longer.states[joint:behind] = path.states[taken]
-        longer.log_likelihoods[joint:behind] = piece.log_likelihoods[taken]
+        longer.log_likelihoods[joint:behind] = window.log_likelihoods[taken]
         samples = samples_among(joint, behind)
         posteriors = scores.log_posteriors(joint, path.pdfs[taken])
         longer.log_posteriors[samples.start : samples.stop] = posteriors
         if last:
             return longer
-        seams.append(_Seam(longer, begin + cut.resume, cut.lead))
+        starts.append(_WindowStart(longer, begin + cut.resume, cut.lead))
         size = config.window
 
 
@@ -135,10 +135,10 @@ def _align_window(
     begin: int,
     end: int,
     rest: Sequence[str],
-    compiler: TranscriptCompiler,
+    compiler: TrainingGraphCompiler,
     config: LongConfig,
-) -> _Piece | None:
-    """Align all words left if it is the last window, else as many as its audio may hold."""
+) -> _WindowPath | None:
+    """Align all remaining words in the last window, else as many as the audio may hold."""
     last = end == scores.num_frames
     if last and compiler.min_frames(rest) > end - begin:
         return None
@@ -152,13 +152,13 @@ def _align_window(
             return None
         if len(path.word_phones) < len(prefix) or len(prefix) == len(rest):
             columns = torch.searchsorted(graph.pdfs, path.pdfs.long())
-            return _Piece(path, window.gather(1, columns[:, None])[:, 0])
+            return _WindowPath(path, window.gather(1, columns[:, None])[:, 0])
         budget *= 2
 
 
 def _search(
     window: Tensor, graph: TrainingGraph, senones: Senones, config: AlignConfig
-) -> Aligned | None:
+) -> UtteranceAlignment | None:
     """Search with ever wider beams, but never with more states than fit into memory."""
     most = MAX_STATES // len(window)
     for beam in config.beams():
@@ -169,8 +169,8 @@ def _search(
     return None
 
 
-def _prefix(rest: Sequence[str], budget: float, compiler: TranscriptCompiler) -> Sequence[str]:
-    """The first words, of `budget` phones together and one more word."""
+def _prefix(rest: Sequence[str], budget: float, compiler: TrainingGraphCompiler) -> Sequence[str]:
+    """The first words, up to the one that exceeds `budget` phones."""
     phones = 0
     for count, word in enumerate(rest, 1):
         phones += min(map(len, compiler.lang.pronunciation_ids(word)))
@@ -184,7 +184,7 @@ def _reason(
     end: int,
     rest: Sequence[str],
     last: bool,
-    compiler: TranscriptCompiler,
+    compiler: TrainingGraphCompiler,
     config: LongConfig,
 ) -> str:
     needed = compiler.min_frames(rest)

@@ -1,4 +1,4 @@
-"""How the alignment of each file of a folder went."""
+"""Outcomes of the alignment of a folder, file by file."""
 
 import math
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ class FileOutcome:
     guessed: str
     """Words whose pronunciation was guessed from their spelling, separated by spaces."""
     reason: str
-    """Why it failed, or what to know about it."""
+    """Why it failed, or remarks on the alignment."""
 
     @classmethod
     def failure(cls, utterance: str, reason: str) -> "FileOutcome":
-        """Of a file that could not be aligned."""
+        """The outcome of a file that could not be aligned."""
         return cls(utterance, "failed", 0.0, math.nan, 0.0, "", reason)
 
     @property
     def aligned(self) -> bool:
-        """Whether there are times."""
+        """Whether the file was aligned."""
         return self.status != "failed"
 
 
@@ -51,7 +51,7 @@ def write_outcomes(outcomes: Sequence[FileOutcome], path: Path) -> None:
 
 
 def summary(outcomes: Sequence[FileOutcome]) -> str:
-    """One line about all of them."""
+    """One line that sums up all files."""
     good = [o for o in outcomes if o.aligned]
     retried = sum(o.status == "retried" for o in good)
     guessed = {word for o in good for word in o.guessed.split()}

@@ -1,4 +1,4 @@
-"""The passes over a folder of recordings, as worker processes run them; results go over disk."""
+"""The passes over a folder of recordings that workers run; they exchange results by files."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ WORK = ".partial"
 
 @dataclass(frozen=True)
 class Job:
-    """What all passes share."""
+    """The settings that all passes share."""
 
     bundle: Path
     """The aligner."""
     pronunciations: tuple[tuple[str, Pronunciation], ...]
-    """Of words that it lacks."""
+    """Pronunciations of words that its lexicon lacks."""
     out: Path
     """The folder of the results."""
 
@@ -47,7 +47,7 @@ class Task:
     words: tuple[str, ...]
     """Normalised, one at least."""
     speaker: str
-    """Who speaks."""
+    """The speaker's name."""
     left_out: str = ""
     """Characters of the written text that are no letters, such as digits."""
 
@@ -57,8 +57,8 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Extracted:
-    """The cepstra of one recording, which are on disk."""
+class RecordingCepstra:
+    """The cepstra of one recording: their sum; the frames are in an intermediate file."""
 
     task: Task
     """The recording."""
@@ -67,24 +67,24 @@ class Extracted:
     seconds: float = 0.0
     """Length of the audio."""
     sum: tuple[float, ...] = ()
-    """[F], over all frames."""
+    """[F] sum over all frames."""
     fault: str = ""
     """Why there are none."""
 
 
 @dataclass(frozen=True)
-class Speaker:
-    """What the recordings of a speaker say together."""
+class SpeakerAdaptation:
+    """Normalisation and adaptation of a speaker, estimated on all recordings of the speaker."""
 
     mean: tuple[float, ...]
-    """[F] cepstra."""
+    """[F] mean of the cepstra."""
     transform: tuple[tuple[float, ...], ...] | None = None
-    """[D, D+1] fMLLR."""
+    """[D, D+1] fMLLR transform."""
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What became of one recording, whose times are on disk."""
+class AlignedRecording:
+    """The outcome of one recording; its times are in an intermediate file."""
 
     task: Task
     """The recording."""
@@ -93,7 +93,7 @@ class Timed:
     log_likelihood_per_frame: float = 0.0
     """Unscaled."""
     confidence: float = 0.0
-    """Of the frames of speech."""
+    """Geometric mean posterior over the frames of speech."""
     retried: bool = False
     """Whether a wider beam was needed."""
     fault: str = ""
@@ -105,20 +105,22 @@ def _aligner(job: Job) -> Aligner:
     return Aligner(job.bundle, pronunciations=job.pronunciations)
 
 
-def extract(job: Job, task: Task) -> Extracted:
+def extract(job: Job, task: Task) -> RecordingCepstra:
     """Compute the cepstra of a recording."""
     try:
         cepstra = _aligner(job).cepstra(task.audio)
     except ToolkitError as error:
-        return Extracted(task, fault=str(error))
+        return RecordingCepstra(task, fault=str(error))
     info = soundfile.info(str(task.audio))
     task.file(job, ".safetensors").write_bytes(save({"cepstra": cepstra}))
     total = cepstra.sum(dim=0, dtype=torch.float64)
-    return Extracted(task, len(cepstra), info.frames / info.samplerate, tuple(total.tolist()))
+    return RecordingCepstra(
+        task, len(cepstra), info.frames / info.samplerate, tuple(total.tolist())
+    )
 
 
-def adapt(job: Job, item: tuple[Extracted, Speaker]) -> FmllrStatistics | None:
-    """What a recording tells about its speaker's transform; None if it cannot be aligned."""
+def adapt(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> FmllrStatistics | None:
+    """Accumulate a recording's fMLLR statistics; None if it cannot be aligned."""
     extracted, speaker = item
     cepstra = load_file(extracted.task.file(job, ".safetensors"))["cepstra"]
     mean = torch.tensor(speaker.mean)
@@ -128,7 +130,7 @@ def adapt(job: Job, item: tuple[Extracted, Speaker]) -> FmllrStatistics | None:
         return None
 
 
-def align(job: Job, item: tuple[Extracted, Speaker]) -> Timed:
+def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> AlignedRecording:
     """Align a recording and write its TextGrid."""
     extracted, speaker = item
     task, aligner = extracted.task, _aligner(job)
@@ -141,10 +143,10 @@ def align(job: Job, item: tuple[Extracted, Speaker]) -> Timed:
         path = job.out / "textgrid" / f"{task.utterance}.TextGrid"
         write_textgrid(path, tiers, extracted.seconds)
     except ToolkitError as error:
-        return Timed(task, fault=str(error))
+        return AlignedRecording(task, fault=str(error))
     times = {name: [astuple(entry) for entry in entries] for name, entries in tiers.items()}
     task.file(job, ".json").write_text(json.dumps(times), encoding="utf-8")
-    return Timed(
+    return AlignedRecording(
         task,
         seconds=extracted.seconds,
         log_likelihood_per_frame=float(found.log_likelihoods.mean(dtype=torch.float64)),
@@ -154,7 +156,7 @@ def align(job: Job, item: tuple[Extracted, Speaker]) -> Timed:
 
 
 def stored_times(job: Job, tasks: Sequence[Task], tier: str) -> Iterator[CtmEntry]:
-    """The times of a tier that `align` left, one recording at a time."""
+    """Read the times of a tier that `align` stored, one recording at a time."""
     for task in tasks:
         times = json.loads(task.file(job, ".json").read_text(encoding="utf-8"))
         for fields in times[tier]:
@@ -162,5 +164,5 @@ def stored_times(job: Job, tasks: Sequence[Task], tier: str) -> Iterator[CtmEntr
 
 
 def as_tuples(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
-    """A matrix for `Speaker`."""
+    """A matrix for `SpeakerAdaptation`."""
     return tuple(tuple(row) for row in matrix.tolist())

@@ -1,1 +1,1 @@
-"""Benchmarks of the CTC recipe's training, readers and decoders."""
+"""Benchmarks of the CTC recipe's training, record readers and decoders."""

@@ -1,4 +1,4 @@
-"""CTC decoding with a dictionary of 50,000 words: ours beside flashlight's lexicon decoder."""
+"""CTC decoding with a dictionary: the toolkit's decoder and flashlight's lexicon decoder."""
 
 import json
 import math
@@ -12,10 +12,10 @@ import click
 import numpy as np
 import torch
 
-from toolkit.bench.ctc.material import FRAMES, CtcMaterial
+from toolkit.bench.ctc.synthetic_task import FRAMES, SyntheticCtcTask
 from toolkit.bench.instruments.harness import Case, compare
 from toolkit.bench.peers.flashlight_decoder import FlashlightDecoder
-from toolkit.bench.peers.peer import PeerUnavailableError
+from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.config.parameters import FILE
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
@@ -28,7 +28,7 @@ from toolkit.storage.files import write_atomically
 WIDTHS = (1, 8, 64, 256, 512)
 LM_WEIGHT, WORD_BONUS, MARGIN = 0.8, 0.5, 50.0
 TARGET_WIDTH, TARGET = 256, 2.2  # microseconds per frame and prefix of the beam
-OURS, THEIRS = "ours", "flashlight"
+OURS, FLASHLIGHT = "ours", "flashlight"
 
 
 @dataclass(frozen=True)
@@ -42,137 +42,147 @@ class Row:
     microseconds: float
     """Processor time per frame and prefix of the beam, median over the rounds."""
     score: float
-    """Of its texts, mean per utterance: natural logarithm of the sum over all alignments of the
-    text, with language model and bonus, computed the same way for all."""
+    """Mean score of its texts: natural logarithm of the sum over all alignments of a text, with
+    language model and word bonus, computed in the same way for both decoders."""
     wer: float
-    """In percent."""
+    """Word error rate in percent."""
 
 
 def measure(
-    material: CtcMaterial, modes: Sequence[str], widths: Sequence[int], rounds: int, folder: Path
+    task: SyntheticCtcTask, modes: Sequence[str], widths: Sequence[int], rounds: int, folder: Path
 ) -> tuple[list[Row], str | None]:
-    """Decode everything in turns.
+    """Decode the task with both decoders in turns.
 
     Args:
-      material: what is decoded.
-      modes: of the dictionary decoder.
-      widths: of the beam.
+      task: what is decoded.
+      modes: modes of the dictionary decoder, see `WordsConfig`.
+      widths: beam widths.
       rounds: timed repetitions.
-      folder: for flashlight's files.
+      folder: folder for flashlight's files.
 
     Returns:
-      The rows, ours before flashlight's, and why there are none of flashlight.
+      The rows, ours before flashlight's, and the reason if flashlight is not available.
     """
     arpa = folder / "lm.arpa"
-    write_arpa(material.lm, arpa)
-    ngrams = Ngrams.of(material.lm, material.dictionary.words)
+    write_arpa(task.lm, arpa)
+    ngrams = Ngrams.of(task.lm, task.dictionary.words)
     rows, missing = [], None
     for mode in modes:
         for width in widths:
             config = WordsConfig(width, mode, LM_WEIGHT, WORD_BONUS, MARGIN)
-            ours = WordsDecoder(material.units, material.dictionary, ngrams, config)
-            sides = {OURS: lambda x, ours=ours: ours.decode(x)[0].text}
+            ours = WordsDecoder(task.units, task.dictionary, ngrams, config)
+            decoders = {OURS: lambda x, ours=ours: ours.decode(x)[0].text}
             try:
-                theirs = FlashlightDecoder(
-                    material.dictionary, material.units, folder,
+                flashlight = FlashlightDecoder(
+                    task.dictionary, task.units, folder,
                     None if mode == "words" else arpa, width, MARGIN, LM_WEIGHT, WORD_BONUS,
                 )  # fmt: skip
-                sides[THEIRS] = theirs.text
+                decoders[FLASHLIGHT] = flashlight.text
             except PeerUnavailableError as error:
                 missing = str(error)
-            rows += _compare(material, mode, width, rounds, sides)
+            rows += _compare(task, mode, width, rounds, decoders)
     return rows, missing
 
 
 def _compare(
-    material: CtcMaterial,
+    task: SyntheticCtcTask,
     mode: str,
     width: int,
     rounds: int,
-    sides: dict[str, Callable[[np.ndarray], str]],
+    decoders: dict[str, Callable[[np.ndarray], str]],
 ) -> list[Row]:
     found: dict[str, list[str]] = {}
 
     def case(name: str) -> Case:
         def run() -> float:
-            found[name] = [sides[name](x) for x in material.posteriors]
-            return float(len(material.posteriors) * FRAMES * width)
+            found[name] = [decoders[name](x) for x in task.posteriors]
+            return float(len(task.posteriors) * FRAMES * width)
 
         return Case(name, run)
 
     table = compare(
-        [case(name) for name in sides], "frames x width", OURS, rounds, clock=process_time
+        [case(name) for name in decoders], "frames x width", OURS, rounds, clock=process_time
     )
-    references = {str(i): text for i, text in enumerate(material.texts)}
+    references = {str(i): text for i, text in enumerate(task.texts)}
     return [
         Row(
             mode,
             name,
             width,
             1e6 / table.row(name).rate,
-            float(np.mean([text_score(material, mode, i, t) for i, t in enumerate(texts)])),
+            float(np.mean([text_score(task, mode, i, t) for i, t in enumerate(texts)])),
             score(references, {str(i): text for i, text in enumerate(texts)}).percent,
         )
         for name, texts in found.items()
     ]
 
 
-def text_score(material: CtcMaterial, mode: str, utterance: int, text: str) -> float:
-    """The exact score of a text: all its alignments, with and without a space at the end."""
-    log_probs = torch.from_numpy(material.posteriors[utterance]).double()[:, None]
-    labels, total = material.units.encode(text), -math.inf
-    for target in (labels, [*labels, material.units.space]):
+def text_score(task: SyntheticCtcTask, mode: str, utterance: int, text: str) -> float:
+    """Return a text's exact score: the sum over alignments, with and without a final space."""
+    log_probs = torch.from_numpy(task.posteriors[utterance]).double()[:, None]
+    labels, total = task.units.encode(text), -math.inf
+    for target in (labels, [*labels, task.units.space]):
         loss = torch.nn.functional.ctc_loss(
             log_probs,
             torch.tensor([target], dtype=torch.int64),
             torch.tensor([len(log_probs)]),
             torch.tensor([len(target)]),
-            blank=material.units.blank,
+            blank=task.units.blank,
             reduction="sum",
         )
         total = float(np.logaddexp(total, -loss.item()))
     words = text.split()
     total += WORD_BONUS * len(words)
     if mode != "words":
-        total += LM_WEIGHT * math.log(10.0) * material.lm.logprob(words)
+        total += LM_WEIGHT * math.log(10.0) * task.lm.logprob(words)
     return total
 
 
-def verdicts(rows: Sequence[Row]) -> list[str]:
-    """What the rows say about the target and about flashlight."""
+def compare_with_flashlight(rows: Sequence[Row]) -> list[str]:
+    """Compare the rows with the target and with flashlight."""
     found = []
     for mode in dict.fromkeys(row.mode for row in rows):
-        mine = {(r.decoder, r.width): r for r in rows if r.mode == mode}
-        ours = mine.get((OURS, TARGET_WIDTH))
+        by_decoder = {(r.decoder, r.width): r for r in rows if r.mode == mode}
+        ours = by_decoder.get((OURS, TARGET_WIDTH))
         if ours is not None:
             met = "met" if ours.microseconds <= TARGET else "missed"
             found.append(
-                f"{mode}: {ours.microseconds:.2f} us per frame and beam at width {TARGET_WIDTH}"
+                f"{mode}: {ours.microseconds:.2f} us per frame and prefix at width {TARGET_WIDTH}"
                 f" (target: at most {TARGET}, {met})"
             )
-        for width in sorted({r.width for r in mine.values()}):
-            if (THEIRS, width) in mine:
-                ours, theirs = mine[OURS, width], mine[THEIRS, width]
-                better = "at least as good" if ours.score >= theirs.score - 1e-6 else "worse"
+        for width in sorted({r.width for r in by_decoder.values()}):
+            if (FLASHLIGHT, width) in by_decoder:
+                ours, flashlight = by_decoder[OURS, width], by_decoder[FLASHLIGHT, width]
+                better = "at least as good" if ours.score >= flashlight.score - 1e-6 else "worse"
                 found.append(
-                    f"{mode}, width {width}: {ours.microseconds / theirs.microseconds:.2f} of"
-                    f" flashlight's time, scores {better} ({ours.score:.2f}, {theirs.score:.2f})"
+                    f"{mode}, width {width}: {ours.microseconds / flashlight.microseconds:.2f} of"
+                    f" flashlight's time, scores {better} ({ours.score:.2f},"
+                    f" {flashlight.score:.2f})"
                 )
     return found
 
 
 @click.command("ctc-decode")
 @click.option("--words", default=50_000, show_default=True, help="Size of the dictionary.")
-@click.option("--utterances", default=6, show_default=True, help=f"Each of {FRAMES} frames.")
 @click.option(
-    "--width", "widths", type=int, multiple=True, help="Beam widths instead of 1 ... 512."
+    "--utterances",
+    default=6,
+    show_default=True,
+    help=f"Number of utterances, of {FRAMES} frames each.",
+)
+@click.option(
+    "--width",
+    "widths",
+    type=int,
+    multiple=True,
+    help="Beam width, may be repeated; by default 1, 8, 64, 256 and 512.",
 )
 @click.option("--rounds", default=3, show_default=True, help="Timed repetitions.")
 @click.option("--json", "json_file", type=FILE, help="Also write the rows to this file.")
 def command(
     words: int, utterances: int, widths: tuple[int, ...], rounds: int, json_file: Path | None
 ) -> None:
-    """Decode CTC posteriors with a dictionary: ours beside flashlight's lexicon decoder.
+    """Decode CTC posteriors with a dictionary: the toolkit's decoder and flashlight's.
 
     \b
     Example:
@@ -182,10 +192,10 @@ def command(
     from rich.table import Table
 
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        material = CtcMaterial.make(words, utterances)
+        task = SyntheticCtcTask.make(words, utterances)
         modes = ("words", "forecast")
-        rows, missing = measure(material, modes, widths or WIDTHS, rounds, Path(folder))
-    table = Table(title=f"CTC decoding, {len(material.dictionary.words)} words, one core")
+        rows, missing = measure(task, modes, widths or WIDTHS, rounds, Path(folder))
+    table = Table(title=f"CTC decoding, {len(task.dictionary.words)} words, one core")
     table.add_column("language model")
     table.add_column("decoder")
     for name in ("width", "us / frame / width", "score", "WER %"):
@@ -195,7 +205,7 @@ def command(
             "none" if row.mode == "words" else "bigrams", row.decoder, str(row.width),
             f"{row.microseconds:.2f}", f"{row.score:.2f}", f"{row.wer:.1f}",
         )  # fmt: skip
-    notes = verdicts(rows) + ([missing] if missing else [])
+    notes = compare_with_flashlight(rows) + ([missing] if missing else [])
     console = Console()
     console.print(table)
     for note in notes:

@@ -1,4 +1,4 @@
-"""Made-up posteriors of a CTC model that mishears: what decoders are measured on."""
+"""Synthetic posteriors of an erring CTC model, to measure decoders with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Emissions:
-    """How a made-up model speaks."""
+    """Parameters of synthetic CTC posteriors."""
 
     height: float = 7.0
-    """What a frame's own symbol has above the others before noise, in log units."""
+    """Log-probability of a frame's own symbol above the others, before noise is added."""
     noise: float = 2.0
-    """Standard deviation of every value, in log units."""
+    """Standard deviation of the noise on every log-probability."""
     confusion: float = 0.12
-    """Share of labels for which another one is as high."""
+    """Share of labels that have another label with the same score."""
     missed: float = 0.02
-    """Share of labels for which the blank is as high."""
+    """Share of labels for which the blank has the same score."""
     longest: int = 3
-    """Frames that a label lasts at most."""
+    """Largest number of frames of a label."""
 
     def draw(
         self, labels: Sequence[int], columns: int, blank: int, rng: np.random.Generator,
         frames: int | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Posteriors of an utterance.
+        """Draw the posteriors of an utterance.
 
         Args:
-          labels: what was said.
-          columns: of the model.
-          blank: the blank's column.
-          rng: where everything random comes from.
-          frames: of the utterance; without it about 3.6 for every label.
+          labels: labels of the utterance.
+          columns: number of output symbols of the model.
+          blank: column of the blank.
+          rng: random generator.
+          frames: length of the utterance; by default about 3.6 frames per label.
 
         Returns:
           [T, C] float32 log-probabilities, normalised.
@@ -58,13 +58,13 @@ class Emissions:
             gap = int(blanks[i]) + (i > 0 and label == labels[i - 1])
             logits[frame : frame + gap, blank] += self.height
             frame += gap
-            mine = slice(frame, frame + int(lengths[i]))
-            logits[mine, label] += self.height
+            span = slice(frame, frame + int(lengths[i]))
+            logits[span, label] += self.height
             if rng.random() < self.confusion:
-                logits[mine, rng.integers(0, columns)] += self.height
+                logits[span, rng.integers(0, columns)] += self.height
             if rng.random() < self.missed:
-                logits[mine, blank] += self.height
-            frame = mine.stop
+                logits[span, blank] += self.height
+            frame = span.stop
         logits[frame:, blank] += self.height
         logits += self.noise * rng.standard_normal(logits.shape)
         logits -= logits.max(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Finds the number of readers and the batch size for this machine, as the paper did (A11)."""
+"""Tuning of the number of record readers and the batch size for this machine (A11)."""
 
 import json
 import os
@@ -10,25 +10,25 @@ from typing import Literal, get_args
 
 import click
 
-from toolkit.bench.ctc.reading import Measured, Setting, measure
-from toolkit.bench.instruments.made_up_records import write_made_up_records
+from toolkit.bench.ctc.throughput import Measurement, Setting, measure
+from toolkit.bench.instruments.synthetic_records import write_synthetic_records
 from toolkit.environment import git_commit, machine, versions
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.ctc.readers import ReaderConfig
 
 GAIN = 0.05
-"""What counts as more throughput: 5 %."""
-MADE_UP = 512
-"""Made-up utterances, 1.7 h in 90 MB."""
+"""Smallest relative increase that counts as more throughput."""
+SYNTHETIC_UTTERANCES = 512
+"""Number of synthetic utterances: 1.7 h in 90 MB."""
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What was tried and what was chosen."""
+class TuningResult:
+    """The measurements, and the chosen setting."""
 
-    tried: tuple[Measured, ...]
-    """In the order of measuring."""
+    tried: tuple[Measurement, ...]
+    """All measurements, in order."""
     readers: int
     batch: int
     reason: str
@@ -36,60 +36,63 @@ class Tuned:
 
 
 def tune(
-    measured: Callable[[int, int], Measured | None],
+    measured: Callable[[int, int], Measurement | None],
     batch: int,
     max_readers: int,
     max_batch: int,
     memory: int,
-) -> Tuned:
+) -> TuningResult:
     """Add readers until throughput stops rising, then double the batch up to a limit of memory.
 
-    The fewest readers and the smallest batch within 5 % of the best are chosen: buffers that are
-    full gain nothing from more readers, and small batches regularise (A11).
+    The fewest readers and the smallest batch within 5 % of the best are chosen: more readers do
+    not help once the buffer is full, and small batches regularise (A11).
 
     Args:
-      measured: what a number of readers and a batch size give; None where they do not fit.
-      batch: to begin with.
-      max_readers: 1, 2, 4, ... up to this.
-      max_batch: batch, twice as large, ... up to this.
-      memory: limit in bytes of main memory.
+      measured: measures a number of readers and a batch size; None where they do not fit into
+        memory.
+      batch: first batch size.
+      max_readers: 1, 2, 4, ... readers are tried, up to this.
+      max_batch: the first batch size, twice that, ... are tried, up to this.
+      memory: limit of main memory in bytes.
 
     Raises:
       click.ClickException: not even one reader fits.
     """
-    tried: list[Measured] = []
+    tried: list[Measurement] = []
     for readers in _doubled(1, max_readers):
-        found = measured(readers, batch)
-        if found is None or (tried and found.memory > memory):
+        measurement = measured(readers, batch)
+        if measurement is None or (tried and measurement.memory > memory):
             break
-        tried.append(found)
-        if len(tried) > 1 and found.rate < (1 + GAIN) * tried[-2].rate:
+        tried.append(measurement)
+        if len(tried) > 1 and measurement.rate < (1 + GAIN) * tried[-2].rate:
             break
     if not tried:
         raise click.ClickException(f"batches of {batch} do not fit into memory; try a smaller one")
     start = _smallest_of_the_best(tried, lambda row: row.readers)
-    sizes, reason = [start], "no larger one was asked for"
+    sizes, reason = [start], "the largest allowed"
     for size in _doubled(2 * batch, max_batch):
-        found = measured(start.readers, size)
-        if found is None or found.memory > memory:
+        measurement = measured(start.readers, size)
+        if measurement is None or measurement.memory > memory:
             reason = f"{size} do not fit into memory"
             break
-        tried.append(found)
-        sizes.append(found)
-        if len(sizes) > 2 and found.rate < (1 + GAIN) * sizes[-3].rate:
+        tried.append(measurement)
+        sizes.append(measurement)
+        if len(sizes) > 2 and measurement.rate < (1 + GAIN) * sizes[-3].rate:
             reason = "throughput stopped rising"
             break
     chosen = _smallest_of_the_best(sizes, lambda row: row.batch)
     if chosen.batch < sizes[-1].batch:
         reason = f"{sizes[-1].batch} fit, but give no more throughput"
-    return Tuned(tuple(tried), chosen.readers, chosen.batch, reason)
+    return TuningResult(tuple(tried), chosen.readers, chosen.batch, reason)
 
 
 def _doubled(first: int, last: int) -> list[int]:
     return [first << n for n in range(max(0, last // first).bit_length())]
 
 
-def _smallest_of_the_best(rows: Sequence[Measured], size: Callable[[Measured], int]) -> Measured:
+def _smallest_of_the_best(
+    rows: Sequence[Measurement], size: Callable[[Measurement], int]
+) -> Measurement:
     best = max(row.rate for row in rows)
     return min((row for row in rows if (1 + GAIN) * row.rate >= best), key=size)
 
@@ -98,46 +101,63 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 @click.command("readers")
-@click.option("--records", type=FOLDER, help="Folder of record files; made-up ones by default.")
+@click.option(
+    "--records", type=FOLDER, help="Folder of record files; by default synthetic ones are made."
+)
 @click.option(
     "--model",
     default="none",
     show_default=True,
-    help="What trains: `none` measures reading alone, `paper` is the benchmark's network of 25.6 "
-    "million weights, or the folder of a trained CTC network.",
+    help="Network to train: `none` measures reading alone, `paper` is the paper's network of 25.6 "
+    "million weights; or the folder of a trained CTC network.",
 )
 @click.option(
-    "--threads", type=click.IntRange(1), help="Of the training on a CPU; by default one per core."
+    "--threads",
+    type=click.IntRange(1),
+    help="Threads of training on a CPU; by default one per core.",
 )
 @click.option(
     "--amp",
     type=click.Choice(["fp32", "bf16", "auto"]),
     default=TrainerConfig.amp,
     show_default=True,
-    help="Precision of the training; `auto` is bf16 where it is faster.",
+    help="Precision of training; `auto` is bf16 where it is faster.",
 )
 @click.option(
     "--optimizer",
     type=click.Choice(get_args(OptimizerName)),
     default="adadelta",
     show_default=True,
-    help="Of the training.",
+    help="Optimizer of training.",
 )
-@click.option("--batch", default=24, show_default=True, help="Utterances per batch to begin with.")
-@click.option("--max-batch", type=int, help="Largest batch to try; by default 8 times --batch.")
-@click.option("--max-readers", type=int, help="Most readers; by default twice the processors.")
-@click.option("--buffer", default=40, show_default=True, help="Batches in the buffer.")
-@click.option("--pad-to", type=int, help="Fixed frames per utterance, as 1670; else the longest.")
+@click.option("--batch", default=24, show_default=True, help="First batch size, in utterances.")
+@click.option(
+    "--max-batch", type=int, help="Largest batch size to try; by default 8 times --batch."
+)
+@click.option("--max-readers", type=int, help="Largest number of readers; by default two per CPU.")
+@click.option("--buffer", default=40, show_default=True, help="Size of the buffer in batches.")
+@click.option(
+    "--pad-to",
+    type=int,
+    help="Pad all utterances to so many frames, such as 1670; by default to the longest.",
+)
 @click.option(
     "--order",
     type=click.Choice(["shuffled", "buckets"]),
     default="shuffled",
     show_default=True,
-    help="`buckets` puts utterances of similar length into a batch.",
+    help="Order of utterances; `buckets` batches utterances of similar length.",
 )
-@click.option("--memory", type=float, help="Limit in GB; by default 80 % of what is free.")
-@click.option("--seconds", default=10.0, show_default=True, help="Length of a measurement.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write JSON.")
+@click.option(
+    "--memory", type=float, help="Limit of main memory in GB; by default 80 % of the free memory."
+)
+@click.option("--seconds", default=10.0, show_default=True, help="Seconds of each measurement.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Also write the results to this file.",
+)
 def command(
     records: Path | None,
     model: str,
@@ -154,12 +174,13 @@ def command(
     seconds: float,
     json_file: Path | None,
 ) -> None:
-    """Find the number of readers and the batch size for this machine (A11).
+    """Find the number of readers and the batch size for CTC training on this machine.
 
-    Adds readers until throughput stops rising, then doubles the batch up to a limit of memory; each
-    setting trains for some seconds in a process of its own. Throughput is a training's: readers
-    that compete with it for processors, and waiting for data, are in it. Give --threads, --amp and
-    --optimizer as the recipe's `train` has them.
+    Readers are processes that read training data from record files. They are added until throughput
+    stops rising; then the batch is doubled up to a limit of memory. Every setting trains for some
+    seconds in a process of its own, so that throughput includes waiting for data and readers that
+    compete with training for the CPU. Set --threads, --amp and --optimizer as in the recipe's
+    `train` section.
 
     \b
     Examples:
@@ -174,10 +195,10 @@ def command(
     most = max_readers or 2 * (os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as temporary:
         if records is None:
-            write_made_up_records(Path(temporary), MADE_UP)
+            write_synthetic_records(Path(temporary), SYNTHETIC_UTTERANCES)
         setting = Setting(records or Path(temporary), config, model, training, seconds)
 
-        def measured(readers: int, size: int) -> Measured | None:
+        def measured(readers: int, size: int) -> Measurement | None:
             click.echo(f"readers {readers}, batch {size} ...", err=True)
             changed = replace(config, readers=readers, batch=size)
             return measure(replace(setting, readers=changed))
@@ -192,7 +213,7 @@ def command(
         write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
 
 
-def _print(tuned: Tuned, model: str) -> None:
+def _print(tuned: TuningResult, model: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -219,7 +240,7 @@ def _print(tuned: Tuned, model: str) -> None:
     console.print(table)
 
 
-def choice(tuned: Tuned) -> str:
-    """Say what was chosen."""
+def choice(tuned: TuningResult) -> str:
+    """Describe the chosen setting."""
     readers = "1 reader" if tuned.readers == 1 else f"{tuned.readers} readers"
     return f"Choice: {readers}, batch {tuned.batch} ({tuned.reason})."

@@ -1,4 +1,4 @@
-"""Beam width against time and accuracy on a run's posteriors, beside the paper's table (A31)."""
+"""Sweep of the beam width on a run's posteriors: time and accuracy, with the paper's (A31)."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
 from toolkit.errors import ToolkitError
 from toolkit.lang.ngram.arpa import read_arpa
-from toolkit.lang.units.choice import load_units
+from toolkit.lang.units.factory import load_units
 from toolkit.score.cer import error_rates
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
@@ -31,19 +31,19 @@ WIDTHS = (1, 8, 64, 128, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class Row:
-    """A beam width on a test set."""
+    """The results of a beam width on a test set."""
 
     width: int
     seconds: float
-    """For all utterances."""
+    """Decoding time of all utterances."""
     wer: float
-    """In percent."""
+    """Word error rate in percent."""
     cer: float
-    """In percent of the longer of reference and hypothesis (A25)."""
+    """Character error rate in percent of the longer of reference and hypothesis (A25)."""
     cer_usual: float
-    """In percent of the reference."""
+    """Character error rate in percent of the reference."""
     microseconds: float
-    """Seconds per frame and prefix of the beam, times jobs, in millionths."""
+    """Microseconds per frame and prefix of the beam, times jobs."""
 
 
 def sweep(
@@ -56,15 +56,15 @@ def sweep(
     """Decode a test set at several widths; yield a row for each.
 
     Args:
-      decoder: everything but the width.
+      decoder: the decoder; its width is replaced.
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
-      widths: of the beam.
+      widths: beam widths.
       jobs: see `Decoder.decode_many`.
     """
     utterances = list(log_probs.values())
     frames = sum(map(len, utterances))
-    decoder.decode(utterances[0][:1])  # compiles
+    decoder.decode(utterances[0][:1])  # compiles the search
     for width in widths:
         wide = decoder.widened(width)
         before = perf_counter()
@@ -84,18 +84,18 @@ def stored_sweep(
     split: str,
     out: Path,
 ) -> list[Row]:
-    """Sweep as `sweep` does, storing each row as it comes.
+    """Run `sweep`, storing each row as it is finished.
 
-    Called again after a kill, it goes on after the last row, unless `jobs`, of which the seconds
+    After an interruption it continues with the missing widths, unless `jobs`, on which the seconds
     depend, has changed.
 
     Args:
       decoder, log_probs, references, widths, jobs: see `sweep`.
       split: the test set's name.
-      out: the file that gets `split`, `jobs` and `rows`.
+      out: the JSON file to write: `split`, `jobs` and `rows`.
 
     Raises:
-      BenchRunError: a file that cannot be read.
+      BenchRunError: the file cannot be read.
     """
     rows = _stored_rows(out, jobs)
     done = {row.width for row in rows}
@@ -117,7 +117,7 @@ def _stored_rows(path: Path, jobs: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class Task:
-    """What is decoded, and by what."""
+    """A test set and its decoder."""
 
     decoder: WordsDecoder
     log_probs: Posteriors
@@ -128,15 +128,15 @@ class Task:
     def of_run(cls, run: Path, split: str | None, config: WordsConfig) -> "Task":
         """Read units, dictionary, language model and posteriors of a finished CTC run.
 
-        Weights are those that were tuned there, where that was done.
+        The weights are those tuned in the run, if there are any.
 
         Args:
           run: the run directory.
-          split: one of those decoded; by default the first by name.
-          config: the search.
+          split: one of the decoded splits; by default the first by name.
+          config: settings of the search.
 
         Raises:
-          click.ClickException: no posteriors of that split.
+          click.ClickException: the run has no posteriors of that split.
         """
         splits = sorted(path.parent.name for path in run.glob("posteriors/*/posteriors.json"))
         if not splits or split not in (None, *splits):
@@ -164,13 +164,20 @@ class Task:
 
 @click.command("ctc-sweep")
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--split", help="Which of the decoded splits; by default the first by name.")
+@click.option("--split", help="Decoded split; by default the first by name.")
 @click.option(
     "--mode", type=click.Choice(["words", "ngrams", "forecast"]), default="forecast",
-    show_default=True, help="Use of the language model.",
+    show_default=True,
+    help="Language model: `words` none; `ngrams` after each word; `forecast` also within words.",
 )  # fmt: skip
-@click.option("--width", "widths", type=int, multiple=True, help="Widths instead of 1 ... 4096.")
-@click.option("--jobs", default=1, show_default=True, help="Threads.")
+@click.option(
+    "--width",
+    "widths",
+    type=int,
+    multiple=True,
+    help="Beam width, may be repeated; by default 1 to 4096.",
+)
+@click.option("--jobs", default=1, show_default=True, help="Number of threads.")
 @click.option("--json", "json_file", type=FILE, help="Also write the rows to this file.")
 def command(
     run: Path,
@@ -180,9 +187,9 @@ def command(
     jobs: int,
     json_file: Path | None,
 ) -> None:
-    """Set beam width against time and accuracy, beside the paper's table (A31).
+    """Decode at several beam widths: time and accuracy of each, and the paper's table.
 
-    RUN is the directory of a CTC run.
+    RUN is the run directory of a CTC recipe, decoded at least once.
 
     \b
     Example:
@@ -206,13 +213,13 @@ def command(
 
 
 def table(rows: Sequence[Row], title: str):  # noqa: ANN201 - a rich table
-    """The rows for a rich console, the paper's below them."""
+    """Return the rows as a table for a rich console, followed by the paper's."""
     from rich.table import Table
 
-    theirs = published("A31")
+    paper = published("A31")
     found = Table(
         title=f"Beam width: {title}",
-        caption=f"{MARK}: {theirs.title}; {theirs.source}, {theirs.place}",
+        caption=f"{MARK}: {paper.title}; {paper.source}, {paper.place}",
         caption_justify="left",
     )
     for name in ("width", "seconds", "WER %", "CER %", "usual CER %", "us / frame / width"):
@@ -223,6 +230,6 @@ def table(rows: Sequence[Row], title: str):  # noqa: ANN201 - a rich table
             f"{row.cer_usual:.3f}", f"{row.microseconds:.2f}",
         )  # fmt: skip
     found.add_section()
-    for width, seconds, wer, cer in theirs.rows:
+    for width, seconds, wer, cer in paper.rows:
         found.add_row(f"{width} {MARK}", f"{seconds:g}", f"{wer:.2f}", f"{cer:.3f}", "", "")
     return found

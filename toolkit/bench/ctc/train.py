@@ -1,4 +1,4 @@
-"""Training throughput of the CTC model as a fraction of the GEMM limit, and where the rest goes."""
+"""Training throughput of the CTC model relative to the GEMM limit, and the times of its parts."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.bench.instruments.gemm import Gemm, waiting
+from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.recurrence import faster_than_torch, run_lstm, spread_rows
@@ -33,7 +33,7 @@ PARTS = ("convolution", "LSTMs", "batch norm and dropout", "CTC loss", "clipping
 def flops_per_element(config: CtcConfig, frames: int) -> int:
     """Floating point operations of training on one element: 2 per weight forward, 4 backward.
 
-    The first convolution has but 2 backward: nobody asks for the gradient of the features. Biases,
+    The first convolution has only 2 backward, without the gradient of the features. Biases,
     activations and normalisation are not counted.
     """
     width = config.hidden * (1 + config.bidirectional)
@@ -50,9 +50,9 @@ def flops_per_element(config: CtcConfig, frames: int) -> int:
 def benchmark(config: CtcConfig = CtcConfig(), frames: int = FRAMES) -> Table:  # noqa: B008
     """Measure elements per second of complete steps of the paper's model, on a GPU if any (A27).
 
-    Convolution, LSTMs, batch normalisation, dropout, CTC loss, clipping and AdaDelta are all in;
-    every element has the paper's 1,670 frames, none of them padding. The parts are measured alone,
-    forwards and backwards, so that their shares need not add up to 100 %.
+    Convolution, LSTMs, batch normalisation, dropout, CTC loss, clipping and AdaDelta are all
+    included; every element has the paper's 1,670 frames, none of them padding. The parts are
+    measured separately, forwards and backwards, so that their shares need not add up to 100 %.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size, per_element = BATCH[device.type], flops_per_element(config, frames)
@@ -64,7 +64,7 @@ def benchmark(config: CtcConfig = CtcConfig(), frames: int = FRAMES) -> Table:  
             PLAIN: _Plain(config, batch, device),
             **dict(zip(PARTS, _parts(config, batch, device), strict=True)),
         }
-        cases = [Case(name, waiting(run, device)) for name, run in runs.items()]
+        cases = [Case(name, synchronised(run, device)) for name, run in runs.items()]
         table = compare(
             cases,
             unit="elements",
@@ -77,7 +77,9 @@ def benchmark(config: CtcConfig = CtcConfig(), frames: int = FRAMES) -> Table:  
     shares = ", ".join(f"{name} {100 * rates[STEP] / rates[name]:.0f} %" for name in PARTS)
     limit = rates[LIMIT] * per_element
     skinny = {rows: _skinny(config.hidden, rows, device) for rows in (size, 24, 150)}
-    said = ", ".join(f"{100 * rate / limit:.0f} % at batch {n}" for n, rate in skinny.items())
+    skinny_rates = ", ".join(
+        f"{100 * rate / limit:.0f} % at batch {n}" for n, rate in skinny.items()
+    )
     weights = 16 * config.hidden**2  # bytes of a layer's recurrent matrix
     read = skinny[size] / (8 * size * config.hidden**2) * weights / 1e9
     return table.with_notes(
@@ -86,7 +88,7 @@ def benchmark(config: CtcConfig = CtcConfig(), frames: int = FRAMES) -> Table:  
         f"{rates[STEP] / rates[PLAIN]:.2f} times as fast as plain torch.",
         f"Shares of the step: {shares}.",
         f"A frame's recurrent product alone, [batch, {config.hidden}] by [{config.hidden}, "
-        f"{4 * config.hidden}], reaches of the limit: {said}. At batch {size} it reads the "
+        f"{4 * config.hidden}], reaches of the limit: {skinny_rates}. At batch {size} it reads the "
         f"{weights / 1e6:.0f} MB of weights at {read:.0f} GB/s, once per frame. Half of the LSTMs' "
         "operations are such products; the others are of all frames at once.",
     )
@@ -105,20 +107,20 @@ def _noise(config: CtcConfig, size: int, frames: int) -> CtcBatch:
 
 
 class _Endless:
-    """The one batch, as a data source."""
+    """A data source of one and the same batch."""
 
     def __init__(self, batch: CtcBatch) -> None:
         self._batch = batch
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
+    def steps(self, epoch: int, world_size: int = 1) -> int:
         return 1
 
-    def batches(self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator:
+    def batches(self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1) -> Iterator:
         return iter([self._batch])
 
 
 class _Step:
-    """A step as in a training."""
+    """A training step of the toolkit's trainer."""
 
     def __init__(self, config: CtcConfig, batch: CtcBatch, out: Path, device: torch.device) -> None:
         self._batch = batch
@@ -133,7 +135,7 @@ class _Step:
 
 
 class _Plain:
-    """The same network and step of torch's own layers, padding and frames all alike."""
+    """The same network and step with torch's own layers, which treat padding as frames."""
 
     def __init__(self, config: CtcConfig, batch: CtcBatch, device: torch.device) -> None:
         model = CtcModel(config)
@@ -172,7 +174,7 @@ class _Plain:
 
 
 class _Part:
-    """A part of the network alone: forwards on fixed inputs, backwards from fixed gradients."""
+    """One part of the network: forwards on fixed inputs, backwards from fixed gradients."""
 
     def __init__(self, forward: Callable[[], Tensor], size: int) -> None:
         self._forward = forward
@@ -185,7 +187,7 @@ class _Part:
 
 
 def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Part]:
-    """In the order of `PARTS`."""
+    """Return the parts in the order of `PARTS`."""
     model, size = CtcModel(config).to(device).train(), len(batch.ids)
     lengths = config.output_lengths(batch.input_lengths)
     frames, blank = int(lengths[0]), config.output_dim - 1
@@ -225,7 +227,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
 
 
 class _Optimizer:
-    """Clipping and the optimizer's step."""
+    """Gradient clipping and the optimizer's step."""
 
     def __init__(self, config: CtcConfig, size: int, device: torch.device) -> None:
         model = CtcModel(config).to(device)
@@ -242,7 +244,7 @@ class _Optimizer:
 
 
 def _skinny(hidden: int, rows: int, device: torch.device) -> float:
-    """Operations per second of products of a few rows with a recurrent matrix."""
+    """Measure operations per second of products of few rows with a recurrent matrix."""
     x, weights = torch.randn(rows, hidden, device=device), torch.randn(hidden, 4 * hidden)
     y, weights = torch.zeros(rows, 4 * hidden, device=device), spread_rows(weights.to(device))
     for _ in range(2):

@@ -1,1 +1,1 @@
-"""What benchmarks measure with: the harness, limits, utilisation, platforms, made-up material."""
+"""Shared parts of benchmarks: harness, limits, utilisation, platforms and synthetic data."""

@@ -1,4 +1,4 @@
-"""The rate of the best matrix product at hand: the limit that training is measured against."""
+"""The rate of matrix products (GEMM), the limit to which training throughput is compared."""
 
 import statistics
 from time import perf_counter
@@ -10,12 +10,12 @@ REPEATS = 8
 
 
 class Gemm:
-    """Square matrix products: torch's, or on the CPU in float32 numpy's where faster.
+    """Square matrix products by torch, or by numpy if faster (on the CPU, in float32).
 
     Args:
-      device: where.
-      dtype: of the matrices.
-      per_unit: operations of one unit of work, in which the rate is told.
+      device: device of the products.
+      dtype: type of the matrices.
+      per_unit: operations per unit of work, the unit of the rate.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, per_unit: float) -> None:
@@ -28,14 +28,14 @@ class Gemm:
         self._amount = REPEATS * 2 * SIZE**3 / per_unit
 
     def run(self) -> float:
-        """Multiply some times and return how many units of work that is."""
+        """Multiply some times and return the units of work done."""
         for _ in range(REPEATS):
             self._product()
         return self._amount
 
 
-def waiting(work, device: torch.device):  # noqa: ANN001, ANN201
-    """Return a function that runs `work` and waits for the device."""
+def synchronised(work, device: torch.device):  # noqa: ANN001, ANN201
+    """Return a function that runs `work` and synchronises with the device."""
 
     def run() -> float:
         amount = work.run()

@@ -1,4 +1,4 @@
-"""Rates measured side by side: all contestants take turns, medians and ratios are reported."""
+"""Measurement of rates: all cases take turns, medians and ratios are reported."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -14,40 +14,41 @@ if TYPE_CHECKING:
 
 
 class BenchmarkError(ToolkitError):
-    """A benchmark that cannot run here."""
+    """A benchmark cannot run here."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One contestant."""
+    """One case of a comparison."""
 
     name: str
-    """Its row's name."""
+    """Name of its row."""
     run: Callable[[], float]
     """Does the work once and returns its amount in the unit of comparison, such as seconds of
-    audio. On a GPU it must wait for the device before it returns."""
+    audio. On a GPU it must synchronise with the device before it returns."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one case."""
+    """The measurements of one case."""
 
     name: str
     rate: float
     """Median over the repeats, in the table's unit per second."""
     ratio: float
-    """Median over the repeats of this case's rate by the baseline's of the same round: rounds see
-    the same load of the machine, so this can differ a little from the quotient of the medians."""
+    """Median over the repeats of this case's rate divided by the baseline's in the same round. As
+    the load of the machine varies between rounds, it may differ a little from the quotient of the
+    medians."""
     spread: float
-    """(fastest - slowest) / median of the rates: below 0.1 is a quiet machine."""
+    """(fastest - slowest) / median of the rates: below 0.1 on an otherwise idle machine."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The result of a comparison, with the machine it was made on."""
+    """The result of a comparison, with a description of the machine."""
 
     unit: str
-    """What the rates count per second, such as `s of audio`."""
+    """Unit of the amounts whose rates are measured, such as `s of audio`."""
     baseline: str
     """Name of the row whose ratio is 1."""
     repeats: int
@@ -121,17 +122,17 @@ def compare(
 ) -> Table:
     """Measure cases in turns: every round runs each case once, every second round in reverse.
 
-    One untimed round comes first, for caches and compilers. A slow moment of the machine so falls
-    on all sides alike, and ratios hold where absolute rates do not.
+    One untimed round comes first, to fill caches and compile. As all cases take turns, a slow
+    moment of the machine affects all alike, and ratios are more reliable than absolute rates.
 
     Args:
-      cases: the contestants; names are unique.
-      unit: what `Case.run` returns, such as `s of audio`.
-      baseline: the name of the case that others are divided by.
+      cases: with unique names.
+      unit: unit of what `Case.run` returns, such as `s of audio`.
+      baseline: name of the case by whose rate the others are divided.
       repeats: timed rounds.
       title: the table's title.
       notes: sentences printed below the table.
-      clock: seconds, increasing.
+      clock: monotonic clock in seconds.
 
     Raises:
       ValueError: no such baseline, a name used twice, or fewer than one repeat.
@@ -140,7 +141,7 @@ def compare(
     if len(set(names)) < len(names):
         raise ValueError(f"two cases have the same name: {names}")
     if baseline not in names:
-        raise ValueError(f"the baseline {baseline!r} is none of the cases {names}")
+        raise ValueError(f"the baseline {baseline!r} is not one of the cases {names}")
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
     for case in cases:

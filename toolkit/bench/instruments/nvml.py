@@ -1,4 +1,4 @@
-"""NVIDIA devices through NVML, where the package `nvidia-ml-py` and a driver are there."""
+"""NVIDIA GPUs through NVML, where the package `nvidia-ml-py` and a driver are installed."""
 
 import os
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Device:
-    """What a device is."""
+    """Description of a device."""
 
     name: str
     memory_gib: float
     link: str
-    """How it is connected, such as `PCIe 3 x16`: the most that device and board allow."""
+    """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
 
 
 class Devices:
-    """The devices that CUDA would use here; none where NVML is not to be had."""
+    """The devices that CUDA would use here; none where NVML is not available."""
 
     def __init__(self) -> None:
         self._nvml, self._handles = None, []
@@ -31,7 +31,7 @@ class Devices:
             return
 
     def describe(self) -> list[Device]:
-        """Return what each device is."""
+        """Return a description of each device."""
         return [
             Device(
                 name=_text(self._nvml.nvmlDeviceGetName(handle)),
@@ -42,10 +42,10 @@ class Devices:
         ]
 
     def utilisation(self) -> tuple[float, ...]:
-        """Return the share (0 to 1) of the last moments in which each device computed (A28).
+        """Return the share (0 to 1) of the last sampling period that each device was busy (A28).
 
-        The moments are NVML's own, 1/6 to 1 s; it is what nvidia-smi prints as utilization.gpu.
-        A device that does not tell, such as a part of a divided one, is left out.
+        The period is NVML's own, 1/6 to 1 s; nvidia-smi prints the same as utilization.gpu. A
+        device that does not report it, such as a MIG instance, is left out.
         """
         shares = map(self._share, self._handles)
         return tuple(share for share in shares if share is not None)
@@ -72,7 +72,7 @@ def _handles(nvml: Any) -> list[Any]:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     handles = []
     for name in filter(None, map(str.strip, visible.split(","))):
-        if name.startswith("-"):  # CUDA too ignores what stands behind an invalid number
+        if name.startswith("-"):  # like CUDA, ignore everything after an invalid number
             break
         get = nvml.nvmlDeviceGetHandleByIndex if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID
         handles.append(get(int(name) if name.isdigit() else name))

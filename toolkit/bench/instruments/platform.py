@@ -1,4 +1,4 @@
-"""A platform: the machine as it describes itself (A30) and its price as its user typed it (A29)."""
+"""A platform: a description of the machine (A30) and its price, which the user enters (A29)."""
 
 import difflib
 import os
@@ -12,19 +12,19 @@ from toolkit.bench.instruments.nvml import Device, Devices
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import checked, reading
+from toolkit.storage.reading import reading, validated
 
 SHARED = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "beegfs", "fuse.s3", "fuse.sshfs")
-"""Beginnings of the names of file systems that lie on another machine."""
+"""Prefixes of the types of network file systems."""
 
 
 class PlatformError(ToolkitError):
-    """A platform file that cannot be read."""
+    """A platform file cannot be read."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a platform costs, from its file; prices are a user's entry, nothing looks them up."""
+    """The price of a platform, as the user has entered it in a file."""
 
     name: str
     """The platform's name on the page."""
@@ -35,13 +35,13 @@ class Price:
     processors: float | None = None
     """Price of its processors alone."""
     per_hour: float | None = None
-    """Rent of the machine for an hour, for the cost of a training as DAWNBench counts it."""
+    """Rent of the machine per hour, for the cost of training by DAWNBench's rule."""
     currency: str = "USD"
-    """The unit of all four."""
+    """Currency of all prices."""
     as_of: str = ""
-    """When and where these prices held, such as `October 2019`."""
+    """Date and place of the prices, such as `October 2019`."""
     note: str = ""
-    """What the machine cannot tell of itself, such as its board or how its devices are wired."""
+    """Further details, such as the main board or the connections of devices."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -61,7 +61,7 @@ def read_prices(path: Path) -> list[Price]:
     """
     with reading(path, PlatformError, "expected `name: ...` and prices, once or in a list"):
         plain = read_yaml(path)
-        entries = checked(plain if isinstance(plain, list) else [plain], [{str: Any}])
+        entries = validated(plain if isinstance(plain, list) else [plain], [{str: Any}])
     known = [field.name for field in fields(Price)]
     prices = []
     for entry in entries:
@@ -78,15 +78,15 @@ def read_prices(path: Path) -> list[Price]:
 
 
 def describe(folder: Path | None = None) -> dict[str, Any]:
-    """Describe this machine as the benchmark's first event must (A30), as plain data.
+    """Describe this machine for the first event of the run log (A30), as plain data.
 
     Args:
-      folder: where training reads and writes; its storage is described.
+      folder: the training's folder, whose storage is described.
 
     Returns:
-      What `toolkit.environment.machine` says, and `sockets`, `cores` (physical ones), `ghz` (of the
-      fastest processor, at most), `os`, `storage`, `devices` (of `Device`), `versions`, `commit`.
-      What the machine does not tell is None. No host and no user is named.
+      The keys of `toolkit.environment.machine`, and `sockets`, `cores` (physical ones), `ghz`
+      (maximum of the fastest processor), `os`, `storage`, `devices` (each a `Device`), `versions`
+      and `commit`. Unknown values are None. Host and user are not named.
     """
     return {
         **machine(),
@@ -100,7 +100,7 @@ def describe(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _torch_devices() -> list[Device]:
-    """What a loaded torch knows of the devices where NVML is not to be had."""
+    """Return the devices that torch knows, if it is loaded, for use without NVML."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []
@@ -133,7 +133,7 @@ def _system() -> str:
 
 
 def _storage(folder: Path) -> str | None:
-    """Return the file system of a folder and what it lies on, such as `ext4 on SSD`."""
+    """Return file system and disk of a folder, such as `ext4 on SSD`."""
     import psutil
 
     folder = Path(folder).resolve()
@@ -150,9 +150,9 @@ def _storage(folder: Path) -> str | None:
     there = next(place for place in (folder, *folder.parents) if place.exists())
     device = os.stat(there).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    if block.name.startswith(("vd", "xvd")):  # says that it rotates, whatever lies below it
+    if block.name.startswith(("vd", "xvd")):  # reports itself as rotating, whatever the real disk
         return f"{kind} on a virtual disk"
-    for place in (block, block.parent):  # a partition's queue is its disk's
+    for place in (block, block.parent):  # a partition has no queue of its own
         try:
             rotates = (place / "queue" / "rotational").read_text().strip() == "1"
         except OSError:

@@ -1,4 +1,4 @@
-"""Figures that the papers published, for comparison beside our own and always marked as theirs."""
+"""Figures published in the papers, shown for comparison and always marked as published."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("published.json")
 MARK = "published"
-"""What stands beside every row of these."""
+"""Mark of every published row."""
 Value = str | float | None
 
 
@@ -17,19 +17,19 @@ class Published:
     """A table of a paper."""
 
     item: str
-    """Its number in our list of the papers' items, such as A32."""
+    """Item code in the project's list of the papers' items, such as A32."""
     title: str
     source: str
-    """The paper."""
+    """Title of the paper."""
     place: str
-    """Where in it."""
+    """Table, figure or section of the paper."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
-    """As printed; None where the paper says NA or nothing."""
+    """Values as printed; None where the paper has NA or nothing."""
     percent: tuple[tuple[float | None, ...], ...] = ()
-    """Percentages as printed, of each row without its first column."""
+    """Percentages as printed beside the values, by row, without the first column."""
     errata: tuple[str, ...] = ()
-    """What is known to be wrong in it, or written here otherwise than there."""
+    """Known errors of the table, and where the values here differ from the print."""
 
     def row(self, name: Value) -> dict[str, Value]:
         """Return a row by its first value, as values by column.
@@ -47,7 +47,7 @@ def published(item: str) -> Published:
     """Return the table of an item, such as `published("A32")`.
 
     Raises:
-      KeyError: nothing is published of it.
+      KeyError: there is no table of that item.
     """
     return tables()[item]
 

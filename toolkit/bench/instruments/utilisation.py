@@ -1,7 +1,7 @@
-"""How busy processors and devices are while something runs, sampled from a thread beside it (A28).
+"""Utilisation of CPUs and devices during a run, sampled by a background thread (A28).
 
-The paper looked at 30 ms of `top` now and then; here every sample is the mean since the one before,
-so that nothing falls between two, and bursts of fine samples alternate with coarse ones.
+The paper sampled 30 ms of `top` now and then; here every sample is the mean since the one before,
+so that all time is covered, and bursts of fine samples alternate with coarse ones.
 """
 
 import logging
@@ -20,22 +20,22 @@ from toolkit.processes import ranks
 from toolkit.train.runlog import Utilisation
 
 logger = logging.getLogger(__name__)
-SECONDS_BETWEEN_LOOKS = 5.0
-"""How often the process's children are looked for, which takes milliseconds."""
+CHILDREN_INTERVAL = 5.0
+"""Seconds between searches for new child processes, each of which takes milliseconds."""
 
 
 @dataclass(frozen=True)
 class UtilisationConfig:
-    """When to sample. A day of it makes about 8 MB of log."""
+    """Settings of sampling. By default a day makes about 8 MB of log."""
 
     fine: float = 0.1
     """Seconds between samples of a burst: a batch of the paper takes some seconds (A36)."""
     coarse: float = 5.0
     """Seconds between samples otherwise."""
     burst: float = 30.0
-    """Seconds that a burst lasts; the figure shows 25 (A36)."""
+    """Seconds of a burst; the figure shows 25 of them (A36)."""
     period: float = 300.0
-    """Seconds from the beginning of a burst to that of the next."""
+    """Seconds from the start of a burst to the start of the next."""
 
     def __post_init__(self) -> None:
         if not 0 < self.fine <= self.coarse:
@@ -44,7 +44,7 @@ class UtilisationConfig:
             raise ValueError("needs 0 <= burst <= period and a period above 0")
 
     def interval(self, seconds: float) -> float:
-        """Seconds until the next sample, `seconds` after the first; a burst begins on time."""
+        """Return the seconds until the next sample, `seconds` after the first."""
         phase = seconds % self.period
         if phase < self.burst:
             return self.fine
@@ -57,23 +57,23 @@ def sampling(
 ) -> Iterator[None]:
     """Sample utilisation inside the `with` block.
 
-    With several ranks, all those of this machine are counted: the children of what started them.
-    A fault of the sampler, such as a full disk, ends it with a warning and nothing else.
+    With several ranks, all ranks on this machine are included: the children of the process that
+    started them. An error of the sampler, such as a full disk, only ends it with a warning.
 
     Args:
-      write: is given each sample, from the sampler's thread; such as `RunLogWriter.write`.
-      config: when to sample.
+      write: called with each sample in the sampler's thread, such as `RunLogWriter.write`.
+      config: settings of sampling.
     """
     config, root = config or UtilisationConfig(), _root()
     stop = threading.Event()
 
     def run() -> None:
         try:
-            meter, began = Meter(root), monotonic()
-            while not stop.wait(config.interval(monotonic() - began)):
+            meter, start = Meter(root), monotonic()
+            while not stop.wait(config.interval(monotonic() - start)):
                 write(meter.sample())
         except Exception:
-            logger.warning("utilisation is not sampled any more", exc_info=True)
+            logger.warning("sampling of utilisation ended by an error", exc_info=True)
 
     thread = threading.Thread(target=run, name="utilisation", daemon=True)
     thread.start()
@@ -85,10 +85,10 @@ def sampling(
 
 
 class Meter:
-    """Measures, at each call of `sample`, the time since the call before.
+    """Measures utilisation since the previous call of `sample`.
 
     Args:
-      root: counted with its children; by default this process.
+      root: this process and its children are measured; by default the current one.
     """
 
     def __init__(self, root: psutil.Process | None = None) -> None:
@@ -96,22 +96,22 @@ class Meter:
         self._devices = Devices()
         self._cpus = usable_cpus()
         self._processes: dict[int, tuple[psutil.Process, float]] = {}
-        self._looked = self._then = monotonic()
-        self._look_around()
+        self._last_search = self._last_sample = monotonic()
+        self._find_processes()
         psutil.cpu_percent(percpu=True)
 
     def sample(self) -> Utilisation:
         """Return the shares (0 to 1) of each usable core, of each device and of the processes.
 
-        Those are `root` and its children, as data readers are (A28: of the process).
+        The processes are `root` and its children, such as data readers (A28: of the process).
         """
         now = monotonic()
-        spent = sum(map(self._spent, list(self._processes)))
-        process = spent / max(now - self._then, 1e-9) / self._cpus
-        if now - self._looked >= SECONDS_BETWEEN_LOOKS:
-            self._looked = now
-            self._look_around()
-        self._then = now
+        spent = sum(map(self._cpu_seconds_since, list(self._processes)))
+        process = spent / max(now - self._last_sample, 1e-9) / self._cpus
+        if now - self._last_search >= CHILDREN_INTERVAL:
+            self._last_search = now
+            self._find_processes()
+        self._last_sample = now
         cores = psutil.cpu_percent(percpu=True)
         if hasattr(os, "sched_getaffinity"):
             cores = [cores[n] for n in sorted(os.sched_getaffinity(0)) if n < len(cores)]
@@ -121,21 +121,21 @@ class Meter:
             process=round(min(process, 1.0), 4),
         )
 
-    def _look_around(self) -> None:
-        """Count the processes that are there from now on."""
+    def _find_processes(self) -> None:
+        """Find new processes, which are measured from now on."""
         for process in (self._root, *self._root.children(recursive=True)):
-            self._look(process)
+            self._add_process(process)
 
-    def _look(self, process: psutil.Process) -> None:
-        """Count a process from now on."""
+    def _add_process(self, process: psutil.Process) -> None:
+        """Measure a process from now on."""
         if process.pid not in self._processes:
             try:
                 self._processes[process.pid] = process, _seconds(process)
             except psutil.Error:  # it has ended
                 return
 
-    def _spent(self, pid: int) -> float:
-        """Return the processor seconds of a process since the last call."""
+    def _cpu_seconds_since(self, pid: int) -> float:
+        """Return the CPU seconds of a process since the last call."""
         process, before = self._processes[pid]
         try:
             seconds = _seconds(process)
@@ -147,9 +147,9 @@ class Meter:
 
 
 def _root() -> psutil.Process:
-    """Return the process whose children train."""
+    """Return the process of which training consists, with its children."""
     own = psutil.Process()
-    return own if ranks.count() == 1 else own.parent() or own
+    return own if ranks.world_size() == 1 else own.parent() or own
 
 
 def _seconds(process: psutil.Process) -> float:

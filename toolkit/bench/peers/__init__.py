@@ -1,1 +1,1 @@
-"""Other people's engines, each in a process of its own."""
+"""Other projects' decoders and aligners, for comparison, run in processes of their own."""

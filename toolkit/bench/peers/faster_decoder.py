@@ -1,4 +1,4 @@
-"""kaldi_decoder.FasterDecoder in a process, and perhaps an environment, of its own."""
+"""kaldi_decoder.FasterDecoder in a separate process, if need be with its own environment."""
 
 import json
 import os
@@ -11,35 +11,35 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from toolkit.bench.peers.peer import Peer, PeerUnavailableError
+from toolkit.bench.peers.process import PeerProcess, PeerUnavailableError
 from toolkit.fsa.arcs import Fsa
 
 PINNED = ("kaldi-decoder==0.3.2", "kaldifst==1.8.3", "numpy<2")
-# Names the Python that has them; this one is tried otherwise.
+# Environment variable: the Python that has them installed; by default this one is tried.
 VARIABLE = "KALDI_DECODER_PYTHON"
-# Seconds to wait for an answer. Graphs are built arc by arc.
-PATIENCE = 300.0
+# Seconds to wait for an answer: graphs are built arc by arc, which is slow.
+TIMEOUT = 300.0
 
 _CHECK = "import kaldi_decoder, kaldifst"
 
 
-class FasterDecoderSide(Peer):
+class FasterDecoder(PeerProcess):
     """Decodes utterances with FasterDecoder; a context manager.
 
     Args:
-      graph: reads pdf + 1 and writes words, without epsilons.
+      graph: decoding graph without epsilons; labels are pdf + 1, auxiliary labels are words.
       scores: [T, P] scaled log-likelihoods of each utterance.
-      folder: for its files.
+      folder: folder for the files that are exchanged.
 
     Raises:
-      PeerUnavailableError: it is not installed, or does not start.
+      PeerUnavailableError: the package is not installed, or does not start.
     """
 
     def __init__(self, graph: Fsa, scores: Sequence[Tensor], folder: Path) -> None:
         python = os.environ.get(VARIABLE, sys.executable)
         check = [python, "-I", "-c", _CHECK]
         try:
-            subprocess.run(check, capture_output=True, text=True, timeout=PATIENCE, check=True)
+            subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             install = " ".join(f"'{name}'" for name in PINNED)
             raise PeerUnavailableError(
@@ -50,17 +50,17 @@ class FasterDecoderSide(Peer):
         task = folder / "decoder_task.npz"
         self._outputs = _write_task(graph, scores, task)
         files = (task, self._paths)
-        super().__init__("kaldi-decoder", python, "faster_decoder_side.py", files, PATIENCE)
+        super().__init__("kaldi-decoder", python, "faster_decoder_worker.py", files, TIMEOUT)
 
     def decode(self, beam: float, max_active: int) -> list[list[int]]:
-        """The word ids of every utterance; adds the time to `processor_seconds`."""
-        self.ask(f"{beam} {max_active}")
+        """Return the word ids of every utterance; adds the time to `processor_seconds`."""
+        self.request(f"{beam} {max_active}")
         paths = json.loads(self._paths.read_text(encoding="utf-8"))
         return [[word for output in path for word in self._outputs[output]] for path in paths]
 
 
 def _write_task(graph: Fsa, scores: Sequence[Tensor], path: Path) -> list[tuple[int, ...]]:
-    """Write graph and scores; return the words that each output label stands for."""
+    """Write graph and scores; return the words of each output label."""
     splits = graph.aux_labels.shape.row_splits(1).tolist()
     values = graph.aux_labels.values.tolist()
     numbers: dict[tuple[int, ...], int] = {(): 0}

@@ -1,4 +1,4 @@
-"""flashlight's lexicon decoder, as torchaudio up to 2.8 carries it, on a benchmark's material."""
+"""flashlight's lexicon decoder, which torchaudio up to 2.8 contains, for CTC posteriors."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from toolkit.bench.peers.peer import PeerUnavailableError
+from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.lang.units.units import Units
 
@@ -14,22 +14,22 @@ _SPACE = "|"
 
 
 class FlashlightDecoder:
-    """Texts by flashlight, sums over alignments in a beam as ours does.
+    """flashlight's decoder, set up to sum over the alignments in the beam as ours does.
 
-    It wants the space behind every word, the last one too.
+    It needs a space after every word, including the last.
 
     Args:
       dictionary: the words.
       units: characters.
-      folder: gets the lexicon.
+      folder: folder in which the lexicon is written.
       arpa: the language model; None for none.
       width: beam width.
-      margin: score below the best at which hypotheses are dropped.
-      lm_weight: factor on natural logarithms.
-      word_bonus: added for each word.
+      margin: hypotheses whose score is lower than the best by more than this are pruned.
+      lm_weight: weight of the language model's natural logarithms.
+      word_bonus: score added for each word.
 
     Raises:
-      PeerUnavailableError: torchaudio has no such decoder here.
+      PeerUnavailableError: the installed torchaudio has no such decoder.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class FlashlightDecoder:
             lm=None if arpa is None else str(arpa),
             beam_size=width,
             beam_threshold=margin,
-            lm_weight=lm_weight * math.log(10.0),  # of its base 10
+            lm_weight=lm_weight * math.log(10.0),  # its logarithms are to base 10
             word_score=word_bonus,
             log_add=True,
             blank_token=tokens[units.blank],
@@ -71,6 +71,6 @@ class FlashlightDecoder:
         )
 
     def text(self, log_probs: np.ndarray) -> str:
-        """The best text of posteriors [T, C]; empty where it finds none."""
+        """Return the best text of posteriors [T, C]; empty if there is no hypothesis."""
         found = self._decode(torch.from_numpy(log_probs)[None])[0]
         return " ".join(found[0].words) if found else ""

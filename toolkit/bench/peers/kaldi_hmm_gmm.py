@@ -1,4 +1,4 @@
-"""kaldi-hmm-gmm in a process and an environment of its own."""
+"""kaldi-hmm-gmm in a separate process with its own Python environment."""
 
 import os
 import subprocess
@@ -9,39 +9,39 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from toolkit.bench.peers.peer import Peer, PeerUnavailableError
+from toolkit.bench.peers.process import PeerProcess, PeerUnavailableError
 from toolkit.hmm.gmm import Gmm
 
 if TYPE_CHECKING:
     from toolkit.fsa.alignment import TrainingGraph
 
-# Of kaldifst neither 1.7.10 nor 1.8.3 works with this version.
+# kaldifst 1.7.10 and 1.8.3 do not work with this version of kaldi-hmm-gmm.
 PINNED = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy==1.26.4")
-# Names the Python that has them.
+# Environment variable: the Python that has them installed.
 VARIABLE = "KALDI_HMM_GMM_PYTHON"
 # Seconds to wait for an answer.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 _CHECK = """
 from importlib.metadata import version
 for pinned in {pinned!r}:
-    name, wanted = pinned.split("==")
-    if version(name) != wanted:
+    name, required = pinned.split("==")
+    if version(name) != required:
         raise SystemExit(name + " " + version(name) + " is installed")
 """
 
 
-class KaldiSide(Peer):
+class KaldiHmmGmmAligner(PeerProcess):
     """Aligns utterances with kaldi-hmm-gmm; a context manager.
 
     Args:
       gmm: the acoustic model.
-      graphs: of the utterances.
+      graphs: alignment graphs of the utterances.
       features: [T, D] of each.
-      folder: for its files.
+      folder: folder for the files that are exchanged.
 
     Raises:
-      PeerUnavailableError: it is not installed in the pinned versions, or does not start.
+      PeerUnavailableError: the package is not installed in the pinned versions, or does not start.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class KaldiSide(Peer):
             )
         check = [python, "-I", "-c", _CHECK.format(pinned=PINNED)]
         try:
-            subprocess.run(check, capture_output=True, text=True, timeout=PATIENCE, check=True)
+            subprocess.run(check, capture_output=True, text=True, timeout=TIMEOUT, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             written = (getattr(error, "stderr", "") or str(error)).strip()
             raise PeerUnavailableError(
@@ -67,14 +67,14 @@ class KaldiSide(Peer):
         task = folder / "task.npz"
         np.savez(task, **_task(gmm, graphs, features))
         files = (task, self._paths)
-        super().__init__("kaldi-hmm-gmm", python, "kaldi_side.py", files, PATIENCE)
+        super().__init__("kaldi-hmm-gmm", python, "kaldi_hmm_gmm_worker.py", files, TIMEOUT)
 
     def align(self) -> None:
         """Align all utterances once and add the time to `processor_seconds`."""
-        self.ask()
+        self.request()
 
     def pdfs(self) -> np.ndarray:
-        """The pdf of every frame of all utterances, after `align`."""
+        """Return the pdf of every frame of all utterances, after `align`."""
         return np.load(self._paths)
 
 

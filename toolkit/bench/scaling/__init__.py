@@ -1,1 +1,1 @@
-"""Scaling of the methods of data-parallel training, simulated (B2, B4, C31)."""
+"""Simulated scaling of data-parallel training methods (B2, B4, C31)."""

@@ -1,4 +1,4 @@
-"""Scaling of the methods of data-parallel training, simulated: `toolkit bench scaling`."""
+"""The command `toolkit bench scaling`: simulated scaling of data-parallel training methods."""
 
 from pathlib import Path
 from typing import get_args
@@ -13,38 +13,49 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
 
 @click.command("scaling")
 @click.argument("studies", metavar="[STUDY]...", nargs=-1, type=click.Choice(STUDIES))
-@click.option("--out", type=FILE, default=Path("scaling"), show_default=True, help="Folder.")
-@click.option("--run", type=FILE, help="Finished run directory whose frames are classified.")
+@click.option(
+    "--out", type=FILE, default=Path("scaling"), show_default=True, help="Folder to write."
+)
+@click.option(
+    "--run",
+    type=FILE,
+    help="Finished run directory whose frames are used; by default synthetic frames.",
+)
 @click.option(
     "--minibatches",
     type=click.IntRange(128),
     default=360_000,
     show_default=True,
-    help="Of table1, all workers'; with blocks of 2, 11,720 stand for 10 epochs of 1,000 h.",
+    help="table1: minibatches of all workers; with --block 2, 11,720 stand for the paper's ten "
+    "epochs of 1,000 h.",
 )
 @click.option(
     "--block",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="Of BMUF in table1, for one of 100.",
+    help="table1: minibatches per block of BMUF, in place of the paper's 100.",
 )
-@click.option("--threshold", default=8.0, show_default=True, help="tau of GTC in table1.")
+@click.option(
+    "--threshold", default=8.0, show_default=True, help="table1: tau, the threshold of GTC."
+)
 @click.option(
     "--optimizer",
     type=click.Choice(get_args(OptimizerName)),
     default="sgd",
     show_default=True,
-    help="Of frontier; the recipes train with adam.",
+    help="frontier: optimizer; the recipes use adam.",
 )
+@click.option("--rate", default=0.1, show_default=True, help="frontier: learning rate at batch 64.")
+@click.option("--epochs", default=8, show_default=True, help="frontier: number of epochs.")
+@click.option("--first", default=512, show_default=True, help="frontier: smallest batch.")
+@click.option("--largest", default=24_576, show_default=True, help="frontier: largest batch.")
 @click.option(
-    "--rate", default=0.1, show_default=True, help="Of frontier: learning rate with batch 64."
-)
-@click.option("--epochs", default=8, show_default=True, help="Of frontier.")
-@click.option("--first", default=512, show_default=True, help="Smallest batch of frontier.")
-@click.option("--largest", default=24_576, show_default=True, help="Largest batch of frontier.")
-@click.option(
-    "--seeds", type=click.IntRange(1), default=3, show_default=True, help="Of frontier; median."
+    "--seeds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="frontier: trainings per batch and method, of which the median counts.",
 )
 def command(
     studies: tuple[str, ...],
@@ -60,12 +71,18 @@ def command(
     largest: int,
     seeds: int,
 ) -> None:
-    """Simulate many workers: the methods' mathematics is real, time is virtual.
+    """Simulate data-parallel training with many workers: real updates, simulated time.
 
-    Learners train a small network to classify frames, made up or those of a finished run; a step
-    takes what is given, with the variation measured here; messages take what the network needs for
-    the bytes of the real model. STUDY is one of table1 (C31), ibm (B4-B6), stragglers and frontier
-    (B2); all by default.
+    The workers really train a small network to classify frames. Times are simulated: a step takes
+    an assumed time with the variation measured on this machine, a message the time that the network
+    needs for the bytes of the real model.
+
+    \b
+    STUDY is one or more of these; by default all:
+      table1      accuracy and speed-up of GTC and BMUF: Table I of the million-hours paper
+      ibm         training times on the cluster of the H-ADPSGD paper
+      stragglers  the effect of one slow worker on each method
+      frontier    the largest batch at which each method still converges
 
     \b
     Example:
@@ -96,7 +113,7 @@ def command(
             densities = [outcome.density for outcome in outcomes if outcome.method == "gtc"]
             results.table1(
                 outcomes,
-                table1_inputs(scenario, task, made_up=run is None),
+                table1_inputs(scenario, task, synthetic=run is None),
                 speedup_variations(scenario, densities),
                 accuracy_variations(scenario, task, outcomes, click.echo),
             )

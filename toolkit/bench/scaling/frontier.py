@@ -1,4 +1,4 @@
-"""How large batches may be, simulated (B2): held-out loss by batch and method."""
+"""Simulated study of large batches: held-out loss by batch size and method (B2)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,34 +15,33 @@ from toolkit.parallel.simulator.task import FrameTask
 
 LEARNERS = 16
 TOLERANCES = (0.05, 0.1, 0.2, 0.4)
-"""What else may count as good: how far a method's losses rise with the batch."""
+"""Other tolerances of the loss, which show how a method's loss rises with the batch."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A training of the study."""
+    """One training of the study."""
 
     method: str
     batch: int
-    """Samples of all learners together."""
+    """Batch size in samples, of all learners together."""
     outcome: Outcome
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The largest batch that is as good as the baseline, as far as batches were tried."""
+    """The largest batch tried that is as good as the baseline."""
 
     batch: int
     mark: Literal["", ">=", "<"] = ""
-    """`>=`: all that were tried are good; `<`: not even the smallest that was tried, which is
-    `batch`, is."""
+    """`>=`: all batches tried are good; `<`: not even the smallest one, which is `batch`, is."""
 
     def __str__(self) -> str:
         return f"{self.mark} {self.batch:,}".strip()
 
     def ratio(self, base: "Reach") -> str:
-        """Divide by another's, as far as both are known."""
+        """Format the ratio to another method's batch, as far as both are known."""
         if self.mark == base.mark != "":
             return "unknown"
         least, most = self.mark == ">=" or base.mark == "<", self.mark == "<" or base.mark == ">="
@@ -52,30 +51,30 @@ class Reach:
 
 @dataclass(frozen=True)
 class Frontier:
-    """How large batches may be (B2)."""
+    """Settings of the study of large batches (B2)."""
 
     smallest: int = 64
-    """Batch of the baseline, one worker."""
+    """Batch size of the baseline, which is one worker."""
     first: int = 512
-    """Smallest batch tried; the next are 1.5, 2, 3, 4, 6, 8, 12, ... times as large."""
+    """Smallest batch size tried; the next are 1.5, 2, 3, 4, 6, 8, 12, ... times as large."""
     largest: int = 24_576
-    """Of the batches tried."""
+    """Largest batch size tried."""
     optimizer: OptimizerName = "sgd"
-    """Of every learner."""
+    """Optimizer of every learner."""
     rate: float = 0.1
     """Learning rate of the baseline; it grows in proportion to the batch."""
     epochs: int = 8
     warmup: float = 0.1
-    """Share of the data over which learning rates climb."""
+    """Share of the data over which the learning rate is warmed up."""
     tolerance: float = 0.05
-    """A batch is as good as the baseline when its held-out loss is at most so much higher: the
-    median over the seeds."""
+    """A batch is as good as the baseline if its held-out loss, the median over the seeds, is higher
+    by at most this share."""
     seeds: int = 3
-    """Trainings of each kind, from other weights and with the data in another order."""
+    """Number of trainings of each kind, with different initial weights and data orders."""
     methods: tuple[str, ...] = ("ssgd", "scpsgd", "adpsgd", "adpsgd random", "adpsgd delayed")
 
     def batches(self) -> list[int]:
-        """List the batches tried."""
+        """List the batch sizes tried."""
         found, batch, factors = [], self.first, cycle([(3, 2), (4, 3)])
         while batch <= self.largest:
             found.append(batch)
@@ -86,16 +85,16 @@ class Frontier:
     def trained(self, task: FrameTask, report: Report) -> Iterator[Trained]:
         """Train the baseline, then every method with every batch, with every seed."""
         for seed in range(self.seeds):
-            mine = task.reseeded(seed)
-            yield self._train("ssgd", self.smallest, mine, seed)
+            own = task.reseeded(seed)
+            yield self._train("ssgd", self.smallest, own, seed)
             report(f"seed {seed}: one worker, batch {self.smallest}")
             for batch in self.batches():
                 for method in self.methods:
-                    yield self._train(method, batch, mine, seed)
+                    yield self._train(method, batch, own, seed)
                 report(f"seed {seed}: batch {batch}")
 
     def excess(self, trained: Sequence[Trained]) -> dict[tuple[str, int], float]:
-        """Give the median, by method and batch, of loss over the baseline's of the same seed."""
+        """Return the median ratio of loss to the baseline's (same seed) by method and batch."""
         baseline = "ssgd", self.smallest
         alone = {t.seed: t.outcome.loss for t in trained if (t.method, t.batch) == baseline}
         found: dict[tuple[str, int], list[float]] = {}
@@ -107,11 +106,11 @@ class Frontier:
     def reached(
         self, trained: Sequence[Trained], tolerance: float | None = None
     ) -> dict[str, Reach]:
-        """Find each method's largest batch up to which all are as good as the baseline.
+        """Find each method's largest batch such that it and all smaller ones are good.
 
         Args:
           trained: all trainings.
-          tolerance: the study's own by default.
+          tolerance: by default the study's.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
         excess = self.excess(trained)
@@ -119,7 +118,7 @@ class Frontier:
         for method in self.methods:
             tried = {batch for name, batch in excess if name == method}
             if self.first > self.smallest:
-                tried.discard(self.smallest)  # the baseline, which is no batch that was tried
+                tried.discard(self.smallest)  # the baseline is not one of the batches tried
             batches = sorted(tried)
             good = [excess[method, batch] <= 1 + tolerance for batch in batches]
             count = good.index(False) if False in good else len(good)
@@ -128,9 +127,9 @@ class Frontier:
         return found
 
     def _train(self, method: str, batch: int, task: FrameTask, seed: int) -> Trained:
-        """Where learners have the same weights and state, one gradient of the whole batch will do.
+        """Train with a method; learners with equal weights and states are simulated as one.
 
-        Those of SCPSGD have an optimizer's state of their own, if the optimizer has any.
+        In SCPSGD every learner has its own optimizer state, if the optimizer has any.
         """
         joint = method == "ssgd" or (method == "scpsgd" and self.optimizer == "sgd")
         learners = 1 if joint else LEARNERS

@@ -1,4 +1,4 @@
-"""Simulated trainings as tables, figures and CSVs, beside what was published."""
+"""Simulated trainings as tables, figures and CSVs, with the published results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,7 +20,7 @@ from toolkit.bench.scaling.studies import (
 )
 from toolkit.parallel.simulator.run import Outcome
 from toolkit.report.chart import Chart, Series
-from toolkit.report.page import Cell, Column, Page, Row, Section, Table, comma_separated, figure
+from toolkit.report.page import Cell, Column, Page, Row, Section, Table, csv_text, figure
 from toolkit.storage.files import write_atomically
 
 NAMES = {
@@ -35,12 +35,12 @@ NAMES = {
     "hadpsgd": "H-ADPSGD",
 }
 SOURCE = "source"
-"""Heading of a column that is too wide to be printed."""
+"""Heading of a column that is too wide for the terminal and only on the page."""
 Values = Mapping[str, object]
 
 
 def outcome_values(outcome: Outcome) -> dict[str, object]:
-    """What a CSV holds of a training."""
+    """Return a training's values in the CSVs."""
     return {
         "method": NAMES[outcome.method],
         "workers": outcome.workers,
@@ -56,7 +56,7 @@ def outcome_values(outcome: Outcome) -> dict[str, object]:
 
 
 class Results:
-    """Collects studies: their tables to print, their CSVs and their sections of the page."""
+    """Collects the studies: prints their tables, and keeps CSVs and sections of the page."""
 
     def __init__(self) -> None:
         self._page = Page("Scaling", "Simulated data-parallel training.")
@@ -69,12 +69,12 @@ class Results:
         speedups: Sequence[Variation],
         accuracies: Sequence[Retrained],
     ) -> None:
-        """Add Table I (C31), what goes into it, and what makes its shape."""
+        """Add Table I (C31), its inputs, and its dependence on them."""
         single, *others = outcomes
-        theirs = {(row[0], row[1]): row[2:] for row in published("C31").rows}
+        reported = {(row[0], row[1]): row[2:] for row in published("C31").rows}
         values = []
         for outcome in others:
-            accuracy, speedup = theirs[NAMES[outcome.method], outcome.workers]
+            accuracy, speedup = reported[NAMES[outcome.method], outcome.workers]
             relative = 100 * (outcome.accuracy / single.accuracy - 1)
             values.append(
                 {
@@ -88,9 +88,9 @@ class Results:
         one = {"megabytes": 0.0, "relative_accuracy": 0.0}
         nothing = {"published_speedup": None, "published_relative_accuracy": None}
         single_row = {**outcome_values(single), **one, **nothing}
-        self._files["table1.csv"] = comma_separated([single_row, *values])
+        self._files["table1.csv"] = csv_text([single_row, *values])
         table = _table(
-            "Frame accuracy relative to one worker, and speed-up (C31)",
+            "Frame accuracy relative to one worker, and speed-up (million-hours paper, Table I)",
             {
                 "method": "method",
                 "workers": "workers",
@@ -113,29 +113,31 @@ class Results:
             name = NAMES[method]
             ours = [o.speedup for o in others if o.method == method]
             lines.append(Series(name, workers, ours, colour, markers=True))
-            paper = [theirs[name, n][1] for n in workers]
+            paper = [reported[name, n][1] for n in workers]
             lines.append(Series(f"{name}, published", workers, paper, colour, dashed=True))
         chart = Chart("Speed-up by number of workers", "workers", "speed-up", lines)
         self._add("table1", "Table I", parts, [figure(chart, "Speed-up against one worker")])
 
     def _inputs(self, inputs: Sequence[Input]) -> Table:
         rows = [asdict(entry) for entry in inputs]
-        self._files["table1_inputs.csv"] = comma_separated(rows)
+        self._files["table1_inputs.csv"] = csv_text(rows)
         columns = {"name": "input", "value": "value", "kind": "kind", "why": SOURCE}
         note = (
-            "paper: published for these trainings. measured: here. assumed: chosen without a "
-            "source for these machines. fitted: chosen so that published results come out."
+            "paper: published for these trainings. measured: on this machine. assumed: without a "
+            "source for these machines. fitted: chosen to match published results."
         )
-        return _table("What goes into Table I", columns, rows, note, texts=("value", "kind", "why"))
+        return _table(
+            "Inputs of the simulated Table I", columns, rows, note, texts=("value", "kind", "why")
+        )
 
     def _speedups(self, variations: Sequence[Variation]) -> Table:
         rows = [_variation_values(variation) for variation in variations]
-        self._files["table1_speedups.csv"] = comma_separated(rows)
+        self._files["table1_speedups.csv"] = csv_text(rows)
         return _table(
-            "Speed-up by what is put in",
+            "Speed-up with one input changed",
             {key: key for key in rows[0]},
             rows,
-            "Time alone is simulated, with one input changed in each row; peak: number of workers "
+            "Only times are simulated, with one input changed in each row; peak: number of workers "
             f"with which GTC is fastest. {_peak_note(variations)}",
         )
 
@@ -152,19 +154,19 @@ class Results:
                 if outcome.method == "gtc":
                     row[f"GTC {outcome.workers} x"] = round(outcome.speedup, 1)
             rows.append(row)
-        self._files["table1_accuracies.csv"] = comma_separated(rows)
+        self._files["table1_accuracies.csv"] = csv_text(rows)
         return _table(
-            "Accuracy by what is put in",
+            "Accuracy with one input changed",
             {key: key for key in rows[0]},
             rows,
-            "In percent relative to one worker that was trained as long, on so many hours of "
-            "audio; the worker's own in percent; x: speed-up. One input is changed in each row; "
-            "blocks are BMUF's, rates and tau GTC's.",
+            "In percent relative to one worker trained on as many hours of audio, whose own "
+            "accuracy is in percent; x: speed-up. One input is changed in each row; blocks are "
+            "BMUF's, rates and tau GTC's.",
         )
 
     def ibm(self, outcomes: Sequence[Outcome]) -> None:
-        """Add the hours of (B5) and the computation/communication ratio (B6)."""
-        theirs = {(row[0], row[1]): row[2] for row in published("B5").rows}
+        """Add training times (B5) and the ratio of computation to communication (B6)."""
+        reported = {(row[0], row[1]): row[2] for row in published("B5").rows}
         rows = []
         for outcome in outcomes:
             name = NAMES[outcome.method] if outcome.workers > 1 else "one GPU"
@@ -174,17 +176,17 @@ class Results:
                     **outcome_values(outcome),
                     "method": name,
                     "hours": round(ALONE_HOURS / outcome.speedup, 2),
-                    "published_hours": theirs.get((name, outcome.workers)),
+                    "published_hours": reported.get((name, outcome.workers)),
                     "megabytes_between_hosts": round(
                         outcome.between / outcome.minibatches / 1e6, 1
                     ),
                     "models_averaged_per_host_and_step": round(averagings, 2),
                 }
             )
-        self._files["ibm.csv"] = comma_separated(rows)
+        self._files["ibm.csv"] = csv_text(rows)
         table = _table(
             f"2,000 h, 16 epochs, batch 128 per GPU, {IBM_PER_HOST} GPUs per host, 100 Gbit/s "
-            "(B4, B5)",
+            "(H-ADPSGD paper)",
             {
                 "method": "method",
                 "workers": "workers",
@@ -199,16 +201,16 @@ class Results:
             f"One GPU's {ALONE_HOURS:g} h are assumed: 40 times the published 5.2 h, as the paper "
             "says that H-ADPSGD is 40 times as fast; its week is 168 h, with which all hours "
             f"would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside are assumed, "
-            "since (C25) gives them for another machine with 8 V100. MB per worker and step; "
-            "seconds of computation by those of communication, which overlap (B6). Models averaged "
-            "per host while each of its workers takes a step: what they cost its memory and "
-            "processors is in no time here, and so H-ADPSGD, which spares it, is not faster here "
-            "than ADPSGD.",
+            "since the million-hours paper gives them for another host with 8 V100. MB per worker "
+            "and step; comp./comm.: seconds of computation by seconds of communication, which "
+            "overlap. Models averaged per host and step of each of its workers: their cost in "
+            "memory and processor time is not simulated, and so H-ADPSGD, which reduces it, is not "
+            "faster here than ADPSGD.",
         )
         self._add("ibm", "H-ADPSGD's cluster", [table], [])
 
     def stragglers(self, pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
-        """Add what a slow worker does to each method."""
+        """Add the effect of one slow worker on each method."""
         rows = [
             {
                 "method": NAMES[even.method],
@@ -218,7 +220,7 @@ class Results:
             }
             for even, slow in pairs
         ]
-        self._files["stragglers.csv"] = comma_separated(rows)
+        self._files["stragglers.csv"] = csv_text(rows)
         table = _table(
             f"{LEARNERS} workers, one of them {STRAGGLER:g} times as slow",
             {
@@ -228,13 +230,13 @@ class Results:
                 "kept": "kept",
             },
             rows,
-            "Workers of the asynchronous methods take minibatches as they come to them; "
+            "Workers of the asynchronous methods take the next minibatch when they are free; "
             "a node of H-ADPSGD is as slow as its slowest worker.",
         )
         self._add("stragglers", "A slow worker", [table], [])
 
     def frontier(self, study: Frontier, trained: Sequence[Trained]) -> None:
-        """Add held-out loss by epoch and batch (B2), and the largest good batches."""
+        """Add held-out loss by epoch and batch, and the largest batches that converge (B2)."""
         excess, reached = study.excess(trained), study.reached(trained)
         rows = [
             {
@@ -248,8 +250,8 @@ class Results:
             }
             for t in trained
         ]
-        self._files["frontier.csv"] = comma_separated(rows)
-        self._files["frontier_curves.csv"] = comma_separated(
+        self._files["frontier.csv"] = csv_text(rows)
+        self._files["frontier_curves.csv"] = csv_text(
             {
                 "method": NAMES[t.method],
                 "batch": t.batch,
@@ -260,20 +262,20 @@ class Results:
             for t in trained
             for e, loss, _ in t.outcome.curve
         )
-        theirs = {row[0]: row[1] for row in published("B2").rows}
+        reported = {row[0]: row[1] for row in published("B2").rows}
         found = []
         for method, reach in reached.items():
-            batch = theirs.get(NAMES[method])
+            batch = reported.get(NAMES[method])
             found.append(
                 {
                     "method": NAMES[method],
                     "batch": str(reach),
                     "ratio": reach.ratio(reached["ssgd"]),
                     "published": batch,
-                    "published_ratio": batch and round(batch / theirs["SCPSGD"], 2),
+                    "published_ratio": batch and round(batch / reported["SCPSGD"], 2),
                 }
             )
-        self._files["frontier_reached.csv"] = comma_separated(found)
+        self._files["frontier_reached.csv"] = csv_text(found)
         table = _table(
             f"Largest batch whose loss is within {100 * study.tolerance:g} % of batch "
             f"{study.smallest}'s on one worker",
@@ -285,14 +287,14 @@ class Results:
                 "published_ratio": "by SCPSGD's",
             },
             found,
-            f"Median of {study.seeds} seeds. >= where all batches tried are good, < where none "
-            f"is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
+            f"Median of {study.seeds} seeds. >= where all batches tried are within it, < where "
+            f"none is; each is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
             f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
             f"{study.smallest} and in proportion to it.",
         )
         parts = []
         for method in study.methods:
-            mine = [
+            shown = [
                 trained[0],
                 *(t for t in trained[1:] if t.method == method and t.seed == 0),
             ]
@@ -304,7 +306,7 @@ class Results:
                     colour,
                     dashed=t is trained[0],
                 )
-                for colour, t in enumerate(mine)
+                for colour, t in enumerate(shown)
             ]
             chart = Chart(f"Held-out loss, {NAMES[method]}", "epoch", "held-out loss", lines)
             parts.append(figure(chart, NAMES[method]))
@@ -316,9 +318,9 @@ class Results:
             reached = study.reached(trained, tolerance)
             for row, reach in zip(rows, reached.values(), strict=True):
                 row[f"{tolerance:.0%}"] = f"{reach} ({reach.ratio(reached['ssgd'])})"
-        self._files["frontier_tolerances.csv"] = comma_separated(rows)
+        self._files["frontier_tolerances.csv"] = csv_text(rows)
         return _table(
-            "Largest batch, and its ratio to S-SGD's, by how much higher a good loss may be",
+            "Largest batch, and its ratio to S-SGD's, by tolerance of the loss",
             {key: key for key in rows[0]},
             rows,
         )
@@ -331,9 +333,9 @@ class Results:
 
     def _add(self, name: str, title: str, tables: Sequence[Table], parts: Sequence[str]) -> None:
         for table in tables:
-            spoken = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
-            columns = [table.columns[n] for n in spoken]
-            rows = [Row([row.cells[n] for n in spoken]) for row in table.rows]
+            printed = [n for n, column in enumerate(table.columns) if column.title != SOURCE]
+            columns = [table.columns[n] for n in printed]
+            rows = [Row([row.cells[n] for n in printed]) for row in table.rows]
             replace(table, columns=columns, rows=rows).print()
         self._page.add(Section(name, title, parts=[*(t.html() for t in tables), *parts]))
 
@@ -341,7 +343,7 @@ class Results:
 def _peak_note(variations: Sequence[Variation]) -> str:
     table, *others = variations
     moving = ", ".join(f"{v.name} ({v.peak})" for v in others if v.peak != table.peak)
-    return f"It is {table.peak} in the table; inputs that move it: {moving or 'none of these'}."
+    return f"It is {table.peak} in the table; inputs that change it: {moving or 'none of these'}."
 
 
 def _variation_values(variation: Variation) -> dict[str, object]:
@@ -359,7 +361,7 @@ def _table(
     note: str = "",
     texts: Sequence[str] = (),
 ) -> Table:
-    """Make a table of the columns (key: heading) of rows; `texts` are aligned left."""
+    """Make a table of rows with columns (key: heading); `texts` are the left-aligned keys."""
     return Table(
         title,
         [Column(heading, text=key in texts) for key, heading in columns.items()],

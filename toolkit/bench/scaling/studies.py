@@ -1,4 +1,4 @@
-"""Simulated trainings: Table I (C31), the clusters of (B4), stragglers."""
+"""Simulated trainings: Table I (C31), H-ADPSGD's cluster (B4) and stragglers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from toolkit.parallel.simulator.task import FrameTask
 TABLE1 = {"gtc": (8, 16, 32, 64), "bmuf": (8, 16, 32, 64, 128)}
 """Methods and numbers of workers of the paper's table (C31)."""
 PAPERS_TAU = 8.0
-"""Of GTC (C28)."""
+"""The paper's tau, the threshold of GTC (C28)."""
 REAL_BLOCK = 100
-"""Minibatches of a block of BMUF (C29)."""
+"""Minibatches per block of BMUF in the paper (C29)."""
 SHORT = 2560
-"""Minibatches of a simulation of time alone."""
+"""Minibatches of a simulation that only computes times."""
 LEARNERS = 16
-"""Of the study of stragglers."""
+"""Number of workers in the study of stragglers."""
 STRAGGLER = 10.0
-"""How many times slower the slow worker is."""
+"""Factor by which the slow worker is slower."""
 Report = Callable[[str], None]
 
 
@@ -29,16 +29,16 @@ def table1_scenario(
 ) -> Scenario:
     """Describe Table I's trainings: 16 GPUs per host (C25), hosts that share 25 Gbit/s.
 
-    `toolkit.bench.scaling.inputs` says of each number where it comes from. A minibatch of 64 chunks
+    `toolkit.bench.scaling.inputs` gives the source of each number. A minibatch of 64 chunks
     of 32 frames is 0.3 TFLOP, what such a GPU does in about 0.3 s. The spread of speeds
-    is fitted to the published speed-ups of BMUF, whose workers hardly communicate. That hosts share
-    25 Gbit/s is assumed; (C25) gives so many to each.
+    is fitted to the published speed-ups of BMUF, whose workers hardly communicate. That all hosts
+    share 25 Gbit/s is assumed; (C25) gives it for each host.
 
     Args:
-      minibatches: of the small task.
-      block: of BMUF in the small task; it stands for one of 100 minibatches (C29).
-      threshold: tau of GTC on the small task, which decides the share of elements sent.
-      shares: how step times vary, see `StepTimes`.
+      minibatches: number of minibatches of the small task.
+      block: BMUF's block length in the small task; it stands for one of 100 minibatches (C29).
+      threshold: tau of GTC on the small task, which determines the share of elements sent.
+      shares: variation of step times, see `StepTimes`.
     """
     return Scenario(
         minibatches=minibatches,
@@ -62,7 +62,7 @@ def table1(scenario: Scenario, task: FrameTask | None, report: Report) -> list[O
 
 @dataclass(frozen=True)
 class Variation:
-    """Table I's speed-ups of GTC and BMUF with an input changed."""
+    """Table I's speed-ups of GTC and BMUF with one input changed."""
 
     name: str
     gtc: tuple[float, ...]
@@ -75,11 +75,11 @@ class Variation:
 
 
 def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[Variation]:
-    """Find what makes the speed-ups of Table I: simulate time alone, one input changed at a time.
+    """Simulate the speed-ups of Table I, only times, with one input changed at a time.
 
     Args:
-      scenario: of the table.
-      densities: share of the elements that GTC sent in it, by number of workers.
+      scenario: the table's scenario.
+      densities: share of the elements that GTC sent in the table, by number of workers.
     """
     times, network = scenario.times, scenario.network
     base = replace(scenario, minibatches=SHORT)
@@ -116,26 +116,26 @@ VARIED = (("gtc", 32), ("gtc", 64), ("bmuf", 64), ("bmuf", 128))
 
 @dataclass(frozen=True)
 class Retrained:
-    """Trainings of Table I with an input changed."""
+    """Trainings of Table I with one input changed."""
 
     name: str
     scenario: Scenario
     alone: float
-    """Accuracy of one worker, for as long a training."""
+    """Accuracy of one worker after a training of the same length."""
     outcomes: tuple[Outcome, ...]
-    """By method and number of workers as in `VARIED`."""
+    """Outcomes in the order of `VARIED`."""
 
 
 def accuracy_variations(
     scenario: Scenario, task: FrameTask, trained: Sequence[Outcome], report: Report
 ) -> list[Retrained]:
-    """Find what makes the accuracies of Table I: train again, with one input changed at a time.
+    """Repeat trainings of Table I, with one input changed at a time, for their accuracies.
 
     Args:
-      scenario: of the table.
-      task: what is trained.
-      trained: the table's trainings, which an input that they do not depend on leaves as they are.
-      report: is told of each training.
+      scenario: the table's scenario.
+      task: the task to train on.
+      trained: the table's trainings, used where a training does not depend on the changed input.
+      report: called with a line for each training.
     """
     known = {(outcome.method, outcome.workers): outcome for outcome in trained}
 
@@ -169,19 +169,19 @@ def accuracy_variations(
 
 
 ALONE_HOURS = 208.0
-"""Of one V100: 40 times the published 5.2 h (B5), which also gives about a week, 168 h."""
+"""Hours of training on one V100: 40 times the published 5.2 h; (B5) also says a week, 168 h."""
 IBM_PER_HOST = 8
-"""GPUs (B4)."""
+"""GPUs per host (B4)."""
 IBM_WEIGHTS = 43_300_000
 """6 bidirectional LSTM layers of 2 x 512 cells, 260 inputs, a layer of 256, 32,000 outputs."""
 IBM_MINIBATCHES = 16 * 2000 * 360_000 / (128 * 21)
-"""16 epochs of 2,000 h (B4) in minibatches of 128 stretches of 21 frames."""
+"""16 epochs of 2,000 h (B4) in minibatches of 128 chunks of 21 frames."""
 
 
 def ibm(shares: Sequence[float]) -> list[Outcome]:
-    """Simulate the time of (B5): 8 GPUs per host, 100 Gbit/s between hosts, batch 128 per GPU.
+    """Simulate the times of (B5): 8 GPUs per host, 100 Gbit/s between hosts, batch 128 per GPU.
 
-    Links inside hosts are not in (B4); 300 Gbit/s are those of another machine with 8 V100 (C25).
+    The bandwidth inside hosts is not in (B4); 300 Gbit/s is that of another host with 8 V100 (C25).
     """
     scenario = Scenario(
         minibatches=10 * SHORT,

@@ -1,4 +1,4 @@
-"""What the simulated workers train on, and how long real steps of training take here."""
+"""The task of the simulated workers, and the measured variation of training step times."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from toolkit.align.store import AlignmentStore, LowRateAlignments
-from toolkit.features.lfr import centre, stack
+from toolkit.features.low_frame_rate import centre, stack
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -20,19 +20,20 @@ from toolkit.parallel.simulator.task import (
     SyntheticConfig,
     synthetic_frames,
 )
-from toolkit.train.corpus import without_copies
+from toolkit.train.corpus import split_held_out
 
 MOST_FRAMES = 500_000
 VALID_UTTERANCES = 100
 
 
 def make_task(run: Path | None, seed: int = 0) -> FrameTask:
-    """Make the frames to classify: low-rate frames of a finished run directory, or made-up ones.
+    """Make the frame classification task, of a finished run directory or of synthetic frames.
 
     Args:
-      run: with `fbank`, `ali`, `senones` and `sat`; None for frames drawn from Gaussians. As in
-        training, utterances are held out together with their copies.
-      seed: of weights and order, and of which utterances are used when there are too many.
+      run: run directory with `fbank`, `ali`, `senones` and `sat`, whose low-rate frames are used;
+        None for frames drawn from Gaussians. As in training, utterances are held out together with
+        their augmented copies.
+      seed: of weights, order, and the choice of utterances if there are too many.
     """
     if run is None:
         return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
@@ -44,7 +45,7 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
     )
     normaliser = Normaliser.load(run / "fbank" / "normaliser.json")
     aligned = set(alignments.ids)
-    used, aside = without_copies((n for n in store.ids if n in aligned), VALID_UTTERANCES)
+    used, aside = split_held_out((n for n in store.ids if n in aligned), VALID_UTTERANCES)
     order = np.random.default_rng(seed).permutation(len(used))
     names = sorted(used)
     train = _frames(store, alignments, normaliser, (names[i] for i in order))
@@ -58,7 +59,7 @@ def _frames(
     normaliser: Normaliser,
     names: Iterable[str],
 ) -> Frames:
-    """Stack the frames of utterances (C5), one after the other until there are enough."""
+    """Stack the frames of utterances (C5) until there are enough."""
     inputs, targets, total = [], [], 0
     for name in names:
         features = normaliser.apply(store.load(name), store.state(name))
@@ -71,9 +72,9 @@ def _frames(
 
 
 def measured_shares(steps: int = 60) -> tuple[float, ...]:
-    """Measure how much a training step's processor time varies here: times over their mean.
+    """Measure the variation of training step times on this machine: times divided by their mean.
 
-    The step is that of a small LSTM on chunks of 32 frames; the first steps are not counted.
+    The times are processor times of a small LSTM on chunks of 32 frames, after some warm-up steps.
     """
     model = LstmModel(LstmConfig(input_dim=192, hidden=64, layers=2, output_dim=250))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

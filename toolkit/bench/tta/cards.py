@@ -1,4 +1,4 @@
-"""Cards of the platforms: what each reached, what it is and how its parts are wired (A30)."""
+"""Cards of the platforms: results, hardware and topology of each (A30)."""
 
 from collections.abc import Sequence
 from html import escape
@@ -10,7 +10,7 @@ from toolkit.bench.tta.tables import NAMES, duration, minutes
 
 
 def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> str:
-    """A card per platform with its TTA of the hardest CER that any of them reached."""
+    """Make a card per platform, with its TTA of the hardest CER that any platform reached."""
     reached = [
         target
         for target in config.targets
@@ -45,7 +45,7 @@ def _result(
 
 
 def machine_cards(platforms: Sequence[Platform]) -> str:
-    """A card per platform with its machine, its settings and how its parts are wired (A30)."""
+    """Make a card per platform, with its machine, settings and topology (A30)."""
     inside = []
     for colour, platform in enumerate(platforms):
         created = platform.first.log.created
@@ -74,7 +74,7 @@ def _card(name: str, colour: int, top: str, facts: Sequence[tuple[str, str]]) ->
 
 
 def processors(machine: dict[str, Any]) -> str:
-    """Write the processors of `platform.describe` in one line."""
+    """Format the processors of `platform.describe` in one line."""
     if not machine.get("cpu"):
         return ""
     sockets = machine.get("sockets") or 1
@@ -86,7 +86,7 @@ def processors(machine: dict[str, Any]) -> str:
 
 
 def devices(machine: dict[str, Any]) -> str:
-    """Write the devices of `platform.describe` in one line, equal ones together."""
+    """Format the devices of `platform.describe` in one line, equal ones together."""
     found: dict[tuple[str, float], list[str]] = {}
     for device in machine.get("devices") or []:
         found.setdefault((device["name"], device["memory_gib"]), []).append(device["link"])
@@ -98,7 +98,7 @@ def devices(machine: dict[str, Any]) -> str:
 
 
 def _topology(machine: dict[str, Any]) -> str:
-    """Draw how processors, memory and devices hang together; nothing without devices."""
+    """Draw the connections of processors, memory and devices; empty without devices."""
     found = machine.get("devices") or []
     if not found:
         return ""
@@ -127,7 +127,7 @@ def _cores(machine: dict[str, Any]) -> str:
 
 
 def _link_width(link: str) -> float:
-    """Return how thick a link is drawn: from `x1` 1 to `x16` 5 pixels."""
+    """Return the width of a drawn link in pixels: from 1 for `x1` to 5 for `x16`."""
     lanes = link.rpartition("x")[2]
     return min(5.0, 0.75 + int(lanes) / 4) if lanes.isdigit() else 1.5
 

@@ -1,4 +1,4 @@
-"""Time to accuracy of trainings, as tables, figures and one page (A26-A39)."""
+"""The command `toolkit bench tta`: time to accuracy of trainings (A26-A39)."""
 
 from pathlib import Path
 
@@ -24,16 +24,34 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
     "platform_files",
     type=FILE,
     multiple=True,
-    help="YAML or JSON: name, total, devices, processors, per_hour, currency, as_of, note.",
+    help="Prices of platforms, a YAML or JSON file with the keys name, total, devices, processors, "
+    "per_hour, currency, as_of, note.",
 )
-@click.option("--cer", callback=_numbers, help="Character error rates in percent.  [10,8,7]")
-@click.option("--wer", callback=_numbers, help="Word error rates in percent.  [22,20.2,19.2]")
-@click.option("--epochs", default=3, show_default=True, help="Epochs whose median must reach it.")
-@click.option("--equal-batch", metavar="RUN", multiple=True, help="A run of the equal-batch study.")
-@click.option("--sweep", type=FILE, help="Beam widths: what `toolkit bench ctc-sweep` wrote.")
-@click.option("--dataset", type=FILE, help="YAML or JSON: name, utterances, speakers, vocabulary.")
-@click.option("--features", type=FILE, help="An audio file to show the front end with.")
-@click.option("--title", default="Time to accuracy", show_default=True)
+@click.option("--cer", callback=_numbers, help="Target character error rates in percent.  [10,8,7]")
+@click.option(
+    "--wer", callback=_numbers, help="Target word error rates in percent.  [22,20.2,19.2]"
+)
+@click.option(
+    "--epochs",
+    default=3,
+    show_default=True,
+    help="Number of epochs whose median must reach a target.",
+)
+@click.option(
+    "--equal-batch",
+    metavar="RUN",
+    multiple=True,
+    help="Run of a study with the same batch size on all platforms; may be repeated.",
+)
+@click.option("--sweep", type=FILE, help="Results of `toolkit bench ctc-sweep --json`.")
+@click.option(
+    "--dataset",
+    type=FILE,
+    help="Description of the data set, a YAML or JSON file with the keys name, utterances, "
+    "speakers, vocabulary, noise, hours, kept.",
+)
+@click.option("--features", type=FILE, help="An audio file whose features are shown.")
+@click.option("--title", default="Time to accuracy", show_default=True, help="Title of the page.")
 def command(
     runs: tuple[str, ...],
     out: Path,
@@ -47,10 +65,11 @@ def command(
     features: Path | None,
     title: str,
 ) -> None:
-    """Compute times to accuracy from run logs and write a page and CSVs.
+    """Compute the time to accuracy (TTA) of CTC trainings, and write a page and CSVs.
 
-    RUN is the folder of a training's log.jsonl, or the recipe's run directory around it; NAME=RUN
-    names its platform. Runs of one platform are repeats: tables show their median.
+    TTA is the time that training takes until the median error rate of the last epochs reaches a
+    target. RUN is the folder with the log.jsonl of a training, or the run directory that contains
+    it; NAME=RUN names its platform. Runs of the same platform are repeats, whose median is shown.
 
     \b
     Example:
@@ -60,7 +79,7 @@ def command(
     from toolkit.bench.tta.dataset import read_dataset
     from toolkit.bench.tta.feature_panels import feature_figure
     from toolkit.bench.tta.page import Extras, write_page
-    from toolkit.bench.tta.records import sweep_table
+    from toolkit.bench.tta.result_tables import sweep_table
     from toolkit.bench.tta.rules import TtaConfig
     from toolkit.bench.tta.runs import read_platforms
     from toolkit.bench.tta.tables import tta_table

@@ -1,11 +1,11 @@
-"""What the page's tables and figures hold, as CSV files in long form."""
+"""The data of the page's tables and figures as CSV files in long form."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from toolkit.bench.tta.rules import TtaConfig
 from toolkit.bench.tta.runs import Platform, TrainingRun
-from toolkit.report.page import comma_separated
+from toolkit.report.page import csv_text
 
 Studies = Mapping[str, Sequence[Platform]]
 """`default` and `equal batch`, each with its platforms."""
@@ -13,16 +13,16 @@ Rows = Iterator[dict[str, Any]]
 
 
 def files(studies: Studies, config: TtaConfig) -> dict[str, str]:
-    """Return the text of each file by name; one with nothing to say is empty."""
+    """Return the text of each file by name; it is empty where there is no data."""
     of_runs = {
         "runs": _run,
         "evaluations": _evaluations,
         "steps": _steps,
         "utilisation": _utilisation,
     }
-    texts = {"tta.csv": comma_separated(_times(studies, config))}
+    texts = {"tta.csv": csv_text(_times(studies, config))}
     for name, rows_of in of_runs.items():
-        texts[f"{name}.csv"] = comma_separated(
+        texts[f"{name}.csv"] = csv_text(
             {"study": study, "platform": platform.name, "run": number} | row
             for study, platforms in studies.items()
             for platform in platforms

@@ -1,4 +1,4 @@
-"""What makes a data set hard, on the co-processor paper's three axes and noise (A4)."""
+"""Difficulty of a data set, on the co-processor paper's three axes, and noise (A4)."""
 
 import difflib
 from dataclasses import dataclass, fields
@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import checked, reading
+from toolkit.storage.reading import reading, validated
 
 UTTERANCES = ("isolated", "connected", "continuous", "spontaneous")
 SPEAKERS = ("dependent", "adaptive", "independent")
@@ -20,30 +20,30 @@ AXES = {
     "vocabulary": ("Vocabulary", VOCABULARY),
     "noise": ("Noise", NOISE),
 }
-"""Field -> title and its values from the easiest on."""
+"""Axes: field -> title, and values from the easiest to the hardest."""
 
 
 class DatasetError(ToolkitError):
-    """A dataset file that cannot be read."""
+    """A dataset file cannot be read."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set's place on the axes. LibriSpeech: continuous, independent, very large, low."""
+    """A data set on the axes. LibriSpeech: continuous, independent, very large, low."""
 
     name: str
     utterances: str
     """One of `UTTERANCES`: pauses between words, and how planned the speech is."""
     speakers: str
-    """One of `SPEAKERS`: whether the speakers and places of a test were heard in training."""
+    """One of `SPEAKERS`: whether speakers and environments of the test data are in training."""
     vocabulary: str
-    """One of `VOCABULARY`: how many words, up to words never heard in training."""
+    """One of `VOCABULARY`: number of words, up to words that are not in training."""
     noise: str = "none"
     """One of `NOISE`: sounds that are not the speaker's voice."""
     hours: float | None = None
     """Hours of training speech (A5: 960)."""
     kept: str = ""
-    """Share of the utterances that is short enough, such as `99 % of training` (A6)."""
+    """Share of the utterances that are short enough, such as `99 % of training` (A6)."""
 
     def __post_init__(self) -> None:
         for axis, (_, values) in AXES.items():
@@ -51,7 +51,7 @@ class Dataset:
                 raise ValueError(f"{axis} is {getattr(self, axis)!r}, not one of {values}")
 
     def html(self) -> str:
-        """Return the axes with a dot on each."""
+        """Return the axes as HTML, with the data set's value marked on each."""
         rows = "".join(
             _axis(title, values, getattr(self, axis)) for axis, (title, values) in AXES.items()
         )
@@ -76,7 +76,7 @@ def read_dataset(path: Path) -> Dataset:
       DatasetError: naming the file and the key.
     """
     with reading(path, DatasetError, "expected `key: value` lines"):
-        plain = checked(read_yaml(path), {str: Any})
+        plain = validated(read_yaml(path), {str: Any})
     known = [field.name for field in fields(Dataset)]
     for key in plain:
         if key not in known:

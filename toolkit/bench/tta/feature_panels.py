@@ -1,4 +1,4 @@
-"""The front end at work on one file: waveform, log-mel energies, cepstra (A3)."""
+"""A figure of the features of one file: waveform, log-mel energies and MFCC (A3)."""
 
 import base64
 import io
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WIDE, NARROW = 1040.0, 400.0
 LEFT, RIGHT, HEIGHT, GAP = 46.0, 14.0, 118.0, 30.0
-"""Margins, and the height of a panel and what is between two, in pixels."""
+"""Margins, height of a panel, and gap between panels in pixels."""
 
 
 def feature_figure(audio: Path) -> str:
@@ -41,9 +41,9 @@ def utterance_figure(samples: "Tensor", name: str) -> str:
 
 
 def panels(samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int, name: str) -> str:
-    """Draw one above the other: samples[S], log-mel energies [T, 80], cepstra [T, 13].
+    """Draw samples [S], log-mel energies [T, 80] and cepstra [T, 13], one above the other.
 
-    Each cepstrum is drawn on a scale of its own, as the first would hide the others.
+    Each cepstral coefficient has its own scale, as the first one would dominate the others.
     """
     scaled = (cepstra - cepstra.mean(axis=0)) / np.maximum(cepstra.std(axis=0), 1e-9)
     images = [_png(mel), _png(np.clip(scaled, -2.5, 2.5))]
@@ -53,8 +53,8 @@ def panels(samples: np.ndarray, mel: np.ndarray, cepstra: np.ndarray, rate: int,
         for kind, width in (("wide", WIDE), ("narrow", NARROW))
     )
     caption = (
-        "From samples to features: windows of 32 ms every 10 ms; bright is loud. Each cepstrum has "
-        "a scale of its own."
+        "From samples to features: windows of 32 ms every 10 ms; bright is loud. Each cepstral "
+        "coefficient has its own scale."
     )
     return f"<figure><h3>{escape(name)}</h3>{drawn}<figcaption>{caption}</figcaption></figure>"
 
@@ -88,7 +88,7 @@ def _svg(samples: np.ndarray, images: list[str], labels: list[str], rate: int, w
 
 
 def _wave(samples: np.ndarray, top: float, inside: float) -> str:
-    """The envelope of the samples: the least and the greatest of each pixel."""
+    """Draw the envelope of the samples: minimum and maximum of each pixel."""
     columns = np.array_split(samples, min(len(samples), int(inside)))
     scale = HEIGHT / 2 / max(float(np.abs(samples).max()), 1e-9)
     middle = top + HEIGHT / 2
@@ -99,7 +99,7 @@ def _wave(samples: np.ndarray, top: float, inside: float) -> str:
 
 
 def _png(values: np.ndarray) -> str:
-    """[T, F] as an image: time to the right, the first feature at the bottom."""
+    """Return [T, F] as an image: time to the right, the first feature at the bottom."""
     from matplotlib.image import imsave
 
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The paper's figures from run logs: accuracy, loss, throughput, utilisation (A35-A37)."""
+"""The paper's figures, drawn from run logs: accuracy, loss, throughput, utilisation (A35-A37)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from toolkit.report.page import figure, figures, legend
 from toolkit.train.runlog import Evaluated, Event, Saved, Sentences, Swapped, Utilisation
 
 SECONDS_SHOWN = 25.0
-"""Of the figure of utilisation (A36: 25)."""
+"""Length of the figure of utilisation in seconds (A36: 25)."""
 PHASES = {
     "transfer": "data and model to the devices",
     "compute": "devices compute",
@@ -30,7 +30,7 @@ PAUSES: dict[type[Event], str] = {
 
 
 def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfig) -> str:
-    """CER or WER on the validation data over time, the targets as lines (A35)."""
+    """CER or WER on the validation data over time, with the targets as lines (A35)."""
     series, rings = [], []
     for colour, platform in enumerate(platforms):
         for number, run in enumerate(platform.runs):
@@ -94,7 +94,7 @@ def loss_figure(platforms: Sequence[Platform]) -> str:
 
 
 def throughput_figure(platforms: Sequence[Platform], title: str) -> str:
-    """Utterances per second over time with the dips where models are swapped (A37)."""
+    """Utterances per second over time, with the dips where models are swapped (A37)."""
     shown = [(n, platform, platform.first) for n, platform in enumerate(platforms)]
     most = max((float(run.throughput[1].max(initial=0.0)) for _, _, run in shown), default=0.0)
     last = max(run.log.seconds for _, _, run in shown) / 60
@@ -121,17 +121,17 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> str:
             )
         )
     dips = [f"{p.name} {100 * run.dip:.0f} %" for _, p, run in shown if run.dip is not None]
-    lost = f" Entries with a swap are slower by: {', '.join(dips)}." if dips else ""
+    lost = f" Entries with a swap of models are slower by: {', '.join(dips)}." if dips else ""
     return figures(
         charts,
         [platform.name for platform in platforms],
         title,
-        "Each step is an entry of the log, the time in other states included." + lost,
+        "Each step is one entry of the log, time in other states included." + lost,
     )
 
 
 def utilisation_figure(platform: Platform, colour: int) -> str:
-    """Utilisation in 25 seconds with the phases of a step, of a platform's first run (A36)."""
+    """Utilisation of a platform's first run in 25 seconds, with the phases of a step (A36)."""
     run = platform.first
     paused = _pauses(run)
     samples = window(run.utilisation, SECONDS_SHOWN, [(b.begin, b.end) for b in paused])
@@ -171,7 +171,7 @@ def utilisation_figure(platform: Platform, colour: int) -> str:
     )
     caption = f"From {duration(samples.began)} after the model's creation. "
     if several and not spans:
-        caption += "The devices are too evenly busy for phases to be told apart. "
+        caption += "The utilisation of the devices is too even to detect phases. "
     waits = [f"device {n} {100 * w:.0f} %" for n, w in enumerate(waiting(samples)) if w >= 0.02]
     if waits:
         caption += f"Waiting for another device: {', '.join(waits)} of the time. "
@@ -181,13 +181,13 @@ def utilisation_figure(platform: Platform, colour: int) -> str:
 
 
 def _pauses(run: TrainingRun) -> list[Band]:
-    """The times in states other than Training, in seconds of the run's clock."""
+    """Return the times in states other than training, in seconds of the run's clock."""
     bands = []
     before: Event = Event()
     for event in run.log.events:
         end = event.seconds
         if isinstance(event, Evaluated) and isinstance(before, Swapped):
-            end = before.seconds - before.duration  # logged when the models were swapped back
+            end = before.seconds - before.duration  # logged after the models were swapped back
         spent = event.waited if isinstance(event, Evaluated) else getattr(event, "duration", 0.0)
         if type(event) in PAUSES and spent > 0:
             bands.append(Band(end - spent, end, "pause", PAUSES[type(event)]))
@@ -200,7 +200,7 @@ def _shifted(bands: Sequence[Band], zero: float) -> list[Band]:
 
 
 def _outside(span: Span, pause: Band) -> list[Span]:
-    """What is left of a phase outside a pause."""
+    """Return the parts of a phase outside a pause."""
     if pause.end <= span.begin or span.end <= pause.begin:
         return [span]
     parts = (span.begin, pause.begin), (pause.end, span.end)
@@ -213,17 +213,17 @@ def _key(kinds: Sequence[tuple[str, str]]) -> str:
 
 
 def states_figure(platforms: Sequence[Platform]) -> str:
-    """Shares of the states in the time of each platform's first run (A22, A39)."""
+    """Share of each state in the time of each platform's first run (A22, A39)."""
     bars = []
     for platform in platforms:
         spent = platform.first.states
         total = sum(spent.values()) or 1.0
         shares = [(n, state, s / total) for n, (state, s) in enumerate(spent.items()) if s > 0]
         parts = "".join(
-            f'<i class="s{n}" style="flex:{share:.5f}" title="{_said(state, share)}"></i>'
+            f'<i class="s{n}" style="flex:{share:.5f}" title="{_share_text(state, share)}"></i>'
             for n, state, share in shares
         )
-        words = ", ".join(_said(state, share) for _, state, share in shares)
+        words = ", ".join(_share_text(state, share) for _, state, share in shares)
         bars.append(
             f"<h4>{escape(platform.name)}</h4><div class=stack aria-hidden=true>{parts}</div>"
             f'<p class="note">{words}</p>'
@@ -235,5 +235,5 @@ def states_figure(platforms: Sequence[Platform]) -> str:
     )
 
 
-def _said(state: str, share: float) -> str:
+def _share_text(state: str, share: float) -> str:
     return f"{state} {100 * share:.{0 if share >= 0.1 else 1}f} %"

@@ -1,4 +1,4 @@
-"""The benchmark's page and CSVs from run logs: all the paper shows, from one's own trainings."""
+"""The benchmark's HTML page and CSVs: the paper's tables and figures for one's own run logs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from toolkit.bench.tta.figures import (
     throughput_figure,
     utilisation_figure,
 )
-from toolkit.bench.tta.records import final_table, published_table, stage_table
+from toolkit.bench.tta.result_tables import final_table, published_table, stage_table
 from toolkit.bench.tta.rules import TtaConfig
 from toolkit.bench.tta.runs import Platform
 from toolkit.bench.tta.tables import (
@@ -34,55 +34,56 @@ from toolkit.score.results import Result
 from toolkit.storage.files import write_atomically
 
 NO_PRICE = (
-    '<p class="note">No platform has a price here: name it in a file for <code>--platform</code>, '
-    "and this section tells what an accuracy costs.</p>"
+    '<p class="note">No platform has a price: give prices in a file for <code>--platform</code>, '
+    "and this section shows the cost of an accuracy.</p>"
 )
 SHOWN = ("A29", "A31", "A32", "A33")
-"""Published tables that stand beside our own of the same kind."""
+"""Published tables that are shown beside our own tables of the same kind."""
 DEFINITIONS = (
     (
         "WER",
-        "insertions, deletions and substitutions per word of the references (A25, by jiwer).",
+        "insertions, deletions and substitutions per word of the references (by jiwer).",
     ),
     (
         "CER",
-        "edit distance in characters by the length of the longer of hypothesis and reference, "
-        "spaces being characters (A25). It is never above the usual one, by the reference's.",
+        "edit distance in characters divided by the length of the longer of hypothesis and "
+        "reference, spaces included. It is never higher than the usual one, which divides by the "
+        "length of the reference.",
     ),
     (
         "TTA(a, e)",
         "minutes from the creation of the model until the median of the last e epochs' error "
-        "rates on the validation data is a or less (A26). Evaluations and swaps count, the time "
-        "between a kill and the next start does not.",
+        "rates on the validation data is a or less. Evaluations and swaps are included, the time "
+        "between an interruption and the next start is not.",
     ),
-    ("Throughput", "utterances of a batch by the seconds that the batch took (A27)."),
+    ("Throughput", "utterances of a batch divided by the seconds that the batch took."),
     (
         "Utilisation",
-        "shares of the cores and devices in use, each sample the mean since the one before "
-        "(A28); the paper took 30 ms of top, and nvidia-smi.",
+        "shares of the cores and devices in use; each sample is the mean since the one before. "
+        "The paper sampled 30 ms of top, and nvidia-smi.",
     ),
     (
         "Published",
-        "figures so marked are the papers', of other machines, data and software: their form "
-        "can be compared with ours, their minutes cannot.",
+        "figures with this mark are from the papers, of other machines, data and software: their "
+        "trends can be compared with ours, their minutes cannot.",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a page shows beside the runs; all of it may be left out."""
+    """Optional parts of the page."""
 
     equal_batch: Sequence[Platform] = ()
-    """The platforms with one batch size for all (A34)."""
+    """The platforms of the study with the same batch size for all (A34)."""
     final: Sequence[Result] = ()
-    """Final error rates of the first platform, where its results.json is not written yet (A33)."""
+    """Final error rates of the first platform, if its results.json is not yet written (A33)."""
     sweep: Table | None = None
-    """Of beam widths (A31)."""
+    """Table of the beam sweep (A31)."""
     dataset: str = ""
-    """HTML of the data set's descriptor (A4)."""
+    """HTML of the data set's description (A4)."""
     features: str = ""
-    """HTML of the front end's figure (A3)."""
+    """HTML of the features' figure (A3)."""
     title: str = "Time to accuracy"
 
 
@@ -92,16 +93,16 @@ def write_page(
     config: TtaConfig | None = None,
     extras: Extras | None = None,
 ) -> dict[str, float]:
-    """Write `index.html`, which needs no other file, and the CSVs of all its figures.
+    """Write `index.html`, a self-contained page, and the CSVs of its figures.
 
     Args:
-      platforms: of `read_platforms`; percentages are of the first.
-      out: the folder.
-      config: the accuracies.
-      extras: what else to show.
+      platforms: from `read_platforms`; percentages are relative to the first.
+      out: the folder to write.
+      config: the target accuracies.
+      extras: optional parts.
 
     Returns:
-      Headline numbers: of the first platform, minutes to each accuracy that it reached.
+      Headline numbers: minutes of the first platform to each accuracy that it reached.
     """
     config, extras = config or TtaConfig(), extras or Extras()
     studies = {"default": platforms, "equal batch": extras.equal_batch}
@@ -117,14 +118,14 @@ def write_page(
 
 
 def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras) -> Page:
-    """Put the sections together."""
+    """Build the page from its sections."""
     page = Page(extras.title, _lead(platforms, config), footer=_footer(platforms))
     page.add(
         Section(
             "times",
             "Time to accuracy",
-            "How long each platform trains until its accuracy is there to stay, and what other "
-            "benchmarks' rules make of the same logs.",
+            "How long each platform trains until it has reached an accuracy and keeps it, and the "
+            "times by other benchmarks' rules from the same logs.",
             [
                 result_cards(platforms, config),
                 tta_table(platforms, config, "TTA in minutes").html(),
@@ -148,7 +149,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
         Section(
             "price",
             "Price and performance",
-            "What an accuracy costs: the price of a platform times the minutes that it needs.",
+            "The cost of an accuracy: the price of a platform times the minutes that it needs.",
             [
                 _html(cost_table(platforms)) or NO_PRICE,
                 _html(price_table(platforms, config)),
@@ -180,8 +181,7 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
         Section(
             "published",
             "More published figures",
-            "The other tables of the papers that this benchmark follows, with what is known to be "
-            "wrong in them.",
+            "The other tables of the papers that this benchmark follows, with their known errors.",
             [_published(item) for item in tables() if item not in shown],
         )
     )
@@ -192,26 +192,26 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
 
 
 def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
-    """The result in a sentence: the hardest accuracy that all reached, and who was first."""
+    """Return the result in a sentence: the hardest accuracy that all reached, fastest first."""
     for metric, target in reversed(config.targets):
         times = {p.name: p.tta(metric, target, config.epochs) for p in platforms}
         known = {name: time for name, time in times.items() if time is not None}
         if len(known) < len(platforms):
             continue
         first, *rest = sorted(known, key=lambda name: known[name])
-        said = f"A {NAMES[metric]} of {target:g} % takes {first} {minutes(known[first])} minutes"
+        fastest = f"A {NAMES[metric]} of {target:g} % takes {first} {minutes(known[first])} minutes"
         others = [f"{name} {minutes(known[name])}" for name in rest]
-        return ", ".join([said, *others]) + "."
+        return ", ".join([fastest, *others]) + "."
     number = f"{len(platforms)} platforms" if len(platforms) > 1 else platforms[0].name
-    return f"Trainings on {number}; none of the accuracies asked for was reached by all."
+    return f"Trainings on {number}; none of the target accuracies was reached by all."
 
 
 def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
     return Section(
         "machine",
         "Throughput and utilisation",
-        "How fast the hardware works, which is only half of the time to accuracy: the other half "
-        "is how much the training needs.",
+        "How fast the hardware works, which is one factor of the time to accuracy: the other is "
+        "how many utterances the training needs.",
         [
             efficiency_table(platforms, config).html(),
             throughput_figure(platforms, "Throughput over time"),
@@ -226,7 +226,7 @@ def _equal_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
     return Section(
         "equal",
         "The same with equal batches",
-        f"With one batch{of} for all, what differs is the hardware alone.",
+        f"With the same batch{of} for all, only the hardware differs.",
         [
             tta_table(platforms, config, "TTA in minutes, equal batches").html(),
             throughput_figure(platforms, "Throughput with equal batches"),
@@ -245,7 +245,7 @@ def _published(item: str) -> str:
 
 
 def _folded(table: Table) -> str:
-    """A published table, folded away until asked for."""
+    """Return a published table, collapsed until it is opened."""
     summary = f"<summary>Published: {escape(table.title)}</summary>"
     return f"<details>{summary}{table.html()}</details>"
 

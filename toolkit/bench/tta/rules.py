@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST_RUNS = 3
-"""Runs that MLPerf's rule needs: the best and the worst are left out."""
+"""Runs that MLPerf's rule needs, since it leaves out the best and the worst."""
 
 
 @dataclass(frozen=True)
 class TtaConfig:
-    """The accuracies whose times are asked for."""
+    """The accuracies to which the time is measured."""
 
     cer: tuple[float, ...] = (10.0, 8.0, 7.0)
     """Character error rates in percent, the easiest first (A26)."""
     wer: tuple[float, ...] = (22.0, 20.2, 19.2)
     """Word error rates in percent (A26; 22, 20 and 19 in the equal-batch study, A34)."""
     epochs: int = 3
-    """e: epochs whose median must reach the accuracy, so that it lasts (A26: 3)."""
+    """e: number of epochs whose median must reach the accuracy, so that it is stable (A26: 3)."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -29,25 +29,25 @@ class TtaConfig:
 
     @property
     def targets(self) -> list[tuple[str, float]]:
-        """(metric, target) in the order of the tables."""
+        """All (metric, target) in the order of the tables."""
         return [(metric, a) for metric in ("cer", "wer") for a in getattr(self, metric)]
 
 
 def time_to_accuracy(
     seconds: Sequence[float], rates: Sequence[float], target: float, epochs: int = 3
 ) -> float | None:
-    """TTA(a, e): when the median of the last e epochs' error rates first is `target` or less (A26).
+    """TTA(a, e): time at which the median error rate of the last e epochs first is <= a (A26).
 
-    Before e epochs have been evaluated nothing is reached, even by the best of models.
+    No accuracy is reached before e epochs have been evaluated.
 
     Args:
-      seconds: when each epoch's rate was known, since the model's creation.
+      seconds: time of each epoch's evaluation, since the model's creation.
       rates: error rate of each epoch.
       target: a.
       epochs: e.
 
     Returns:
-      Seconds, None when it never was reached (NA in the paper).
+      Seconds, None if the target was never reached (NA in the paper).
     """
     for end in range(epochs, len(rates) + 1):
         if statistics.median(rates[end - epochs : end]) <= target:
@@ -56,16 +56,16 @@ def time_to_accuracy(
 
 
 def first_epoch(seconds: Sequence[float], rates: Sequence[float], target: float) -> float | None:
-    """DAWNBench's rule: when an epoch's error rate first is `target` or less; None if never."""
+    """DAWNBench's rule: time at which an epoch's error rate first is <= `target`; None if never."""
     return time_to_accuracy(seconds, rates, target, epochs=1)
 
 
 def mlperf(times: Sequence[float | None]) -> float | None:
-    """MLPerf's rule: the mean over runs, the best and the worst left out.
+    """MLPerf's rule: the mean over runs without the best and the worst.
 
     Args:
-      times: by `first_epoch`, of runs that differ in their seeds alone. None is a run that did not
-        reach the target; one such may be the worst.
+      times: times by `first_epoch` of runs that differ only in their seeds; None for a run that did
+        not reach the target, of which there may be one, as the worst.
 
     Returns:
       None with fewer than three runs, or when more than one did not reach the target.
@@ -78,9 +78,9 @@ def mlperf(times: Sequence[float | None]) -> float | None:
 
 
 def typical(times: Sequence[float | None]) -> float | None:
-    """The median over runs, one that never reached the target counting as endless; None if it is.
+    """The median over runs, with infinity for runs that missed the target; None if it is infinite.
 
-    Of an even number the later of the two in the middle.
+    The median of an even number is the later one of the two in the middle.
     """
     if not times:
         return None

@@ -1,4 +1,4 @@
-"""Trainings as the benchmark sees them: curves, rates and times, read off their run logs."""
+"""Trainings for the benchmark: curves, throughput and times from their run logs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -29,29 +29,29 @@ STATES = ("training", "sentences", "saving", "swapping", "evaluating", "start-up
 
 
 class BenchRunError(ToolkitError):
-    """Runs that cannot be compared, or are none."""
+    """Runs cannot be read or compared."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training."""
+    """One training and its log."""
 
     folder: Path
     log: RunLog
 
     @cached_property
     def evaluations(self) -> list[Evaluated]:
-        """One per epoch, in order."""
+        """The evaluations, one per epoch, in order."""
         return self.log.of(Evaluated)
 
     @cached_property
     def steps(self) -> list[Step]:
-        """The log's steps."""
+        """The training steps in the log."""
         return self.log.of(Step)
 
     @cached_property
     def utilisation(self) -> list[Utilisation]:
-        """The log's samples."""
+        """The samples of utilisation in the log."""
         return self.log.of(Utilisation)
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +60,7 @@ class TrainingRun:
         return np.array(seconds), np.array([getattr(event, metric) for event in self.evaluations])
 
     def tta(self, metric: str, target: float, epochs: int) -> float | None:
-        """TTA(target, epochs) in minutes (A26); DAWNBench's rule with one epoch."""
+        """Return TTA(target, epochs) in minutes (A26); with one epoch it is DAWNBench's rule."""
         seconds, rates = self.curve(metric)
         found = time_to_accuracy(seconds.tolist(), rates.tolist(), target, epochs)
         return None if found is None else found / 60
@@ -68,7 +68,7 @@ class TrainingRun:
     def losses(self, sigma: float = 10.0) -> tuple[np.ndarray, np.ndarray]:
         """Return seconds and training loss, smoothed by a Gaussian of `sigma` events (A35: 10).
 
-        A log of fewer than 200 events is smoothed less: by a twentieth of them.
+        In a log of fewer than 200 events sigma is a twentieth of them.
         """
         from scipy.ndimage import gaussian_filter1d
 
@@ -80,28 +80,28 @@ class TrainingRun:
 
     @cached_property
     def throughput(self) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds and utterances per second since the step before, all states included (A37)."""
+        """Time and utterances per second of each step, other states before it included (A37)."""
         ends = np.array([step.seconds for step in self.steps])
         examples = np.array([step.examples for step in self.steps], dtype=float)
         passed = np.diff(ends, prepend=0.0)
         return ends, examples / np.maximum(passed, 1e-9)
 
     def examples_until(self, minutes: float) -> int:
-        """Utterances trained on in the first minutes: what training efficiency saves (A38)."""
+        """Return the utterances trained on in the first minutes; fewer is more efficient (A38)."""
         return sum(step.examples for step in self.steps if step.seconds <= 60 * minutes)
 
     @cached_property
     def dip(self) -> float | None:
-        """By which share (0 to 1) throughput falls where models are swapped (A37: 0.3 to 0.5).
+        """Relative loss of throughput (0 to 1) where models are swapped (A37: 0.3 to 0.5).
 
-        The median over swaps; None without swaps or without anything between them.
+        The median over swaps; None if there are no swaps, or no steps between them.
         """
         ends, rates = self.throughput
         swaps = [swap.seconds for swap in self.log.of(Swapped) if swap.to == "training"]
         hit = np.unique(np.searchsorted(ends, swaps))
         hit = hit[hit < len(rates)]
         between = np.delete(rates, hit)
-        between = between[1:]  # the first is loading and compiling too
+        between = between[1:]  # the first includes loading and compiling
         if not len(hit) or not len(between):
             return None
         return float(1 - np.median(rates[hit]) / np.median(between))
@@ -119,13 +119,13 @@ class TrainingRun:
 
     @property
     def lost(self) -> float:
-        """Seconds of training that kills took; they are in no other figure."""
+        """Seconds of training lost by interruptions; they are not included in any other figure."""
         return sum(event.lost for event in self.log.of(Started))
 
 
 @dataclass(frozen=True)
 class Platform:
-    """A machine or a setting, with the trainings made on it."""
+    """A machine or setting, and its trainings."""
 
     name: str
     runs: tuple[TrainingRun, ...]
@@ -133,25 +133,25 @@ class Platform:
 
     @property
     def first(self) -> TrainingRun:
-        """The training that figures of a single one show."""
+        """The first training, which is shown where a figure has only one."""
         return self.runs[0]
 
     def times(self, metric: str, target: float, epochs: int) -> list[float | None]:
-        """TTA of each run in minutes."""
+        """Return the TTA of each run in minutes."""
         return [run.tta(metric, target, epochs) for run in self.runs]
 
     def tta(self, metric: str, target: float, epochs: int) -> float | None:
-        """TTA(target, epochs) in minutes: the median over runs."""
+        """Return TTA(target, epochs) in minutes, the median over runs."""
         return typical(self.times(metric, target, epochs))
 
     def dawnbench(self, metric: str, target: float) -> float | None:
-        """Minutes by DAWNBench's rule: of the fastest run, as its entries are."""
+        """Return the minutes by DAWNBench's rule, of the fastest run as in its entries."""
         times = [first_epoch(*_lists(run.curve(metric)), target) for run in self.runs]
         reached = [time / 60 for time in times if time is not None]
         return min(reached, default=None)
 
     def mlperf(self, metric: str, target: float) -> float | None:
-        """Minutes by MLPerf's rule; None with fewer than three runs."""
+        """Return the minutes by MLPerf's rule; None with fewer than three runs."""
         return mlperf(self.times(metric, target, epochs=1))
 
 
@@ -160,16 +160,17 @@ def _lists(curve: tuple[np.ndarray, np.ndarray]) -> tuple[list[float], list[floa
 
 
 def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Platform]:
-    """Read trainings and put those of one platform together.
+    """Read trainings and group them by platform.
 
     Args:
-      runs: folders, or NAME=FOLDER. A folder holds log.jsonl, or one folder in it does. Without a
-        NAME it is what the log calls itself, else the name of the recipe's run directory.
-      prices: of platforms, by name; a single one without a namesake belongs to a single platform.
+      runs: folders, or NAME=FOLDER. log.jsonl is in the folder or in exactly one of its subfolders.
+        The default NAME is that in the log, else the name of the recipe's run directory.
+      prices: prices of platforms, matched by name; if there is only one price and one platform,
+        their names may differ.
 
     Raises:
-      BenchRunError: a folder given twice, without a log or with several, or a price of nothing.
-      TrainingError: a log that cannot be read.
+      BenchRunError: a folder is given twice, or has no log or several; or a price has no platform.
+      TrainingError: a log cannot be read.
     """
     grouped: dict[str, list[TrainingRun]] = {}
     seen = set()
@@ -219,7 +220,7 @@ def _own_name(run: TrainingRun) -> str:
 
 
 def recipe_folder(folder: Path) -> Path | None:
-    """Return the recipe's run directory that a training lies in: it or one of three above it."""
+    """Return the recipe's run directory of a training: its folder or one of the three above."""
     folder = folder.resolve()
     for place in (folder, *list(folder.parents)[:3]):
         if any(re.fullmatch(r"\d+\.json", path.name) for path in place.glob("stages/*.json")):

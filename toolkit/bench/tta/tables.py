@@ -1,4 +1,4 @@
-"""Times to accuracy, their price and what makes them up, in the paper's form (A32, A34, A38)."""
+"""Tables of the time to accuracy, its price and its factors, as in the paper (A32, A34, A38)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ Times = Callable[[Platform, str, float], float | None]
 
 
 def minutes(value: float | None) -> str:
-    """Write minutes with three digits at least: 2,450, 12.3 and 1.04; NA for None."""
+    """Format minutes with at least three digits: 2,450, 12.3 and 1.04; NA for None."""
     if value is None:
         return NA
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:
-    """Write a time in the unit that suits it: 48 s, 12.5 min, 3.2 h, 2.4 d."""
+    """Format a time in a suitable unit: 48 s, 12.5 min, 3.2 h, 2.4 d."""
     for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * unit:
             return f"{seconds / unit:.1f} {name}"
@@ -30,7 +30,7 @@ def duration(seconds: float) -> str:
 
 
 def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> Table:
-    """TTA in minutes with the share of the first platform's, the form of A32 and A34."""
+    """TTA in minutes, with percentages of the first platform's (as in A32 and A34)."""
 
     def times(platform: Platform, metric: str, target: float) -> float | None:
         return platform.tta(metric, target, config.epochs)
@@ -45,13 +45,13 @@ def tta_table(platforms: Sequence[Platform], config: TtaConfig, title: str) -> T
         [Column("platform"), *_target_columns(config)],
         _mark_best(rows, [[times(p, *target) for target in config.targets] for p in platforms]),
         note=f"Minutes from the creation of the model until the median of the last {config.epochs} "
-        f"epochs reached the accuracy; percentages are of {platforms[0].name}; NA: never reached."
-        + (" Of several runs the median." if several else ""),
+        f"epochs reached the accuracy; percentages are relative to {platforms[0].name}; NA: never "
+        "reached." + (" Medians over the runs of a platform." if several else ""),
     )
 
 
 def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """The same logs by the three rules (A26, A40)."""
+    """Times from the same logs by three rules (A26, A40)."""
     rules: list[tuple[str, Times]] = [
         (f"median of {config.epochs} epochs", lambda p, m, a: p.tta(m, a, config.epochs)),
         ("DAWNBench", Platform.dawnbench),
@@ -73,8 +73,8 @@ def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
         "The same logs by three rules, in minutes",
         [Column("platform"), Column("rule", text=True), *_target_columns(config)],
         rows,
-        note="DAWNBench: the first epoch at the accuracy, of the fastest run. MLPerf: the same, "
-        "the mean over runs without the best and the worst, so that it needs three of them.",
+        note="DAWNBench: the first epoch that reaches the accuracy, in the fastest run. MLPerf: "
+        "the mean of this over the runs without the best and the worst; it needs three runs.",
     )
 
 
@@ -94,7 +94,7 @@ def _target_columns(config: TtaConfig) -> list[Column]:
 
 
 def _mark_best(rows: Sequence[Row], values: Sequence[Sequence[float | None]]) -> list[Row]:
-    """Mark the least value of each column after the first, if there are several rows."""
+    """Mark the smallest value of each column after the first, if there are several rows."""
     if len(rows) < 2:
         return list(rows)
     best = []
@@ -117,7 +117,7 @@ def _mark_best(rows: Sequence[Row], values: Sequence[Sequence[float | None]]) ->
 
 
 def cost_table(platforms: Sequence[Platform]) -> Table | None:
-    """What the platforms cost (A29); None unless one has a price."""
+    """Prices of the platforms (A29); None unless one has a price."""
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
@@ -142,7 +142,7 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
         f"Prices in {currencies}",
         [*map(Column, names), Column("as of")],
         rows,
-        note="As their user typed them; storage is not in them, as in the paper.",
+        note="As entered by the user; as in the paper, storage is not included.",
     )
 
 
@@ -173,12 +173,12 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
         f"TTA times price, {base.name} being 1",
         [Column("platform"), *_target_columns(config)],
         _mark_best(rows, values),
-        note="Less is better: 2 means twice the money for the same accuracy in the same time.",
+        note="Lower is better: 2 means twice the money for the same accuracy in the same time.",
     )
 
 
 def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Rent until each accuracy, DAWNBench's cost of a training; None unless there is a rent."""
+    """Rent until each accuracy, DAWNBench's cost of training; None unless there is a rent."""
     rented = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.per_hour]
     rows, values = [], []
     for colour, platform, price in rented:
@@ -191,12 +191,12 @@ def rent_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None
     values = [[None, *own] for own in values]
     columns = [Column("platform"), Column("an hour"), *_target_columns(config)]
     title = "Rent until the accuracy is reached"
-    note = "The cost of a training as DAWNBench counts it: its hours by the price of one."
+    note = "The cost of training by DAWNBench's rule: its hours times the price of an hour."
     return Table(title, columns, _mark_best(rows, values), note) if rows else None
 
 
 def published_price_table() -> Table:
-    """TTA times price of the paper's platforms, reckoned from its tables 1 and 4 (A29, A32)."""
+    """TTA times price of the paper's platforms, computed from its tables 1 and 4 (A29, A32)."""
     costs, times = published("A29"), published("A32")
     first = times.rows[0]
     rows = []
@@ -209,12 +209,12 @@ def published_price_table() -> Table:
         total = f"{costs.row(row[0])['total']:,.2f} USD"
         rows.append(Row([Cell(str(row[0])), Cell(total, f"x {relative:.2f}"), *cells]))
     columns = [Column("platform"), Column("price"), *(Column(n) for n in times.columns[1:])]
-    note = f"Reckoned here from the published costs (A29) and times (A32): {times.source}."
+    note = f"Computed here from the published prices and times: {times.source}, tables 1 and 4."
     return Table("TTA times price, Sys1$ being 1", columns, rows, note, published=True)
 
 
 def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
-    """Hardware against training efficiency: how fast, and how much is needed (A27, A38)."""
+    """Hardware efficiency (throughput) and training efficiency (utterances needed) (A27, A38)."""
     targets = [t for t in config.targets if any(p.tta(*t, config.epochs) for p in platforms)]
     target = targets[-1] if targets else None
     reached = f"{NAMES[target[0]]} {target[1]:g} %" if target else "an accuracy"
@@ -253,5 +253,5 @@ def efficiency_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
         rows,
         note="A platform is fast for two reasons: it trains on more utterances per second "
         "(hardware efficiency), or needs fewer of them (training efficiency, which large batches "
-        "cost). Figures are of each platform's first run.",
+        "reduce). Figures are of each platform's first run.",
     )

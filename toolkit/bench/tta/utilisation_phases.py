@@ -1,4 +1,4 @@
-"""Phases of a step in samples of utilisation, and devices that wait for others (A36)."""
+"""Detection of a step's phases, and of devices that wait for others, from utilisation (A36)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from toolkit.train.runlog import Utilisation
 
 Phase = Literal["transfer", "compute", "update"]
 LEAST_SWING = 0.15
-"""Devices whose mean utilisation varies by less than this share show no phases."""
+"""If the devices' mean utilisation varies by less than this share, no phases are detected."""
 WAITING, WORKING = 0.25, 0.75
 """A device below the first share while another is above the second waits for it."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A phase's time."""
+    """Begin and end of a phase."""
 
     phase: Phase
     begin: float
@@ -28,15 +28,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Window:
-    """Samples of a stretch of time, evenly fine."""
+    """Samples of an interval, at an even rate."""
 
     seconds: np.ndarray
     """[S], each sample's end, the first at 0."""
     cpu: np.ndarray
-    """[S] share of all cores that the training used (A28), 0 to 1; of everything on the machine
-    where the log does not tell the training apart."""
+    """[S] share of all cores that the training used (A28), 0 to 1; that of the whole machine
+    where the log does not have the training's own."""
     machine: np.ndarray
-    """[S] share of all cores that anything used."""
+    """[S] share of all cores used by the whole machine."""
     gpus: np.ndarray
     """[S, G] share of each device."""
     began: float
@@ -48,15 +48,15 @@ def window(
     length: float = 25.0,
     avoid: Sequence[tuple[float, float]] = (),
 ) -> Window | None:
-    """Cut out the stretch of at most `length` seconds with the most samples (A36: 25).
+    """Select the interval of at most `length` seconds with the most samples (A36: 25).
 
-    Of equal ones that with the least of `avoid` in it, and of those the middle one: the paper's
-    trends are stable over time, but the first minutes of a training are not.
+    Among equal ones the one with the least of `avoid` in it, and among those the middle one: the
+    paper's trends are stable over time, but the first minutes of a training are not.
 
     Args:
-      samples: in order.
-      length: seconds.
-      avoid: (begin, end) of times in which training paused.
+      samples: in order of time.
+      length: in seconds.
+      avoid: (begin, end) of pauses of training.
 
     Returns:
       None where there are fewer than 3 samples.
@@ -90,12 +90,12 @@ def window(
 def phases(samples: Window) -> list[Span]:
     """Find the three phases of each step: transfer, compute on the devices, update (A36).
 
-    Devices compute where their mean is above the middle of its range. Between two such stretches
-    the processors' spike, where they first pass the middle of their range there, transfers the next
-    batch; the bump before it gathers, sums and updates.
+    Devices compute where their mean utilisation is above the middle of its range. Between two such
+    intervals, the spike of the CPUs, from where they first exceed the middle of their range in it,
+    is the transfer of the next batch; the time before it is the update (gather, sum, update).
 
     Returns:
-      Spans in order; none without devices, or with devices that are always equally busy.
+      Spans in order; empty without devices, or if their utilisation is constant.
     """
     if not samples.gpus.shape[1]:
         return []
@@ -119,7 +119,7 @@ def phases(samples: Window) -> list[Span]:
             continue
         cpu = samples.cpu[first:position]
         spike = int(np.argmax(cpu >= (cpu.min() + cpu.max()) / 2))
-        if spike == 0 and position == len(computes):  # the next transfer is yet to come
+        if spike == 0 and position == len(computes):  # the next transfer is after the window
             spike = len(cpu)
         cut = first + spike
         add("update", first, cut)
@@ -128,7 +128,7 @@ def phases(samples: Window) -> list[Span]:
 
 
 def waiting(samples: Window) -> list[float]:
-    """Share of the time (0 to 1) that each device waits while another computes (A36).
+    """Return the share of the time (0 to 1) that each device waits while another computes (A36).
 
     It shows unequal links: the device with the widest one is done first and idles.
     """
@@ -141,15 +141,15 @@ def waiting(samples: Window) -> list[float]:
 def mean_utilisation(samples: Sequence[Utilisation]) -> tuple[float, list[float]]:
     """Return the mean share of all cores and of each device, weighted by the samples' spans.
 
-    Of the cores what the training used, or where the log does not tell, what anything used.
+    The cores' share is that of the training, or of the whole machine where the log has only that.
     """
     if not samples:
         return 0.0, []
     ends = np.array([0.0, *(sample.seconds for sample in samples)])
     weights = np.maximum(np.diff(ends), 1e-9)
     devices = min(len(sample.gpus) for sample in samples)
-    told = any(sample.process for sample in samples)
-    cpu = np.average([s.process if told else _cores(s) for s in samples], weights=weights)
+    own = any(sample.process for sample in samples)
+    cpu = np.average([s.process if own else _cores(s) for s in samples], weights=weights)
     gpus = [
         float(np.average([sample.gpus[n] for sample in samples], weights=weights))
         for n in range(devices)

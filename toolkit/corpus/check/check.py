@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.check.audio_facts import AudioFacts, audio_facts
+from toolkit.corpus.check.audio_info import AudioInfo, read_audio_info
 from toolkit.corpus.check.exclusions import Exclusion, write_exclusions
 from toolkit.corpus.check.findings import ERROR, KINDS, WARNING, Finding, is_train
 from toolkit.corpus.check.report import SplitSummary, write_oov, write_report
@@ -28,7 +28,7 @@ def check(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Check all splits in one pass over the audio, report, and list what to leave out.
+    """Check all splits in one pass over the audio; write reports and the utterances to exclude.
 
     Args:
       splits: manifests (`toolkit.corpus.manifest.write_cuts`) by split.
@@ -43,30 +43,30 @@ def check(
       hours of training speech.
 
     Raises:
-      CorpusError: of a split nothing is left, or more than `config.max_excluded` of it and more
-        than `config.min_excluded` utterances are excluded. The reports are written nevertheless.
+      CorpusError: no utterance of a split is left, or more than `config.min_excluded` and more
+        than the share `config.max_excluded` are excluded. The reports are written all the same.
     """
     cuts = {split: read_cuts(path) for split, path in splits.items()}
     readable = (
         audio_of(cut) for part in cuts.values() for cut in part if "fault" not in (cut.custom or {})
     )
-    facts = audio_facts(readable, jobs, progress)
+    info = read_audio_info(readable, jobs, progress)
     findings: list[Finding] = []
     summaries: list[SplitSummary] = []
     oov: dict[str, dict[str, list[str]]] = {}
     for split, part in cuts.items():
-        checker = SplitChecker(split, facts, lexicon, config)
-        here = [finding for cut in part for finding in checker.check(cut)]
-        findings += here
+        checker = SplitChecker(split, info, lexicon, config)
+        own = [finding for cut in part for finding in checker.check(cut)]
+        findings += own
         oov[split] = checker.oov
-        summaries.append(_summary(split, part, facts, here, checker))
-    findings += between_splits(cuts, facts)
+        summaries.append(_summary(split, part, info, own, checker))
+    findings += between_splits(cuts, info)
     exclusions = _exclusions(findings)
     write_exclusions(exclusions, out / "excluded.tsv")
     write_oov(oov, out / "oov.tsv")
     write_report(summaries, findings, oov, config, out)
     for summary in summaries:
-        _refuse(summary, exclusions, config, out)
+        _check_excluded(summary, exclusions, config, out)
     total = sum(summary.utterances for summary in summaries)
     tokens = sum(summary.tokens for summary in summaries)
     severities = Counter(KINDS[finding.kind].severity for finding in findings)
@@ -93,11 +93,11 @@ def _exclusions(findings: list[Finding]) -> list[Exclusion]:
 def _summary(
     split: str,
     part: list[MonoCut],
-    facts: Mapping[str, AudioFacts],
+    info: Mapping[str, AudioInfo],
     findings: list[Finding],
     checker: SplitChecker,
 ) -> SplitSummary:
-    known = [facts[audio_of(cut)] for cut in part if audio_of(cut) in facts]
+    known = [info[audio_of(cut)] for cut in part if audio_of(cut) in info]
     return SplitSummary(
         split=split,
         utterances=len(part),
@@ -108,14 +108,14 @@ def _summary(
         types=len({word for cut in part for word in text_of(cut).split()}),
         oov_tokens=sum(map(len, checker.oov.values())),
         oov_types=len(checker.oov),
-        formats=Counter((fact.sampling_rate, fact.channels) for fact in known if fact.decoded),
+        formats=Counter((item.sampling_rate, item.channels) for item in known if item.decoded),
     )
 
 
-def _refuse(
+def _check_excluded(
     summary: SplitSummary, exclusions: list[Exclusion], config: CheckConfig, out: Path
 ) -> None:
-    """Raise CorpusError for a split that has lost too much."""
+    """Raise CorpusError for a split with too many excluded utterances."""
     lost, total = summary.excluded, summary.utterances
     if lost < total and (lost <= config.min_excluded or lost <= config.max_excluded * total):
         return
@@ -125,6 +125,6 @@ def _refuse(
     why = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
     raise CorpusError(
         f"{lost} of {total} utterances of {summary.split!r} cannot be used"
-        f" ({why or 'it is empty'}): read {out / 'report.txt'}, mend them, or raise"
+        f" ({why or 'it is empty'}): read {out / 'report.txt'}, correct them, or raise"
         f" check.max_excluded ({config.max_excluded:g})"
     )

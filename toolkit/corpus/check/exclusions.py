@@ -24,9 +24,9 @@ class Exclusion:
     id: str
     """Utterance id."""
     copy: int
-    """1 for the first cut of this id in the split, 2 for the second..."""
+    """1 for the first cut of this id in the split, 2 for the second, and so on."""
     reason: str
-    """What is wrong with it."""
+    """Why it is left out."""
 
 
 def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
@@ -42,12 +42,12 @@ def read_exclusions(path: Path, split: str) -> set[tuple[str, int]]:
     """Return the (utterance id, copy) pairs to leave out of `split`.
 
     Raises:
-      ExclusionError: the file is not there or damaged; names it and the line.
+      ExclusionError: the file is missing or damaged; the message names it and the line.
     """
     out = set()
     with reading(path, ExclusionError, "run the check again"), open(path, encoding="utf-8") as file:
         if file.readline() != HEADER:
-            raise ValueError("it does not begin with the names of its columns")
+            raise ValueError("its first line does not name the columns")
         for number, line in enumerate(file, start=2):
             fields = line.rstrip("\n").split("\t", 3)
             if len(fields) != 4 or not fields[2].isdecimal():

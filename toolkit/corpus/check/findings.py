@@ -1,4 +1,4 @@
-"""The kinds of faults that the check knows, and how to mend each."""
+"""The kinds of faults that the check finds, and how to fix each."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ class Kind:
     excluded_from: str
     """Splits that leave the utterance out: "all", "train" or "none"."""
     title: str
-    """What it is."""
+    """Short description."""
     fix: str
-    """What to do about it."""
+    """How to fix it."""
 
 
 KINDS: dict[str, Kind] = {
@@ -35,7 +35,7 @@ KINDS: dict[str, Kind] = {
     "truncated-audio": Kind(
         ERROR,
         "all",
-        "audio that ends before its header says or breaks off on decoding",
+        "audio shorter than its header says, or that cannot be decoded to its end",
         "copy the file again from its source (a broken download or a full disk)",
     ),
     "refused-pipe": Kind(
@@ -57,14 +57,14 @@ KINDS: dict[str, Kind] = {
     "duplicate-id": Kind(
         ERROR,
         "all",
-        "utterance id used again in the same split (the first is kept)",
+        "utterance id used twice in the same split (the first is kept)",
         "give each utterance an id of its own, or delete the copies",
     ),
     "too-short": Kind(
         ERROR,
         "train",
         "audio too short for its transcript",
-        "look whether the transcript belongs to the audio, and at the segment's times",
+        "see whether the transcript belongs to the audio; check the segment's times",
     ),
     "too-long": Kind(
         ERROR,
@@ -78,11 +78,11 @@ KINDS: dict[str, Kind] = {
         "only words that have no pronunciation and cannot be given one",
         "write the words out in letters, or add them to the lexicon",
     ),
-    "silent-audio": Kind(ERROR, "train", "audio of zeros alone", "record it again, or delete it"),
+    "silent-audio": Kind(ERROR, "train", "all samples are zero", "record it again, or delete it"),
     "duplicate-recording": Kind(
         WARNING,
         "none",
-        "recording id used again in wav.scp (the first is read)",
+        "recording id used twice in wav.scp (the first is read)",
         "give each recording an id of its own, or delete the other lines",
     ),
     "same-audio-and-text": Kind(
@@ -95,19 +95,19 @@ KINDS: dict[str, Kind] = {
         WARNING,
         "none",
         "speaker in more than one split",
-        "move the speaker to one split: results on known speakers are too good",
+        "move the speaker to one split: results on speakers seen in training are too good",
     ),
     "shared-id": Kind(
         WARNING,
         "none",
         "utterance id in more than one split",
-        "look whether the same utterance is in both; give each an id of its own",
+        "see whether the same utterance is in both; give each an id of its own",
     ),
     "one-speaker": Kind(
         WARNING,
         "none",
         "split with one speaker",
-        "see that the corpus names its speakers: normalisation and splits go by speaker",
+        "make sure that the corpus names its speakers: normalisation and splits use them",
     ),
     "bad-characters": Kind(
         WARNING,
@@ -118,14 +118,14 @@ KINDS: dict[str, Kind] = {
     "all-oov": Kind(
         WARNING,
         "none",
-        "no word of it is in the lexicon",
-        "look at the language and spelling; add the words to the lexicon: all are guesses so far",
+        "transcript without any word of the lexicon",
+        "check language and spelling; add the words to the lexicon: all pronunciations are guesses",
     ),
     "short-test": Kind(
         WARNING,
         "none",
         "audio too short for its transcript (still decoded and scored)",
-        "look whether the transcript belongs to the audio, and at the segment's times",
+        "see whether the transcript belongs to the audio; check the segment's times",
     ),
     "trimmed-segment": Kind(
         NOTE,
@@ -137,19 +137,19 @@ KINDS: dict[str, Kind] = {
         NOTE,
         "none",
         "command that only decodes a file: the file is read instead of running it",
-        "nothing; name the file itself in wav.scp to be rid of this note",
+        "nothing; to avoid this note, name the file itself in wav.scp",
     ),
     "other-rate": Kind(
         NOTE,
         "none",
-        "other sampling rate than check.sampling_rate, will be resampled",
+        "sampling rate other than check.sampling_rate, will be resampled",
         "nothing; but speech recorded at 8 kHz has no energy above 4 kHz",
     ),
     "many-channels": Kind(
         NOTE,
         "none",
         "more than one channel, will be averaged to one",
-        "nothing; but split the file when its channels hold different talkers",
+        "nothing; but split the file if its channels hold different talkers",
     ),
     "oov": Kind(
         NOTE,
@@ -168,11 +168,11 @@ class Finding:
     kind: str
     """Name in `KINDS`."""
     split: str
-    """Where it is."""
+    """The split it was found in."""
     id: str
     """Utterance, speaker (speaker-overlap) or split (one-speaker)."""
     detail: str
-    """The file and what is wrong with it, in words."""
+    """The file and what is wrong with it."""
     copy: int = 1
     """Which cut of this id in the split: 1 is the first."""
 

@@ -1,4 +1,4 @@
-"""What the check found, to read and to compute with."""
+"""Reports of the check: report.txt, report.json and oov.tsv."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from toolkit.storage.files import open_atomically, write_atomically
 DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 """Seconds at which the histogram's bins begin."""
 OOV_SHOWN = 30
-BAR = 40
+BAR_WIDTH = 40
 
 
 @dataclass(frozen=True)
@@ -22,23 +22,23 @@ class SplitSummary:
     """The size of one split."""
 
     split: str
-    """Its name."""
+    """Name of the split."""
     utterances: int
-    """All cuts."""
+    """Number of cuts."""
     excluded: int
-    """Those that later stages leave out."""
+    """Number of cuts that later stages leave out."""
     speakers: int
-    """Different speakers."""
+    """Number of speakers."""
     seconds: list[float]
     """Durations of the cuts with audio, sorted."""
     tokens: int
-    """Words of the transcripts."""
+    """Word tokens of the transcripts."""
     types: int
-    """Different words."""
+    """Word types."""
     oov_tokens: int
-    """Words that the lexicon lacks."""
+    """Word tokens that the lexicon lacks."""
     oov_types: int
-    """Different words that the lexicon lacks."""
+    """Word types that the lexicon lacks."""
     formats: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Cuts by (sampling rate in Hz, channels)."""
 
@@ -150,7 +150,7 @@ def _durations(summaries: list[SplitSummary]) -> str:
         for begin, end, count in zip(DURATION_EDGES, ends, counts, strict=True):
             if count:
                 name = f"{begin}-{end:g}" if end < float("inf") else f"{begin}-"
-                bar = "#" * max(1, round(BAR * count / max(counts)))
+                bar = "#" * max(1, round(BAR_WIDTH * count / max(counts)))
                 parts.append(f"  {name:>6} {count:>7} {bar}")
     return "\n".join(parts)
 
@@ -168,7 +168,7 @@ def _kinds(findings: list[Finding]) -> str:
 
 
 def _details(kind: str, findings: list[Finding], listed: int) -> str:
-    """Name the utterances of one kind, with the fix."""
+    """List the findings of one kind, with the fix."""
     found = [finding for finding in findings if finding.kind == kind]
     if not found:
         return ""

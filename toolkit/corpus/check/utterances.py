@@ -1,4 +1,4 @@
-"""The faults of single utterances, and of a corpus's splits against each other."""
+"""Finds the faults of single utterances, and what the splits of a corpus must not share."""
 
 import math
 from collections import Counter, defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lhotse import MonoCut
 
-from toolkit.corpus.check.audio_facts import AudioFacts
+from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import audio_of, speaker_of, text_of
@@ -16,14 +16,14 @@ class SplitChecker:
     """Finds the faults of one split's utterances, given in order.
 
     Args:
-      facts: decoded audio by path.
+      info: properties of the decoded audio by path.
       lexicon: smallest number of phones by word.
     """
 
     def __init__(
         self,
         split: str,
-        facts: Mapping[str, AudioFacts],
+        info: Mapping[str, AudioInfo],
         lexicon: Mapping[str, int],
         config: CheckConfig,
     ) -> None:
@@ -32,13 +32,13 @@ class SplitChecker:
         """Utterances by word that the lexicon lacks, one entry per token."""
         self.tokens = 0
         """Words of the transcripts."""
-        self._facts = facts
+        self._info = info
         self._lexicon = lexicon
         self._config = config
         self._copies: Counter[str] = Counter()
 
     def check(self, cut: MonoCut) -> list[Finding]:
-        """Return what there is to say about the split's next utterance."""
+        """Return the findings about the next utterance of the split."""
         self._copies[cut.id] += 1
         copy = self._copies[cut.id]
         found = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
@@ -46,27 +46,27 @@ class SplitChecker:
         if "fault" in custom:
             found.append((custom["fault"], custom["fault_detail"]))
         else:
-            found += self._audio_faults(cut, self._facts[audio_of(cut)])
+            found += self._audio_faults(cut, self._info[audio_of(cut)])
             found += self._text_faults(cut)
         if "note" in custom:
             found.append((custom["note"], custom["note_detail"]))
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in found]
 
-    def _audio_faults(self, cut: MonoCut, facts: AudioFacts) -> list[tuple[str, str]]:
-        path, config = facts.path, self._config
-        if facts.error is not None or facts.decoded < facts.declared:
-            why = facts.error or "the file ends there"
-            detail = f"{path}: {facts.decoded} of {facts.declared} samples ({why})"
-            return [("truncated-audio" if facts.declared else "unreadable-audio", detail)]
-        if facts.decoded == 0:
+    def _audio_faults(self, cut: MonoCut, info: AudioInfo) -> list[tuple[str, str]]:
+        path, config = info.path, self._config
+        if info.error is not None or info.decoded < info.declared:
+            why = info.error or "the file ends there"
+            detail = f"{path}: {info.decoded} of {info.declared} samples ({why})"
+            return [("truncated-audio" if info.declared else "unreadable-audio", detail)]
+        if info.decoded == 0:
             return [("empty-audio", path)]
         found = []
-        if facts.silent:
+        if info.silent:
             found.append(("silent-audio", path))
-        if facts.sampling_rate != config.sampling_rate:
-            found.append(("other-rate", f"{path}: {facts.sampling_rate} Hz"))
-        if facts.channels > 1:
-            found.append(("many-channels", f"{path}: {facts.channels} channels"))
+        if info.sampling_rate != config.sampling_rate:
+            found.append(("other-rate", f"{path}: {info.sampling_rate} Hz"))
+        if info.channels > 1:
+            found.append(("many-channels", f"{path}: {info.channels} channels"))
         if config.max_seconds is not None and cut.duration > config.max_seconds:
             found.append(("too-long", f"{path}: {cut.duration:.2f} s"))
         return found
@@ -81,9 +81,11 @@ class SplitChecker:
             self.oov[word].append(cut.id)
         found = []
         alphabet = set(self._config.alphabet)
-        strange = sorted(set("".join(words)) - alphabet)
-        if strange:
-            found.append(("bad-characters", f"{' '.join(strange)} in {_shown(words, strange)!r}"))
+        outside = sorted(set("".join(words)) - alphabet)
+        if outside:
+            found.append(
+                ("bad-characters", f"{' '.join(outside)} in {_word_with(words, outside)!r}")
+            )
         if all(not self._spellable(word) for word in words):
             found.append(("unspellable", " ".join(words)))
         if missing:
@@ -111,14 +113,14 @@ class SplitChecker:
         return phones * self._config.frames_per_phone
 
 
-def _shown(words: list[str], strange: list[str]) -> str:
-    return next(word for word in words if any(letter in word for letter in strange))
+def _word_with(words: list[str], outside: list[str]) -> str:
+    return next(word for word in words if any(letter in word for letter in outside))
 
 
 def between_splits(
-    splits: Mapping[str, list[MonoCut]], facts: Mapping[str, AudioFacts]
+    splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
-    """Find speakers, ids and recordings with their texts that occur where they should not."""
+    """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances."""
     found = []
     owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
     for split, cuts in splits.items():
@@ -134,11 +136,11 @@ def between_splits(
         for name, where in sorted(names.items()):
             if len(where) > 1:
                 found.append(Finding(kind, where[-1], name, f"in {', '.join(where)}"))
-    return found + _same_audio_and_text(splits, facts)
+    return found + _same_audio_and_text(splits, info)
 
 
 def _same_audio_and_text(
-    splits: Mapping[str, list[MonoCut]], facts: Mapping[str, AudioFacts]
+    splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
     found = []
     first: dict[tuple[str, float, float, str], tuple[str, str]] = {}
@@ -146,12 +148,12 @@ def _same_audio_and_text(
         copies: Counter[str] = Counter()
         for cut in cuts:
             copies[cut.id] += 1
-            known = facts.get(audio_of(cut))
+            known = info.get(audio_of(cut))
             if known is None or not known.digest or not text_of(cut):
                 continue
             key = (known.digest, cut.start, cut.duration, text_of(cut))
             other = first.setdefault(key, (split, cut.id))
             if other != (split, cut.id):
-                detail = f"{audio_of(cut)} is that of {other[1]} in {other[0]}"
+                detail = f"{audio_of(cut)} is the same as that of {other[1]} in {other[0]}"
                 found.append(Finding("same-audio-and-text", split, cut.id, detail, copies[cut.id]))
     return found

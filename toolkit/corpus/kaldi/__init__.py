@@ -1,1 +1,1 @@
-"""Kaldi's data directories, in and out."""
+"""Import, export and validation of Kaldi data directories."""

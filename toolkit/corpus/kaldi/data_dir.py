@@ -1,4 +1,4 @@
-"""Kaldi data directories in and out."""
+"""Reads and writes Kaldi data directories."""
 
 import dataclasses
 import itertools
@@ -26,23 +26,23 @@ RunPipe = Callable[[str, str], Audio]
 
 
 def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCut]:
-    """Read wav.scp, text and, where there are, segments and utt2spk, sorted or not.
+    """Read wav.scp, text and, if present, segments and utt2spk, sorted or not.
 
-    - A path in wav.scp that is not absolute is looked for from `folder` and each folder above it.
+    - A relative path in wav.scp is looked for from `folder` and each folder above it.
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
       refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - A segment's end of -1 is the end of the recording.
     - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom.
 
     Returns:
-      Cuts; what is wrong with one is in it for the check to report.
+      Cuts; faults are recorded in them for the check to report.
 
     Raises:
       ManifestError: no wav.scp or text.
     """
     for name in ("wav.scp", "text"):
         if not (folder / name).is_file():
-            raise ManifestError(f"{folder} is no Kaldi data directory: it has no file {name!r}")
+            raise ManifestError(f"{folder} is not a Kaldi data directory: it has no file {name!r}")
     recordings = read_scp(folder / "wav.scp", run_pipe)
     audio: Iterable[tuple[str, Audio]] = recordings
     if (folder / "segments").is_file():
@@ -86,14 +86,14 @@ def _recording(folder: Path, id: str, source: str, run_pipe: RunPipe | None) -> 
 
 
 def _locate(folder: Path, name: str) -> Path:
-    """Find a path seen from `folder` or from one of the folders above it."""
+    """Resolve a path relative to `folder` or to one of the folders above it."""
     folder = folder.absolute()
     places = [place / name for place in (folder, *folder.parents)]
     return next((path for path in places if os.path.isfile(path)), places[0])
 
 
 def _decoded_file(command: str) -> str | None:
-    """Return the FILE of a command that does no more than to decode it with flac or sph2pipe."""
+    """Return the FILE of a command that only decodes it with flac or sph2pipe."""
     if any(letter in command[:-1] for letter in "|&;<>$`()\n"):
         return None
     try:
@@ -109,7 +109,7 @@ def _decoded_file(command: str) -> str | None:
 
 
 def _by_id(recordings: list[tuple[str, Audio]]) -> dict[str, Audio]:
-    """Keep the first recording of each id, and note there were others."""
+    """Keep the first recording of each id, with a note if there are others."""
     table: dict[str, Audio] = {}
     for id, item in recordings:
         if id in table:
@@ -138,15 +138,15 @@ def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     """Write wav.scp, text, utt2spk, spk2utt and, for parts of recordings, segments.
 
-    All are sorted by bytes, as Kaldi's tools want them. FLAC and SPHERE files are named by the
+    All are sorted by bytes, as Kaldi's tools require. FLAC and SPHERE files are given as the
     commands with which Kaldi reads them (flac, sph2pipe).
 
     Raises:
       ManifestError: two cuts have the same id, or an id contains white space.
     """
     cuts = sorted(cuts, key=lambda cut: cut.id.encode())
-    for cut, following in itertools.pairwise(cuts):
-        if cut.id == following.id:
+    for cut, next_cut in itertools.pairwise(cuts):
+        if cut.id == next_cut.id:
             raise ManifestError(f"utterance id {cut.id!r} occurs twice: leave one of them out")
     whole = all(
         cut.recording_id == cut.id

@@ -1,4 +1,4 @@
-"""Kaldi data directories out, checked as Kaldi's validate_data_dir.sh does."""
+"""Exports Kaldi data directories, and validates them like Kaldi's validate_data_dir.sh."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ RENAMED = "utt_map"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     utterances: int
     speakers: int
@@ -32,8 +32,8 @@ class Exported:
 def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
     """Write wav.scp, text, utt2spk, spk2utt, utt2dur and, for parts of recordings, segments.
 
-    Kaldi wants utterances in the order of their ids to be in the order of their speakers too.
-    Where they are not, every id is prefixed with its speaker, and `utt_map` has the old ones.
+    Kaldi requires that utterances sorted by id are sorted by speaker too. Where they are not,
+    every id is prefixed with its speaker, and `utt_map` lists the old ids.
     Cuts with a fault, without audio or without words are left out.
 
     Args:
@@ -84,7 +84,7 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> Exported:
 
 
 def _unusable(cut: MonoCut) -> str:
-    """Say why Kaldi could not use a cut; empty where it can."""
+    """Return why Kaldi could not use a cut; empty if it can."""
     if "fault" in (cut.custom or {}):
         return f"{cut.custom['fault']}: {cut.custom.get('fault_detail', '')}"
     if cut.duration <= 0:
@@ -92,7 +92,7 @@ def _unusable(cut: MonoCut) -> str:
     if not text_of(cut).split():
         return "no word in its transcript"
     if cut.recording.sources[0].type != "file":
-        return f"its audio is no file but a {cut.recording.sources[0].type}"
+        return f"its audio is not a file but a {cut.recording.sources[0].type}"
     return ""
 
 
@@ -110,7 +110,7 @@ def _first_out_of_order(cuts: Sequence[MonoCut]) -> str:
 
 
 def _with_speaker(cut: MonoCut) -> MonoCut:
-    """Prefix a cut's id, and its recording's where that was the same."""
+    """Prefix a cut's id with its speaker, and the recording's id too where it was the same."""
     name = f"{speaker_of(cut)}-{cut.id}"
     recording = cut.recording
     if recording.id == cut.id:

@@ -1,20 +1,20 @@
-"""What Kaldi would refuse in a data directory."""
+"""Validation of Kaldi data directories, as by Kaldi's validate_data_dir.sh."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 _FORBIDDEN = ("<s>", "</s>", "#0")
-_OF_UTTERANCES = ("utt2dur", "utt2num_frames", "feats.scp", "vad.scp", "utt2lang", "utt2uniq")
-_OF_SPEAKERS = ("cmvn.scp", "spk2gender", "spk2warp")
+_PER_UTTERANCE = ("utt2dur", "utt2num_frames", "feats.scp", "vad.scp", "utt2lang", "utt2uniq")
+_PER_SPEAKER = ("cmvn.scp", "spk2gender", "spk2warp")
 _POSITIVE = ("utt2dur", "utt2num_frames", "reco2dur")
 
 
 def data_dir_faults(folder: Path) -> list[str]:
-    """Find what Kaldi's validate_data_dir.sh (with --no-feats) would refuse; empty for nothing.
+    """List what Kaldi's validate_data_dir.sh (with --no-feats) would refuse; empty if nothing.
 
-    Also what it accepts and later steps do not: an utterance without a word (validate_text.pl).
-    It stops at the first fault; these are all, each naming its file and line.
+    An utterance without a word, which it accepts and later steps do not (validate_text.pl), is a
+    fault too. The script stops at the first fault; here all are listed, each with file and line.
     """
     folder = Path(folder)
     tables: dict[str, list[list[str]]] = {}
@@ -34,11 +34,11 @@ def data_dir_faults(folder: Path) -> list[str]:
 
 def _known_files() -> set[str]:
     plain = {"utt2spk", "spk2utt", "text", "wav.scp", "segments", "reco2dur"}
-    return {*plain, *_OF_UTTERANCES, *_OF_SPEAKERS}
+    return {*plain, *_PER_UTTERANCE, *_PER_SPEAKER}
 
 
 def _table(path: Path) -> tuple[list[list[str]], list[str]]:
-    """Read fields of lines; find lines out of order, twice there, or without an end."""
+    """Read the fields of lines; find lines that are out of order, repeated or unterminated."""
     raw = path.read_bytes()
     faults = []
     if not raw:
@@ -72,18 +72,18 @@ def _faults(tables: dict[str, list[list[str]]]) -> Iterator[str]:
             if len(row) != 4 or not _in_order(row[2], row[3]):
                 yield f"segments:{number}: not `utterance recording start end`: {' '.join(row)}"
         recordings = sorted({row[1] for row in tables["segments"] if len(row) > 1}, key=str.encode)
-        yield from _other_keys("segments", tables["segments"], utterances)
+        yield from _key_faults("segments", tables["segments"], utterances)
     for number, row in enumerate(tables["wav.scp"], 1):
         if len(row) < 2 or row[1].startswith("~"):
-            yield f"wav.scp:{number}: no file, or one under ~, which Kaldi does not know"
-    yield from _other_keys("text", tables["text"], utterances)
-    yield from _other_keys("wav.scp", tables["wav.scp"], recordings)
+            yield f"wav.scp:{number}: no file, or a path that begins with ~, unknown to Kaldi"
+    yield from _key_faults("text", tables["text"], utterances)
+    yield from _key_faults("wav.scp", tables["wav.scp"], recordings)
     if "reco2dur" in tables:
-        yield from _other_keys("reco2dur", tables["reco2dur"], recordings)
-    for names, keys in ((_OF_UTTERANCES, utterances), (_OF_SPEAKERS, speakers)):
+        yield from _key_faults("reco2dur", tables["reco2dur"], recordings)
+    for names, keys in ((_PER_UTTERANCE, utterances), (_PER_SPEAKER, speakers)):
         for name in names:
             if name in tables:
-                yield from _other_keys(name, tables[name], keys)
+                yield from _key_faults(name, tables[name], keys)
     for name in _POSITIVE:
         for number, row in enumerate(tables.get(name, ()), 1):
             if len(row) != 2 or not _in_order("0", row[1]):
@@ -100,8 +100,8 @@ def _speaker_faults(tables: dict[str, list[list[str]]]) -> Iterator[str]:
     if rows != by_speaker and rows == sorted(rows):
         wrong = next(a for a, b in zip(rows, by_speaker, strict=True) if a != b)
         yield (
-            f"utt2spk: is not in the order of the speakers at {wrong[0].decode()}: make speakers' "
-            "names the beginnings of their utterances'"
+            f"utt2spk: is not in the order of the speakers at {wrong[0].decode()}: let "
+            "every utterance id begin with its speaker's name"
         )
     listed = {id: speaker for speaker, *ids in tables["spk2utt"] for id in ids}
     if listed != {id: speaker for id, speaker in tables["utt2spk"]}:
@@ -117,16 +117,16 @@ def _text_faults(rows: list[list[str]]) -> Iterator[str]:
                 yield f"text:{number}: {id} has the word {word}, which Kaldi reserves"
 
 
-def _other_keys(name: str, rows: list[list[str]], wanted: list[str]) -> Iterator[str]:
-    """Say where a table's keys differ from those it should have."""
+def _key_faults(name: str, rows: list[list[str]], expected: list[str]) -> Iterator[str]:
+    """Yield how a table's keys differ from the expected ones."""
     keys = [row[0] for row in rows]
-    if keys == wanted:
+    if keys == expected:
         return
-    lacking, more = sorted(set(wanted) - set(keys)), sorted(set(keys) - set(wanted))
+    lacking, more = sorted(set(expected) - set(keys)), sorted(set(keys) - set(expected))
     if lacking:
         yield f"{name}: lacks {len(lacking)} entries, first {lacking[0]}"
     if more:
-        yield f"{name}: has {len(more)} entries too many, first {more[0]}"
+        yield f"{name}: has {len(more)} unexpected entries, first {more[0]}"
 
 
 def _in_order(start: str, end: str) -> bool:

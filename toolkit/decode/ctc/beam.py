@@ -1,4 +1,4 @@
-"""From posteriors to the best label sequences: a compiled search and what it ends with."""
+"""CTC beam search: runs the compiled search and reads the n-best label sequences from it."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -8,13 +8,13 @@ import numpy as np
 from toolkit.decode.ctc import arrays
 from toolkit.decode.ctc.arrays import NO_LM, ROOT, SEARCH, SYMBOL
 from toolkit.decode.ctc.dictionary import Tree
+from toolkit.decode.ctc.kernels import search
 from toolkit.decode.ctc.ngrams import Ngrams
-from toolkit.decode.ctc.search import search
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the search is told besides posteriors, tree and n-grams; see `SEARCH`."""
+    """Settings of the search; see `SEARCH` for the fields."""
 
     blank: int
     space: int
@@ -28,12 +28,12 @@ class Options:
 
 
 class BeamSearch:
-    """A search that is ready to run; used by several threads at once.
+    """Prefix beam search with given dictionary and language model; may be shared by threads.
 
     Args:
       tree: the dictionary.
-      ngrams: the language model; None when the options have no use for it.
-      options: the search.
+      ngrams: the language model; None in the mode `NO_LM`.
+      options: settings of the search.
     """
 
     def __init__(self, tree: Tree, ngrams: Ngrams | None, options: Options) -> None:
@@ -45,14 +45,15 @@ class BeamSearch:
         self._settings["joined"], self._settings["between"] = tree.joined, len(tree.between)
 
     def run(self, log_probs: np.ndarray, count: int) -> list[tuple[list[int], float]]:
-        """The `count` best label sequences that read differently, and their scores.
+        """Return the `count` best label sequences with different texts, and their scores.
 
-        Scores of those that differ in spaces alone are added up. If nothing in the last beam may
-        end, the best prefix without its unfinished word is all there is, with the score -inf.
+        The probabilities of sequences that differ only in spaces are summed. If no prefix of the
+        last beam is a complete text, the result is the best prefix without its unfinished word,
+        with the score -inf.
 
         Args:
-          log_probs: [T, C] float32, none NaN.
-          count: sequences wanted; there may be fewer, or none where nothing is possible.
+          log_probs: [T, C] float32 without NaN.
+          count: number of sequences; there may be fewer, and none if all paths are impossible.
         """
         beam, trie = self._search(log_probs)
         if not len(beam):
@@ -74,7 +75,7 @@ class BeamSearch:
         ]
 
     def _search(self, log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The last beam and all prefixes."""
+        """Return the last beam and all prefixes."""
         frames, columns = log_probs.shape
         width, settings = self._options.width, self._settings.copy()
         most = 1 + frames * width
@@ -90,8 +91,8 @@ class BeamSearch:
         return beams[frames % 2][: settings["size"][0]], trie
 
     def _end(self, prefixes: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For prefixes the word that ends there (-1: none) and the score as a whole text (-inf: it
-        is none)."""
+        """Return, for each prefix, the word that ends there (-1: none) and its score as a complete
+        text (-inf: it is not one)."""
         word = self._last_word(prefixes["place"])
         ends, between = word >= 0, prefixes["place"] == ROOT
         scores = total + np.where(ends, prefixes["ended"], prefixes["fixed"])
@@ -101,13 +102,17 @@ class BeamSearch:
         return word, np.where(ends | between, scores, -math.inf)
 
     def _last_word(self, place: np.ndarray) -> np.ndarray:
-        """The words that end in nodes of the tree, or must if `complete` says so; -1: none."""
+        """Return the words that end in nodes of the tree, or with `complete` the only words that
+        can; -1: none."""
         here = self._tree.nodes[place]
         only = (here["depth"] > 0) & (here["high"] == here["low"] + 1) & self._options.complete
         return np.where((here["word"] < 0) & only, here["low"], here["word"])
 
     def _reading(self, trie: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """Numbers for what prefixes read: where the last word begins, and which one it is."""
+        """Return a number for the text of each prefix: equal texts have equal numbers.
+
+        It is made of the node where the last word begins and of that word.
+        """
         prefixes = trie[nodes]
         behind = (prefixes["symbol"] == self._options.space) & (nodes > 0)
         nodes = np.where(behind, prefixes["parent"], nodes)
@@ -118,7 +123,7 @@ class BeamSearch:
         return nodes.astype(np.int64) * len(self._tree.begin) + word + 1
 
     def _labels(self, trie: np.ndarray, node: int, word: int) -> list[int]:
-        """The labels of a prefix, its unfinished word completed to `word`, or cut off (-1)."""
+        """Return a prefix's labels, its unfinished word completed to `word` or dropped (-1)."""
         tree, path = self._tree, []
         while node > 0:
             path.append(node)

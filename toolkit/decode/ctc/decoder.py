@@ -1,4 +1,4 @@
-"""CTC decoding: what all decoders of frame-wise symbol probabilities have in common (A21)."""
+"""The interface of CTC decoders: frame-wise symbol probabilities to hypotheses (A21)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -15,24 +15,24 @@ LogProbs = Tensor | np.ndarray
 
 
 class CtcDecodeError(ToolkitError):
-    """Posteriors, units or dictionary with which nothing can be decoded."""
+    """Posteriors, units or dictionary that cannot be used for decoding."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text and what a decoder gives for it."""
+    """A text and its score."""
 
     text: str
-    """Words parted by single spaces."""
+    """Words separated by single spaces."""
     score: float
-    """Natural logarithm; what it sums is said by each decoder."""
+    """In natural log units; each decoder documents its terms."""
 
 
 class Decoder(ABC):
     """Turns posteriors into texts.
 
-    Everything that decides the result is given on construction: the same posteriors give the same
-    hypotheses in any order and any number of jobs.
+    Everything that affects the result is given on construction: the same posteriors give the same
+    hypotheses in any order of utterances and with any number of jobs.
     """
 
     @abstractmethod
@@ -40,15 +40,15 @@ class Decoder(ABC):
         """Decode one utterance.
 
         Args:
-          log_probs: [T, C] log-probabilities (natural), C as in the units. They need not be
-            normalised; -inf is impossible.
+          log_probs: [T, C] natural log-probabilities, one column per unit. They need not be
+            normalised; -inf rules a symbol out.
 
         Returns:
-          At least one hypothesis, the best first. Where the decoder's rules leave no whole text its
-          score is -inf, and its text what was finished, if anything.
+          At least one hypothesis, the best first. If no complete text is possible, one with the
+          score -inf and the words that were finished, if any.
 
         Raises:
-          CtcDecodeError: not [T, C], or NaN.
+          CtcDecodeError: the shape is not [T, C], or a value is NaN.
         """
 
     def decode_many(
@@ -56,8 +56,8 @@ class Decoder(ABC):
     ) -> Iterator[list[Hypothesis]]:
         """Decode many utterances, and yield the hypotheses of each in order.
 
-        By threads: compiled search holds no interpreter lock, and dictionary and language model
-        are shared.
+        Uses threads: the compiled search releases the interpreter lock, and dictionary and
+        language model are shared.
 
         Args:
           utterances: see `decode`.
@@ -71,23 +71,23 @@ class Decoder(ABC):
 
 
 def as_array(log_probs: LogProbs, size: int) -> np.ndarray:
-    """[T, C] float32 in one piece of memory.
+    """Return the log-probabilities as a contiguous float32 array [T, C].
 
     Raises:
       CtcDecodeError: C is not `size`, or a value is NaN.
     """
     if isinstance(log_probs, Tensor):
         log_probs = log_probs.detach().cpu().float().numpy()
-    # Writable, since compiled code would be made once more for arrays that are not.
+    # Writable, because read-only arrays would make numba compile a second version.
     array = np.require(log_probs, np.float32, ["C", "W"])
     if array.ndim != 2 or array.shape[1] != size:
         raise CtcDecodeError(
-            f"posteriors of shape {list(array.shape)}, needed [frames, {size}]: do the model and"
-            " the units come from one run?"
+            f"posteriors have shape {list(array.shape)}, expected [frames, {size}]: do the model"
+            " and the units come from the same run?"
         )
     if np.isnan(array).any():
         raise CtcDecodeError(
-            f"posteriors are NaN from frame {int(np.isnan(array).any(axis=1).argmax())} on: the"
+            f"posteriors are NaN at frame {int(np.isnan(array).any(axis=1).argmax())}: the"
             " training has diverged"
         )
     return array

@@ -1,4 +1,4 @@
-"""The words that a decoder may write, as a prefix tree over the model's symbols (A21)."""
+"""The dictionary of a CTC decoder, as a prefix tree over the model's output symbols (A21)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,17 +14,20 @@ from toolkit.lang.units.units import Units
 
 @dataclass(frozen=True)
 class Tree:
-    """A prefix tree. Words are numbered in their symbols' order, so that the words below a node are
-    an interval."""
+    """A prefix tree of words.
+
+    Words are numbered in the order of their symbols, so that the words below a node are an
+    interval.
+    """
 
     nodes: np.ndarray
-    """[N] NODE: the root, then the children of each node in a row."""
+    """[N] NODE: the root first; the children of a node are adjacent."""
     letters: np.ndarray
-    """The symbols of all words in a row, int32."""
+    """The concatenated symbols of all words, int32."""
     begin: np.ndarray
     """[W + 1] int32: where each word begins in `letters`."""
     between: tuple[int, ...]
-    """The symbols that part words, any number of them at the edges of a text."""
+    """The symbols that separate words; any number of them may begin or end a text."""
 
     @property
     def joined(self) -> bool:
@@ -45,21 +48,21 @@ class Dictionary:
 
     @classmethod
     def of(cls, words: Collection[str], units: Units, between: str = " ") -> "Dictionary":
-        """Spell words with a model's units.
+        """Spell words in a model's output units.
 
-        Characters: words hold the separator between equal letters, as in training texts (A16).
-        Pieces: each word is spelt by the units' own segmentation. Of words that are written alike
-        the first by its letters is kept: texts cannot tell them apart.
+        Characters: words have the separator between equal letters, as in training texts (A16).
+        Pieces: each word is segmented as the units do it. Of words with the same symbols, which
+        decoding cannot tell apart, the alphabetically first is kept.
 
         Args:
           words: the dictionary, such as the training words.
           units: those of the model.
           between: the characters that may stand between words (Scheidl's non-word characters).
-            Where the units have none of them, as pieces of words, a word begins by itself.
+            If the units have none of them, as pieces of words, words follow each other directly.
 
         Raises:
-          CtcDecodeError: no word is left, a word holds a character of `between`, or words cannot
-            be told apart where none parts them.
+          CtcDecodeError: no word can be written, a word contains a character of `between`, or
+            word boundaries are ambiguous in units without such a character.
         """
         spelt: list[tuple[tuple[int, ...], str]] = []
         unwritable = []
@@ -79,26 +82,26 @@ class Dictionary:
         ]  # fmt: skip
         if not kept:
             raise CtcDecodeError(
-                f"the dictionary has no word that the units can write ({len(unwritable)} given)"
+                f"the output units can write none of the dictionary's {len(unwritable)} words"
             )
         apart = [i for i, symbol in enumerate(units.symbols) if symbol in between]
         for symbols, word in kept:
             if not set(symbols).isdisjoint(apart):
-                raise CtcDecodeError(f"the word {word!r} holds a character that parts words")
+                raise CtcDecodeError(f"the word {word!r} contains a character that separates words")
         if not apart:
             inner = {symbol for symbols, _ in kept for symbol in symbols[1:]}
             both = sorted({symbols[0] for symbols, _ in kept} & inner)
             if both:
                 raise CtcDecodeError(
-                    f"the unit {units.symbols[both[0]]!r} stands both at the beginning of words and"
-                    " inside: without a character between words they cannot be told apart"
+                    f"the unit {units.symbols[both[0]]!r} occurs both at the beginning of words and"
+                    " inside words: without a separator, word boundaries are ambiguous"
                 )
         tree = _tree([symbols for symbols, _ in kept], apart)
         return cls(tuple(word for _, word in kept), tree, tuple(unwritable))
 
     @classmethod
     def free(cls, units: Units) -> "Dictionary":
-        """No words: every symbol may follow every other."""
+        """Return a dictionary without words: any symbol may follow any other."""
         symbols = [i for i in range(units.size) if i != units.blank]
         return cls((), _tree([], symbols))
 
@@ -118,10 +121,10 @@ def _tree(words: list[tuple[int, ...]], between: list[int]) -> Tree:
 
 @njit(cache=True)
 def _grow(letters: np.ndarray, begin: np.ndarray, nodes: np.ndarray) -> int:
-    """Make the nodes of sorted words, those near each other in the tree near in memory.
+    """Fill in the nodes of the tree of sorted words; related nodes are close in memory.
 
     Returns:
-      Their number.
+      The number of nodes.
     """
     nodes[0].symbol, nodes[0].high = -1, len(begin) - 1
     waiting = [0]

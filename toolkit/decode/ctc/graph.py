@@ -17,7 +17,7 @@ from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best
-from toolkit.fsa.search import Beam, search_widening
+from toolkit.fsa.search import Beam, search_with_retries
 from toolkit.lang.lexicon import add_disambiguation
 from toolkit.lang.tables import SymbolTable, word_table
 from toolkit.lang.units.units import Units
@@ -31,11 +31,13 @@ _LEAST = -1e4
 
 @dataclass(frozen=True)
 class GraphConfig:
-    """The search, and how texts are scored: as in `WordsConfig`, with the best alignment of each
-    text in place of their sum."""
+    """Settings of the search and of the score of a text.
+
+    Texts are scored as in `WordsConfig`, but with the best alignment instead of the sum over all.
+    """
 
     beam: Beam = Beam(search=20.0, output=8.0)
-    """The pruning, in units of the language model (log-probabilities over `lm_weight`)."""
+    """Pruning of the search, in log-probabilities divided by `lm_weight`."""
     retries: tuple[float, ...] = (2.0, 4.0)
     """Factors by which the beam is widened when no path survives."""
     lm_weight: float = 1.0
@@ -43,7 +45,7 @@ class GraphConfig:
     word_bonus: float = 0.0
     """Added for each word; positive means more words."""
     nbest: int = 1
-    """Hypotheses wanted."""
+    """Length of the n-best list."""
 
     def __post_init__(self) -> None:
         if not self.lm_weight > 0:
@@ -60,17 +62,20 @@ def make_ctc_graph(
     between: str = " ",
     max_order: int | None = None,
 ) -> dict[str, float]:
-    """Compose topology, dictionary and language model.
+    """Compose CTC topology, dictionary and language model.
 
     Words that the language model lacks cannot be recognised.
 
     Args:
       words: the dictionary.
-      units: those of the model.
+      units: the model's output units.
       arpa: the language model.
       out: the folder that gets `words.txt` and, last, `graph.safetensors`.
       between: see `Dictionary.of`.
       max_order: read only n-grams up to this order.
+
+    Returns:
+      The numbers of states and arcs.
     """
     if not isinstance(words, Dictionary):
         words = Dictionary.of(words, units, between)
@@ -83,7 +88,7 @@ def make_ctc_graph(
         for word, begin, end in zip(words.words, tree.begin[:-1], tree.begin[1:], strict=True)
     ]
     marked, highest = add_disambiguation(spelt)
-    first = units.size + 1  # #0, then those of words, then the end's
+    first = units.size + 1  # label of #0; then those of words, then that of the end
     entries = [
         (
             table[word],
@@ -110,19 +115,19 @@ def make_ctc_graph(
 
 
 class GraphDecoder(Decoder):
-    """The best paths of k2's pruned search.
+    """Finds the best paths in a graph by k2's pruned search.
 
     Args:
       graph: a folder that `make_ctc_graph` wrote.
-      units: what the columns of the posteriors stand for.
-      config: the search.
+      units: the output units, in the order of the posteriors' columns.
+      config: settings of the search.
     """
 
     def __init__(self, graph: Path, units: Units, config: GraphConfig = GraphConfig()) -> None:
         self._folder, self._columns, self.config = graph, units.size, config
 
     def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
-        """See `Decoder.decode`; no path even through the widest beam counts as nothing."""
+        """See `Decoder.decode`; the text is empty if no path survives even the widest beam."""
         config = self.config
         lattice = self._search(log_probs, config.lm_weight)
         if lattice is None:
@@ -138,18 +143,18 @@ class GraphDecoder(Decoder):
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[Hypothesis]]:
-        """See `Decoder.decode_many`, with processes: k2 holds the interpreter's lock."""
+        """See `Decoder.decode_many`; uses processes, since k2 holds the interpreter lock."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `toolkit.decode.ctc.tune`; the pairs of a weight share a search."""
+        """See `Tunable.texts`; pairs with the same language model weight share a search."""
         function = partial(GraphDecoder._all_texts, self, pairs)
         yield from map(list, zip(*map_in_processes(function, utterances, jobs), strict=True))
 
     def _all_texts(self, pairs: Sequence[Pair], log_probs: LogProbs) -> list[str]:
-        """The best text of one utterance for each pair."""
+        """Return the best text of one utterance for each pair."""
         lattices = {weight: self._search(log_probs, weight) for weight in dict(pairs)}
         return [
             ""
@@ -159,30 +164,30 @@ class GraphDecoder(Decoder):
         ]
 
     def _search(self, log_probs: LogProbs, lm_weight: float) -> ScoredLattice | None:
-        """Search without a word bonus; None where no path survives."""
+        """Search without a word bonus; None if no path survives."""
         graph, _ = _load(self._folder)
         rows = torch.from_numpy(as_array(log_probs, self._columns)).clamp(min=_LEAST)
         scores = rows / lm_weight
-        tries = self.config.beam.tries(self.config.retries)
-        lattice, _ = search_widening(scores, graph, tries)
+        tries = self.config.beam.with_retries(self.config.retries)
+        lattice, _ = search_with_retries(scores, graph, tries)
         return None if lattice is None else ScoredLattice(lattice, scores, 1.0 / lm_weight)
 
     def _text(self, ids: Sequence[int]) -> str:
         return " ".join(map(_load(self._folder)[1].symbol, ids))
 
     def tuned(self, lm_weight: float, word_bonus: float) -> "GraphDecoder":
-        """See `toolkit.decode.ctc.tune`."""
+        """Return the same decoder with other weights."""
         decoder = copy(self)
         decoder.config = replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus)
         return decoder
 
 
 def _weights(lm_weight: float, word_bonus: float) -> Weights:
-    """In units of the language model, as the search."""
+    """Return the weights of a path, scaled like the search so that the LM has weight 1."""
     return Weights(1.0 / lm_weight, word_bonus / lm_weight)
 
 
 @lru_cache(maxsize=1)
 def _load(folder: Path) -> tuple[Fsa, SymbolTable]:
-    """Graph and words, loaded once per process."""
+    """Load graph and words, once per process."""
     return load_graph(folder / GRAPH), SymbolTable.read(folder / "words.txt")

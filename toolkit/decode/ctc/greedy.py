@@ -5,10 +5,10 @@ from toolkit.lang.units.units import Units
 
 
 class GreedyDecoder(Decoder):
-    """The text of the single best path; its score is that path's log-probability.
+    """Returns the text of the single best path, with its log-probability as the score.
 
     Args:
-      units: what the columns of the posteriors stand for.
+      units: the output units, in the order of the posteriors' columns.
     """
 
     def __init__(self, units: Units) -> None:
@@ -24,7 +24,7 @@ class GreedyDecoder(Decoder):
 
 
 def collapse(path: list[int], blank: int) -> list[int]:
-    """The symbols that a path of frames stands for: repeats merged, then blanks removed."""
+    """Return the labels of a frame-wise path: repeats merged, then blanks removed."""
     return [
         symbol
         for symbol, before in zip(path, [-1, *path], strict=False)

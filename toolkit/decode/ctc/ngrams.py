@@ -13,14 +13,14 @@ from toolkit.lang.tables import END, START, UNKNOWN
 
 _LN10 = math.log(10.0)
 IMPOSSIBLE = LOG_ZERO * _LN10
-"""Natural logarithm of what a model calls impossible."""
+"""Natural logarithm that stands for probability 0."""
 
 
 @dataclass(frozen=True)
 class Ngrams:
-    """An automaton of contexts, as arrays for `toolkit.decode.ctc.search`.
+    """An n-gram model as an automaton of contexts, in arrays for `toolkit.decode.ctc.kernels`.
 
-    State 0 is the empty context, of which every word has an n-gram; n-gram e of an order below the
+    State 0 is the empty context, in which every word has an n-gram; n-gram e of an order below the
     highest is also state e + 1. Words are those of the dictionary, 0 ... W - 1, then <UNK>, </s>,
     <s>. Probabilities are natural logarithms.
     """
@@ -28,7 +28,7 @@ class Ngrams:
     contexts: np.ndarray
     """[S + 1] CONTEXT."""
     ngrams: np.ndarray
-    """[E] NGRAM, sorted by the state that they continue, then by word."""
+    """[E] NGRAM, sorted by context state, then by word."""
     words: np.ndarray
     """[W + 1] WORD."""
     start: int = 0
@@ -36,12 +36,12 @@ class Ngrams:
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As the search takes them."""
+        """The arrays in the form that the search takes."""
         return self.contexts, self.ngrams, self.words
 
     @classmethod
     def none(cls) -> "Ngrams":
-        """What stands in for a model where none is used."""
+        """Return placeholder arrays for a search without a language model."""
         return cls(np.zeros(1, CONTEXT), np.zeros(1, NGRAM), np.zeros(1, WORD))
 
     @classmethod
@@ -53,7 +53,7 @@ class Ngrams:
 
         Args:
           model: the n-grams.
-          words: the dictionary, none twice.
+          words: the dictionary, without duplicates.
         """
         arcs = _Arcs(model.restrict(words), words)
         states, entries = len(arcs.below), np.arange(len(arcs.word))
@@ -84,13 +84,13 @@ class Ngrams:
 
 
 class _Arcs:
-    """N-grams sorted by the state that they continue and by their last word.
+    """N-grams sorted by context state and by their last word.
 
-    There is a 1-gram for every word, an impossible one where the model has none.
+    There is a unigram for every word, an impossible one where the model has none.
 
     Args:
       model: the n-grams.
-      words: what comes before <UNK>, </s> and <s> in the numbering of words.
+      words: the dictionary, numbered from 0; <UNK>, </s> and <s> follow.
     """
 
     def __init__(self, model: BackoffModel, words: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class _Arcs:
         self.below, self.suffix = np.zeros(1, np.int64), np.zeros(self.size, np.int64)
         state = renumber + 1  # of each n-gram of the order below
         for level in model.levels[1:]:
-            # What was of the highest order is states too.
+            # The n-grams of the order below are contexts, too.
             self.backoff = np.append(self.backoff, backoff)
             self.below = np.append(self.below, self.suffix[len(self.below) - 1 :])
             source, word = state[level.context], renumber[level.word]
@@ -120,17 +120,21 @@ class _Arcs:
             self.suffix = np.append(self.suffix, suffix)
 
     def read(self, states: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read a word in each state: the n-gram that tells, of this state or the nearest below that
-        has one, and the log-probability."""
+        """Look up a word in each state, with back-off.
+
+        Returns:
+          The number of the n-gram that was found in the state, or in the first state of its
+          back-off chain that has one; and the log-probability, back-off weights included.
+        """
         keys = self.source * self.size + self.word
         found, logprob = np.full(len(words), -1), np.zeros(len(words))
         while (found < 0).any():
-            wanted = states * self.size + words
-            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-            hit, looking = keys[place] == wanted, found < 0
-            found = np.where(looking & hit, place, found)
+            key = states * self.size + words
+            entry = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            hit, looking = keys[entry] == key, found < 0
+            found = np.where(looking & hit, entry, found)
             logprob += np.where(
-                looking, np.where(hit, self.logprob[place], self.backoff[states]), 0
+                looking, np.where(hit, self.logprob[entry], self.backoff[states]), 0
             )
             states = self.below[states]
         return found, logprob
@@ -138,7 +142,7 @@ class _Arcs:
 
 @njit(cache=True)
 def _running_sums(values: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """[E] sums of the values [E] from the first of each group up to each."""
+    """Return the cumulative sums [E] of values [E] within each group."""
     sums = values.copy()
     for group in range(len(first) - 1):
         for i in range(first[group] + 1, first[group + 1]):

@@ -1,4 +1,4 @@
-"""What a CTC model says of a split, stored so that every search sees the same."""
+"""Posteriors of a CTC model on a split, stored so that every search reads the same ones."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ class Posteriors(Mapping[str, Tensor]):
       folder: written by `write_posteriors`.
 
     Raises:
-      CtcDecodeError: it was not, or not to its end.
+      CtcDecodeError: the folder was not written by `write_posteriors`, or is incomplete.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Posteriors(Mapping[str, Tensor]):
         self._loaded: tuple[int, dict[str, Tensor]] = (-1, {})
 
     def __getitem__(self, utterance: str) -> Tensor:
-        """Load the posteriors of an utterance, and its file's others with them."""
+        """Return the posteriors of an utterance; the last file read is kept in memory."""
         number = self._files[utterance]
         if self._loaded[0] != number:
             path = _path(self._folder, number)
@@ -47,11 +47,11 @@ class Posteriors(Mapping[str, Tensor]):
         return self._loaded[1][utterance]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the utterances, those of a file together."""
+        """Iterate over the utterance ids, file by file."""
         return iter(self._files)
 
     def __len__(self) -> int:
-        """Count the utterances."""
+        """Number of utterances."""
         return len(self._files)
 
 
@@ -63,15 +63,17 @@ def write_posteriors(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Run a CTC model over all utterances of a feature store; a killed run goes on.
+    """Run a CTC model over all utterances of a feature store.
+
+    Called again after an interruption, it continues with the missing shards.
 
     Args:
       model: folder of a `CtcModel`.
-      normaliser: of the features.
-      features: the store.
-      out: gets a file per feature shard, and `posteriors.json` at the end.
+      normaliser: file of the feature normaliser.
+      features: the feature store.
+      out: the folder that gets a file per feature shard and, last, `posteriors.json`.
       device: where to compute.
-      progress: told (shards done, shards).
+      progress: called with (shards done, shards).
     """
     store, network = FeatureStore(features), load_model(model).to(device)
     normalise = Normaliser.load(normaliser)
@@ -94,7 +96,7 @@ def _path(folder: Path, number: int) -> Path:
 
 @torch.inference_mode()
 def _log_probs(model: CtcModel, rows: list[Tensor]) -> list[Tensor]:
-    """[T_n, C] of each utterance, computed in batches of similar lengths."""
+    """Return [T_n, C] of each utterance, computed in batches of similar lengths."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     found: dict[int, Tensor] = {}
     for start in range(0, len(order), BATCH):

@@ -12,25 +12,25 @@ from toolkit.lang.units.units import Units
 
 @dataclass(frozen=True)
 class PrefixConfig:
-    """The search."""
+    """Settings of the search."""
 
     width: int = 256
     """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
     256 for evaluation, 512 for the final table)."""
     margin: float = 25.0
-    """Score below the best prefix of a frame from which prefixes are dropped, in natural log units;
-    inf keeps `width` of them always."""
+    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
+    inf always keeps `width` of them."""
     symbols: int = 50
-    """Symbols by which prefixes may grow in a frame, the most likely ones."""
+    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
     nbest: int = 1
-    """Hypotheses wanted."""
+    """Length of the n-best list."""
 
     def __post_init__(self) -> None:
         check_search(self.width, self.margin, self.symbols, self.nbest)
 
 
 def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
-    """Raise ValueError for what no search can have."""
+    """Check the settings that all beam searches share; raise ValueError for invalid ones."""
     for name, value in (("width", width), ("symbols", symbols), ("nbest", nbest)):
         if value < 1:
             raise ValueError(f"{name} is {value}, needs to be at least 1")
@@ -39,14 +39,14 @@ def check_search(width: int, margin: float, symbols: int, nbest: int) -> None:
 
 
 class PrefixDecoder(Decoder):
-    """The most likely label sequences; scores are log-probabilities summed over alignments.
+    """Finds the most likely label sequences, scored by log-probabilities summed over alignments.
 
-    Label sequences that differ in repeated spaces alone are one. Of others that read alike (with
-    and without the separator of double letters) the best counts.
+    Label sequences that differ only in repeated spaces count as one. Of others with the same text
+    (with and without the separator of double letters) the best is kept.
 
     Args:
-      units: what the columns of the posteriors stand for.
-      config: the search.
+      units: the output units, in the order of the posteriors' columns.
+      config: settings of the search.
     """
 
     def __init__(self, units: Units, config: PrefixConfig = PrefixConfig()) -> None:
@@ -60,19 +60,19 @@ class PrefixDecoder(Decoder):
     def decode(self, log_probs: LogProbs) -> list[Hypothesis]:
         """See `Decoder.decode`."""
         array = as_array(log_probs, self._units.size)
-        # As many again, since several may read alike.
+        # Twice as many, since several may have the same text.
         return read(self._search.run(array, 2 * self._nbest), self._units, self._nbest)
 
 
 def space_label(units: Units) -> int:
-    """The column of the space, -1 if there is none."""
+    """Return the column of the space, -1 if there is none."""
     return units.symbols.index(SPACE) if SPACE in units.symbols else -1
 
 
 def read(found: list[tuple[list[int], float]], units: Units, count: int) -> list[Hypothesis]:
-    """At most `count` hypotheses with different texts, of label sequences and their scores.
+    """Return at most `count` hypotheses with different texts from label sequences and scores.
 
-    At least one: empty, with the score -inf, when there are no label sequences.
+    There is at least one: an empty one with the score -inf when there are no label sequences.
     """
     texts: dict[str, float] = {}
     for labels, score in found:

@@ -1,4 +1,4 @@
-"""A CTC model decoded by several searches on the same posteriors (A21, A24)."""
+"""Decoding of a CTC model by several searches on the same posteriors (A21, A24)."""
 
 import logging
 import resource
@@ -31,15 +31,15 @@ class CtcDecodeConfig:
     """The searches of the final table."""
 
     prefix: PrefixConfig = PrefixConfig(width=512)
-    """Without a dictionary."""
+    """Prefix beam search without a dictionary."""
     words: WordsConfig = WordsConfig(width=512)
-    """With the dictionary, alone and with the language model."""
+    """Beam search over dictionary words, without and with the language model."""
     graph: GraphConfig = GraphConfig()
-    """Dictionary and language model as a graph for k2."""
+    """Search by k2 in a graph of dictionary and language model."""
     tune: TuneConfig = TuneConfig()
-    """What is tried on the development splits."""
+    """The weights to try on the development splits."""
     tune_width: int = 64
-    """Beam width of the dictionary's search while its weights are tuned."""
+    """Beam width of the search over dictionary words while its weights are tuned."""
 
     def __post_init__(self) -> None:
         if self.tune_width < 1:
@@ -47,21 +47,21 @@ class CtcDecodeConfig:
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """A split to decode."""
+class SplitData:
+    """A split to decode and score."""
 
     posteriors: Posteriors
-    """What the model says."""
+    """The model's log-probabilities."""
     references: Mapping[str, str]
-    """Transcript by utterance."""
+    """Transcript by utterance id."""
     speakers: Mapping[str, str]
-    """By utterance."""
+    """Speaker by utterance id."""
     seconds: float
-    """Of audio."""
+    """Seconds of audio."""
 
 
 def decode_ctc(
-    splits: Mapping[str, Decoded],
+    splits: Mapping[str, SplitData],
     tune_on: Sequence[str],
     units: Units,
     words: Sequence[str],
@@ -73,33 +73,33 @@ def decode_ctc(
     command: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Decode every split by every search; weights are chosen on the development splits.
+    """Decode every split by every search, with weights tuned on the development splits.
 
-    Called again after a kill, it takes what is finished in `out`: the graph, tuned weights, and
-    the row of every search and split.
+    Called again after an interruption, it reuses what is finished in `out`: the graph, tuned
+    weights, and the results of each search and split.
 
     Args:
-      splits: to decode.
-      tune_on: those of them that choose weights.
-      units: of the model.
+      splits: the splits to decode, by name.
+      tune_on: the splits on which the weights are tuned.
+      units: the model's output units.
       words: the dictionary.
       arpa: the language model over these words.
-      lm: its name in the rows.
+      lm: name of the language model in the results.
       config: the searches.
-      out: gets `rows.json` and a folder per search: `tuned.json` where something is tuned and, by
-        split, hypotheses, reports and `row.json`; `graph/` too,
-        and `unwritable.txt` with the words that the units cannot write, if there are any.
-      jobs: threads, or processes of k2.
-      command: the command line, for the rows.
-      progress: told (decodes done, decodes).
+      out: the folder that gets `rows.json`, `graph/` and a folder per search: `tuned.json` where
+        weights are tuned and, by split, hypotheses, reports and `row.json`; also
+        `unwritable.txt` with the words that the units cannot write, if there are any.
+      jobs: threads, or processes for k2.
+      command: the command line, for the results.
+      progress: called with (decodes done, decodes).
 
     Returns:
-      WER and CER in percent by split, of the search with the language model.
+      WER and CER in percent by split, of the word search with the language model.
     """
     rows: list[Result] = []
     model = read_arpa(arpa)
     dictionary = WordsDecoder(units, words, None, replace(config.words, mode="words"))
-    _tell_unwritable(dictionary.dictionary, out)
+    _report_unwritable(dictionary.dictionary, out)
     searches: dict[str, Decoder] = {
         "greedy": GreedyDecoder(units),
         "prefixes": PrefixDecoder(units, config.prefix),
@@ -113,10 +113,10 @@ def decode_ctc(
     references = {u: text for s in tune_on for u, text in splits[s].references.items()}
     for name, search in searches.items():
         if name.endswith(f"+{lm}"):
-            quick = search
+            narrow = search
             if isinstance(search, WordsDecoder):
-                quick = search.configured(replace(config.words, width=config.tune_width))
-            chosen = tune(quick, tuning, references, config.tune, out / name, jobs)
+                narrow = search.configured(replace(config.words, width=config.tune_width))
+            chosen = tune(narrow, tuning, references, config.tune, out / name, jobs)
             search = search.tuned(chosen.lm_weight, chosen.word_bonus)
         for split, data in splits.items():
             named = {"system": "ctc", "split": split, "lm": name, "command": command}
@@ -128,13 +128,13 @@ def decode_ctc(
     return wer | {f"cer {row.split}": row.cer for row in best}
 
 
-def _tell_unwritable(dictionary: Dictionary, out: Path) -> None:
-    """Say which words can never be recognised."""
+def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
+    """List the words that can never be recognised, and warn of them."""
     if lost := dictionary.unwritable:
         write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in lost))
         logger.warning(
-            "%d of %d words of the dictionary cannot be written in the units, such as %s: no search"
-            " finds them. All are listed in %s",
+            "%d of %d words of the dictionary cannot be written in the output units, such as %s, "
+            "and can never be recognised. All are listed in %s",
             len(lost),
             len(lost) + len(dictionary.words),
             ", ".join(lost[:EXAMPLES]),
@@ -143,9 +143,12 @@ def _tell_unwritable(dictionary: Dictionary, out: Path) -> None:
 
 
 def _row(
-    data: Decoded, search: Decoder, out: Path, jobs: int, named: Mapping[str, str]
+    data: SplitData, search: Decoder, out: Path, jobs: int, named: Mapping[str, str]
 ) -> list[Result]:
-    """Decode and score a split, or read what came of it before; `row.json` is written last."""
+    """Decode and score a split, or read the results of an earlier call.
+
+    `row.json` is written last.
+    """
     if found := read_results(out / ROW):
         return found
     before = _processor_seconds()
@@ -157,6 +160,6 @@ def _row(
 
 
 def _processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Return the processor time of this process and of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return process_time() + children.ru_utime + children.ru_stime

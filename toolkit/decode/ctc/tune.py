@@ -1,4 +1,4 @@
-"""Language model weight and word bonus chosen on the development set."""
+"""Tuning of language model weight and word bonus on the development set."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 
 Pair = tuple[float, float]
-"""A language model weight and a word bonus."""
+"""(language model weight, word bonus)."""
 
 
 class Tunable(Protocol):
-    """A decoder whose texts depend on both."""
+    """A decoder with a language model weight and a word bonus."""
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
@@ -28,12 +28,12 @@ class Tunable(Protocol):
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """What is tried."""
+    """The grid of weights to try."""
 
     lm_weights: tuple[float, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
     """Factors on the language model's log-probability."""
     word_bonuses: tuple[float, ...] = (0.0, 1.0, 2.0)
-    """Scores per word; positive means more words."""
+    """Scores added per word; positive means more words."""
 
     def __post_init__(self) -> None:
         if not self.lm_weights or not self.word_bonuses:
@@ -44,12 +44,12 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The choice."""
+    """The chosen weights."""
 
     lm_weight: float
     word_bonus: float
     errors: int
-    """Word errors with it."""
+    """Word errors with these weights."""
     words: int
     """Words of the references."""
 
@@ -62,21 +62,21 @@ def tune(
     out: Path,
     jobs: int = 1,
 ) -> Tuned:
-    """Decode with every pair of weight and bonus, and take the one with the fewest word errors.
+    """Decode with every pair of weight and bonus, and return the one with the fewest word errors.
 
-    Among equals the bonus nearest to 0 counts, then the smallest weight: what moves the posteriors
-    least.
+    Ties go to the bonus nearest to 0, then to the smallest weight, which change the scores least.
 
     Args:
-      decoder: at the width that is affordable for so many decodes; choices hardly depend on it.
+      decoder: with a beam narrow enough for so many decodes; the choice hardly depends on it.
       log_probs: [T, C] of each utterance, by id.
       references: transcript by utterance id.
       config: the grid.
-      out: gets `grid.tsv` and, last, `tuned.json`; where that is there, it is the answer.
+      out: the folder that gets `grid.tsv` and, last, `tuned.json`; an existing `tuned.json` is
+        returned without decoding.
       jobs: see `Decoder.decode_many`.
 
     Raises:
-      CtcDecodeError: a `tuned.json` that cannot be read.
+      CtcDecodeError: an existing `tuned.json` cannot be read.
     """
     stored = out / "tuned.json"
     if os.path.lexists(stored):

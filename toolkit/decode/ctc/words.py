@@ -19,40 +19,42 @@ _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
 
 @dataclass(frozen=True)
 class WordsConfig:
-    """The search, and how texts are scored.
+    """Settings of the search and of the score of a text.
 
     The score of a text is
 
         log P(text | posteriors) + lm_weight * log P(text) + word_bonus * words
 
-    with natural logarithms, the first term summed over all alignments, the second with the
-    sentence's end. Scheidl's word beam search has the geometric mean of the words' probabilities
-    for the second, so that a language model weighs as much in a long text as in a short one.
+    with natural logarithms. The first term is summed over all alignments; the second includes the
+    end of the sentence. Scheidl's word beam search instead takes the geometric mean of the words'
+    probabilities for the second, so that the language model weighs as much in a long text as in a
+    short one.
     """
 
     width: int = 256
     """Prefixes kept per frame (A24: 1, 64, 256, 512)."""
     mode: Literal["words", "ngrams", "forecast"] = "forecast"
-    """Language model. `words`: none. `ngrams`: a word counts when it is finished. `forecast`: from
-    its first symbol on, with the probability of all words that begin so. All find the same texts
-    when the beam is wide; a narrow one profits from knowing early."""
+    """How the language model is applied. `words`: not at all. `ngrams`: to each word when it is
+    finished. `forecast`: look-ahead from its first symbol on, by the probability of all words that
+    begin like it. With a wide beam `ngrams` and `forecast` find the same texts; a narrow beam
+    profits from the look-ahead."""
     lm_weight: float = 1.0
-    """Factor on the language model's log-probability; without effect in the mode `words`."""
+    """Factor on the language model's log-probability; not used in the mode `words`."""
     word_bonus: float = 0.0
     """Added for each word; positive means more words."""
     margin: float = 25.0
-    """Score below the best prefix of a frame from which prefixes are dropped, in natural log units;
-    inf keeps `width` of them always."""
+    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
+    inf always keeps `width` of them."""
     symbols: int = 50
-    """Symbols by which prefixes may grow in a frame, the most likely ones."""
+    """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
     between: str = " "
-    """The characters that may stand between words, any number of them in any order. Units that
-    have none of these, as pieces of words, need none."""
+    """The characters that may stand between words, any number of them in any order. Units without
+    any of them, such as pieces of words, need none."""
     complete: bool = False
-    """Whether a text may end inside a word when only one word begins so; it is completed then, and
-    the rest of it costs nothing (as in Scheidl's)."""
+    """Whether a text may end inside a word when only one word begins like it. That word is then
+    completed, and the rest of it costs nothing (as in Scheidl's)."""
     nbest: int = 1
-    """Hypotheses wanted."""
+    """Length of the n-best list."""
 
     def __post_init__(self) -> None:
         check_search(self.width, self.margin, self.symbols, self.nbest)
@@ -63,18 +65,18 @@ class WordsConfig:
 
 
 class WordsDecoder(Decoder):
-    """Texts of dictionary words; see `WordsConfig` for their scores.
+    """Finds texts of dictionary words; see `WordsConfig` for their scores.
 
     Args:
-      units: what the columns of the posteriors stand for.
-      words: the dictionary, or the one of another decoder.
+      units: the output units, in the order of the posteriors' columns.
+      words: the dictionary's words, or the `Dictionary` of another decoder.
       lm: the n-grams; not needed in the mode `words`. Dictionary words that it lacks share the
         probability of its <UNK>.
       config: the search.
 
     Raises:
-      CtcDecodeError: a mode that needs a language model and none given, or a dictionary that the
-        units cannot write.
+      CtcDecodeError: the mode needs a language model and none is given, or the units can write
+        none of the words.
     """
 
     def __init__(
@@ -118,24 +120,25 @@ class WordsDecoder(Decoder):
         return read(self._search.run(array, nbest), self._units, nbest)
 
     def tuned(self, lm_weight: float, word_bonus: float) -> "WordsDecoder":
-        """See `toolkit.decode.ctc.tune`."""
+        """Return the same decoder with other weights."""
         return self.configured(replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus))
 
     def texts(
         self, utterances: Sequence[LogProbs], pairs: Sequence[Pair], jobs: int = 1
     ) -> Iterator[list[str]]:
-        """See `toolkit.decode.ctc.tune`."""
+        """See `Tunable.texts`."""
         for pair in pairs:
             found = self.tuned(*pair).decode_many(utterances, jobs)
             yield [hypotheses[0].text for hypotheses in found]
 
     def widened(self, width: int) -> "WordsDecoder":
-        """The same decoder with another beam width."""
+        """Return the same decoder with another beam width."""
         return self.configured(replace(self.config, width=width))
 
     def configured(self, config: WordsConfig) -> "WordsDecoder":
-        """A decoder with another configuration of the same words, which are not spelt again.
+        """Return a decoder of the same words with another configuration, sharing the word tree.
 
-        The configurations agree in `between`, and in whether they have a language model.
+        The new configuration must have the same `between`, and a language model if and only if
+        this one has.
         """
         return WordsDecoder(self._units, self.dictionary, self._lm, config)

@@ -1,1 +1,1 @@
-"""Features in Kaldi's archives, in and out."""
+"""Import and export of features in Kaldi archives."""

@@ -1,4 +1,4 @@
-"""Features in Kaldi's archives, in and out."""
+"""Import and export of features in Kaldi archives."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.tables import (
     Entry,
     entries,
-    header_of,
     native,
+    read_header,
     read_matrix,
     writer_path,
 )
-from toolkit.features.packing import deal
+from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
 from toolkit.storage.files import write_atomically
@@ -27,12 +27,12 @@ HALF_MAX = 65504.0
 
 
 class KaldiFeaturesError(ToolkitError):
-    """Features that cannot go in or out."""
+    """Features that cannot be imported or exported."""
 
 
 @dataclass(frozen=True)
 class KaldiFormat:
-    """What a store says of features that Kaldi made."""
+    """Description of features made by Kaldi in the manifest of a store."""
 
     dimension: int
     """Values per frame."""
@@ -41,7 +41,7 @@ class KaldiFormat:
     frame_shift_ms: float = 10.0
     """Step in milliseconds."""
     sampling_rate: int = 16000
-    """Of the audio, in Hz."""
+    """Sampling rate of the audio, in Hz."""
 
 
 def export_features(features: Path, out: Path, compress: bool = False) -> int:
@@ -54,8 +54,8 @@ def export_features(features: Path, out: Path, compress: bool = False) -> int:
     Args:
       features: the folder of a `FeatureStore`.
       out: the folder to write.
-      compress: in Kaldi's compressed matrices (a byte per value, what `copy-feats
-        --compress=true` writes), which lose some precision. Without, values come back as they are.
+      compress: write Kaldi's compressed matrices (a byte per value, as `copy-feats
+        --compress=true`), which lose some precision. Without, no value changes.
 
     Returns:
       Number of utterances.
@@ -92,19 +92,19 @@ def _check_key(key: str) -> None:
 
 
 def _write_table(path: Path, table: Mapping[str, str]) -> None:
-    """Write lines sorted by bytes, as Kaldi's tools want them."""
+    """Write lines sorted by bytes, as Kaldi's tools require."""
     lines = (f"{key} {table[key]}\n" for key in sorted(table, key=str.encode))
     write_atomically(path, "".join(lines))
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import made."""
+    """The result of an import."""
 
     utterances: int
     frames: int
     without: tuple[str, ...]
-    """Utterances that the table lacks, sorted."""
+    """Utterances without features in the table, sorted."""
     rounding: float
     """The largest change of a value by storing it in 16 bits."""
 
@@ -120,11 +120,11 @@ def import_features(
 ) -> Imported:
     """Write the features of a Kaldi table into the shards that recipes train on.
 
-    Stores hold 16-bit floats: of features that came from one nothing is lost.
+    Stores hold 16-bit floats: features that were exported from one lose nothing.
 
     Args:
       table: feats.scp or a binary archive, compressed or not.
-      cuts: what `MonoCut.to_dict` gives of the utterances, see `cuts_without_audio`.
+      cuts: `MonoCut.to_dict()` of the utterances, see `cuts_without_audio`.
       out: the folder of the `FeatureStore` to write.
       frame_shift_ms: step of the features in milliseconds.
       sampling_rate: of their audio, in Hz.
@@ -154,7 +154,7 @@ def import_features(
     )
     rounding, shards = _Rounding(), []
     with tqdm(total=len(own), unit="utt", desc="features", disable=None) as bar:
-        for number, names in enumerate(deal(seconds, count)):
+        for number, names in enumerate(balanced_parts(seconds, count)):
             utterances = (
                 (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
                 for speaker in names
@@ -181,7 +181,7 @@ def _matrix(entry: Entry, dimension: int | None = None, bar: tqdm | None = None)
 
 
 class _Rounding:
-    """Turns matrices into tensors and remembers what 16 bits cost."""
+    """Turns matrices into tensors, and records the largest error of rounding to 16 bits."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -203,29 +203,29 @@ def cuts_without_audio(
     texts: Mapping[str, str],
     frame_shift_ms: float = 10.0,
 ) -> list[dict[str, Any]]:
-    """Make the cuts of utterances of which there are features but no audio.
+    """Make the cuts of utterances that have features but no audio.
 
     Args:
       num_frames: by utterance.
-      speakers: by utterance; one without is a speaker of its own, as is Kaldi's custom.
-      texts: transcript by utterance; empty for one without.
+      speakers: by utterance; by default each is its own speaker, as is Kaldi's custom.
+      texts: transcript by utterance; empty by default.
       frame_shift_ms: step in milliseconds.
     """
     cuts = []
     for id in sorted(num_frames):
         length = {"start": 0.0, "duration": round(num_frames[id] * frame_shift_ms / 1000, 8)}
-        said = {"text": texts.get(id, ""), "speaker": speakers.get(id, id)}
-        supervision = {"id": id, "recording_id": id, **length, "channel": 0, **said}
+        about = {"text": texts.get(id, ""), "speaker": speakers.get(id, id)}
+        supervision = {"id": id, "recording_id": id, **length, "channel": 0, **about}
         cuts.append(
             {"id": id, **length, "channel": 0, "supervisions": [supervision], "type": "MonoCut"}
         )
     return cuts
 
 
-def frames_of(table: Path, allow_pipes: bool = False) -> dict[str, int]:
-    """Count the frames of every utterance of a table by its headers, where files have them."""
+def count_frames(table: Path, allow_pipes: bool = False) -> dict[str, int]:
+    """Count the frames of every utterance of a table, from headers alone where possible."""
     counts = {}
     for key, entry in entries(table, allow_pipes).items():
         plain = entry.path is not None and not entry.range
-        counts[key] = header_of(entry).shape[0] if plain else len(read_matrix(entry))
+        counts[key] = read_header(entry).shape[0] if plain else len(read_matrix(entry))
     return counts

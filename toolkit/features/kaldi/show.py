@@ -1,4 +1,4 @@
-"""What a Kaldi table holds, for a person to read."""
+"""Shows the entries of a Kaldi table in readable form."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -6,15 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.features.kaldi.tables import KaldiIoError, entries, header_of, read_matrix, read_vector
+from toolkit.features.kaldi.tables import (
+    KaldiIoError,
+    entries,
+    read_header,
+    read_matrix,
+    read_vector,
+)
 
 
-def shown_entries(table: Path, key: str | None = None, count: int = 10) -> Iterator[str]:
+def describe_entries(table: Path, key: str | None = None, count: int = 10) -> Iterator[str]:
     """Yield a line for each of the first entries of a table, or the values of one.
 
     Args:
       table: an scp file or binary archive of matrices or integer vectors.
-      key: of the entry whose values are wanted; None lists entries.
+      key: key of the entry whose values to show; None lists entries.
       count: how many to list.
 
     Raises:
@@ -24,12 +30,12 @@ def shown_entries(table: Path, key: str | None = None, count: int = 10) -> Itera
     if key is not None:
         if key not in found:
             raise KaldiIoError(f"{table} has no {key!r}; its first key is {next(iter(found))!r}")
-        integers = header_of(found[key]).kind == "int32"
+        integers = read_header(found[key]).kind == "int32"
         values = read_vector(found[key]) if integers else read_matrix(found[key])
         yield np.array2string(values, precision=4, suppress_small=True, threshold=200)
         return
     for entry in islice(found.values(), count):
-        header = header_of(entry)
+        header = read_header(entry)
         shape = " x ".join(map(str, header.shape))
         yield f"{entry.key}  {header.kind} {shape}  {entry.path}:{entry.offset}{entry.range}"
     if len(found) > count:

@@ -1,7 +1,8 @@
-"""Kaldi's tables of matrices and integer vectors: where entries lie, and reading them safely.
+"""Safe reading of Kaldi tables (scp files and archives) of matrices and integer vectors.
 
-Matrices are read by kaldi_native_io, but only from places that were looked at first: a command
-(`cmd |`) is not run unless allowed, and nothing is made as large as a damaged header says.
+Matrices are read by kaldi_native_io, but only after their location and header were checked: a
+command (`cmd |`) is not run unless allowed, and memory is not allocated by the sizes in a damaged
+header.
 """
 
 import os
@@ -16,14 +17,14 @@ from typing import IO
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import reason, shown
+from toolkit.storage.reading import quoted, reason
 
-_PLACE = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
+_RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
 _VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
 INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
-"""Of a vector: each follows a byte that says it has four."""
+"""An element of a vector: a byte with its size, which is 4, then its value."""
 INTEGERS_START = 2 + INTEGER.itemsize
-"""Bytes before the first: a mark, and their number, stored alike."""
+"""Bytes before the first element: the binary marker, and their number, stored likewise."""
 _LONGEST_KEY = 4096
 _ADVICE = "write the table again, or leave the entry out of the scp file"
 
@@ -33,7 +34,7 @@ class KaldiIoError(ToolkitError):
 
 
 def native() -> ModuleType:
-    """Import kaldi_native_io."""
+    """Import kaldi_native_io, which is optional."""
     try:
         import kaldi_native_io
     except ImportError as error:
@@ -45,25 +46,25 @@ def native() -> ModuleType:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one object of a table lies."""
+    """The location of one object of a table."""
 
     key: str
     path: Path | None
     """The file; None where a command makes it."""
     offset: int = 0
-    """Of the object in the file, in bytes."""
+    """Offset of the object in the file, in bytes."""
     range: str = ""
     """Rows and columns taken, such as `[0:9]`."""
     command: str = ""
-    """`cmd |`."""
+    """The shell command that writes it, `cmd |`."""
 
 
 def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
-    """Find the objects of a table.
+    """Locate the objects of a table.
 
     Args:
-      table: a `.scp` file, or a binary archive. A path in an scp file that is not absolute is
-        looked for from the working directory, then from the file's folder and those above it.
+      table: a `.scp` file, or a binary archive. A relative path in an scp file is looked for
+        from the working directory, then from the file's folder and those above it.
       allow_pipes: run the commands of an scp file when its entries are read. They are the user's
         own and can do anything.
 
@@ -75,7 +76,7 @@ def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
     each = _scp(table, allow_pipes) if table.suffix == ".scp" else _ark(table)
     for entry in each:
         if entry.key in found:
-            raise KaldiIoError(f"{table}: the key {shown(entry.key)} occurs twice: remove one")
+            raise KaldiIoError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
         found[entry.key] = entry
     if not found:
         raise KaldiIoError(f"{table}: holds nothing")
@@ -97,24 +98,24 @@ def _scp(table: Path, allow_pipes: bool) -> Iterator[Entry]:
 def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool) -> Entry:
     key, *rest = line.split(maxsplit=1)
     if not rest:
-        raise KaldiIoError(f"{table}:{number}: expected `key file:offset`, found {shown(line)}")
+        raise KaldiIoError(f"{table}:{number}: expected `key file:offset`, found {quoted(line)}")
     source = rest[0]
     if source.endswith("|"):
         if not allow_pipes:
             raise KaldiIoError(
-                f"{table}:{number}: {key} is made by a command ({shown(source)}), which is not run "
-                "without --allow-pipes: copy the table with copy-feats or the like"
+                f"{table}:{number}: {key} is made by a command ({quoted(source)}), which is not "
+                "run without --allow-pipes: copy the table with copy-feats or the like"
             )
         return Entry(key, None, command=source)
-    match = _PLACE.fullmatch(source)
+    match = _RXFILENAME.fullmatch(source)
     path = _locate(table.parent, match["path"]) if match else Path(source)
     if match is None or not path.is_file():
-        raise KaldiIoError(f"{table}:{number}: {key}: there is no file {shown(str(path))}")
+        raise KaldiIoError(f"{table}:{number}: {key}: there is no file {quoted(str(path))}")
     return Entry(key, path, int(match["offset"] or 0), match["range"] or "")
 
 
 def _locate(folder: Path, name: str) -> Path:
-    """Find a path seen from the working directory, from `folder` or one of those above it."""
+    """Resolve a path relative to the working directory, `folder` or one of those above it."""
     folder = folder.absolute()
     places = [Path(name).absolute(), *(place / name for place in (folder, *folder.parents))]
     return next((path for path in places if path.is_file()), places[0])
@@ -133,7 +134,7 @@ def _ark(table: Path) -> Iterator[Entry]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file of bytes, or say which could not be."""
+    """Open a binary file; the error names a file that cannot be opened."""
     try:
         return open(path, "rb")
     except OSError as error:
@@ -156,14 +157,14 @@ def _key(table: Path, file: IO[bytes]) -> str:
         key = ""
     if letter != b" " or not key:
         raise KaldiIoError(
-            f"{table}: no binary archive (no key before byte {file.tell()}); {_ADVICE}"
+            f"{table}: not a binary archive (no key before byte {file.tell()}); {_ADVICE}"
         )
     return key
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an object says of itself."""
+    """Type and size of an object."""
 
     kind: str
     """FM, DM (float and double matrices), CM, CM2, CM3 (compressed), or int32 (vector)."""
@@ -172,8 +173,8 @@ class Header:
     """Bytes of the object."""
 
 
-def header_of(entry: Entry) -> Header:
-    """Read what an entry of a file says of itself.
+def read_header(entry: Entry) -> Header:
+    """Read the header of an entry of a file.
 
     Raises:
       KaldiIoError: it is of another kind, or the file is shorter than it says.
@@ -193,12 +194,12 @@ def _header(path: Path, file: IO[bytes]) -> Header:
         header = _parsed(file.read(32))
     except (ValueError, struct.error) as error:
         raise KaldiIoError(
-            f"{path}: at byte {start} is no binary matrix or integer vector ({error}); {_ADVICE}"
+            f"{path}: at byte {start} is not a binary matrix or integer vector ({error}); {_ADVICE}"
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
         raise KaldiIoError(
             f"{path}: the {header.kind} of {' x '.join(map(str, header.shape))} at byte {start} "
-            f"goes on behind the end of the file; {_ADVICE}"
+            f"goes beyond the end of the file; {_ADVICE}"
         )
     return header
 
@@ -242,7 +243,7 @@ def read_matrix(entry: Entry) -> np.ndarray:
     if entry.path is None:
         source = entry.command
     else:
-        header = header_of(entry)
+        header = read_header(entry)
         if header.kind == "int32":
             raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
         source = f"{entry.path}:{entry.offset}{entry.range}"
@@ -258,19 +259,19 @@ def read_vector(entry: Entry) -> np.ndarray:
     Raises:
       KaldiIoError: names the key and the file.
     """
-    header = header_of(entry)
+    header = read_header(entry)
     if header.kind != "int32":
         raise KaldiIoError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
     with opened(entry.path) as file:
         file.seek(entry.offset + INTEGERS_START)
         try:
-            return integers_in(file.read(header.size - INTEGERS_START))
+            return decode_integers(file.read(header.size - INTEGERS_START))
         except ValueError as error:
             raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
 
 
-def integers_in(content: bytes) -> np.ndarray:
-    """Take the integers of a vector from its bytes, int32 [T]; ValueError for other sizes."""
+def decode_integers(content: bytes) -> np.ndarray:
+    """Decode the elements of a vector, int32 [T]; ValueError for integers of other sizes."""
     found = np.frombuffer(content, INTEGER)
     if (found["size"] != 4).any():
         raise ValueError("an integer is not of four bytes")
@@ -278,7 +279,7 @@ def integers_in(content: bytes) -> np.ndarray:
 
 
 def writer_path(path: Path) -> Path:
-    """Make a file's folder, and see that its name can stand in a table specifier of Kaldi.
+    """Make a file's folder, and check that its path can stand in a table specifier of Kaldi.
 
     Raises:
       KaldiIoError: it has a comma, white space, or a bar at an end.

@@ -1,4 +1,4 @@
-"""Recordings of microphone arrays: the channels of a cut, and what is known of their parts."""
+"""Recordings of microphone arrays: their channels, and their components if simulated."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class ArrayError(ToolkitError):
-    """An array recording that cannot be read or is not one."""
+    """An array recording that cannot be read, or a cut that is not one."""
 
 
 @dataclass(frozen=True)
 class ArrayAudio:
-    """What a device recorded; M microphones, S samples, full scale 1."""
+    """The recording of a device; M microphones, S samples, full scale 1."""
 
     microphones: np.ndarray
     """float32[M, S]."""
     playback: np.ndarray
-    """float32[S]: what the device's loudspeaker was given."""
+    """float32[S]: the signal of the device's loudspeaker."""
     sampling_rate: int
     """In Hz."""
 
 
 @dataclass(frozen=True)
 class Components:
-    """Parts of what the microphones recorded, known of simulated recordings."""
+    """Components of the microphones' signals, known for simulated recordings."""
 
     speech: np.ndarray
     """float32[M, S]: speech with its reverberation."""
@@ -47,7 +47,7 @@ def load_array(cut: "MultiCut") -> ArrayAudio:
     sources = cut.recording.sources
     if cut.num_channels < 2 or len(sources) != 1 or sources[0].type != "file":
         raise ArrayError(
-            f"{cut.id}: is no file of at least one microphone and a playback channel; use the"
+            f"{cut.id}: is not a file of at least one microphone and a playback channel; use the"
             " array version of the set"
         )
     channels = _read(sources[0].source, cut)
@@ -55,7 +55,7 @@ def load_array(cut: "MultiCut") -> ArrayAudio:
 
 
 def load_components(cut: "MultiCut") -> Components | None:
-    """Read the parts that `custom["components"]` names by file; None: they are not known."""
+    """Read the components, whose files `custom["components"]` names; None: they are not known."""
     files = (cut.custom or {}).get("components")
     if files is None:
         return None

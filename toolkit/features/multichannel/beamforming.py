@@ -1,4 +1,4 @@
-"""Several microphones to one channel (C1): MVDR by torchaudio, delay and sum as its reference."""
+"""Beamforming to one channel (C1): MVDR by torchaudio, delay and sum as its reference."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 
-LEAST_SPEECH = 0.01
-"""Share of speech in any bin, so that no frequency is without a direction."""
+MIN_SPEECH = 0.01
+"""Lowest value of the speech mask, so that a direction is found at all frequencies."""
 METHODS = ("mvdr", "delay-and-sum", "none")
 
 
 class BeamformingError(ToolkitError):
-    """What beamforming needs is missing."""
+    """A package that beamforming needs is missing."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class BeamformingConfig:
     shift: int = 128
     """Samples from frame to frame."""
     quiet_share: float = 0.15
-    """Share of the frames, the quietest, that are taken for noise alone: every utterance has
-    pauses, before and after it at least."""
+    """Share of the frames, the quietest, that are taken as noise alone: every utterance has pauses,
+    at least before and after it."""
     oversubtraction: float = 8.0
-    """Factor on that noise before it is taken off a frame's power: what is left is speech."""
+    """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
     loading: float = 1e-3
-    """Added to the diagonal of the noise's covariance, relative to its mean: for a white noise gain
-    that microphones stand."""
+    """Diagonal loading of the noise's covariance, relative to its mean diagonal: it limits the
+    amplification of the microphones' own noise."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -48,7 +48,7 @@ class BeamformingConfig:
 
 
 def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
-    """Find the weights of an utterance's beam.
+    """Estimate the beamforming weights of an utterance.
 
     Args:
       microphones: [M, S] float, echo removed.
@@ -60,7 +60,7 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
     Raises:
       BeamformingError: MVDR is asked for and torchaudio is missing.
     """
-    spectra = spectra_of(microphones / _loudness(microphones), config)
+    spectra = stft(microphones / _rms(microphones), config)
     if config.method == "none" or len(microphones) == 1:
         weights = torch.zeros(spectra.shape[1], len(microphones), dtype=spectra.dtype)
         weights[:, 0] = 1.0
@@ -71,14 +71,14 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
     return mvdr_weights(spectra, speech, noise, config.loading)
 
 
-def _loudness(microphones: Tensor) -> Tensor:
-    """Give the root of the mean power: torchaudio adds constants that mind the scale."""
+def _rms(microphones: Tensor) -> Tensor:
+    """Return the root mean square: torchaudio adds constants that suppose a certain scale."""
     return microphones.square().mean().sqrt().clamp_min(1e-9)
 
 
 def apply_weights(microphones: Tensor, weights: Tensor, config: BeamformingConfig) -> Tensor:
-    """Sum microphones [M, S] or a part of what they hear with weights [F, M]: [S] float32."""
-    spectra = spectra_of(microphones, config)
+    """Apply weights [F, M] to microphones [M, S], or to a component of them: [S] float32."""
+    spectra = stft(microphones, config)
     beam = torch.einsum("fm,mft->ft", weights.conj(), spectra)
     window = torch.hann_window(config.window, dtype=torch.float64)
     samples = torch.istft(
@@ -87,8 +87,8 @@ def apply_weights(microphones: Tensor, weights: Tensor, config: BeamformingConfi
     return samples.float()
 
 
-def spectra_of(microphones: Tensor, config: BeamformingConfig) -> Tensor:
-    """Give short-time spectra [M, F, T] complex128 of [M, S]."""
+def stft(microphones: Tensor, config: BeamformingConfig) -> Tensor:
+    """Return the short-time Fourier transform of [M, S]: [M, F, T] complex128."""
     window = torch.hann_window(config.window, dtype=torch.float64)
     return torch.stft(
         microphones.double(), config.window, config.shift, window=window, return_complex=True
@@ -96,16 +96,16 @@ def spectra_of(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
-    """Guess which bins hold speech and which frames hold noise alone.
+    """Estimate which bins hold speech, and which frames hold noise alone.
 
     The quietest frames, by the mean of their log power from a sixteenth to half of the band, are
-    noise. What a bin has beyond the mean power of those frames at its frequency is speech.
+    noise. Power of a bin above the mean power of those frames at its frequency is speech.
 
     Args:
       spectra: [M, F, T] complex.
 
     Returns:
-      Share of speech in each bin, [F, T] from `LEAST_SPEECH` to 1, and 1 for frames of noise and 0
+      Share of speech in each bin, [F, T] from `MIN_SPEECH` to 1, and 1 for frames of noise and 0
       for others, [F, T].
     """
     power = spectra.abs().square().mean(dim=0)
@@ -113,7 +113,7 @@ def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
     loudness = power[bins // 16 : bins // 2].clamp_min(1e-12).log().mean(dim=0)
     quiet = loudness.argsort()[: max(1, int(config.quiet_share * frames))]
     floor = config.oversubtraction * power[:, quiet].mean(dim=1, keepdim=True)
-    speech = (1 - floor / power.clamp_min(1e-20)).clamp(LEAST_SPEECH, 1.0)
+    speech = (1 - floor / power.clamp_min(1e-20)).clamp(MIN_SPEECH, 1.0)
     noise = torch.zeros_like(power)
     noise[:, quiet] = 1.0
     return speech, noise
@@ -123,7 +123,7 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
     """Minimise the noise and leave the first microphone's speech as it is.
 
     The speech's transfer to the microphones, relative to the first, is the principal eigenvector
-    of its covariance: of rank one, else frequencies would be turned down that have many paths.
+    of its covariance: a covariance of rank one, or frequencies of many paths would be attenuated.
 
     Args:
       spectra: [M, F, T] complex.
@@ -139,7 +139,7 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
         raise BeamformingError(
             "MVDR needs torchaudio: pip install torchaudio, or choose delay-and-sum"
         ) from error
-    single = spectra.to(torch.complex64)  # their products fill memory
+    single = spectra.to(torch.complex64)  # the products of their channels fill memory
     transfer = functional.rtf_evd(functional.psd(single, speech.float()).to(spectra.dtype))
     covariance = functional.psd(single, noise.float()).to(spectra.dtype)
     return functional.mvdr_weights_rtf(transfer, covariance, 0, diag_eps=loading)

@@ -16,14 +16,14 @@ class EchoConfig:
     """Samples per update of the filter."""
     stability: float = 0.999
     """How much of the echo path stays the same from one block to the next; below 1 the filter can
-    follow a path that changes."""
+    track a path that changes."""
     smoothing: float = 0.6
-    """Of the power of what is not echo, from block to block."""
+    """Smoothing, from block to block, of the power of all that is not echo."""
     first_power: float = 0.03
-    """First guess of the power of the echo, of what is heard. A filter that starts from a high one
-    follows the speech too."""
+    """Initial estimate of the echo's share of the microphones' power. With a high one the filter
+    adapts to the speech too."""
     first_decay: float = 0.6
-    """First guess of how the power of the echo path falls from one `block` of taps to the next."""
+    """Initial estimate of how the echo path's power decays from one `block` of taps to the next."""
     passes: int = 2
     """Times that the filter goes over an utterance. A device's filter has adapted to what was
     played before the utterance; where utterances stand alone, the earlier passes stand for that."""
@@ -46,12 +46,11 @@ def estimate_echo(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimate the echo of the playback in every channel, microphones or beams.
 
-    A partitioned-block frequency-domain Kalman filter (Kuech, Mabande and Enzner, 2014): a filter
-    that follows the least mean squares of each frequency with a step size that falls where
-    something else than echo is heard, so that it needs no detector of double talk. An NLMS in
-    Python, sample by sample, such as pyroomacoustics has, finds the same filter in white noise; it
-    takes some twenty times as long for a microphone and fifty for seven, which are adapted at once
-    here, and loses the filter while somebody talks.
+    A partitioned-block frequency-domain Kalman filter (Kuech, Mabande and Enzner, 2014): an LMS
+    filter of each frequency whose step size falls where there is more than echo, so that it needs
+    no double-talk detector. An NLMS in Python, sample by sample, as in pyroomacoustics, finds the
+    same filter in white noise; it takes some twenty times as long for one microphone and fifty
+    times for seven, which are adapted together here, and diverges during double talk.
 
     Args:
       microphones: [M, S].
@@ -64,40 +63,40 @@ def estimate_echo(
     block, parts = config.block, config.taps // config.block
     count, length = microphones.shape
     blocks = -(-length // block)
-    heard = _blocks(microphones, blocks, block)
+    captured = _blocks(microphones, blocks, block)
     played = _blocks(playback[None], blocks, block)[:, 0]
     before = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
     spectra = fft.rfft(np.concatenate([before, played], axis=1), axis=1)  # [blocks, F]
-    state = _State(count, parts, spectra.shape[1], _first_guess(microphones, playback, config))
+    state = _State(count, parts, spectra.shape[1], _initial_power(microphones, playback, config))
     echo = np.zeros((blocks, count, block), np.float32)
     for _ in range(config.passes if np.any(playback) else 0):
         history = np.zeros((parts, spectra.shape[1]), np.complex64)
         for number in range(blocks):
             history[1:] = history[:-1]
             history[0] = spectra[number]
-            echo[number] = state.update(history, heard[number], config)
+            echo[number] = state.update(history, captured[number], config)
     filters = fft.irfft(state.filters, axis=2)[:, :, :block].reshape(count, -1)
     return echo.transpose(1, 0, 2).reshape(count, -1)[:, :length], filters
 
 
 class _State:
-    """Filters of all channels by partition and frequency, and how uncertain they are."""
+    """Filters of all channels by partition and frequency, and their uncertainty."""
 
     def __init__(self, count: int, parts: int, bins: int, power: np.ndarray) -> None:
         self.filters = np.zeros((count, parts, bins), np.complex64)
         self._uncertainty = np.broadcast_to(power[:, :, None], (count, parts, bins)).copy()
-        self._other = np.zeros((count, bins), np.float32)
+        self._near_end = np.zeros((count, bins), np.float32)
 
-    def update(self, history: np.ndarray, heard: np.ndarray, config: EchoConfig) -> np.ndarray:
-        """Adapt to one block: history [parts, F], heard [M, block]; give its echo [M, block]."""
+    def update(self, history: np.ndarray, captured: np.ndarray, config: EchoConfig) -> np.ndarray:
+        """Adapt to one block, history [parts, F], captured [M, block]: its echo [M, block]."""
         block = config.block
         echo = fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
-        error = fft.rfft(np.concatenate([np.zeros_like(heard), heard - echo], axis=1))
+        error = fft.rfft(np.concatenate([np.zeros_like(captured), captured - echo], axis=1))
         power = np.abs(error) ** 2
-        keep = config.smoothing if np.any(self._other) else 0.0
-        self._other = keep * self._other + (1 - keep) * power
+        keep = config.smoothing if np.any(self._near_end) else 0.0
+        self._near_end = keep * self._near_end + (1 - keep) * power
         energy = np.abs(history) ** 2
-        expected = 0.5 * np.einsum("pf,mpf->mf", energy, self._uncertainty) + self._other
+        expected = 0.5 * np.einsum("pf,mpf->mf", energy, self._uncertainty) + self._near_end
         gain = self._uncertainty / np.maximum(expected, 1e-12)[:, None]
         step = fft.irfft(gain * history.conj() * error[:, None], axis=2)
         step[:, :, block:] = 0.0  # a partition has `block` taps
@@ -105,16 +104,16 @@ class _State:
         self._uncertainty *= stay**2 * (1 - 0.5 * gain * energy)
         self._uncertainty += (1 - stay**2) * np.abs(self.filters) ** 2
         self.filters = stay * (self.filters + fft.rfft(step, axis=2))
-        # What the filter would have made of the block with what it knows now.
+        # The echo of the same block by the updated filter.
         return fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
 
 
-def _first_guess(microphones: np.ndarray, playback: np.ndarray, config: EchoConfig) -> np.ndarray:
-    """Guess the power of each partition of the echo paths: [M, parts]."""
+def _initial_power(microphones: np.ndarray, playback: np.ndarray, config: EchoConfig) -> np.ndarray:
+    """Return the initial power of each partition of the echo paths: [M, parts]."""
     played = max(float(np.mean(playback**2)), 1e-12)
-    heard = config.first_power * np.mean(microphones**2, axis=1)
+    echo = config.first_power * np.mean(microphones**2, axis=1)
     decay = config.first_decay ** np.arange(config.taps // config.block)
-    return (heard[:, None] / played * decay).astype(np.float32)
+    return (echo[:, None] / played * decay).astype(np.float32)
 
 
 def _blocks(channels: np.ndarray, blocks: int, block: int) -> np.ndarray:

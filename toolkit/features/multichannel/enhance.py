@@ -1,4 +1,4 @@
-"""The front end of a far-field device (C1): echo cancelled on every microphone, one beam out.
+"""The front end of a far-field device (C1): echo cancellation on every microphone, one beam.
 
 The paper cancels the echo on each of several fixed beams; here it is cancelled on each microphone,
 before the one beam of the utterance is made, so that the beam need not point away from it.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SNR_WINDOW = 512
 """Samples per frame when ratios of speech to the rest are measured."""
 LOUDEST = 0.99
-"""Highest sample written; a louder utterance is turned down as a whole."""
+"""Highest sample written; a louder utterance is attenuated as a whole."""
 
 
 class EnhanceError(ToolkitError):
@@ -42,14 +42,14 @@ class EnhanceError(ToolkitError):
 
 @dataclass(frozen=True)
 class EnhanceConfig:
-    """The front end."""
+    """Settings of the far-field front end."""
 
     cancel_echo: bool = True
-    """Take the echo of the playback out of every microphone."""
+    """Cancel the echo of the playback at every microphone."""
     echo: EchoConfig = EchoConfig()
-    """The adaptive filter."""
+    """Settings of the adaptive filter."""
     beamforming: BeamformingConfig = BeamformingConfig()
-    """The beam."""
+    """Settings of the beamformer."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Enhanced:
     samples: np.ndarray
     """float32[S]."""
     erle_db: float | None
-    """Echo before over echo after cancellation, all microphones; None: no echo, or not known."""
+    """Echo before over echo after cancellation, at all microphones; None: no echo, or not known."""
     snr_gain_db: float | None
-    """By how much speech is further above noise and echo than at the first microphone: the mean
-    over frequencies, so that turning some of them down gains nothing; None: not known."""
+    """Gain in the ratio of speech to noise and echo over the first microphone: the mean over
+    frequencies, so that attenuating some of them gains nothing; None: not known."""
 
 
 def enhance(
@@ -86,11 +86,11 @@ def enhance(
 
     Returns:
       `<set> ERLE dB`, the mean over utterances with an echo, and `<set> SNR gain dB`, the mean over
-      all, where the recordings' parts are known.
+      all, where the recordings' components are known.
 
     Raises:
       EnhanceError: no cuts.
-      ArrayError: a cut that is no array recording.
+      ArrayError: a cut that is not an array recording.
     """
     from tqdm import tqdm
 
@@ -119,7 +119,7 @@ def enhance(
 def enhanced_cuts(
     sets: "Mapping[str, Sequence[MultiCut]]", out: Path
 ) -> "dict[str, list[MonoCut]]":
-    """Give the one-channel cuts of what `enhance` wrote in `out`; the rest is as before."""
+    """Return the one-channel cuts of what `enhance` wrote to `out`; all else is as before."""
     out = Path(out).absolute()
     return {name: [_cut(_Task(name, cut), out) for cut in cuts] for name, cuts in sets.items()}
 
@@ -132,14 +132,14 @@ def enhance_utterance(
 ) -> Enhanced:
     """Cancel the echo and form the beam.
 
-    The filters are found from the mixture alone. Where its parts are known, the same filters are
-    applied to each of them, which tells what became of speech, noise and echo.
+    The filters are estimated from the mixture alone. Where its components are known, the same
+    filters are applied to each of them, to measure the effect on speech, noise and echo.
 
     Args:
       microphones: float32[M, S].
       playback: float32[S].
       config: echo cancellation and beamforming.
-      components: for the measures.
+      components: components of the microphones' signals, for the measures.
     """
     estimate = np.zeros_like(microphones)
     if config.cancel_echo:
@@ -154,9 +154,9 @@ def enhance_utterance(
     if components is None:
         return Enhanced(samples, None, None)
     speech, echo = components.speech, components.echo
-    left = microphones - speech - estimate  # noise, and echo that was not found
+    residual = microphones - speech - estimate  # noise and residual echo
     erle = _ratio_db(echo, echo - estimate) if np.any(echo) else None
-    after = _snr_db(beam(speech), beam(left))
+    after = _snr_db(beam(speech), beam(residual))
     before = _snr_db(speech[0], microphones[0] - speech[0])
     return Enhanced(samples, erle, after - before)
 
@@ -167,11 +167,11 @@ class _Task:
     cut: "MultiCut"
 
     def audio(self, out: Path) -> Path:
-        """Name the file to write."""
+        """Return the path of the audio file to write."""
         return out / self.set / f"{quote(self.cut.id, safe='')}.flac"
 
     def report(self, out: Path) -> Path:
-        """Name the file of its measures, written after it."""
+        """Return the path of its measures, written after the audio."""
         return self.audio(out).with_suffix(".json")
 
 
@@ -206,13 +206,13 @@ def _cut(task: _Task, out: Path) -> "MonoCut":
 
 
 def _ratio_db(one: np.ndarray, other: np.ndarray) -> float:
-    """Give the ratio of two signals' energies in dB."""
+    """Return the ratio of two signals' energies in dB."""
     energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (one, other)]
     return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
 
 
 def _snr_db(speech: np.ndarray, rest: np.ndarray) -> float:
-    """Give the ratio of two signals' energies in dB, the mean over frequencies.
+    """Return the ratio of two signals' energies in dB, the mean over frequencies.
 
     Frequencies from 1/80 to 7/8 of the band: below and above there is little speech.
     """

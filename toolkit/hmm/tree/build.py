@@ -10,18 +10,18 @@ import numpy as np
 from toolkit.hmm.phone_sets import RootGroup, default_roots, read_roots
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.clustering import agglomerate, log_likelihood, variance_floor
-from toolkit.hmm.tree.nodes import ASKED, Leaf, Node, Root, Split, TreeError
+from toolkit.hmm.tree.nodes import POSITIONS, Leaf, Node, Root, Split, TreeError
 from toolkit.hmm.tree.questions import Questions, automatic_questions, read_questions
-from toolkit.hmm.tree.stats import Contexts, TreeStatistics
+from toolkit.hmm.tree.stats import ContextStatistics, TreeStatistics
 from toolkit.hmm.tree.tree import Tree
 
 TIE = 1e-9
-"""Gains that differ by less than this part of the likelihood are equal but for rounding."""
+"""Gains that differ by less than this share of the likelihood count as equal (rounding)."""
 
 
 @dataclass(frozen=True)
 class TreeConfig:
-    """How far a tree grows."""
+    """How a phonetic decision tree is built, and when it stops growing."""
 
     max_leaves: int = 2000
     """Leaves of all roots together at which splitting stops; clustering then leaves fewer pdfs.
@@ -66,13 +66,13 @@ def build_tree(
     config: TreeConfig,
     roots: Sequence[RootGroup] | None = None,
 ) -> Tree:
-    """Grow a tree: of all leaves always the split that gains most, as Kaldi's build-tree.
+    """Grow a tree, always making the split that gains most over all leaves (Kaldi's build-tree).
 
     Each state of each group of phones has a root of its own. Leaves are single diagonal Gaussians.
-    Contexts that were never seen go where their answers lead.
+    Unseen contexts get a leaf too: the one that the answers to the questions lead to.
 
     Args:
-      statistics: of the states in context; roots that they lack are single leaves.
+      statistics: of the states in context; roots without statistics are single leaves.
       topology: the phones and their states.
       questions: sets of phones, asked of both neighbours and, within shared roots, of the phone
         itself.
@@ -105,7 +105,7 @@ def build_tree(
 
 
 class _Branch:
-    """A leaf that may still become a question."""
+    """A node of the growing tree: a leaf until it is split."""
 
     def __init__(self, rows: np.ndarray, total: np.ndarray, likelihood: float) -> None:
         self.rows, self.total, self.likelihood = rows, total, likelihood
@@ -127,10 +127,14 @@ class _Branch:
 
 
 class _Grower:
-    """The leaves that are worth splitting, the best first."""
+    """The growing trees of all roots: a heap of the leaves worth splitting, largest gain first."""
 
     def __init__(
-        self, contexts: Contexts, topology: Topology, questions: Questions, config: TreeConfig
+        self,
+        contexts: ContextStatistics,
+        topology: Topology,
+        questions: Questions,
+        config: TreeConfig,
     ) -> None:
         self._sums = contexts.sums
         self._floor = variance_floor(contexts.sums)
@@ -139,7 +143,7 @@ class _Grower:
         self._config = config
         centre = np.array(topology.phone_of_state_id)[contexts.states]
         phone = {"left": contexts.left, "centre": centre, "right": contexts.right}
-        self._phone = {ask: phone[ask] for ask in ASKED if ask in (*config.context, "centre")}
+        self._phone = {ask: phone[ask] for ask in POSITIONS if ask in (*config.context, "centre")}
         self._answers = np.zeros((len(questions), len(topology.phones) + 1))  # 1 for yes
         for number, phones in enumerate(questions):
             self._answers[number, list(phones)] = 1.0
@@ -147,7 +151,7 @@ class _Grower:
         self._leaves = self._serial = 0
 
     def branch(self, rows: np.ndarray, split: bool = True) -> _Branch:
-        """A new leaf of some rows of the statistics; a candidate if it may and can be split."""
+        """Make a leaf of some rows of the statistics, a candidate for splitting if it may be."""
         sums = self._sums[rows]
         total = sums.sum(0)
         branch = _Branch(rows, total, float(log_likelihood(total, self._floor)))
@@ -160,7 +164,7 @@ class _Grower:
         return branch
 
     def grow(self, max_leaves: int) -> None:
-        """Split the best leaf until there are enough, or none gains enough."""
+        """Split the best leaf until there are `max_leaves`, or no split gains enough."""
         gains = []
         while self._heap and self._leaves < max_leaves:
             branch = heapq.heappop(self._heap)[2]
@@ -190,7 +194,7 @@ class _Grower:
     def _best_split(
         self, branch: _Branch, sums: np.ndarray
     ) -> tuple[float, str, int, np.ndarray] | None:
-        """The gain, whom it asks, the question and the answers [rows] of the best split."""
+        """The best split: its gain, the position asked about, question index and answers [rows]."""
         sums_of_yes, asked = [], []
         for ask, phone in self._phone.items():
             present, by_phone = _by_phone(phone[branch.rows], sums)

@@ -1,4 +1,4 @@
-"""Single Gaussians of pooled statistics: their likelihood, and clustering by what merging loses."""
+"""Single Gaussians of pooled statistics: likelihood, and bottom-up clustering by least loss."""
 
 import math
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 VARIANCE_FLOOR = 0.01
-"""Of the variance of all frames, by dimension; Kaldi's floor of 0.01 is absolute."""
+"""Share of the global variance of each dimension; Kaldi's floor of 0.01 is absolute."""
 
 
 def variance_floor(sums: np.ndarray) -> np.ndarray:
-    """The least variance that a Gaussian may have.
+    """The lowest variance that a Gaussian may have.
 
     Args:
       sums: [N, 1 + 2D] frames, sum of x, sum of x^2 of each of N parts of the data.
@@ -46,7 +46,7 @@ def log_likelihood(sums: np.ndarray, floor: np.ndarray) -> np.ndarray:
 def agglomerate(
     sums: np.ndarray, floor: np.ndarray, threshold: float = math.inf
 ) -> Iterator[tuple[int, int]]:
-    """Merge the two clusters that lose the least likelihood, again and again.
+    """Cluster bottom-up: repeatedly merge the two clusters that lose the least likelihood.
 
     Args:
       sums: [N, 1 + 2D] frames, sum of x, sum of x^2 of N clusters.

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from itertools import count
 
-from toolkit.hmm.phone_sets import variant
+from toolkit.hmm.phone_sets import split_phone
 from toolkit.hmm.tree.nodes import Leaf, Node, Root, TreeError, leaves
 from toolkit.hmm.tree.tree import Tree
 
 MAX_NAMES = 16
-"""Phones of a question that are named."""
+"""Most phones of a question that are listed; the others are only counted."""
 
 
 def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
@@ -23,7 +23,7 @@ def roots_of(tree: Tree, phone: str, state: int | None = None) -> list[Root]:
     Raises:
       TreeError: there is no such phone or state; names those near it.
     """
-    bases = [variant(symbol).base for symbol in tree.phones]
+    bases = [split_phone(symbol).base for symbol in tree.phones]
     exact = phone in tree.phones
     names = tree.phones if exact else bases
     wanted = {p for p, name in enumerate(names, 1) if name == phone}
@@ -106,7 +106,7 @@ def _question(tree: Tree, ask: str, phones: frozenset[int]) -> str:
 def _shortest(tree: Tree, phones: frozenset[int]) -> list[str]:
     members: dict[str, list[int]] = {}
     for phone, symbol in enumerate(tree.phones, 1):
-        members.setdefault(variant(symbol).base, []).append(phone)
+        members.setdefault(split_phone(symbol).base, []).append(phone)
     names = []
     for base, variants in members.items():
         inside = [phone for phone in variants if phone in phones]

@@ -7,8 +7,8 @@ from typing import Any, Union
 
 from toolkit.errors import ToolkitError
 
-ASKED = ("left", "centre", "right")
-"""The phones that a question may be about."""
+POSITIONS = ("left", "centre", "right")
+"""The positions in a triphone that a question may ask about."""
 
 
 class TreeError(ToolkitError):
@@ -22,21 +22,21 @@ class Leaf:
     pdf: int
     """Counted from 0 in the order of the tree."""
     frames: int
-    """Frames of this branch in training."""
+    """Training frames that reached this leaf."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A question."""
+    """An inner node: a phonetic question and its two branches."""
 
     ask: str
-    """About whom: one of `ASKED`."""
+    """The position that it asks about: one of `POSITIONS`."""
     phones: frozenset[int]
     """Phone ids for which the answer is yes."""
     gain: float
     """Log-likelihood gained in training, in nats."""
     frames: int
-    """Frames of this branch in training."""
+    """Training frames that reached this node."""
     yes: "Node"
     """The branch of these phones."""
     no: "Node"
@@ -48,7 +48,7 @@ Node = Union[Leaf, Split]  # noqa: UP007 (a forward reference cannot be or-ed)
 
 @dataclass(frozen=True)
 class Root:
-    """Where the tree of one HMM state of one or more phones begins."""
+    """The root of the tree of one HMM state of one or more phones."""
 
     phones: tuple[int, ...]
     """Phone ids, ascending."""
@@ -127,8 +127,8 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
         if isinstance(plain, dict) and "pdf" in plain:
             return Leaf(_get(plain, "pdf", int, place), _get(plain, "frames", int, place))
         ask = _get(plain, "ask", str, place)
-        if ask not in ASKED:
-            raise TreeError(f"{place}: asks about {ask!r}, which is none of {', '.join(ASKED)}")
+        if ask not in POSITIONS:
+            raise TreeError(f"{place}: asks about {ask!r}, which is none of {', '.join(POSITIONS)}")
         return Split(
             ask,
             frozenset(known(plain, place)),
@@ -150,5 +150,6 @@ def from_json(text: str) -> tuple[tuple[str, ...], tuple[Root, ...]]:
 def _get(plain: Any, key: str, kind: type | tuple[type, ...], place: str) -> Any:
     value = plain.get(key) if isinstance(plain, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TreeError(f"{place}: {'a wrong' if value is not None else 'no'} {key!r}")
+        fault = "is missing" if value is None else "is of the wrong type"
+        raise TreeError(f"{place}: {key!r} {fault}")
     return value

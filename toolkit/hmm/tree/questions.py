@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.hmm.phone_sets import families, phone_ids, variant
+from toolkit.hmm.phone_sets import base_phone_groups, phone_ids, split_phone
 from toolkit.hmm.topology import Topology
 from toolkit.hmm.tree.clustering import agglomerate, variance_floor
 from toolkit.hmm.tree.stats import TreeStatistics
@@ -16,17 +16,18 @@ Questions = tuple[frozenset[int], ...]
 
 
 def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Questions:
-    """Questions from the data: sets of phones that sound alike where they touch others.
+    """Questions from the data: clusters of acoustically similar phones.
 
-    Speech phones, the variants of a base phone taken together, are merged two by two, always those
-    whose single Gaussians lose the least likelihood, once by their first states and once by their
-    last; each set on the way is a question. Mirrors Kaldi's cluster-phones, which goes by the
-    middle state, from the top down, and counts silence among speech. On 1.6 h of read speech in two
-    halves, trees of 600 leaves grown on one half gave the other 13.64 nats per frame with these
-    questions, and 13.58 with those of the middle state.
+    Speech phones, the variants of a base phone taken together, are clustered bottom-up, each merge
+    being the one that loses the least likelihood of single Gaussians; once on the statistics of
+    their first states and once on those of their last. Every cluster on the way is a question.
+    Mirrors Kaldi's cluster-phones, which uses the middle state, clusters top-down and treats
+    silence like speech. On 1.6 h of read speech in two halves, trees of 600 leaves grown on one
+    half gave the other 13.64 nats per frame with these questions, and 13.58 with those of the
+    middle state.
 
-    To these come all silence phones, each silence phone by itself, and, where phones are marked
-    with them, the phones of each position and stress.
+    Further questions are all silence phones, each silence phone by itself, and, where phones are
+    marked with them, the phones of each word position and stress.
 
     Args:
       statistics: of any features; a base phone without frames is in no set but its own.
@@ -35,11 +36,11 @@ def automatic_questions(statistics: TreeStatistics, topology: Topology) -> Quest
     silence = set(filter(topology.is_silence, topology.phone_ids()))
     marks: dict[tuple[str, str], set[int]] = {}
     for phone, symbol in enumerate(topology.phones, 1):
-        parts = variant(symbol)
+        parts = split_phone(symbol)
         if phone not in silence:
             marks.setdefault(("position", parts.position), set()).add(phone)
             marks.setdefault(("stress", parts.stress), set()).add(phone)
-    sounds = families(topology)
+    sounds = base_phone_groups(topology)
     sets: list[Iterable[int]] = [silence, *([p] for p in sorted(silence))]
     sets += [phones for (_, mark), phones in sorted(marks.items()) if mark]
     speech = [phones for phones in sounds if phones[0] not in silence]
@@ -62,7 +63,7 @@ def read_questions(path: Path, topology: Topology) -> Questions:
 
 
 def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
-    """Drop sets that tell nothing apart, and repeated ones and complements after the first.
+    """Drop trivial sets (no phone, all phones) and those equal or complementary to an earlier one.
 
     Args:
       sets: of phone ids.
@@ -81,7 +82,7 @@ def distinct(sets: Iterable[Iterable[int]], num_phones: int) -> Questions:
 def _clusters(
     units: list[tuple[int, ...]], state: int, statistics: TreeStatistics, topology: Topology
 ) -> list[tuple[int, ...]]:
-    """The sets that merging units of phones by one of their states makes, smallest loss first."""
+    """The clusters made by merging groups of phones on the statistics of one state, in order."""
     contexts = statistics.contexts()
     by_state = np.zeros((topology.num_state_ids, 1 + 2 * statistics.dimension))
     np.add.at(by_state, contexts.states, contexts.sums)

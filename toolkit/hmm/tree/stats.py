@@ -1,4 +1,4 @@
-"""What a phonetic tree is grown from: sums over the frames of every state in context."""
+"""Tree statistics: sums over the frames of every HMM state in phonetic context."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class StatisticsError(ToolkitError):
     """A file that holds no tree statistics."""
 
 
-class Contexts(NamedTuple):
+class ContextStatistics(NamedTuple):
     """N distinct states in context and their sums, sorted by (state, left, right)."""
 
     left: np.ndarray
@@ -99,13 +99,13 @@ class TreeStatistics:
         order = np.argsort(keys)
         return keys[order], self._sums[: len(self)][order]
 
-    def contexts(self) -> Contexts:
+    def contexts(self) -> ContextStatistics:
         """The sums of every context."""
         keys, sums = self._sorted()
         states, left = keys >> 2 * FIELD_BITS, keys >> FIELD_BITS & FIELD_MASK
-        return Contexts(left, states, keys & FIELD_MASK, sums)
+        return ContextStatistics(left, states, keys & FIELD_MASK, sums)
 
-    def tied(self, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def sum_by_pdf(self, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sums by pdf, from which a GMM of single Gaussians starts (Kaldi's gmm-init-model).
 
         Args:

@@ -37,10 +37,11 @@ class Tree:
         last_state: dict[int, int] = {}
         for root in sorted(self.roots, key=lambda root: root.state):
             for phone in root.phones:
-                if root.state != last_state.get(phone, -1) + 1:
+                expected = last_state.get(phone, -1) + 1
+                if root.state != expected:
                     raise TreeError(
                         f"phone {self.phones[phone - 1]} needs exactly one root for each of its "
-                        f"states; state {root.state} has not"
+                        f"states; found one for state {root.state} where {expected} is next"
                     )
                 last_state[phone] = root.state
         bare = [s for p, s in enumerate(self.phones, 1) if p not in last_state]

@@ -1,1 +1,1 @@
-"""Kaldi's dictionary and lang directories."""
+"""Import and export of Kaldi's dictionary and lang directories."""

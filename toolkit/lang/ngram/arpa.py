@@ -12,7 +12,7 @@ from toolkit.lang.ngram.backoff import LOG_ZERO, BackoffModel, Level
 from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically
-from toolkit.storage.reading import shown
+from toolkit.storage.reading import quoted
 
 
 class ArpaError(ToolkitError):
@@ -101,16 +101,16 @@ class _Reader:
                 section = line
                 break
             elif line:
-                raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {shown(line)}")
+                raise self._fault(f"expected `ngram {len(counts) + 1}=COUNT`, found {quoted(line)}")
         if not counts:
             raise self._fault("no `ngram 1=COUNT` after `\\data\\`")
         for n, count in enumerate(counts, 1):
             match = _SECTION.fullmatch(section)
             if not match or int(match.group(1)) != n:
-                raise self._fault(f"expected `\\{n}-grams:`, found {shown(section or 'the end')}")
+                raise self._fault(f"expected `\\{n}-grams:`, found {quoted(section or 'the end')}")
             section = self._section(n, count)
         if section != "\\end\\":
-            raise self._fault(f"expected `\\end\\`, found {shown(section or 'the end')}")
+            raise self._fault(f"expected `\\end\\`, found {quoted(section or 'the end')}")
         return BackoffModel(self.vocabulary, self.levels)
 
     def _section(self, n: int, count: int) -> str:
@@ -128,21 +128,22 @@ class _Reader:
                 break
             fields = line.split()
             if not n + 1 <= len(fields) <= n + 2:
-                raise self._fault(f"expected a probability, {n} words, a back-off: {shown(line)}")
+                raise self._fault(f"expected a probability, {n} words, a back-off: {quoted(line)}")
             try:
                 logprob = float(fields[0])
                 backoff = float(fields[n + 1]) if len(fields) == n + 2 else 0.0
             except ValueError:
-                raise self._fault(f"not a number in {shown(line)}") from None
+                raise self._fault(f"not a number in {quoted(line)}") from None
             if not logprob <= 1e-5 or not backoff < 99:
-                raise self._fault(f"log10 probability or back-off out of range in {shown(line)}")
+                raise self._fault(f"log10 probability or back-off out of range in {quoted(line)}")
             logprobs.append(max(logprob, LOG_ZERO))
             backoffs.append(max(backoff, LOG_ZERO))
             words.extend(fields[1 : n + 1])
             numbers.append(self.number)
         if len(logprobs) != count:
             raise self._fault(
-                f"`ngram {n}={count}` was announced, {len(logprobs)} found; is the file cut short?"
+                f"the header says `ngram {n}={count}`, but {len(logprobs)} are "
+                "there; is the file cut short?"
             )
         words = [UNKNOWN if word == "<unk>" else word for word in words]
         if n == 1:
@@ -169,7 +170,7 @@ class _Reader:
             ids = np.array([self.ids[word] for word in words], dtype=np.int64).reshape(-1, n)
         except KeyError as error:
             number = numbers[words.index(error.args[0]) // n]
-            raise self._fault(f"the word {shown(error.args[0])} is no 1-gram", number) from None
+            raise self._fault(f"the word {quoted(error.args[0])} is not a 1-gram", number) from None
         model = BackoffModel(self.vocabulary, self.levels)
         context = np.zeros(len(ids), dtype=np.int64)
         for k in range(n - 1):
@@ -177,12 +178,12 @@ class _Reader:
             if (context < 0).any():
                 row = int(np.flatnonzero(context < 0)[0])
                 missing = " ".join(words[row * n : row * n + k + 1])
-                raise self._fault(f"the context {shown(missing)} is no {k + 1}-gram", numbers[row])
+                raise self._fault(f"context {quoted(missing)} is not a {k + 1}-gram", numbers[row])
         keys = context * len(self.vocabulary) + ids[:, -1]
         order = np.argsort(keys, kind="stable")
         repeated = np.flatnonzero(np.diff(keys[order]) == 0)
         if len(repeated):
             row = int(order[repeated[0] + 1])
             ngram = " ".join(words[row * n : row * n + n])
-            raise self._fault(f"the {n}-gram {shown(ngram)} is listed twice", numbers[row])
+            raise self._fault(f"the {n}-gram {quoted(ngram)} is listed twice", numbers[row])
         self.levels.append(Level(context[order], ids[order, -1], logprob[order], backoff[order]))

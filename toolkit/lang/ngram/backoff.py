@@ -8,7 +8,7 @@ import numpy as np
 from toolkit.lang.tables import END, START, UNKNOWN
 
 LOG_ZERO = -99.0
-"""ARPA's log10 probability of what cannot happen, such as <s> after a word."""
+"""ARPA's log10 probability of impossible events, such as <s> after a word."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Level:
 
 
 def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
-    """Check what was read from a file before a `BackoffModel` is made of it.
+    """Check the arrays of a file before a `BackoffModel` is made of them.
 
     Raises:
       ValueError: levels that are not as described in `Level`.
@@ -84,9 +84,9 @@ class BackoffModel:
         keys = self._keys[level]
         if not len(keys):
             return np.full(len(word), -1)
-        wanted = context * len(self.vocabulary) + word
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((keys[place] == wanted) & (context >= 0), place, -1)
+        query = context * len(self.vocabulary) + word
+        index = np.minimum(np.searchsorted(keys, query), len(keys) - 1)
+        return np.where((keys[index] == query) & (context >= 0), index, -1)
 
     def extend(
         self, level: int, context: np.ndarray, word: np.ndarray, shorter: np.ndarray
@@ -174,12 +174,12 @@ class BackoffModel:
         return np.where(logprob <= LOG_ZERO, 0.0, 10.0**logprob)
 
     def restrict(self, words: Collection[str]) -> "BackoffModel":
-        """Drop every n-gram with a word outside `words` (<s>, </s>, <UNK> stay), weights as before.
+        """Drop every n-gram with a word outside `words` (<s>, </s>, <UNK> stay); keep all weights.
 
-        The probability of what was dropped is not given to the rest, as in Kaldi's arpa2fst.
+        The probability of dropped n-grams is not redistributed, as in Kaldi's arpa2fst.
         """
-        wanted = {START, END, UNKNOWN, *words}
-        keep = np.array([word in wanted for word in self.vocabulary])
+        kept_words = {START, END, UNKNOWN, *words}
+        keep = np.array([word in kept_words for word in self.vocabulary])
         kept_word = keep
         renumber = np.cumsum(kept_word) - 1
         levels = []
@@ -196,4 +196,4 @@ class BackoffModel:
                 )
             )
             keep_below, below = keep, np.cumsum(keep) - 1
-        return BackoffModel([w for w in self.vocabulary if w in wanted], levels)
+        return BackoffModel([w for w in self.vocabulary if w in kept_words], levels)

@@ -16,7 +16,7 @@ class NgramError(ToolkitError):
 
 @dataclass(frozen=True)
 class Discount:
-    """What is taken off the counts 1, 2 and 3 or more of one order.
+    """The discounts of one order, for counts of 1, of 2 and of 3 or more.
 
     `rule` tells how: "modified" (three discounts from the counts of counts), "absolute" (one
     discount n1 / (n1 + 2 n2), where counts of counts do not give three between 0 and their count)

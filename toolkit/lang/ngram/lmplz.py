@@ -17,9 +17,9 @@ def estimate_with_lmplz(
     order: int,
     min_counts: Sequence[int],
 ) -> BackoffModel:
-    """Estimate a model with lmplz; arguments as in `ngram.estimate`.
+    """Estimate a model with lmplz; arguments as in `kneser_ney.estimate`.
 
-    One difference from `ngram.estimate`: lmplz drops the n-grams with <UNK> beyond the first order.
+    Unlike `kneser_ney.estimate`, lmplz drops the n-grams with <UNK> beyond the first order.
 
     Raises:
       NgramError: lmplz is not on the PATH or fails (its message is passed on).
@@ -40,8 +40,8 @@ def estimate_with_lmplz(
         command += ["--limit_vocab_file", str(folder / "vocabulary"), "-T", str(folder / "sort")]
         command += ["--prune", *(str(least - 1) for least in padded)]
         command += ["--text", str(folder / "text"), "--arpa", str(folder / "arpa")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            tail = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise NgramError(f"lmplz ended with status {done.returncode}:\n{tail}")
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            tail = "\n".join(process.stderr.strip().splitlines()[-5:])
+            raise NgramError(f"lmplz ended with status {process.returncode}:\n{tail}")
         return read_arpa(folder / "arpa")

@@ -1,1 +1,1 @@
-"""Output units of CTC models: characters, or pieces of words."""
+"""Output units of CTC models: characters or word pieces."""

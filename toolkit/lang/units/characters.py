@@ -22,9 +22,9 @@ class Characters:
     size = len(symbols)
     blank = size - 1
     separator = symbols.index(SEPARATOR)
-    """The separator's column."""
+    """Index of the separator."""
     space = symbols.index(SPACE)
-    """The space's column, the only one outside words."""
+    """Index of the space, the only symbol outside words."""
     _ids = {symbol: i for i, symbol in enumerate(symbols[:separator])}  # noqa: RUF012
 
     def encode(self, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Pieces of words by sentencepiece as output units."""
+"""Word pieces, learnt by sentencepiece, as output units of CTC models."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
 
 MODEL = "pieces.model"
-# Sentencepiece wants a symbol for what it cannot write; here such text is an error, and the symbol
-# no column.
+# Sentencepiece needs a symbol for text that it cannot encode. Such text is an error here, so the
+# symbol is not an output unit.
 UNKNOWN = 0
 SHOWN = 10  # characters in an error
-LETTERS = f"{ascii_uppercase}'"  # pieces even where no transcript has them: some word will
+LETTERS = f"{ascii_uppercase}'"  # always pieces: words outside the transcripts may need them
 
 
 class Pieces:
-    """Pieces of words, those at a word's beginning marked with U+2581, and blank last.
+    """Word pieces, those at the beginning of a word marked with U+2581, and blank as the last.
 
     Args:
       kind: `bpe` or `unigram`.
@@ -47,8 +47,8 @@ class Pieces:
         if UNKNOWN in ids:
             unknown = [c for c in dict.fromkeys(folded) if UNKNOWN in self._processor.encode(c)]
             raise UnitsError(
-                f"{''.join(unknown[:SHOWN])!r} cannot be written in pieces of the training "
-                "transcripts; normalise the transcript"
+                f"{''.join(unknown[:SHOWN])!r} cannot be written in the word pieces of the "
+                "training transcripts; normalise the transcript"
             )
         return [i - 1 for i in ids]
 
@@ -68,7 +68,7 @@ class Pieces:
 
 
 def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
-    """Learn pieces; the same for the same texts.
+    """Learn word pieces; the same texts give the same pieces.
 
     Args:
       kind: `bpe` or `unigram`.
@@ -80,7 +80,7 @@ def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
     """
     sentences = [folded for text in texts if (folded := _folded(text))]
     if not sentences:
-        raise UnitsError("there is no transcript to learn pieces from")
+        raise UnitsError("there is no transcript to learn word pieces from")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -110,7 +110,7 @@ def load_pieces(folder: Path, kind: str) -> Pieces:
     """Read pieces that were saved.
 
     Raises:
-      UnitsError: they cannot be read.
+      UnitsError: the file cannot be read.
     """
     path = folder / MODEL
     with reading(path, UnitsError, "make the units again", "not a sentencepiece model"):

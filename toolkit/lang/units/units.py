@@ -1,4 +1,4 @@
-"""What every set of output units of a CTC model has, and the file that lists its symbols."""
+"""The interface of output units of CTC models, and the file that lists their symbols."""
 
 import json
 from collections.abc import Sequence
@@ -13,33 +13,33 @@ UNITS = "units.json"
 
 
 class UnitsError(ToolkitError):
-    """Text that the units cannot write, or units that cannot be made or read."""
+    """Text that the units cannot encode, or units that cannot be made or read."""
 
 
 class Units(Protocol):
-    """The columns of a CTC model's output."""
+    """Output units: the meaning of the columns of a CTC model's output."""
 
     kind: str
     """As in `UnitsConfig`."""
     symbols: list[str]
-    """What each column stands for, blank included."""
+    """The symbol of each column, blank included."""
     size: int
     """C, the number of columns, blank included."""
     blank: int
-    """The column of CTC's blank, the last."""
+    """Index of CTC's blank, the last."""
 
     def encode(self, text: str) -> list[int]:
-        """Write words, in upper or lower case, as labels.
+        """Encode words, in upper or lower case, as labels.
 
         Raises:
-          UnitsError: a character is no part of the units.
+          UnitsError: a character is not among the units.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Read labels, after CTC's collapse, as words in upper case parted by single spaces.
+        """Decode labels, collapsed as in CTC, to words in upper case separated by single spaces.
 
         Raises:
-          UnitsError: an id that is no label.
+          UnitsError: an id is not a label.
         """
 
     def save(self, folder: Path) -> None:
@@ -47,19 +47,19 @@ class Units(Protocol):
 
 
 def write_symbols(units: Units, folder: Path) -> None:
-    """Write `units.json`, the last file of units."""
+    """Write `units.json`, after all other files of the units."""
     plain = {"kind": units.kind, "symbols": units.symbols}
     write_atomically(Path(folder) / UNITS, json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
 
 
 def check_labels(ids: Sequence[int], blank: int) -> list[int]:
-    """Give ids as plain integers.
+    """Return ids as plain integers.
 
     Raises:
-      UnitsError: one is not among 0 ... blank - 1.
+      UnitsError: one is not from 0 to blank - 1.
     """
     labels = [int(i) for i in ids]
     for label in labels:
         if not 0 <= label < blank:
-            raise UnitsError(f"{label} is no label, those are 0 to {blank - 1} (blank: {blank})")
+            raise UnitsError(f"{label} is not a label; those are 0 to {blank - 1} (blank: {blank})")
     return labels

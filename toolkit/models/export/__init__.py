@@ -1,1 +1,1 @@
-"""Acoustic models for other programs: TorchScript and ONNX."""
+"""Export of acoustic models to TorchScript and ONNX."""

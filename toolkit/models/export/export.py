@@ -1,4 +1,4 @@
-"""Acoustic models for other programs: TorchScript and ONNX, compared with ours when written."""
+"""Export of acoustic models to TorchScript and ONNX, compared with the original."""
 
 import inspect
 import json
@@ -15,82 +15,84 @@ from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
 from toolkit.models.ctc import CtcModel
-from toolkit.models.export.modules import Interface, exported
-from toolkit.models.export.parts import Parts
+from toolkit.models.export.modules import Interface, wrap_for_export
+from toolkit.models.export.source import ExportSource
 from toolkit.models.lstm import LstmModel
 from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
 from toolkit.storage.files import write_atomically
 
 FILES = {"torchscript": "model.pt", "onnx": "model.onnx"}
-"""Format -> file."""
+"""File name of each format."""
 OPSET = 14
 TOLERANCE = 1e-4
-"""Largest difference of log-posteriors that counts as none."""
+"""Largest difference of log-posteriors that is tolerated."""
 LENGTHS = ((1, 47), (2, 30), (3, 12))
-"""Rows and outputs of the inputs that are tried."""
+"""Rows and output frames of the inputs that are compared."""
 
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
 """Inputs of an exported model in order -> its outputs."""
 
 
 class ExportError(ToolkitError):
-    """A model that cannot be exported, or that is another one afterwards."""
+    """A model that cannot be exported, or whose export computes something else."""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """The comparison of an exported model with ours."""
+class ExportCheck:
+    """The comparison of an exported model with the original."""
 
     against: str
-    """What has run it, with its version; empty when it was not run."""
+    """The runtime that ran it, with its version; empty when it was not run."""
     largest_difference: float | None
-    """Of any log-posterior; None when it was not run."""
+    """Over all log-posteriors; None when it was not run."""
 
 
-def export_model(parts: Parts, form: str, out: Path) -> Checked:
+def export_model(source: ExportSource, form: str, out: Path) -> ExportCheck:
     """Write a model, `metadata.json` and, if there is one, `normaliser.json` into a folder.
 
     Args:
-      parts: the model and what belongs to it.
+      source: the model and its files and settings.
       form: `torchscript` or `onnx`.
       out: the folder.
 
     Raises:
-      ExportError: a package is missing, or the exported model gives something else than ours.
+      ExportError: a package is missing, or the exported model does not give the same as ours.
     """
-    model = load_model(parts.model)
-    module, interface = exported(model)
+    model = load_model(source.model)
+    module, interface = wrap_for_export(model)
     out.mkdir(parents=True, exist_ok=True)
     path = out / FILES[form]
     write = _write_onnx if form == "onnx" else _write_torchscript
     write(module, interface, path)
     found = _load_onnx(path) if form == "onnx" else _load_torchscript(path)
-    checked = Checked("", None)
+    checked = ExportCheck("", None)
     if found is not None:
         run, against = found
-        checked = Checked(against, compare(model, run, interface))
+        checked = ExportCheck(against, compare(model, run, interface))
         if not checked.largest_difference <= TOLERANCE:
             path.unlink()
             raise ExportError(
                 f"the exported model's log-posteriors differ by {checked.largest_difference:.2g}"
-                f" from ours ({against}); nothing was kept"
+                f" from the original's (run by {against}); the export was removed"
             )
-    if parts.normaliser is not None:
-        shutil.copyfile(parts.normaliser, out / "normaliser.json")
-    metadata = _metadata(parts, form, interface, checked)
+    if source.normaliser is not None:
+        shutil.copyfile(source.normaliser, out / "normaliser.json")
+    metadata = _metadata(source, form, interface, checked)
     write_atomically(out / "metadata.json", json.dumps(metadata, indent=1) + "\n")
     return checked
 
 
-def _metadata(parts: Parts, form: str, interface: Interface, checked: Checked) -> dict[str, Any]:
+def _metadata(
+    source: ExportSource, form: str, interface: Interface, checked: ExportCheck
+) -> dict[str, Any]:
     names = (*interface.input_names, *interface.output_names)
     state = interface.state and [interface.state[0], "rows", interface.state[1]]
     shapes: dict[str, list] = {name: state for name in names if name not in _WITH_FRAMES}
     shapes["inputs"] = ["rows", "frames", interface.input_dim]
     shapes["log_posteriors"] = ["rows", "frames out", interface.output_dim]
-    frontend = parts.frontend
-    priors = load_log_priors(parts.model).tolist() if parts.has_priors else None
+    frontend = source.frontend
+    priors = load_log_priors(source.model).tolist() if source.has_priors else None
     return {
         "file": FILES[form],
         "format": form,
@@ -99,9 +101,9 @@ def _metadata(parts: Parts, form: str, interface: Interface, checked: Checked) -
         "inputs": {name: shapes[name] for name in interface.input_names},
         "outputs": {name: shapes[name] for name in interface.output_names},
         "frontend": frontend,
-        "normaliser": None if parts.normaliser is None else "normaliser.json",
+        "normaliser": None if source.normaliser is None else "normaliser.json",
         "log_priors": priors,
-        "units": parts.units,
+        "units": source.units,
         "checked": asdict(checked) | {"tolerance": TOLERANCE},
     }
 
@@ -138,7 +140,7 @@ def _write_onnx(module: nn.Module, interface: Interface, path: Path) -> None:
             )
     except ImportError as error:
         raise ExportError(
-            f"{error}: exporting to ONNX needs a package more: `pip install onnx onnxruntime`"
+            f"{error}: exporting to ONNX needs more packages: `pip install onnx onnxruntime`"
         ) from error
 
 
@@ -172,7 +174,7 @@ def _load_onnx(path: Path) -> tuple[Run, str] | None:
 
 def _example(interface: Interface, rows: int = 2, outputs: int = 9) -> tuple[Tensor, ...]:
     frames = interface.overlap + outputs * interface.stride + interface.lookahead
-    return _random(rows, frames, interface.input_dim), *interface.beginning(rows)
+    return _random(rows, frames, interface.input_dim), *interface.initial_state(rows)
 
 
 def _random(rows: int, frames: int, dimension: int) -> Tensor:
@@ -182,9 +184,9 @@ def _random(rows: int, frames: int, dimension: int) -> Tensor:
 
 @torch.no_grad()
 def compare(model: nn.Module, run: Run, interface: Interface) -> float:
-    """The largest difference of log-posteriors between a model and what was exported of it.
+    """The largest difference of log-posteriors between a model and its export.
 
-    Whole utterances are tried, of several lengths, and where there is a state the same in pieces.
+    Whole utterances of several lengths are compared, and where there is a state the same in pieces.
     """
     largest = 0.0
     for rows, outputs in LENGTHS:
@@ -196,7 +198,7 @@ def compare(model: nn.Module, run: Run, interface: Interface) -> float:
             cuts = [0, part, part + 2 * interface.stride, inputs.shape[1]]
             pieces += list(pairwise(cuts))
         for some in (pieces[:1], pieces[1:]):
-            state, found = interface.beginning(rows), []
+            state, found = interface.initial_state(rows), []
             for begin, end in some:
                 piece = inputs[:, max(0, begin - interface.overlap) : end].contiguous()
                 posteriors, *state = run([piece, *state])
@@ -210,7 +212,7 @@ def compare(model: nn.Module, run: Run, interface: Interface) -> float:
 
 
 def _expected(model: nn.Module, inputs: Tensor) -> Tensor:
-    """What our model gives for whole utterances, look-ahead included: [N, T', C]."""
+    """Log-posteriors of the original for whole utterances, look-ahead included: [N, T', C]."""
     if isinstance(model, CtcModel):
         return model(inputs)[0]
     if isinstance(model, LstmModel):

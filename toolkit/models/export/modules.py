@@ -1,4 +1,4 @@
-"""Acoustic models as modules of plain tensors, states among inputs and outputs."""
+"""Wrappers for export: modules with plain tensors, states included, as inputs and outputs."""
 
 from dataclasses import dataclass
 
@@ -43,8 +43,8 @@ class ExportedCtc(nn.Module):
     """`CtcModel`: (inputs [N, T, D], hidden, cell) -> (log-posteriors [N, T', C], hidden, cell).
 
     Hidden and cell are [layers, N, H], zeros at the beginning; a model of two directions has
-    neither. The convolutions keep nothing: each piece begins with the last `overlap` inputs of the
-    one before. Rows have no padding.
+    neither. The convolutions keep no state: each piece begins with the last `overlap` inputs of
+    the piece before. Rows have no padding.
     """
 
     def __init__(self, model: CtcModel) -> None:
@@ -89,10 +89,10 @@ class Interface:
     state: tuple[int, int] | None
     """Layers and cells of hidden and cell; None: the model sees whole utterances."""
     lookahead: int
-    """Outputs at the beginning that belong to no frame, and inputs beyond the last frame to be
-    given for its output: its copies at the end of an utterance."""
+    """Number of outputs at the beginning that belong to no frame, and of inputs needed beyond the
+    last frame for its output: copies of it at the end of an utterance."""
     overlap: int
-    """Inputs with which a piece repeats the one before."""
+    """Inputs of the piece before with which a piece begins."""
     stacked: int
     """Raw frames in an input."""
     stride: int
@@ -100,16 +100,16 @@ class Interface:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Of the exported model."""
+        """Names of the exported model's inputs."""
         return ("inputs",) if self.state is None else ("inputs", "hidden", "cell")
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Of the exported model."""
+        """Names of the exported model's outputs."""
         first = "log_posteriors"
         return (first,) if self.state is None else (first, "hidden_out", "cell_out")
 
-    def beginning(self, rows: int) -> tuple[Tensor, ...]:
+    def initial_state(self, rows: int) -> tuple[Tensor, ...]:
         """The states before the first frame of `rows` utterances."""
         if self.state is None:
             return ()
@@ -117,8 +117,8 @@ class Interface:
         return torch.zeros(layers, rows, cells), torch.zeros(layers, rows, cells)
 
 
-def exported(model: nn.Module) -> tuple[nn.Module, Interface]:
-    """A model in the form that is exported, sharing its weights, and how it is called."""
+def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
+    """Wrap a model for export, sharing its weights; return the wrapper and its interface."""
     config = model.config
     if isinstance(model, LstmModel):
         state, lookahead = (config.layers, config.hidden), config.lookahead

@@ -1,1 +1,1 @@
-"""N workers in one process, under a virtual clock: what a method would do with more machines."""
+"""Simulator of data-parallel training: N workers in one process, under a virtual clock."""

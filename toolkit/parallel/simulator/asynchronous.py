@@ -1,4 +1,4 @@
-"""Simulated methods whose workers do not keep step: ADPSGD, H-ADPSGD, A-SGD."""
+"""Simulated asynchronous methods: ADPSGD, H-ADPSGD, A-SGD."""
 
 import heapq
 import itertools
@@ -7,27 +7,27 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from toolkit.parallel.learner import Accumulator, Learner
-from toolkit.parallel.simulator.network import Cards
+from toolkit.parallel.learner import Learner, ParameterServer
+from toolkit.parallel.simulator.network import NetworkCards
 from toolkit.parallel.simulator.optimizer import make_optimizer
 from toolkit.parallel.simulator.run import Outcome, Run
 from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
 
 
-class Clock:
-    """What is due at which virtual time."""
+class EventQueue:
+    """Event queue of a discrete-event simulation, in virtual seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()  # of what is due at the same time
+        self._order = itertools.count()  # order of simultaneous events
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Let something happen at a time."""
+        """Schedule an action."""
         heapq.heappush(self._due, (time, next(self._order), action))
 
     def run(self) -> None:
-        """Let everything happen, until nothing is due."""
+        """Run all actions in order of time, until none is left."""
         while self._due:
             self.now, _, action = heapq.heappop(self._due)
             action()
@@ -36,30 +36,30 @@ class Clock:
 class Adpsgd:
     """ADPSGD between groups of workers that average gradients at every step (B1, B3).
 
-    Gradients are averaged while the backward pass goes on. After every step the first worker of a
-    group passes the group's model on to the others, with what averaging with other groups has made
-    of it; the next step begins when all have it.
+    Within a group gradients are averaged during the backward pass. After every step the first
+    worker of a group broadcasts the group's model, which averaging with other groups may have
+    changed; the next step begins when all workers of the group have it.
 
     Args:
       run: the training.
-      pattern: who averages with whom.
-      group: workers of a learner; 1, or those of a host.
+      pattern: which learners average with each other.
+      group: number of workers of a learner; 1, or those of a host.
     """
 
     def __init__(self, run: Run, pattern: Pattern, group: int) -> None:
         self._run, self._pattern, self._group = run, pattern, group
-        self._clock, self._cards = Clock(), Cards(run.network)
+        self._clock, self._cards = EventQueue(), NetworkCards(run.network)
         self._count = -(-run.workers // group)
         initial = run.task.initial() if run.task else torch.zeros(1)
         self._learners = [Learner(initial) for _ in range(self._count)]
         self._optimizers = [run.optimizers(1) for _ in range(self._count)] if run.task else []
         self._averagings = [0] * self._count
         self._busy = [False] * self._count
-        self._wanted = [False] * self._count
+        self._requested = [False] * self._count
         self._finished = 0.0
 
     def simulate(self) -> Outcome:
-        """Train to the end; the mean of the models is what comes of it."""
+        """Train to the end; the result is the mean of the models."""
         run, outcome = self._run, self._run.outcome
         for number in range(self._count):
             self._begin(number, self._learners[number].weights())
@@ -76,7 +76,7 @@ class Adpsgd:
         return run.finish(mean)
 
     def _begin(self, number: int, weights: torch.Tensor) -> None:
-        """Begin a step of a learner at weights [P], if there are data left."""
+        """Begin a step of a learner at weights [P], if there is data left."""
         run, scenario = self._run, self._run.scenario
         members = range(number * self._group, min((number + 1) * self._group, run.workers))
         rate = scenario.rate_at(run.done, run.workers)
@@ -85,11 +85,11 @@ class Adpsgd:
             return
         times = run.draw(members[: len(minibatches)])
         size, others = scenario.model_bytes, len(members) - 1
-        inside = run.network.all_reduce(len(members), size)
-        passing_on = run.network.broadcast(len(members), size) if self._count > 1 else 0.0
+        reduction = run.network.all_reduce(len(members), size)
+        broadcast = run.network.broadcast(len(members), size) if self._count > 1 else 0.0
         run.outcome.sent += (2 + (self._count > 1)) * others * size
         run.outcome.computed += times.sum()
-        run.outcome.communicated += (inside + passing_on) * len(members)
+        run.outcome.communicated += (reduction + broadcast) * len(members)
 
         def end() -> None:
             after = weights
@@ -100,21 +100,21 @@ class Adpsgd:
                 after = self._learners[number].add(update)
                 if run.due:
                     models = [learner.weights() for learner in self._learners]
-                    run.watch(torch.stack(models).mean(dim=0))
-            self._finished = max(self._finished, self._clock.now + passing_on)
-            self._clock.at(self._clock.now + passing_on, lambda: self._begin(number, after))
-            self._wanted[number] = True
+                    run.track(torch.stack(models).mean(dim=0))
+            self._finished = max(self._finished, self._clock.now + broadcast)
+            self._clock.at(self._clock.now + broadcast, lambda: self._begin(number, after))
+            self._requested[number] = True
             self._average(number)
 
-        step = times.max() + run.exposed(inside, times.max())
+        step = times.max() + run.exposed(reduction, times.max())
         self._clock.at(self._clock.now + step, end)
 
     def _average(self, number: int) -> None:
-        """Begin an averaging, unless one is under way or nobody may be asked."""
-        around = partners(number, self._count, self._pattern)
-        if not (is_active(number) and around and self._wanted[number]) or self._busy[number]:
+        """Begin an averaging if requested, unless one is in progress or there is no partner."""
+        neighbours = partners(number, self._count, self._pattern)
+        if not (is_active(number) and neighbours and self._requested[number]) or self._busy[number]:
             return
-        self._wanted[number], self._busy[number] = False, True
+        self._requested[number], self._busy[number] = False, True
         other = partner(number, self._count, self._pattern, self._averagings[number])
         self._averagings[number] += 1
         began, size = self._clock.now, self._run.scenario.model_bytes
@@ -139,12 +139,12 @@ class Adpsgd:
 
 
 def asgd(run: Run) -> Outcome:
-    """Workers add gradients to an accumulated one at worker 0 and go on at once (A19)."""
+    """A-SGD: workers push gradients to the parameter server, worker 0, and go on at once (A19)."""
     scenario, task, outcome = run.scenario, run.task, run.outcome
-    clock, cards = Clock(), Cards(run.network)
+    clock, cards = EventQueue(), NetworkCards(run.network)
     initial = task.initial() if task else torch.zeros(1)
     optimizer = make_optimizer(scenario.optimizer, [nn.Parameter(initial.clone())])
-    accumulator = Accumulator(initial, optimizer, parts=run.workers)
+    server = ParameterServer(initial, optimizer, parts=run.workers)
 
     def begin(worker: int, weights: torch.Tensor) -> None:
         rate = scenario.rate_at(run.done, run.workers)
@@ -161,8 +161,8 @@ def asgd(run: Run) -> Outcome:
                 reply = weights
                 if task:
                     gradient = task.gradients(weights[None], minibatches, scenario.frames)[0]
-                    reply = accumulator.add(gradient, rate)
-                    run.watch(reply)
+                    reply = server.add(gradient, rate)
+                    run.track(reply)
                 back = clock.now
                 if worker:
                     back = cards.send(back, 0, worker, scenario.model_bytes)
@@ -177,8 +177,8 @@ def asgd(run: Run) -> Outcome:
         clock.at(clock.now + seconds, end)
 
     for worker in range(run.workers):
-        begin(worker, accumulator.weights())
+        begin(worker, server.weights())
     clock.run()
-    accumulator.flush()
+    server.flush()
     outcome.between = cards.carried
-    return run.finish(accumulator.weights())
+    return run.finish(server.weights())

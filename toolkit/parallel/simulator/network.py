@@ -1,4 +1,4 @@
-"""How long the messages of simulated workers take: hosts of several workers, and links."""
+"""Network model of the simulator: durations of messages within and between hosts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ class Network:
     """Hosts with a network card each, and links between the workers of a host."""
 
     per_host: int = 16
-    """Workers of a host; 16 GPUs in the machines of Table I (C25), 8 in those of (B4)."""
+    """Workers per host; 16 GPUs in the machines of Table I (C25), 8 in those of (B4)."""
     between: float = 25.0
     """Gbit/s of a host's network card, each way (C25); 100 in (B4)."""
     core: float = 0.0
-    """Gbit/s of all hosts together, where what connects them is less than the sum of their cards;
-    0: it is not."""
+    """Gbit/s of the core network that connects all hosts, where that is less than the sum of their
+    cards; 0: no such limit."""
     inside: float = 300.0
-    """Gbit/s of a worker to the others of its host (C25)."""
+    """Gbit/s of a worker to others of its host (C25)."""
     latency: float = 50e-6
-    """Seconds from one host to another, whatever the size."""
+    """Seconds of latency between hosts, for any size."""
     latency_inside: float = 10e-6
-    """The same inside a host."""
+    """Seconds of latency within a host."""
 
     def __post_init__(self) -> None:
         for name in ("per_host", "between", "inside"):
@@ -33,15 +33,15 @@ class Network:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
 
     def host(self, worker: int) -> int:
-        """Number the host of a worker."""
+        """Return the index of a worker's host."""
         return worker // self.per_host
 
     def hosts(self, workers: int) -> int:
-        """Count the hosts of so many workers."""
+        """Return the number of hosts of so many workers."""
         return -(-workers // self.per_host)
 
     def all_reduce(self, workers: int, size: float) -> float:
-        """Seconds to add up `size` bytes: a ring in each host, one of the hosts, and back.
+        """Seconds of an all-reduce of `size` bytes: a ring in each host, then a ring of the hosts.
 
         A ring of n sends 2 (n - 1) / n of the bytes, in 2 (n - 1) messages one after the other.
         """
@@ -51,20 +51,20 @@ class Network:
         return within + max(across, self._through_core(2 * (hosts - 1) * size))
 
     def broadcast(self, workers: int, size: float) -> float:
-        """Seconds until `workers` of one host have what one of them sends along a chain, in pieces.
+        """Seconds of a broadcast to `workers` of one host, pipelined along a chain as in nccl.
 
-        So does nccl; a tree, as of gloo, takes longer.
+        A tree, as in gloo, takes longer.
         """
         if workers == 1:
             return 0.0
         return size / (self.inside * GIGABIT) + (workers - 1) * self.latency_inside
 
     def all_to_all(self, sizes: Sequence[float]) -> float:
-        """Seconds until each worker has every other's message, of `sizes` bytes by worker.
+        """Seconds until every worker has the messages of all others, of `sizes` bytes by worker.
 
-        A message goes to each receiver by itself. A host's card carries those of its workers to
-        all workers elsewhere, and theirs to its workers; the slower way of the slowest host counts,
-        and the messages inside a host pass meanwhile.
+        A message is sent to each receiver separately. A host's card carries its workers' messages
+        to all other hosts and vice versa; the slower direction of the slowest host counts, and
+        messages within a host overlap with that.
         """
         workers, total = len(sizes), sum(sizes)
         seconds = self._through_core(self.bytes_between(sizes))
@@ -80,7 +80,7 @@ class Network:
         return seconds
 
     def bytes_between(self, sizes: Sequence[float]) -> float:
-        """Bytes that leave hosts in an exchange of all with all."""
+        """Bytes sent between hosts in `all_to_all`."""
         first = [host * self.per_host for host in range(self.hosts(len(sizes)))]
         hosts = [sizes[i : i + self.per_host] for i in first]
         return sum(sum(here) * (len(sizes) - len(here)) for here in hosts)
@@ -93,8 +93,8 @@ class Network:
         return steps * (size / members / (rate * GIGABIT) + latency)
 
 
-class Cards:
-    """The network cards of a simulation's hosts, which send one message after the other."""
+class NetworkCards:
+    """The network cards of the hosts; each sends one message after the other."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -103,7 +103,7 @@ class Cards:
         """Bytes sent from one host to another."""
 
     def send(self, now: float, source: int, target: int, size: float) -> float:
-        """Send `size` bytes from one worker to another at a time; return when they are there."""
+        """Send `size` bytes from one worker to another at time `now`; return the arrival time."""
         network = self._network
         if network.host(source) == network.host(target):
             return now + network.latency_inside + size / (network.inside * GIGABIT)

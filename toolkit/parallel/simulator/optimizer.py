@@ -16,14 +16,14 @@ def make_optimizer(name: OptimizerName, weights: Iterable[nn.Parameter]) -> Opti
 
 
 class Optimizers:
-    """Optimizers of workers that keep step, each with a state of its own.
+    """Optimizers of synchronous workers, each with its own state.
 
-    They treat each weight alone, so that one of all workers' weights does the same.
+    They are element-wise, so that a single optimizer of all workers' weights is equivalent.
 
     Args:
-      name: which.
+      name: of the optimizer.
       workers: N.
-      size: P, weights of a model.
+      size: P, number of weights of a model.
     """
 
     def __init__(self, name: OptimizerName, workers: int, size: int) -> None:
@@ -31,12 +31,12 @@ class Optimizers:
         self._optimizer = make_optimizer(name, [self._weights])
 
     def step(self, weights: Tensor, gradients: Tensor, rate: float) -> Tensor:
-        """Return what the optimizers make of the workers' weights.
+        """Return the workers' weights after a step of their optimizers.
 
         Args:
           weights: [N, P].
-          gradients: [K, P] of the first K workers. There are fewer than N at the last step alone,
-            when the data end; the others' weights stay as they are.
+          gradients: [K, P] of the first K workers. K is less than N only at the last step, where
+            the data ends; the other workers' weights are unchanged.
           rate: learning rate.
 
         Returns:

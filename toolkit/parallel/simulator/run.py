@@ -1,4 +1,4 @@
-"""A simulated training under way: its scenario, its virtual clock, and what has come of it."""
+"""A simulated training: its scenario, its state and its outcome."""
 
 import math
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from toolkit.parallel.ssgd import BUCKET_BYTES
 
 @dataclass(frozen=True)
 class StepTimes:
-    """How long a worker computes for a minibatch."""
+    """Computation time of a worker per minibatch."""
 
     seconds: float = 0.3
-    """Mean."""
+    """Mean seconds."""
     shares: tuple[float, ...] = (1.0,)
-    """Measured times divided by their mean; each step's is drawn from them."""
+    """Measured times divided by their mean, from which each step's time is drawn."""
     spread: float = 0.0
-    """Standard deviation over the workers of their own mean times, as a share of the mean: that of
-    machines that are not equally fast."""
+    """Standard deviation of the workers' mean times, relative to the mean: machines that are not
+    equally fast."""
     slow: dict[int, float] = field(default_factory=dict)
-    """Workers that are slower still, and how many times."""
+    """Worker -> factor by which it is slower still."""
     backward: float = 2 / 3
-    """Share of a step in which gradients come about, from the last layer to the first: the backward
-    pass computes twice as much as the forward one. Buckets of gradients are averaged meanwhile."""
+    """Share of a step that is the backward pass, which computes twice as much as the forward pass.
+    Buckets of gradients are all-reduced meanwhile."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0 or not self.shares or min(self.shares) < 0:
@@ -39,10 +39,10 @@ class StepTimes:
             raise ValueError(f"backward is {self.backward}, needs to be in [0, 1]")
 
     def means(self, rng: np.random.Generator, workers: int) -> np.ndarray:
-        """Give each worker's mean seconds: [N].
+        """Return each worker's mean seconds: [N].
 
-        They are what one expects of so many drawn from a normal distribution, in random order, so
-        that the slowest of N is as slow as on average.
+        These are the expected order statistics of N draws from a normal distribution, in random
+        order, so that the slowest of N workers is as slow as on average.
         """
         if workers == 1:
             return np.array([self.seconds * self.slow.get(0, 1.0)])
@@ -54,78 +54,77 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What all simulated trainings have in common."""
+    """Parameters that all simulated trainings share."""
 
     minibatches: int = 360_000
     """Minibatches of all workers together, the same for any number of them."""
     frames: int = 8
     """Frames of a worker's minibatch in the small task."""
     stands_for: float = 1.0
-    """Minibatches of the real training for which one of the small task stands. A block of `bmuf`
-    has so many times fewer of them, and then takes as long as a real one; what is exchanged at
-    every minibatch is exchanged at each of the real ones."""
+    """Number of minibatches of the real training that one of the small task represents. A block of
+    `bmuf` has fewer of them by this factor, so that it takes as long as a real one; methods that
+    communicate at every minibatch do so at each of the real ones."""
     rate: float = 0.1
-    """Learning rate of one worker at the beginning."""
+    """Initial learning rate of one worker."""
     final_rate: float = 0.004
-    """At the end; it decays exponentially with the share of the data seen (C7)."""
+    """Final learning rate; it decays exponentially with the share of the data seen (C7)."""
     max_rate: float = 1.1
     """A method that takes one step for N minibatches uses N times the rate, but at most this."""
     warmup: float = 0.0
-    """Share of the data over which rates climb."""
+    """Share of the data over which the learning rate is warmed up."""
     optimizer: OptimizerName = "sgd"
-    """Of every worker, with torch's settings. Where models are exchanged, each worker's has a state
-    of its own gradients; where gradients are, the state is of their mean."""
+    """Optimizer of every worker, with torch's settings. Where models are exchanged, each worker has
+    its own optimizer state; where gradients are exchanged, the state is of their mean."""
     model_bytes: float = 4 * 24_270_000
-    """Of the model whose training time is simulated: 24.27 M float32 (C6)."""
+    """Bytes of the model whose training time is simulated: 24.27 M float32 (C6)."""
     times: StepTimes = StepTimes()
-    """How long steps take."""
+    """Computation times."""
     network: Network = Network()
-    """How long messages take."""
+    """Network model."""
     codec: float = 40e9
-    """Bytes of gradient per second that a worker encodes, and of others' messages that it adds."""
+    """Bytes per second of `gtc`'s coding: of gradient encoded and of received messages decoded."""
     gtc: GtcConfig = GtcConfig()
-    """Threshold of `gtc`."""
+    """Parameters of `gtc`."""
     bmuf: BmufConfig = BmufConfig()
-    """Block, momentum of `bmuf`."""
+    """Parameters of `bmuf`."""
     density: float = 1e-3
     """Share of the elements that `gtc` sends, where time alone is simulated."""
     seed: int = 0
-    """Of the step times."""
+    """Random seed of the step times."""
 
     def rate_at(self, done: float, workers: int = 1) -> float:
-        """Give the learning rate of a step for `workers` minibatches at a share `done` of all."""
+        """Return the learning rate for `workers` minibatches after a share `done` of the data."""
         decayed = min(self.max_rate, self.rate * workers) * (self.final_rate / self.rate) ** done
         return decayed * min(1.0, (done + 1 / self.minibatches) / self.warmup if self.warmup else 1)
 
 
 @dataclass
 class Outcome:
-    """A simulated training."""
+    """Result of a simulated training."""
 
     method: str
     workers: int
     step: float
     """Mean seconds of a minibatch on a worker that is not slow."""
     seconds: float = 0.0
-    """Virtual."""
+    """Virtual time of the training."""
     minibatches: int = 0
-    """Done by all workers."""
+    """Number processed by all workers."""
     computed: float = 0.0
-    """Seconds that workers computed, summed over them."""
+    """Seconds of computation, summed over the workers."""
     communicated: float = 0.0
-    """Seconds of exchanges that workers took part in, summed over them; they may overlap with
-    computing."""
+    """Seconds of communication, summed over the workers; may overlap with computation."""
     sent: float = 0.0
-    """Bytes that left workers, summed over them."""
+    """Bytes sent, summed over the workers."""
     between: float = 0.0
-    """Those of them that left hosts."""
+    """Bytes of these sent between hosts."""
     averagings: int = 0
-    """How often a learner's model was averaged with another's, summed over the learners; a node of
-    `hadpsgd` is one learner."""
+    """Number of averagings of two models, counted at both learners; a node of `hadpsgd` is one
+    learner."""
     density: float = math.nan
-    """Share of the elements sent per step, of `gtc`."""
+    """Share of the elements that `gtc` sends per step."""
     spread: float = math.nan
-    """Consensus distance over the length of the mean model at the end, where models differ."""
+    """Consensus distance divided by the norm of the mean model at the end, where models differ."""
     loss: float = math.nan
     accuracy: float = math.nan
     curve: list[tuple[float, float, float]] = field(default_factory=list)
@@ -133,7 +132,7 @@ class Outcome:
 
     @property
     def speedup(self) -> float:
-        """Minibatches per second over those of one worker that computes all the time."""
+        """Minibatches per second relative to one worker without communication."""
         return self.minibatches * self.step / self.seconds
 
     @property
@@ -143,24 +142,24 @@ class Outcome:
 
     @property
     def bytes_per_step(self) -> float:
-        """Bytes that a worker sends per minibatch."""
+        """Bytes sent per minibatch."""
         return self.sent / self.minibatches
 
     @property
     def ratio(self) -> float:
-        """Computation over communication (B6): seconds of a worker in both."""
+        """Computation time divided by communication time (B6)."""
         return self.computed / self.communicated if self.communicated else math.inf
 
 
 class Run:
-    """A training under way: task, outcome so far, and what methods need of both.
+    """A training in progress: its task and its outcome so far, with helpers for the methods.
 
     Args:
       method: its name.
       workers: N.
-      scenario: see there.
-      task: what is trained; None simulates time alone.
-      points: how often the held-out loss is taken, evenly over the data.
+      scenario: the common parameters.
+      task: the task to train on; None simulates time alone.
+      points: number of points of the learning curve, evenly over the data.
     """
 
     def __init__(
@@ -185,25 +184,25 @@ class Run:
 
     @property
     def left(self) -> int:
-        """Minibatches not taken yet."""
+        """Number of minibatches left."""
         return self.scenario.minibatches - self.outcome.minibatches
 
     def optimizers(self, workers: int) -> Optimizers:
-        """Make the optimizers of so many models of the task."""
+        """Construct the optimizers of so many models of the task."""
         return Optimizers(self.scenario.optimizer, workers, self.task.size)
 
     def draw(self, workers: Sequence[int]) -> np.ndarray:
-        """Draw the seconds of a step of each of `workers`."""
+        """Draw the step time in seconds of each of `workers`."""
         return self._means[workers] * self._rng.choice(self.scenario.times.shares, len(workers))
 
     def exposed(self, reduction: float, step: float) -> float:
-        """Give the seconds by which an all-reduce outlasts the backward pass that it overlaps.
+        """Return the seconds by which an all-reduce outlasts the backward pass that it overlaps.
 
-        Buckets of gradients are as large as those of `toolkit.parallel.ssgd`; they become full
-        evenly over the backward pass, and are added up one after the other.
+        Buckets of gradients are as large as those of `toolkit.parallel.ssgd`; they complete evenly
+        over the backward pass and are all-reduced one after the other.
 
         Args:
-          reduction: seconds of the all-reduce of the whole gradient.
+          reduction: seconds of an all-reduce of the whole gradient.
           step: seconds of the slowest worker's step.
         """
         buckets = math.ceil(self.scenario.model_bytes / BUCKET_BYTES)
@@ -211,7 +210,7 @@ class Run:
         return max(reduction / buckets, reduction - backward * (1 - 1 / buckets))
 
     def take(self, number: int) -> list[int]:
-        """Take the next minibatches, at most what is left."""
+        """Take the next minibatches, as far as there are any left; return their indices."""
         first = self.outcome.minibatches
         last = min(first + number, self.scenario.minibatches)
         self.outcome.minibatches = last
@@ -219,12 +218,12 @@ class Run:
 
     @property
     def due(self) -> bool:
-        """Whether the curve wants another point."""
+        """Whether the learning curve is due for another point."""
         points = len(self.outcome.curve) + 1
         return points < self._points and self.done * self._points >= points
 
-    def watch(self, weights: Tensor) -> None:
-        """Add to the curve when it is time."""
+    def track(self, weights: Tensor) -> None:
+        """Add a point to the learning curve if one is due."""
         if self.due:
             self._measure(weights)
 

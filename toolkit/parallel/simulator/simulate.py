@@ -1,8 +1,8 @@
-"""N workers in one process: the methods' own mathematics on a small problem, under a virtual clock.
+"""Simulation of data-parallel training: real updates on a small task, in virtual time.
 
-What is computed is real: every worker's gradients on a small task, and what the method does with
-them. What is simulated is time: steps take what was measured or given, messages what the network
-needs for the real model's bytes.
+Computed for real are every worker's gradients on a small task, and the method's updates from them.
+Simulated is the time: steps take as long as measured or configured, messages as long as the
+modelled network needs for the real model's bytes.
 """
 
 from toolkit.parallel.simulator import asynchronous, synchronous
@@ -19,9 +19,9 @@ def simulate(
       method: `ssgd`, `scpsgd`, `gtc`, `bmuf`, `asgd`, `hadpsgd`, `hadpsgd random`, `adpsgd`,
         `adpsgd random`, `adpsgd delayed`.
       workers: N.
-      scenario: see there.
-      task: what is trained; None simulates time alone.
-      points: how often the held-out loss is taken, evenly over the data.
+      scenario: the common parameters.
+      task: the task to train on; None simulates time alone.
+      points: number of points of the learning curve, evenly over the data.
 
     Raises:
       ValueError: there are fewer minibatches than workers.

@@ -1,4 +1,4 @@
-"""Simulated methods whose workers keep step: S-SGD, GTC, BMUF, ADPSGD with delay by one."""
+"""Simulated synchronous methods: S-SGD, SC-PSGD, GTC, BMUF, ADPSGD with delay by one."""
 
 from collections.abc import Callable
 
@@ -8,27 +8,29 @@ from torch import Tensor
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD
 from toolkit.parallel.gtc import GtcState
-from toolkit.parallel.learner import delayed
+from toolkit.parallel.learner import delay_by_one_update
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario
 
 WORD = 4  # bytes
 
 
 def ssgd(run: Run) -> Outcome:
-    """Gradients of all workers are averaged at every step, while the backward pass goes on."""
+    """S-SGD: gradients are all-reduced at every step, overlapping with the backward pass."""
     optimizer = run.optimizers(1) if run.task else None
 
     def update(weights: Tensor, minibatches: list[int], rate: float) -> Tensor:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
         return optimizer.step(weights[None], gradients.mean(dim=0, keepdim=True), rate)[0]
 
-    return _in_step(run, update, lambda: _all_reduced(run, run.scenario.model_bytes), run.exposed)
+    return _synchronous(
+        run, update, lambda: _all_reduce(run, run.scenario.model_bytes), run.exposed
+    )
 
 
 def scpsgd(run: Run) -> Outcome:
-    """Models of all workers are averaged after every step (B1).
+    """SC-PSGD: models of all workers are averaged after every step (B1).
 
-    With plain SGD they become what they become by S-SGD; but nothing overlaps.
+    With plain SGD the models equal those of S-SGD; but communication does not overlap.
     """
     optimizers = run.optimizers(run.workers) if run.task else None
 
@@ -37,11 +39,11 @@ def scpsgd(run: Run) -> Outcome:
         models = optimizers.step(weights.repeat(run.workers, 1), gradients, rate)
         return models[: len(minibatches)].mean(dim=0)
 
-    return _in_step(run, update, lambda: _all_reduced(run, run.scenario.model_bytes))
+    return _synchronous(run, update, lambda: _all_reduce(run, run.scenario.model_bytes))
 
 
 def gtc(run: Run) -> Outcome:
-    """Every worker sends the elements beyond the threshold to every other (C28)."""
+    """GTC: every worker sends the elements beyond the threshold to every other (C28)."""
     scenario, task, workers = run.scenario, run.task, run.workers
     states = [GtcState(task.size, scenario.gtc) for _ in range(workers)] if task else []
     optimizer = run.optimizers(1) if task else None
@@ -55,7 +57,7 @@ def gtc(run: Run) -> Outcome:
             state.encode(scale * gradient)
             for state, gradient in zip(states, gradients, strict=False)
         ]
-        # The header is as long for the real model as for the small one.
+        # The header does not scale with the size of the model.
         sizes[:] = [WORD + (len(x) - 1) / task.size * scenario.model_bytes for x in messages]
         total, density = states[0].decode(messages)
         for state in states[1:]:
@@ -70,26 +72,28 @@ def gtc(run: Run) -> Outcome:
         coded = (scenario.model_bytes + sum(sizes)) / scenario.codec
         return seconds + coded, sum(sizes) * (workers - 1), run.network.bytes_between(sizes)
 
-    outcome = _in_step(run, update, exchange)
+    outcome = _synchronous(run, update, exchange)
     outcome.density = sum(densities) / len(densities) if densities else scenario.density
     return outcome
 
 
 def _share(scenario: Scenario) -> float:
-    """Words of a message for each element, by the shorter of its forms."""
+    """Words of a message per element, in the shorter of the two formats."""
     bitmap = 1 / PER_WORD if scenario.gtc.dense_fallback else 1.0
     return min(scenario.density, bitmap)
 
 
 def bmuf(run: Run) -> Outcome:
-    """Workers train alone for a block of minibatches; then the global model moves on (C29).
+    """BMUF: local training for a block of minibatches, then an update of the global model (C29).
 
-    Minibatches that are too few for all workers are left, as the training loop leaves them. Every
-    worker keeps the state of its optimizer.
+    Minibatches that are too few for all workers are dropped, as by the training loop. Every worker
+    keeps its optimizer state.
     """
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
     if scenario.optimizer != "sgd" and scenario.bmuf.optimizer != "keep":
-        raise ValueError(f"bmuf.optimizer is {scenario.bmuf.optimizer!r}; simulated is only keep")
+        raise ValueError(
+            f"bmuf.optimizer is {scenario.bmuf.optimizer!r}; only keep can be simulated"
+        )
     state = BmufState(task.initial(), workers, scenario.bmuf) if task else None
     optimizers = run.optimizers(workers) if task else None
     everyone = range(workers)
@@ -103,7 +107,7 @@ def bmuf(run: Run) -> Outcome:
             if task:
                 gradients = task.gradients(models, minibatches, scenario.frames)
                 models = optimizers.step(models, gradients, rate)
-        once = (value / scenario.stands_for for value in _all_reduced(run, scenario.model_bytes))
+        once = (value / scenario.stands_for for value in _all_reduce(run, scenario.model_bytes))
         seconds, sent, between = once
         outcome.seconds += alone.max() + seconds
         outcome.computed += alone.sum()
@@ -111,14 +115,15 @@ def bmuf(run: Run) -> Outcome:
         if task:
             outcome.spread = _spread(models)
             state.step(models.mean(dim=0))
-            run.watch(state.model)
+            run.track(state.model)
     return run.finish(state.model if state else None)
 
 
 def delay_by_one(run: Run) -> Outcome:
-    """Every worker takes its own step from the mean of the models of the step before (B1).
+    """ADPSGD with delay by one: local steps from the mean of the previous step's models (B1).
 
-    The mean is on its way while gradients are computed; the step takes as long as the longer.
+    The all-reduce of the models overlaps with the computation of the gradients; a step takes as
+    long as the longer of the two.
     """
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
     models = task.initial().repeat(workers, 1) if task else None
@@ -127,7 +132,7 @@ def delay_by_one(run: Run) -> Outcome:
         rate = scenario.rate_at(run.done, workers)
         minibatches = run.take(workers)
         times = run.draw(range(len(minibatches)))
-        seconds, sent, between = _all_reduced(run, scenario.model_bytes)
+        seconds, sent, between = _all_reduce(run, scenario.model_bytes)
         outcome.seconds += max(times.max(), seconds)
         outcome.computed += times.sum()
         _count(run, seconds, sent, between)
@@ -135,22 +140,23 @@ def delay_by_one(run: Run) -> Outcome:
             mean = models.mean(dim=0)
             taking = models[: len(minibatches)]
             gradients = task.gradients(taking, minibatches, scenario.frames)
-            models = delayed(models, optimizers.step(models, gradients, rate), mean)
-            run.watch(mean)
+            models = delay_by_one_update(models, optimizers.step(models, gradients, rate), mean)
+            run.track(mean)
     if task:
         outcome.spread = _spread(models)
     return run.finish(models.mean(dim=0) if task else None)
 
 
-def _in_step(
+def _synchronous(
     run: Run,
     update: Callable[[Tensor, list[int], float], Tensor],
     exchange: Callable[[], tuple[float, float, float]],
     outlasting: Callable[[float, float], float] = lambda seconds, step: seconds,
 ) -> Outcome:
-    """Let all workers compute a gradient at the same weights, and exchange, until the end.
+    """Run synchronous steps to the end: all workers compute gradients at the same weights.
 
-    `outlasting` gives the seconds that an exchange of so many adds to a step of so many.
+    `outlasting` gives the seconds that a communication of so many seconds adds to a step of so
+    many.
     """
     scenario, task, outcome = run.scenario, run.task, run.outcome
     weights = task.initial() if task else None
@@ -165,12 +171,12 @@ def _in_step(
         outcome.computed += times.sum()
         _count(run, seconds, sent, between)
         if task:
-            run.watch(weights)
+            run.track(weights)
     return run.finish(weights)
 
 
-def _all_reduced(run: Run, size: float) -> tuple[float, float, float]:
-    """Seconds, bytes sent by all workers, and bytes between hosts of an all-reduce."""
+def _all_reduce(run: Run, size: float) -> tuple[float, float, float]:
+    """Return seconds, bytes sent by all workers and bytes between hosts of an all-reduce."""
     workers, hosts = run.workers, run.network.hosts(run.workers)
     seconds = run.network.all_reduce(workers, size)
     return seconds, 2 * (workers - 1) * size, 2 * (hosts - 1) * size
@@ -183,6 +189,6 @@ def _count(run: Run, seconds: float, sent: float, between: float) -> None:
 
 
 def _spread(models: Tensor) -> float:
-    """Consensus distance over the length of the mean."""
+    """Consensus distance divided by the norm of the mean model."""
     mean = models.mean(dim=0)
     return float((models - mean).square().sum(dim=1).mean().sqrt() / mean.norm())

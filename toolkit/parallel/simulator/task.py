@@ -1,4 +1,4 @@
-"""The problem that the simulator's learners train on: frames to classify, with a small network."""
+"""The small task of the simulator: classification of frames by a small network."""
 
 import math
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VALID_SHARE = 0.1  # of a run directory's frames, by utterance
+VALID_SHARE = 0.1  # share of a run directory's frames for validation, by utterance
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames with their classes."""
+    """Feature frames with their classes."""
 
     inputs: Tensor
     """[F, D] float32."""
@@ -26,26 +26,27 @@ class Frames:
 
 @dataclass(frozen=True)
 class SyntheticConfig:
-    """Frames drawn from a mixture of Gaussians per class, in front of speakers that shift them."""
+    """Synthetic frames, drawn from a Gaussian mixture per class and shifted by a speaker offset."""
 
     frames: int = 131_072
-    """Frames to train on."""
+    """Number of training frames."""
     valid_frames: int = 16_384
-    """Frames to validate on, of other speakers."""
+    """Number of validation frames, of other speakers."""
     classes: int = 32
-    """Classes; the frequency of class c goes with 1 / (c + 4), as senones are not equally often."""
+    """Number of classes; class c has a frequency in proportion to 1 / (c + 4), as senones differ in
+    frequency."""
     dimension: int = 16
-    """Values per frame."""
+    """Dimension of a frame."""
     components: int = 3
     """Gaussians per class."""
     spread: float = 0.9
-    """Standard deviation of the centres; that of a Gaussian is 1."""
+    """Standard deviation of the Gaussians' means; that of each Gaussian is 1."""
     seed: int = 0
-    """Of centres and frames."""
+    """Random seed."""
 
 
 def synthetic_frames(config: SyntheticConfig) -> tuple[Frames, Frames]:
-    """Draw frames to train and to validate on."""
+    """Draw training and validation frames."""
     rng = np.random.default_rng(config.seed)
     shape = (config.classes, config.components, config.dimension)
     centres = rng.normal(0, config.spread, shape)
@@ -63,15 +64,15 @@ def synthetic_frames(config: SyntheticConfig) -> tuple[Frames, Frames]:
 
 
 class FrameTask:
-    """Cross entropy of a network with hidden layers of rectified units, on flat weights.
+    """Cross entropy of a network with ReLU hidden layers, on flat weights.
 
-    Gradients are written out, since autograd's overhead would be most of the time at such sizes.
+    Gradients are computed explicitly, since autograd's overhead would dominate at such sizes.
 
     Args:
-      train: frames to train on.
-      valid: frames to validate on.
+      train: training frames.
+      valid: validation frames.
       hidden: units of each hidden layer.
-      seed: of the initial weights and the order of the frames.
+      seed: of the initial weights and of the order of the frames.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class FrameTask:
         """Frames of an epoch."""
 
     def reseeded(self, seed: int) -> "FrameTask":
-        """Make the same task with other initial weights and another order of the frames."""
+        """Return the same task with other initial weights and another order of the frames."""
         return FrameTask(self._train, self._valid, self._sizes[1:-1], seed)
 
     def initial(self) -> Tensor:
-        """Draw the weights to begin with: [P]."""
+        """Draw the initial weights: [P]."""
         generator = torch.Generator().manual_seed(self._seed)
         weights = torch.zeros(self.size)
         for matrix, _ in self._layers(weights[None]):
@@ -103,12 +104,12 @@ class FrameTask:
         return weights
 
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
-        """Compute the gradients of the mean losses of minibatches, each at weights of its own.
+        """Compute the gradients of the mean losses of minibatches, each at its own weights.
 
         Args:
-          weights: [K, P], or [1, P] where all have the same.
-          minibatches: K numbers of minibatches in the order of all epochs.
-          frames: of a minibatch, B.
+          weights: [K, P], or [1, P] if all have the same weights.
+          minibatches: K indices of minibatches, counted over all epochs.
+          frames: B, frames per minibatch.
 
         Returns:
           [K, P].
@@ -135,7 +136,7 @@ class FrameTask:
         return gradients
 
     def evaluate(self, weights: Tensor) -> tuple[float, float]:
-        """Return the mean loss and the accuracy on the frames to validate on."""
+        """Return the mean loss and the accuracy on the validation frames."""
         layers = self._layers(weights[None])
         x = self._valid.inputs[None]
         for matrix, bias in layers[:-1]:
@@ -154,7 +155,7 @@ class FrameTask:
         ]
 
     def _chosen(self, start: int, frames: int) -> Tensor:
-        """Frames of a minibatch: every epoch has a permutation of its own."""
+        """Return the frame indices of a minibatch; every epoch has its own permutation."""
         epoch, first = divmod(start, self.frames)
         if self._order is None or self._order[0] != epoch:
             order = np.random.default_rng([self._seed, epoch]).permutation(self.frames)

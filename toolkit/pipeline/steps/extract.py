@@ -1,4 +1,4 @@
-"""Features of one file of records: whole speakers, each a stream in time order (C17)."""
+"""The step `extract`: features of a file of records, whole speakers in time order (C17)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,32 +12,32 @@ from toolkit.features.shards import cuts_path, features_path, write_shard
 from toolkit.pipeline.fetch import Content, FetchError, fetch
 from toolkit.pipeline.lake import LakeError, Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.shards import put_shard, workplace
+from toolkit.pipeline.shards import put_shard, shard_folder
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 from toolkit.processes.threads import torch_threads
 
 DURATION_TOLERANCE = 0.1
-"""Seconds by which audio may differ from its record; more means the one or the other is damaged."""
+"""Largest difference in seconds between audio and record; more means that one is damaged."""
 
 
 @dataclass(frozen=True)
 class ExtractConfig:
-    """Of `Extract`."""
+    """Settings of `Extract`."""
 
     lake: str
-    """Where records' relative paths of audio start."""
+    """Prefix of the lake: base of the relative paths in records."""
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
     """The front end (C5 by default)."""
 
 
 @dataclass(frozen=True)
 class Extract:
-    """Fetch, decode and write raw features with each utterance's causal mean, as the recipe does.
+    """Fetch and decode audio, and write raw features and causal mean states, as the recipe does.
 
-    A partition is one file of `Group`; its `about["shard"]` numbers the shard that is written.
-    What is stored is what `toolkit.features.extract` stores: raw features, and the sum over the
-    speaker's earlier frames, which makes the causal mean a view at load time. An utterance whose
-    audio is missing or broken is listed and left out of the mean.
+    A partition is one file of `Group`; its `about["shard"]` is the number of the shard written.
+    Stored are, as by `toolkit.features.extract`, the raw features and the sum over the speaker's
+    earlier frames, from which the causal mean is applied at load time. An utterance whose audio is
+    missing or broken is listed as a failure and does not enter the mean.
     """
 
     config: ExtractConfig
@@ -46,7 +46,7 @@ class Extract:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
+        """Extract the features of one file, as described at `Step.run`."""
         index = partition.about["shard"]
         frontend = self.config.frontend
         failures: list[tuple[str, str]] = []
@@ -56,7 +56,7 @@ class Extract:
             for record in read_records(store.get(ref), ref.path, failures)
         ]
         check_order(records)
-        folder = workplace(out, resources.scratch)
+        folder = shard_folder(out, resources.scratch)
         seconds: list[float] = []
         with torch_threads(resources.threads):
             fetched = fetch(records, store, self.config.lake, resources.scratch / "audio")
@@ -70,23 +70,23 @@ class Extract:
 
 
 def plan_extract(
-    files: Sequence[ObjectRef], places: Sequence[int] | None = None
+    files: Sequence[ObjectRef], numbers: Sequence[int] | None = None
 ) -> list[Partition]:
     """Make a partition of each file.
 
     Args:
-      files: what `select` returned.
-      places: number of each file's shard, where shuffling is done along (C18); None: in order.
+      files: the files that `select` returned.
+      numbers: the shard number of each file, where files are shuffled too (C18); None: in order.
     """
-    places = range(len(files)) if places is None else places
+    numbers = range(len(files)) if numbers is None else numbers
     return [
-        Partition(f"{number:06d}", (ref,), {**ref.about, "shard": place, "from": number})
-        for number, (ref, place) in enumerate(zip(files, places, strict=True))
+        Partition(f"{number:06d}", (ref,), {**ref.about, "shard": shard, "from": number})
+        for number, (ref, shard) in enumerate(zip(files, numbers, strict=True))
     ]
 
 
 def read_records(content: bytes, name: str, failures: list[tuple[str, str]]) -> Iterator[Record]:
-    """Read the records of a file; lines that are none are added to `failures`."""
+    """Read the records of a file; invalid lines are added to `failures`."""
     for row, line in enumerate(content.splitlines(), start=1):
         try:
             yield Record.from_line(line)
@@ -95,7 +95,7 @@ def read_records(content: bytes, name: str, failures: list[tuple[str, str]]) -> 
 
 
 def check_order(records: Sequence[Record]) -> None:
-    """Make sure that each speaker's records follow each other in time order.
+    """Check that each speaker's records are contiguous and in time order.
 
     Raises:
       StepError: they do not, so that the mean would not be causal.
@@ -133,10 +133,10 @@ def _features(
 
 
 def make_cut(record: Record, audio: Decoded) -> dict[str, Any]:
-    """Make the cut of a record, as lhotse's `MonoCut.to_dict` gives it.
+    """Make the cut of a record, in the form of lhotse's `MonoCut.to_dict`.
 
     Raises:
-      AudioError: the audio is of another length than the record says.
+      AudioError: the audio's length differs from the record's duration.
     """
     seconds = audio.num_samples / audio.sampling_rate
     if abs(seconds - record.duration) > DURATION_TOLERANCE:

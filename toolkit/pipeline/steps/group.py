@@ -1,4 +1,4 @@
-"""Grouping of sampled records by speaker into files of near-equal length (C16, C22)."""
+"""The step `group`: sampled records by speaker, in files of nearly equal length (C16, C22)."""
 
 import json
 import math
@@ -6,30 +6,30 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from toolkit.features.packing import deal
+from toolkit.features.packing import balanced_parts
 from toolkit.pipeline import sampling
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.step import Partition, Resources, StepResult
 
 FILES_PER_BUCKET = 50
-"""One bucket is held in memory: 250 h of records at 5 h per file."""
+"""Files per bucket, which is held in memory: the records of 250 h at 5 h per file."""
 
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """Of `Group`."""
+    """Settings of `Group`."""
 
     hours_per_file: float
     """Audio per file in hours."""
     seed: int
-    """As the sample's."""
+    """The seed of the sample."""
     threshold: int
-    """Random numbers of chosen records are below this, which is at most the sample's."""
+    """Records whose random number is below this are kept; at most the sample's threshold."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Group one bucket's records by speaker into files of near-equal length.
+    """Group one bucket's records by speaker into files of nearly equal length.
 
     Each output's `about` has `hours`, `utterances` and `speakers`.
     """
@@ -40,8 +40,8 @@ class Group:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
-        number_of = sampling.draw(self.config.seed)
+        """Group the records of one bucket, as described at `Step.run`."""
+        number_of = sampling.random_numbers(self.config.seed)
         speakers: dict[str, list[tuple[float, str, float, bytes]]] = defaultdict(list)
         seen, failures = set(), []
         for ref in partition.inputs:
@@ -74,18 +74,18 @@ class Group:
 
 
 def pack(speakers: dict[str, list[tuple]], hours_per_file: float) -> list[list[str]]:
-    """Deal speakers out to files; an entry's third field is its duration in seconds."""
+    """Distribute speakers over files; an entry's third field is its duration in seconds."""
     seconds = {s: math.fsum(entry[2] for entry in own) for s, own in speakers.items()}
-    return deal(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
+    return balanced_parts(seconds, round(math.fsum(seconds.values()) / (3600 * hours_per_file)))
 
 
 def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:
-    """Make a partition of each bucket's pieces."""
-    pieces: dict[int, list[ObjectRef]] = defaultdict(list)
+    """Make a partition of each bucket's parts, which `Sample` has written."""
+    parts: dict[int, list[ObjectRef]] = defaultdict(list)
     for result in sampled:
         for ref in result.outputs:
-            pieces[ref.about["bucket"]].append(ref)
+            parts[ref.about["bucket"]].append(ref)
     return [
         Partition(f"{bucket:05d}", tuple(sorted(refs, key=lambda ref: ref.path)))
-        for bucket, refs in sorted(pieces.items())
+        for bucket, refs in sorted(parts.items())
     ]

@@ -1,4 +1,4 @@
-"""Near-equal shards of fewer or more hours for training (C21)."""
+"""The step `repartition`: nearly equal shards of another length for training (C21)."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,17 +7,18 @@ from itertools import accumulate
 
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.rows import write_rows
-from toolkit.pipeline.shards import Shard, open_rows, put_shard, shards_of, workplace
+from toolkit.pipeline.shards import Shard, open_rows, put_shard, shard_folder, shards_of
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 
 TOLERANCE = 0.03
-"""Relative deviation of shards from the wanted length that is good enough to stop gathering."""
+"""Consecutive shards are put together until the new length deviates by at most this share."""
 MOST_INPUTS = 16
+"""Largest number of shards that are put together in a partition."""
 
 
 @dataclass(frozen=True)
 class RepartitionConfig:
-    """Of `Repartition`."""
+    """Settings of `Repartition`."""
 
     hours: float = 2.0
     """Audio per shard in hours; 2 (C21)."""
@@ -29,10 +30,10 @@ class RepartitionConfig:
 
 @dataclass(frozen=True)
 class Repartition:
-    """Cut a run of shards, features and targets alike, into `about["count"]` near-equal ones.
+    """Cut consecutive shards, with all their fields, into `about["count"]` nearly equal ones.
 
-    Rows keep their order. The new shards are numbered from `about["first"]` on. Each is as near
-    an equal part of the frames as whole utterances allow.
+    Rows keep their order. The new shards are numbered from `about["first"]` on. Their numbers of
+    frames are as equal as whole utterances allow.
     """
 
     config: RepartitionConfig
@@ -41,7 +42,7 @@ class Repartition:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
+        """Cut one group of shards, as described at `Step.run`."""
         first, count = partition.about["first"], partition.about["count"]
         shards = _in_order(partition)
         inputs = [
@@ -50,7 +51,7 @@ class Repartition:
         ]
         fields = inputs[0].fields
         if any(rows.fields != fields for rows in inputs):
-            raise StepError(f"partition {partition.id}: shards of different fields")
+            raise StepError(f"partition {partition.id}: its shards have different fields")
         sizes = [_size(line) for rows in inputs for line in rows.lines]
         frames = [size[0] for size in sizes]
         stream = _all_rows(inputs)
@@ -58,7 +59,7 @@ class Repartition:
         for number, size in enumerate(equal_parts(frames, count)):
             start, end = end, end + size
             part = (next(stream) for _ in range(size))
-            files = write_rows(workplace(out, resources.scratch), first + number, fields, part)
+            files = write_rows(shard_folder(out, resources.scratch), first + number, fields, part)
             about = {
                 "hours": sum(seconds for _, seconds in sizes[start:end]) / 3600,
                 "utterances": size,
@@ -70,9 +71,9 @@ class Repartition:
 
 
 def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list[Partition]:
-    """Put consecutive shards together until they make up a whole number of new ones.
+    """Group consecutive shards so that each group makes up a whole number of new ones.
 
-    Five-hour shards in pairs, for instance, make five of two hours: every object is read once.
+    Pairs of five-hour shards, for instance, make five of two hours: every object is read once.
     """
     runs: list[list[Shard]] = []
     run: list[Shard] = []
@@ -98,7 +99,7 @@ def plan_repartition(shards: Sequence[Shard], config: RepartitionConfig) -> list
 
 
 def equal_parts(sizes: Sequence[int], count: int) -> list[int]:
-    """Cut a sequence into `count` runs of near-equal total: the number of items of each.
+    """Cut a sequence into `count` parts of nearly equal total; return the number of items of each.
 
     An item belongs to the part in which its middle lies.
     """

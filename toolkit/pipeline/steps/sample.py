@@ -1,4 +1,4 @@
-"""Sampling of metadata records: a stream, in memory that does not depend on its length (C16)."""
+"""The step `sample`: sampling of a stream of metadata records in constant memory (C16)."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -13,20 +13,21 @@ from toolkit.storage.reading import reason
 PARTITION_BYTES = 128 << 20
 """Metadata per partition: some seconds of work."""
 BUFFER_BYTES = 4 << 20
+"""Lines kept in memory before they are written to disk."""
 
 
 @dataclass(frozen=True)
 class SelectConfig:
-    """How much of the lake to take, and of what."""
+    """How much audio is selected from the lake, and which records are eligible."""
 
     hours: float = 1_000_000.0
     """Audio to select in hours; 1,000,000 (C16)."""
     hours_per_file: float = 5.0
     """Audio per file of grouped records in hours; 5 (C16)."""
     oversampling: float = 1.02
-    """How much more is sampled at first than the average length of utterances asks for (C16)."""
+    """Factor by which more is sampled at first than an estimate from average lengths (C16)."""
     seed: int = 0
-    """Decides which records are chosen."""
+    """Random seed of the choice of records."""
     since: float | None = None
     """Earliest creation time in seconds since 1970; None for no limit."""
     until: float | None = None
@@ -47,7 +48,7 @@ class SelectConfig:
             raise ValueError("needs 0 <= min_duration < max_duration")
 
     def takes(self, record: Record) -> bool:
-        """Whether a record may be chosen."""
+        """Whether a record is eligible."""
         return (
             self.min_duration <= record.duration <= self.max_duration
             and (self.since is None or record.time >= self.since)
@@ -58,21 +59,22 @@ class SelectConfig:
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Of `Sample`."""
+    """Settings of `Sample`."""
 
     select: SelectConfig
-    """What may be chosen."""
+    """Which records are eligible."""
     threshold: int
-    """Random numbers of chosen records are below this."""
+    """Records whose random number is below this are chosen."""
     buckets: int
-    """Pieces by speaker."""
+    """Number of speaker buckets into which the chosen records are written."""
 
 
 @dataclass(frozen=True)
 class Sample:
     """Keep the records of some metadata objects whose random number is below the threshold.
 
-    `about`: `utterances` and `hours` kept, `read` (lines), `bins` (microseconds by number).
+    `about` has the `utterances` and `hours` kept, the number of lines `read`, and `bins`
+    (microseconds of audio by random number).
     """
 
     config: SampleConfig
@@ -81,10 +83,10 @@ class Sample:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
+        """Sample some metadata objects, as described at `Step.run`."""
         config, select = self.config, self.config.select
-        number_of = sampling.draw(select.seed)
-        pieces = _Pieces(resources.scratch / "pieces")
+        number_of = sampling.random_numbers(select.seed)
+        buckets = _BucketFiles(resources.scratch / "pieces")
         bins = [0] * sampling.BINS
         failures, read, kept = [], 0, 0
         for ref in partition.inputs:
@@ -105,10 +107,10 @@ class Sample:
                         bin = sampling.bin_of(number, config.threshold)
                         bins[bin] += round(record.duration * sampling.MICROSECONDS)
                         kept += 1
-                        pieces.add(bucket_of(record.speaker, config.buckets), line)
+                        buckets.add(bucket_of(record.speaker, config.buckets), line)
         outputs = tuple(
             store.put_file(path, f"{out}/{bucket:05d}/{partition.id}.jsonl", {"bucket": bucket})
-            for bucket, path in pieces.close()
+            for bucket, path in buckets.close()
         )
         hours = sum(bins) / (3600 * sampling.MICROSECONDS)
         about = {"utterances": kept, "hours": hours, "read": read, "bins": bins}
@@ -116,7 +118,7 @@ class Sample:
 
 
 def plan_sample(lake: Lake) -> list[Partition]:
-    """Put metadata objects together, bucket by bucket, to partitions of some seconds of work."""
+    """Group metadata objects, bucket by bucket, into partitions of some seconds of work."""
     partitions: list[Partition] = []
     batch: list[ObjectRef] = []
 
@@ -134,8 +136,8 @@ def plan_sample(lake: Lake) -> list[Partition]:
     return partitions
 
 
-class _Pieces:
-    """Lines by bucket, in files on disk beyond a few megabytes of memory."""
+class _BucketFiles:
+    """Lines by bucket, buffered in a few megabytes of memory and appended to files."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

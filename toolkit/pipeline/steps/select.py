@@ -1,10 +1,10 @@
 """Selection: a uniform sample of the lake's records, grouped by speaker (C16).
 
-`Sample` streams the metadata and keeps the lines whose random number lies below a threshold, in
-pieces by a hash of the speaker. `Group` reads one bucket's pieces and writes files of whole
-speakers, each speaker's utterances in time order; every later step keeps these files as its unit.
-Only sampled lines move, and where the lake is divided by speaker already, each partition of
-`Sample` writes into few buckets.
+`Sample` streams the metadata and keeps the lines whose random number is below a threshold, in
+buckets by a hash of the speaker. `Group` reads one bucket and writes files of whole speakers, each
+speaker's utterances in time order; these files are the partitions of all later steps. Only sampled
+lines are moved, and where the lake is partitioned by speaker, each partition of `Sample` writes
+into few buckets.
 """
 
 import math
@@ -13,19 +13,19 @@ from dataclasses import replace
 from typing import Protocol
 
 from toolkit.pipeline import sampling
-from toolkit.pipeline.lake import Lake, LakeError, Record, totals
+from toolkit.pipeline.lake import Lake, LakeError, Record, metadata_totals
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.places import place
+from toolkit.pipeline.output_paths import output_path
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.steps.group import FILES_PER_BUCKET, Group, GroupConfig, plan_group
 from toolkit.pipeline.steps.sample import Sample, SampleConfig, SelectConfig, plan_sample
 
 
 class Executor(Protocol):
-    """Runs a step on partitions; results in their order."""
+    """Interface of the executors: runs a step and returns the results in the partitions' order."""
 
     def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
-        """See `toolkit.pipeline.executor`."""
+        """Run the step, as described at `toolkit.pipeline.executor.Executor.run`."""
 
 
 def select(
@@ -34,8 +34,8 @@ def select(
     """Select records of the lake and group them into files by speaker.
 
     Args:
-      lake: where to choose from.
-      config: how much to choose.
+      lake: the lake to select from.
+      config: how much to select, and which records are eligible.
       executor: runs the steps.
       store: reads a metadata object where lake.json is missing.
       base: prefix below which each step writes.
@@ -44,19 +44,19 @@ def select(
       The files by name, with `hours`, `utterances` and `speakers`.
 
     Raises:
-      LakeError: the lake has fewer hours that may be chosen.
+      LakeError: the eligible records of the lake have fewer hours.
     """
-    known = totals(lake.objects)
+    known = metadata_totals(lake.objects)
     lake_hours = known["hours"] if known else estimate_hours(lake.objects, store)
     partitions = plan_sample(lake)
     buckets = choose_buckets(config, lake.buckets)
-    # What may be chosen can have less audio than thought: limits, or other lengths. So a sample
-    # that is too small gives a better estimate, and the last one takes all.
+    # There can be less eligible audio than estimated, by limits or shorter utterances. A sample
+    # that is too small gives a better estimate for the next; the last sample takes everything.
     for last in (False, False, True):
         top = sampling.first_threshold(config.hours, lake_hours, config.oversampling)
         top = sampling.RANGE if last else top
         sample = Sample(SampleConfig(config, top, buckets))
-        sampled = executor.run(sample, partitions, place(sample, partitions, base))
+        sampled = executor.run(sample, partitions, output_path(sample, partitions, base))
         histogram = sampling.merge((result.about["bins"] for result in sampled), top)
         threshold = histogram.threshold(config.hours)
         if threshold is not None or top == sampling.RANGE:
@@ -64,23 +64,23 @@ def select(
         lake_hours = max(histogram.hours * sampling.RANGE / top, 1e-9)
     if threshold is None:
         raise LakeError(
-            f"{lake.url}: {histogram.hours:.2f} h may be chosen, fewer than the {config.hours:g} h"
-            " wanted: ask for fewer hours or widen the limits"
+            f"{lake.url}: {histogram.hours:.2f} h are eligible, fewer than the {config.hours:g} h"
+            " requested: ask for fewer hours or widen the limits"
         )
     group = Group(GroupConfig(config.hours_per_file, config.seed, threshold))
-    buckets_of = plan_group(sampled)
-    grouped = executor.run(group, buckets_of, place(group, buckets_of, base))
+    partitions = plan_group(sampled)
+    grouped = executor.run(group, partitions, output_path(group, partitions, base))
     return [ref for result in grouped for ref in result.outputs]
 
 
 def choose_buckets(config: SelectConfig, lake_buckets: int | None) -> int:
-    """Choose the number of buckets: a multiple or divisor of the lake's keeps pieces few."""
-    wanted = max(1, math.ceil(config.hours / (FILES_PER_BUCKET * config.hours_per_file)))
+    """Choose the number of buckets: a multiple or divisor of the lake's keeps objects few."""
+    needed = max(1, math.ceil(config.hours / (FILES_PER_BUCKET * config.hours_per_file)))
     if lake_buckets is None:
-        return wanted
-    if wanted >= lake_buckets:
-        return lake_buckets * round(wanted / lake_buckets)
-    return max(b for b in range(1, wanted + 1) if lake_buckets % b == 0)
+        return needed
+    if needed >= lake_buckets:
+        return lake_buckets * round(needed / lake_buckets)
+    return max(b for b in range(1, needed + 1) if lake_buckets % b == 0)
 
 
 def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
@@ -92,8 +92,8 @@ def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
     return seconds / 3600 / objects[0].size * sum(ref.size for ref in objects)
 
 
-def hours_on_offer(lake: Lake, config: SelectConfig, store: ObjectStore) -> float:
-    """Sum the hours of the records that may be chosen; reads all of the lake's metadata."""
+def eligible_hours(lake: Lake, config: SelectConfig, store: ObjectStore) -> float:
+    """Sum the hours of the eligible records; reads all of the lake's metadata."""
     lines = (store.get(ref).splitlines() for ref in lake.objects)
     records = (record for own in lines for record in _readable(own) if config.takes(record))
     return sum(record.duration for record in records) / 3600

@@ -1,6 +1,6 @@
-"""Hierarchical shuffle: the order of the files, and of the utterances within each (C18).
+"""The step `shuffle`: a hierarchical shuffle of files, and of utterances within files (C18).
 
-Utterances never change files, so nothing moves between workers; `toolkit.pipeline.mixing` tells
+Utterances stay in their file, so no data moves between workers; `toolkit.pipeline.mixing` measures
 how far the result is from a uniform shuffle.
 """
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.rows import write_rows
-from toolkit.pipeline.shards import Shard, only_shard, open_rows, put_shard, workplace
+from toolkit.pipeline.shards import Shard, open_rows, put_shard, shard_folder, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepResult
 
 
 @dataclass(frozen=True)
 class ShuffleConfig:
-    """Of `Shuffle`."""
+    """Settings of `Shuffle`."""
 
     seed: int = 0
-    """Decides both orders."""
+    """Random seed of both orders."""
 
 
 @dataclass(frozen=True)
@@ -36,39 +36,41 @@ class Shuffle:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
-        shard, index = only_shard(partition.inputs), partition.about["shard"]
+        """Shuffle one shard, as described at `Step.run`."""
+        shard, index = single_shard(partition.inputs), partition.about["shard"]
         rows = open_rows(shard, store, resources.scratch)
         order = utterance_order(self.config.seed, partition.about["from"], len(rows))
-        files = write_rows(workplace(out, resources.scratch), index, rows.fields, rows.read(order))
+        files = write_rows(
+            shard_folder(out, resources.scratch), index, rows.fields, rows.read(order)
+        )
         about = {"hours": shard.hours, "utterances": shard.utterances, "frames": shard.frames}
         return StepResult(put_shard(files, index, about, store, out), (), {**about, "shard": index})
 
 
 def plan_shuffle(shards: Sequence[Shard], config: ShuffleConfig) -> list[Partition]:
-    """Make a partition of each shard, its new number drawn."""
-    places = file_order(config.seed, len(shards))
+    """Make a partition of each shard, with its new number drawn at random."""
+    numbers = file_order(config.seed, len(shards))
     return [
         Partition(
             f"{number:06d}",
             shard.inputs,
-            {"hours": shard.hours, "shard": places[number], "from": number},
+            {"hours": shard.hours, "shard": numbers[number], "from": number},
         )
         for number, shard in enumerate(shards)
     ]
 
 
 def file_order(seed: int, count: int) -> list[int]:
-    """Draw the new number of each of `count` files."""
-    return _drawn(f"files {seed}", count)
+    """Draw the new numbers of `count` files."""
+    return _permutation(f"files {seed}", count)
 
 
 def utterance_order(seed: int, file: int, count: int) -> list[int]:
-    """Draw the order in which the `count` utterances of a file, by its old number, are written."""
-    return _drawn(f"utterances {seed} {file}", count)
+    """Draw the order of the `count` utterances of a file, given by its old number."""
+    return _permutation(f"utterances {seed} {file}", count)
 
 
-def _drawn(seed: str, count: int) -> list[int]:
+def _permutation(seed: str, count: int) -> list[int]:
     order = list(range(count))
-    random.Random(seed).shuffle(order)  # a text seeds by its digest: the same in every process
+    random.Random(seed).shuffle(order)  # a string is hashed for the seed: the same in every process
     return order

@@ -1,4 +1,4 @@
-"""Statistics of every file in parallel, merged to the recipe's normaliser (C19)."""
+"""The step `stats`: statistics of every shard, merged into the recipe's normaliser (C19)."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.features.mean_state import MeanState
+from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import read_features
+from toolkit.pipeline.normaliser_stats import NormaliserStats, merge
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import CUTS
-from toolkit.pipeline.shards import Shard, only_shard
+from toolkit.pipeline.shards import Shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
-from toolkit.pipeline.totals import Totals, merge
 from toolkit.processes.threads import torch_threads
 
 FEATURES = "features"
@@ -23,7 +23,7 @@ FEATURES = "features"
 
 @dataclass(frozen=True)
 class StatsConfig:
-    """Of `Stats`."""
+    """Settings of `Stats`."""
 
     prior_frames: int = 200
     """Weight of the prior of the causal mean in frames, as in the recipe's normaliser."""
@@ -31,7 +31,7 @@ class StatsConfig:
 
 @dataclass(frozen=True)
 class Stats:
-    """Sum one shard's features: `stats/NNNNNN.json` holds a `Totals`."""
+    """Accumulate the `NormaliserStats` of one shard, in `stats/NNNNNN.json`."""
 
     config: StatsConfig
     name = "stats"
@@ -39,11 +39,11 @@ class Stats:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
-        shard = only_shard(partition.inputs)
+        """Accumulate the statistics of one shard, as described at `Step.run`."""
+        shard = single_shard(partition.inputs)
         with torch_threads(resources.threads):
             total = merge(
-                Totals.of(features, state, self.config.prior_frames)
+                NormaliserStats.of(features, state, self.config.prior_frames)
                 for _, features, state in read_utterances(shard, store, resources.scratch)
             )
         content = json.dumps(total.to_dict()).encode() + b"\n"
@@ -62,8 +62,8 @@ def plan_shards(shards: Sequence[Shard]) -> list[Partition]:
 
 def read_utterances(
     shard: Shard, store: ObjectStore, scratch: Path
-) -> Iterator[tuple[str, Tensor, MeanState]]:
-    """Yield id, stored raw features [T, F] float32 and mean state of a shard's utterances."""
+) -> Iterator[tuple[str, Tensor, CmnState]]:
+    """Yield id, raw features [T, F] float32 and causal mean state of a shard's utterances."""
     folder = scratch / "inputs"
     cuts = store.local(shard.objects[CUTS], folder)
     tar = store.local(shard.objects[FEATURES], folder)
@@ -71,12 +71,14 @@ def read_utterances(
         for line, (name, features) in zip(lines, read_features(tar), strict=True):
             cut = json.loads(line)
             if cut["id"] != name:
-                raise StepError(f"{tar.name}: {name} stands where {cut['id']} should")
+                raise StepError(f"{tar.name}: {name} found where {cut['id']} is expected")
             total = torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64)
-            yield name, features, MeanState(cut["custom"]["cmn_frames"], total)
+            yield name, features, CmnState(cut["custom"]["cmn_frames"], total)
 
 
 def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Normaliser:
-    """Merge the shards' statistics, in the order of their numbers and in constant memory."""
+    """Merge the shards' statistics in the order of their numbers, in constant memory."""
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
-    return merge(Totals.from_dict(json.loads(store.get(ref))) for ref in ordered).normaliser()
+    return merge(
+        NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered
+    ).normaliser()

@@ -1,4 +1,4 @@
-"""Targets of a teacher, in batches on whatever device the worker has (C11, C20)."""
+"""The step `targets`: a teacher's k best logits, in batches on the worker's device (C11, C20)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -10,14 +10,14 @@ import torch
 from lhotse.array import Array
 from torch import Tensor, nn
 
-from toolkit.features.lfr import LOW_RATE_FACTOR, stack
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
 from toolkit.features.tars import TarWriter
 from toolkit.models.lstm import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import field_file
-from toolkit.pipeline.shards import only_shard, put_shard, workplace
+from toolkit.pipeline.shards import put_shard, shard_folder, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepResult
 from toolkit.pipeline.steps.stats import read_utterances
 from toolkit.processes.threads import torch_threads
@@ -31,26 +31,26 @@ FIELD = "targets"
 
 @dataclass(frozen=True)
 class Teacher:
-    """The objects of a trained model; their digests are part of what names its targets."""
+    """The objects of a trained model; their digests are part of the name of its targets."""
 
     config: ObjectRef
     """`config.json` of the model."""
     weights: ObjectRef
-    """`model.safetensors`."""
+    """`model.safetensors` of the model."""
     normaliser: ObjectRef
-    """Of the features that it was trained on."""
+    """Normaliser of the features that it was trained on."""
 
     @classmethod
     def at(
         cls, store: ObjectStore, model: Path, normaliser: Path, url: str | None = None
     ) -> "Teacher":
-        """Name a local model, and put it where all workers find it.
+        """Upload a local model, so that all workers can read it.
 
         Args:
           store: writes the objects.
           model: folder of the model.
           normaliser: its features' normaliser.
-          url: prefix to put it at; None: it stays in place, for workers on this machine.
+          url: prefix to write it to; None: it is read in place, by workers on this machine.
         """
         files = {"config": model / CONFIG, "weights": model / WEIGHTS, "normaliser": normaliser}
         return cls(
@@ -65,17 +65,17 @@ class Teacher:
 
 @dataclass(frozen=True)
 class TargetsConfig:
-    """Of `Targets`."""
+    """Settings of `Targets`."""
 
     teacher: Teacher
     """The trained teacher."""
     k: int = 20
     """Logits kept per frame; 20 (C11)."""
     offset: int = 0
-    """Raw frame that the first low-rate frame begins with: 0, 1 or 2. One pass over the data
-    (C12) needs one."""
+    """Raw frame at which the first low-rate frame begins: 0, 1 or 2. One pass over the data
+    (C12) needs only one."""
     batch_frames: int = 4096
-    """Low-rate frames per batch, padding included; decides memory, and the last bits."""
+    """Low-rate frames per batch, padding included; affects memory, and results in the last bits."""
 
     def __post_init__(self) -> None:
         if self.k < 1 or self.batch_frames < 1:
@@ -88,8 +88,8 @@ class TargetsConfig:
 class Targets:
     """Write the k best logits of every low-rate frame of a shard: `shards/targets.NNNNNN.tar`.
 
-    The tar has the shard's utterances in its order, as lhotse's Shar field `targets`.
-    `about`: `targets` (low-rate frames), `tail` (sum of the probability that is not stored),
+    The tar has the shard's utterances in their order, as lhotse's Shar field `targets`. `about` has
+    `targets` (number of low-rate frames), `tail` (sum of the probabilities that are not stored) and
     `senones`.
     """
 
@@ -99,12 +99,12 @@ class Targets:
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources
     ) -> StepResult:
-        """See `Step`."""
-        shard = only_shard(partition.inputs)
+        """Compute the targets of one shard, as described at `Step.run`."""
+        shard = single_shard(partition.inputs)
         frames, tail = 0, 0.0
-        path = workplace(out, resources.scratch) / field_file(FIELD, shard.index)
+        path = shard_folder(out, resources.scratch) / field_file(FIELD, shard.index)
         with torch_threads(resources.threads):
-            model, normaliser = _loaded(self.config.teacher, store, resources)
+            model, normaliser = _load_teacher(self.config.teacher, store, resources)
             inputs = (
                 (name, stack(normaliser.apply(x, state), self.config.offset))
                 for name, x, state in read_utterances(shard, store, resources.scratch)
@@ -130,7 +130,7 @@ class Targets:
 def compute_targets(
     model: nn.Module, utterances: Iterable[tuple[str, Tensor]], config: TargetsConfig
 ) -> Iterator[tuple[str, KBest]]:
-    """Compute targets in batches of similar lengths, and yield them in the order given.
+    """Compute targets in batches of similar lengths, and yield them in the order of the input.
 
     Args:
       model: the teacher.
@@ -145,13 +145,13 @@ def compute_targets(
             for row, utterance in zip(batch, logits, strict=True):
                 found[row] = k_best(utterance, config.k)
         for row, (name, _) in enumerate(window):
-            yield name, found[row] if row in found else _nothing(model, config.k)
+            yield name, found[row] if row in found else _no_targets(model, config.k)
 
 
 def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
-    """Put utterances together, longest first, so that each batch has at most `frames` frames.
+    """Batch utterances, longest first, so that each batch has at most `frames` frames.
 
-    Padding counts; an utterance that is longer has a batch of its own; one of none has none.
+    Padding counts. A longer utterance is a batch of its own; empty utterances are in no batch.
     """
     rows = sorted((r for r in range(len(lengths)) if lengths[r]), key=lambda r: (-lengths[r], r))
     made: list[list[int]] = []
@@ -162,14 +162,14 @@ def batches(lengths: Sequence[int], frames: int) -> list[list[int]]:
     return made
 
 
-def _nothing(model: nn.Module, k: int) -> KBest:
+def _no_targets(model: nn.Module, k: int) -> KBest:
     return k_best(torch.zeros(0, model.config.output_dim), k)
 
 
 _cache: dict[tuple[str, ...], tuple[nn.Module, Normaliser]] = {}
 
 
-def _loaded(
+def _load_teacher(
     teacher: Teacher, store: ObjectStore, resources: Resources
 ) -> tuple[nn.Module, Normaliser]:
     """Load the teacher, once per process and device."""

@@ -1,1 +1,1 @@
-"""What the CTC recipe trains with: records, parallel readers, the states of a training (A6-A24)."""
+"""CTC training: record files, parallel readers, objective and the training states (A6-A24)."""

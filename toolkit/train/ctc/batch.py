@@ -19,33 +19,33 @@ class CtcBatch:
     ids: list[str]
     """Utterance of each row, length N."""
     inputs: Tensor
-    """[N, T, D] float32; anything where an utterance has ended."""
+    """[N, T, D] float32; undefined beyond an utterance's end."""
     input_lengths: Tensor
-    """[N] int64, on the CPU: the real frames of each row."""
+    """[N] int64, on the CPU: number of valid frames of each row."""
     labels: Tensor
-    """[N, L] int64, no blanks among them; anything beyond a row's length."""
+    """[N, L] int64, without blanks; undefined beyond a row's length."""
     label_lengths: Tensor
     """[N] int64, on the CPU."""
     frames: int
-    """Number of real frames, the sum of `input_lengths`."""
+    """Number of valid frames, the sum of `input_lengths`."""
 
     def to(self, device: torch.device) -> "CtcBatch":
-        """Move the tensors that computing needs; from pinned memory without waiting."""
+        """Move the tensors that are needed on a device; without blocking from pinned memory."""
         if device.type == "cpu":
             return self
         return self._with(lambda x: x.to(device, non_blocking=True))
 
     def pin(self) -> "CtcBatch":
-        """Copy into pinned memory, from where a GPU fetches it while it computes."""
+        """Copy into pinned memory, from which copies to a GPU overlap with computation."""
         return self._with(Tensor.pin_memory)
 
-    def _with(self, moved: Callable[[Tensor], Tensor]) -> "CtcBatch":
-        return replace(self, inputs=moved(self.inputs), labels=moved(self.labels))
+    def _with(self, function: Callable[[Tensor], Tensor]) -> "CtcBatch":
+        return replace(self, inputs=function(self.inputs), labels=function(self.labels))
 
     def save(self, path: Path) -> None:
-        """Write the batch as safetensors, with the utterance ids as metadata, to look into it.
+        """Write the batch as safetensors, with the utterance ids as metadata, for inspection.
 
-        Every rank may write one.
+        May be called on every rank.
         """
         tensors = {
             name: getattr(self, name).cpu().contiguous()

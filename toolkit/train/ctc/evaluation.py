@@ -1,4 +1,4 @@
-"""What recognition on held-out utterances says of a CTC model (A22, A25)."""
+"""Evaluation of a CTC model: error rates of recognition on held-out utterances (A22, A25)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Units(Protocol):
     blank: int
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write labels as text."""
+        """Convert labels to text."""
 
 
 class Text(Protocol):
@@ -32,10 +32,10 @@ class Text(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns log-probabilities into texts, see `toolkit.decode.ctc.decoder`."""
+    """Decodes log-probabilities, see `toolkit.decode.ctc.decoder`."""
 
     def decode_many(self, utterances: Sequence[Tensor], jobs: int = 1) -> Iterator[Sequence[Text]]:
-        """Yield hypotheses, the best first, of utterances [T, C] each, in order."""
+        """Yield the n-best lists of utterances, [T, C] each, in order."""
 
 
 class Rates(Protocol):
@@ -56,27 +56,27 @@ class Score(Protocol):
 
 @dataclass(frozen=True)
 class Recognition:
-    """How sentences are made of a model's output and judged; processes get a copy."""
+    """Units, decoders and scoring of a CTC model's recognition; picklable."""
 
     units: Units
-    """What the model's outputs are."""
+    """Output units of the model."""
     sentences: Decoder
-    """For the sentences during training; beam width 1 (A24)."""
+    """Decoder for the sentences generated during training; beam width 1 (A24)."""
     search: Decoder
-    """For evaluation; beam width 256 (A24)."""
+    """Decoder for evaluation; beam width 256 (A24)."""
     score: Score
-    """`toolkit.score.cer.error_rates` or the like."""
+    """Scoring function, such as `toolkit.score.cer.error_rates`."""
     jobs: int = 1
-    """Threads that `search` may use."""
+    """Number of threads for `search`."""
 
 
 class Evaluation:
-    """Measures a model on held-out utterances.
+    """Evaluates a model on held-out utterances.
 
     Args:
-      valid: batches, gone through from the first to the last each time.
-      recognition: what is done with the model's output.
-      objective: its loss is reported too.
+      valid: held-out batches, iterated over at each evaluation.
+      recognition: decoders and scoring.
+      objective: its loss is reported as well.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Evaluation:
         self._objective = objective
 
     def __call__(self, model: CtcModel) -> dict[str, float]:
-        """Measure; the model is left in evaluation mode.
+        """Evaluate; the model is left in evaluation mode.
 
         Returns:
-          `loss` per weight; `wer`, `cer` (the paper's), `cer_usual` and `ser` in per cent, an
-          utterance that is too short to give an output counting as nothing recognised.
+          `loss` per weight; `wer`, `cer` (the paper's definition), `cer_usual` and `ser` in per
+          cent. An utterance that is too short for an output has an empty hypothesis.
         """
         model.eval()
         device = model.output.weight.device
@@ -103,7 +103,7 @@ class Evaluation:
             for batch in prefetched(self._valid, BATCHES_AHEAD):
                 moved = batch.to(device)
                 log_probs, lengths = model(moved.inputs, moved.input_lengths)
-                value, stats = self._objective.of(log_probs, lengths, moved)
+                value, stats = self._objective.from_outputs(log_probs, lengths, moved)
                 loss, weight = loss + value.item(), weight + stats["weight"].item()
                 references |= references_of(batch, recognition.units)
                 outputs = rows(log_probs, lengths)
@@ -116,7 +116,7 @@ class Evaluation:
 def sentences(
     model: CtcModel, batch: CtcBatch, recognition: Recognition
 ) -> tuple[list[str], list[str]]:
-    """Recognise the utterances of a batch, as evaluation would; references and hypotheses."""
+    """Recognise the utterances of a batch; return references and hypotheses."""
     training = model.training
     model.eval()
     with torch.inference_mode():
@@ -127,15 +127,15 @@ def sentences(
 
 
 def references_of(batch: CtcBatch, units: Units) -> dict[str, str]:
-    """Write the labels of a batch as text, by utterance."""
+    """Convert the labels of a batch to text: utterance id -> reference."""
     return dict(zip(batch.ids, map(units.decode, batch.label_sequences()), strict=True))
 
 
 def texts_of(decoder: Decoder, outputs: Sequence[Tensor], jobs: int) -> list[str]:
-    """Recognise utterances: [T, C] each."""
+    """Decode the model's outputs, [T, C] each; return the best hypotheses."""
     return [hypotheses[0].text for hypotheses in decoder.decode_many(outputs, jobs)]
 
 
 def rows(log_probs: Tensor, lengths: Tensor) -> list[Tensor]:
-    """Take a batch apart: [T_n, C] each, on the CPU."""
+    """Split a batch into utterances without padding: [T_n, C] each, on the CPU."""
     return [row[:n] for row, n in zip(log_probs.cpu(), lengths.tolist(), strict=True)]

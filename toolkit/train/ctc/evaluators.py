@@ -1,8 +1,8 @@
-"""Who evaluates a training's epochs, and where (A22, A23).
+"""Evaluators: evaluation of a training's epochs in the background or on other machines (A22, A23).
 
-All evaluators go through files: the training leaves the model of an epoch in a folder, and whoever
-evaluates it writes the result beside it. So a result that a killed run left is found again, and
-another machine with the same storage can do the work.
+All evaluators communicate through files: the training stores the model of an epoch in a folder,
+and the evaluator writes the result beside it. So the results of a run that was killed are found
+again, and another machine with the same storage can evaluate.
 """
 
 import json
@@ -32,30 +32,30 @@ _FINISHED = "finished"
 _PLAN = "plan.json"
 
 
-class EpochFolder:
-    """The models that are to be evaluated and the results, in `evaluation/` of a training.
+class EvaluationFolder:
+    """Models to evaluate and their results, in the folder `evaluation/` of a training.
 
     `epoch-0003/` is a model (see `toolkit.models.store`), complete once it has its configuration;
-    `epoch-0003.json` is its result; who asked for it then removes the model. `finished` says that
-    no more models come. `plan.json` says what is to be measured, where it is left to others.
+    `epoch-0003.json` is its result, after which the training removes the model. `finished` marks
+    that no more models follow. `plan.json` describes the evaluation, for evaluators elsewhere.
     """
 
     def __init__(self, out: Path) -> None:
         self._folder = Path(out) / FOLDER
 
     def submit(self, epoch: int, model: torch.nn.Module) -> None:
-        """Leave a model, in place of one that an earlier start left."""
+        """Store a model for evaluation; replaces that of an earlier start."""
         folder = self.model(epoch)
         (folder / CONFIG).unlink(missing_ok=True)
         self._result(epoch).unlink(missing_ok=True)
         save_model(folder, model)
 
     def model(self, epoch: int) -> Path:
-        """Where the model of an epoch is."""
+        """Return the folder of an epoch's model."""
         return self._folder / f"epoch-{epoch:04d}"
 
     def waiting(self) -> list[int]:
-        """Epochs whose model is there and has no result, oldest first."""
+        """List the epochs that have a model but no result, oldest first."""
         found = sorted(path.parent.name for path in self._folder.glob(f"epoch-*/{CONFIG}"))
         epochs = [int(name.removeprefix("epoch-")) for name in found]
         return [epoch for epoch in epochs if self.result(epoch) is None]
@@ -69,7 +69,7 @@ class EpochFolder:
         shutil.rmtree(self.model(epoch), ignore_errors=True)
 
     def result(self, epoch: int) -> dict[str, float] | None:
-        """Read a result; None while there is none."""
+        """Read a result; None if there is none yet."""
         path = self._result(epoch)
         if not os.path.lexists(path):
             return None
@@ -77,23 +77,23 @@ class EpochFolder:
             return read_json(path, {str: int | float})
 
     def begin(self) -> None:
-        """Say that models will come."""
+        """Mark that models will follow."""
         (self._folder / _FINISHED).unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Say that no more models come."""
+        """Mark that no more models follow."""
         write_atomically(self._folder / _FINISHED, "")
 
     def is_finished(self) -> bool:
-        """Whether no more models come."""
+        """Whether no more models follow."""
         return (self._folder / _FINISHED).exists()
 
     def write_plan(self, text: str) -> None:
-        """Say what others are to measure."""
+        """Store the description of the evaluation for evaluators elsewhere."""
         write_atomically(self._folder / _PLAN, text)
 
     def plan(self) -> str | None:
-        """Return what others are to measure; None where the training does not say."""
+        """Return the description of the evaluation; None if there is none."""
         try:
             return (self._folder / _PLAN).read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
@@ -109,23 +109,23 @@ def evaluate_elsewhere(
     device: str = "cpu",
     until_finished: bool = True,
     plan: str | None = None,
-    told: Callable[[int, dict[str, float]], None] | None = None,
+    on_result: Callable[[int, dict[str, float]], None] | None = None,
 ) -> int:
-    """Evaluate the epochs of a training that runs in another process, maybe on another machine.
+    """Evaluate the epochs of a training that runs in another process or on another machine.
 
     Args:
       out: the training's folder; it need not exist yet.
-      evaluation: what to measure.
-      device: where to compute.
-      until_finished: stay until the training says that it is over; otherwise do what is there.
-      plan: what `evaluation` was made of; when there is another one, or none any more, the training
-        has begun anew or its folder has been renamed, and this ends.
-      told: called with each epoch and its result.
+      evaluation: the evaluation to run.
+      device: device of the model.
+      until_finished: return when the training has finished; otherwise once no model is waiting.
+      plan: description that `evaluation` was made from; when it changes or disappears, the training
+        was restarted or its folder renamed, and the function returns.
+      on_result: called with each epoch and its result.
 
     Returns:
       How many epochs were evaluated.
     """
-    folder, number = EpochFolder(out), 0
+    folder, number = EvaluationFolder(out), 0
     while folder.plan() == plan:
         finished = folder.is_finished()
         for epoch in folder.waiting():
@@ -135,8 +135,8 @@ def evaluate_elsewhere(
                 break
             folder.finish(epoch, {**result, "duration": time.monotonic() - before})
             number += 1
-            if told is not None:
-                told(epoch, result)
+            if on_result is not None:
+                on_result(epoch, result)
         if finished or not until_finished:
             break
         time.sleep(POLL)
@@ -144,14 +144,13 @@ def evaluate_elsewhere(
 
 
 class BackgroundEvaluator:
-    """Evaluates beside the training: `resident`, `process` or `elsewhere`.
+    """Evaluates in the background of a training: `resident`, `process` or `elsewhere`.
 
     Args:
-      kind: who does it, see `MachineConfig.evaluator`.
+      kind: see `MachineConfig.evaluator`.
       out: the training's folder.
-      evaluation: what to measure; for a process of its own it is copied, so everything in it must
-        be what pickle can copy.
-      device: where that process computes, with one thread on a CPU.
+      evaluation: the evaluation to run; must be picklable if it runs in another process.
+      device: device of that process, which uses one thread on a CPU.
     """
 
     def __init__(self, kind: EvaluatorKind, out: Path, evaluation: Evaluation, device: str) -> None:
@@ -159,15 +158,15 @@ class BackgroundEvaluator:
         self._out = Path(out)
         self._evaluation = evaluation
         self._device = device
-        self._folder = EpochFolder(out)
+        self._folder = EvaluationFolder(out)
         self._process = None
 
     def begin(self, pending: int | None) -> None:
-        """Be ready for epochs.
+        """Start evaluating.
 
         Args:
-          pending: an epoch that an earlier start asked for and that is still wanted; what else it
-            asked for is not.
+          pending: an epoch submitted by an earlier start whose result is still needed; its other
+            submissions are dropped.
         """
         self._folder.begin()
         for epoch in self._folder.waiting():
@@ -177,7 +176,7 @@ class BackgroundEvaluator:
             self._start()
 
     def submit(self, epoch: int, model: torch.nn.Module) -> None:
-        """Ask for an epoch; the model may change afterwards."""
+        """Submit an epoch's model, which may change afterwards."""
         self._folder.submit(epoch, model)
         if self._kind == "process":
             self._start()
@@ -186,7 +185,7 @@ class BackgroundEvaluator:
         """Wait for the result of an epoch; return it and the seconds waited.
 
         Raises:
-          TrainingError: the process that should give it has ended.
+          TrainingError: the evaluating process has ended, or the model was removed.
         """
         before = reminded = time.monotonic()
         while (result := self._folder.result(epoch)) is None:
@@ -194,18 +193,18 @@ class BackgroundEvaluator:
             if self._kind == "elsewhere" and time.monotonic() - reminded > REMINDER:
                 reminded = time.monotonic()
                 logger.info(
-                    "waiting for the evaluation of %s elsewhere, by `toolkit ctc evaluate`",
+                    "waiting for `toolkit ctc evaluate` to evaluate %s",
                     self._folder.model(epoch),
                 )
             time.sleep(POLL)
         return result, time.monotonic() - before
 
     def end(self) -> None:
-        """No more epochs come."""
+        """Mark that no more epochs follow."""
         self._folder.end()
 
     def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the evaluating process, if there is one."""
         if self._process is not None and self._folder.is_finished():
             self._process.join()
         elif self._process is not None:
@@ -214,7 +213,7 @@ class BackgroundEvaluator:
         self._process = None
 
     def _start(self) -> None:
-        """Start a process, after the one before."""
+        """Start an evaluating process once the previous one has ended."""
         if self._kind == "elsewhere":
             return
         if self._process is not None:
@@ -232,7 +231,7 @@ class BackgroundEvaluator:
         if ended:
             raise TrainingError(
                 f"the process that evaluates {model} ended with exit status {process.exitcode}; "
-                "its own message stands above. The same command goes on from the last checkpoint"
+                "see its own message above. The same command resumes from the last checkpoint"
             )
         raise TrainingError(f"{model} was removed before it was evaluated: train anew")
 

@@ -13,12 +13,13 @@ FRAME_SHIFT = 0.01  # seconds
 
 @dataclass(frozen=True)
 class UtteranceMaskConfig(SpecAugmentConfig):
-    """How much is masked of frames of 10 ms; nothing by default."""
+    """SpecAugment masks of frames of 10 ms; none by default."""
 
     time_width: int = 15
-    """Widest time mask in frames of 10 ms; each is 0 to this wide."""
+    """Largest width of a time mask in frames of 10 ms; widths are drawn from 0 to this."""
     mel_bins: int = 80
-    """The first columns, which frequency masks are of; cepstra beside them (A1) stay."""
+    """Number of first columns to which frequency masks apply; cepstra beside them (A1) are not
+    masked."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,12 +30,14 @@ class UtteranceMaskConfig(SpecAugmentConfig):
 class MaskedUtterances(SpecAugmented):
     """A source of `CtcBatch` whose batches are masked, see `SpecAugmented`."""
 
-    def _masked(self, batch: CtcBatch, chance: np.random.Generator) -> CtcBatch:
+    def _masked(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
         config, frames = self._config, batch.inputs.shape[1]
         bins = min(config.mel_bins, batch.inputs.shape[2])
-        heard = batch.input_lengths.numpy()
-        hidden, hidden_frames = draw_masks(heard, heard * FRAME_SHIFT, frames, bins, config, chance)
-        others = torch.zeros(len(heard), batch.inputs.shape[2] - bins, dtype=torch.bool)
-        columns = torch.cat([hidden, others], dim=1)
-        mask = columns[:, None, :] | hidden_frames[:, :, None]
+        lengths = batch.input_lengths.numpy()
+        masked_bins, masked_frames = draw_masks(
+            lengths, lengths * FRAME_SHIFT, frames, bins, config, rng
+        )
+        unmasked = torch.zeros(len(lengths), batch.inputs.shape[2] - bins, dtype=torch.bool)
+        columns = torch.cat([masked_bins, unmasked], dim=1)
+        mask = columns[:, None, :] | masked_frames[:, :, None]
         return replace(batch, inputs=batch.inputs.masked_fill(mask, 0.0))

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification as what training minimises (A17)."""
+"""The CTC objective, connectionist temporal classification (A17)."""
 
 from typing import Literal
 
@@ -12,17 +12,17 @@ Weight = Literal["utterances", "labels"]
 
 
 class CtcObjective:
-    """Minus the log-probability of the labels, summed over all alignments, in float32.
+    """Negative log-likelihood of the labels over all alignments, in float32.
 
-    Utterances with fewer frames than their labels need have no alignment: their loss is 0 instead
-    of infinite, they have no part in the weight, and `stats` counts them.
+    Utterances with fewer frames than their labels require have no alignment: their loss is 0
+    instead of infinite, they do not count in the weight, and `stats` reports their number.
 
-    `stats`: `weight`; `utterances`, those that count; `excluded`, those without an alignment.
+    `stats`: `weight`; `utterances`, those with an alignment; `excluded`, those without.
 
     Args:
       blank: the index of the blank.
-      weight: what a mean is taken over: the utterances of a batch, as with TensorFlow's mean of its
-        CTC losses, or their labels, which makes every label count the same.
+      weight: unit of the mean loss: the utterances of a batch, as with TensorFlow's mean of its
+        CTC losses, or their labels, which weights all labels equally.
     """
 
     def __init__(self, blank: int, weight: Weight = "utterances") -> None:
@@ -31,9 +31,9 @@ class CtcObjective:
 
     def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
-        return self.of(*model(batch.inputs, batch.input_lengths), batch)
+        return self.from_outputs(*model(batch.inputs, batch.input_lengths), batch)
 
-    def of(
+    def from_outputs(
         self, log_probs: Tensor, lengths: Tensor, batch: CtcBatch
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a model's output.
@@ -44,7 +44,7 @@ class CtcObjective:
           batch: with the labels.
 
         Returns:
-          As an objective.
+          Loss and stats, see `toolkit.train.objectives.Objective`.
         """
         losses, possible = ctc_losses(
             log_probs, lengths, batch.labels, batch.label_lengths, self._blank
@@ -64,15 +64,15 @@ def ctc_losses(
 
     Args:
       log_probs: [N, T, C], natural logarithms.
-      lengths: [N] int64 on the CPU, the real frames.
+      lengths: [N] int64 on the CPU, number of valid frames.
       labels: [N, L] int64 on the device of `log_probs`.
       label_lengths: [N] int64 on the CPU.
       blank: the index of the blank.
 
     Returns:
       losses: [N], 0 where there is no alignment.
-      possible: [N] bool, whether there is one: a frame for each label, and one for the blank
-        between two equal labels; at least one frame in any case.
+      possible: [N] bool, whether there is one. It takes a frame for each label, and one for the
+        blank between two equal labels; at least one frame in any case.
     """
     device = log_probs.device
     inside = torch.arange(1, labels.shape[1], device=device) < label_lengths.to(device)[:, None]
@@ -86,6 +86,6 @@ def ctc_losses(
         label_lengths,
         blank=blank,
         reduction="none",
-        zero_infinity=True,  # the gradient of an infinite loss is no number
+        zero_infinity=True,  # the gradient of an infinite loss is NaN
     )
     return losses.masked_fill(~possible, 0), possible

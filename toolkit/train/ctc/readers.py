@@ -1,4 +1,4 @@
-"""Parallel readers of record files: shuffle, batch and pad into a buffer of ready batches (A8)."""
+"""Parallel readers of record files, which shuffle, batch and pad into a buffer (A8)."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from toolkit.config.settings import NO_RESULT
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS
 from toolkit.processes.workers import WorkerError
-from toolkit.train.corpus import Normalises
+from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.batch_reader import Arrays, BatchReader, read_batch, start_reader
 from toolkit.train.ctc.record_folder import Records
@@ -24,23 +24,23 @@ from toolkit.train.whole_utterances import SORTED_BATCHES
 
 @dataclass(frozen=True)
 class ReaderConfig:
-    """Batches of whole utterances, and who makes them."""
+    """Batches of whole utterances and the reader processes."""
 
     batch: int = 24
     """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
-    readers: int = field(default=8, metadata=NO_RESULT)
+    readers: int = field(default=8, metadata=NO_EFFECT_ON_RESULTS)
     """Reader processes (A10: 8 or 16; `toolkit bench readers` finds the number for a machine).
-    0 reads in the training process, where the work ahead is that of one thread."""
-    buffer: int = field(default=40, metadata=NO_RESULT)
-    """Batches that are being made, ready or trained on (A10: 40 or 100), in float16."""
+    0 reads in the training process, in one prefetching thread."""
+    buffer: int = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
+    """Number of batches being read, ready or trained on (A10: 40 or 100), in float16."""
     pad_to: int | None = None
-    """Frames of every batch (A8: 1,670), for hardware that wants one shape; None: those of the
-    batch's longest utterance."""
+    """Frames to which every batch is padded (A8: 1,670), for hardware that needs a fixed shape;
+    None: the length of the batch's longest utterance."""
     order: Literal["shuffled", "buckets"] = "shuffled"
     """`shuffled`, or `buckets`: batches of utterances of similar length, in random order, which
-    without `pad_to` spares most of the padding."""
+    without `pad_to` avoids most of the padding."""
     shortest_first: int = 0
-    """So many epochs at the beginning go from the shortest utterance to the longest (1 in Deep
+    """Number of first epochs that are sorted from the shortest utterance to the longest (1 in Deep
     Speech 2; none in the paper)."""
 
     def __post_init__(self) -> None:
@@ -57,11 +57,11 @@ class ReaderConfig:
 
 
 class RecordSource:
-    """Batches of whole utterances whose order follows from (seed, epoch), see `DataSource`.
+    """Batches of whole utterances, in an order that is a function of (seed, epoch).
 
-    Readers are processes that start at the first batch and stay until `close`. Which utterances
-    make a batch is decided before it is given to one of them, so that their number has no influence
-    on the batches. Each utterance is read alone: the whole split is permuted at once.
+    See `DataSource`. Reader processes start at the first batch and stay until `close`. Batches are
+    composed before they are assigned to readers, so that the number of readers has no influence on
+    them. Utterances are read individually: the whole split is permuted at once.
 
     Args:
       records: the folder that `write_records` wrote.
@@ -74,7 +74,11 @@ class RecordSource:
     """
 
     def __init__(
-        self, records: Path, config: ReaderConfig, seed: int, normaliser: Normalises | None = None
+        self,
+        records: Path,
+        config: ReaderConfig,
+        seed: int,
+        normaliser: FeatureNormaliser | None = None,
     ) -> None:
         self.records = Records(records)
         """The utterances."""
@@ -91,35 +95,35 @@ class RecordSource:
                 "records with a lower max_seconds, or set pad_to to none"
             )
 
-    def steps(self, epoch: int, ranks: int = 1) -> int:
+    def steps(self, epoch: int, world_size: int = 1) -> int:
         """See `DataSource`."""
-        return -(-len(self.records) // self._config.batch) // ranks
+        return -(-len(self.records) // self._config.batch) // world_size
 
     def batches(
-        self, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[CtcBatch]:
         """See `DataSource`."""
-        wanted = self._part(epoch, rank, ranks)[start:]
-        return self._made(wanted, lambda: self._part(epoch + 1, rank, ranks))
+        groups = self._part(epoch, rank, world_size)[start:]
+        return self._batches_of(groups, lambda: self._part(epoch + 1, rank, world_size))
 
     def longest_first(self) -> Iterable[CtcBatch]:
-        """Batches from the longest utterance to the shortest, as often as they are gone through.
+        """Return batches from the longest utterance to the shortest, for validation; re-iterable.
 
-        The order depends neither on the seed nor on that of the records: what validation runs on.
-        Pickle can copy it, for a process that evaluates.
+        The order depends neither on the seed nor on the order of the records. The result is
+        picklable, for evaluating processes.
         """
         return _LongestFirst(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process reads by itself, since nobody would end its readers there.
+        """Pickle without reader processes: a copy in another process reads by itself.
 
-        A process waits for its children before it ends, and for a pool's children that is forever.
+        Nothing would end its readers there, and a process waits for its children before it exits.
         """
         config = replace(self._config, readers=0)
         return {**self.__dict__, "_config": config, "_pool": None, "_buffer": {}}
 
     def close(self) -> None:
-        """End the readers."""
+        """End the reader processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -132,68 +136,72 @@ class RecordSource:
         self.close()
 
     def _groups(self, epoch: int) -> list[np.ndarray]:
-        """The utterances of each batch of an epoch."""
+        """Return the utterance indices of each batch of an epoch."""
         frames, config = self.records.frames, self._config
         if epoch < config.shortest_first:
             return self._cut(np.argsort(frames, kind="stable"))
-        chance = np.random.default_rng([self._seed, epoch])
-        order = chance.permutation(len(frames))
+        rng = np.random.default_rng([self._seed, epoch])
+        order = rng.permutation(len(frames))
         if config.order == "shuffled":
             return self._cut(order)
         stretch = np.arange(len(order)) // (SORTED_BATCHES * config.batch)
         groups = self._cut(order[np.lexsort((-frames[order], stretch))])
-        return [groups[i] for i in chance.permutation(len(groups))]
+        return [groups[i] for i in rng.permutation(len(groups))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
         size = self._config.batch
         return [order[i : i + size] for i in range(0, len(order), size)]
 
-    def _part(self, epoch: int, rank: int, ranks: int) -> "list[Numbered]":
-        """The batches of one process in an epoch."""
+    def _part(self, epoch: int, rank: int, world_size: int) -> "list[NumberedGroup]":
+        """Return the batches of one rank in an epoch, as indices."""
         groups = [((epoch, i), group) for i, group in enumerate(self._groups(epoch))]
-        return groups[rank : len(groups) // ranks * ranks : ranks]
+        return groups[rank : len(groups) // world_size * world_size : world_size]
 
-    def _made(
-        self, wanted: "list[Numbered]", following: "Callable[[], list[Numbered]]"
+    def _batches_of(
+        self, groups: "list[NumberedGroup]", next_epoch: "Callable[[], list[NumberedGroup]]"
     ) -> Iterator[CtcBatch]:
-        arrays = self._here(wanted) if self._config.readers == 0 else self._read(wanted, following)
-        for (_, group), (inputs, labels) in zip(wanted, arrays, strict=True):
+        arrays = (
+            self._read_in_process(groups)
+            if self._config.readers == 0
+            else self._read_in_pool(groups, next_epoch)
+        )
+        for (_, group), (inputs, labels) in zip(groups, arrays, strict=True):
             yield self._batch(group, inputs, labels)
 
-    def _here(self, wanted: "list[Numbered]") -> Iterator[Arrays]:
+    def _read_in_process(self, groups: "list[NumberedGroup]") -> Iterator[Arrays]:
         read = BatchReader(self.records, self._config.pad_to, self._normaliser)
-        for _, group in wanted:
+        for _, group in groups:
             yield read(group)
 
-    def _read(
-        self, wanted: "list[Numbered]", following: "Callable[[], list[Numbered]]"
+    def _read_in_pool(
+        self, groups: "list[NumberedGroup]", next_epoch: "Callable[[], list[NumberedGroup]]"
     ) -> Iterator[Arrays]:
-        """Let the readers make the wanted batches, and then those that probably are wanted next.
+        """Read batches in the pool, and then the first ones of the next epoch.
 
-        So they go on with the next epoch while the model is evaluated. What is in the buffer goes
-        by the batches' numbers: whatever is asked for, the buffer may help and does no harm.
+        So the readers continue while the model is evaluated. The buffer is keyed by the batches'
+        numbers, so that batches which are not requested after all do no harm.
         """
         size = self._config.buffer
-        order = [*wanted, *following()[:size]]
+        order = [*groups, *next_epoch()[:size]]
         soon = {number for number, _ in order[:size]}
         for number in [number for number in self._buffer if number not in soon]:
             self._buffer.pop(number).cancel()
         pool = self._started_pool()
         try:
-            for i, (number, _) in enumerate(wanted):
+            for i, (number, _) in enumerate(groups):
                 for later, group in order[i : i + size]:
                     if later not in self._buffer:
                         self._buffer[later] = pool.submit(read_batch, group)
                 yield self._buffer.pop(number).result()
         except BrokenProcessPool as error:
             raise WorkerError(
-                "a reader process was killed, perhaps for want of memory: run the same command "
+                "a reader process was killed, perhaps for lack of memory: run the same command "
                 "again, with fewer readers or a smaller buffer"
             ) from error
 
     def _started_pool(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # By value: as arguments torch would pass a normaliser's tensors by file descriptors.
+            # Pickled here: torch would pass the tensors of an argument as file descriptors.
             settings = (self.records.path, self._config.pad_to, pickle.dumps(self._normaliser))
             self._pool = ProcessPoolExecutor(
                 self._config.readers,
@@ -215,8 +223,8 @@ class RecordSource:
         )
 
 
-Numbered = tuple[tuple[int, int], np.ndarray]
-"""(epoch, place in it) of a batch, and its utterances."""
+NumberedGroup = tuple[tuple[int, int], np.ndarray]
+"""(epoch, position in it) of a batch, and its utterance indices."""
 
 
 class _LongestFirst:
@@ -229,4 +237,4 @@ class _LongestFirst:
         frames, names = self._source.records.frames, self._source.records.names
         order = sorted(range(len(names)), key=lambda i: (-frames[i], names[i]))
         groups = self._source._cut(np.array(order))
-        return self._source._made([((-1, i), group) for i, group in enumerate(groups)], list)
+        return self._source._batches_of([((-1, i), group) for i, group in enumerate(groups)], list)

@@ -1,4 +1,4 @@
-"""A folder of record files, read by utterance."""
+"""A folder of record files, with random access by utterance."""
 
 from pathlib import Path
 
@@ -21,17 +21,17 @@ _MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"sym
 
 
 def record_path(folder: Path, number: int) -> Path:
-    """Name a record file."""
+    """Return the path of a record file."""
     return folder / FILES / f"records.{number:06d}.safetensors"
 
 
 class Records:
-    """The record files of a split, opened: an index of the utterances, which are read by number.
+    """The record files of a split, with an index of their utterances.
 
-    May be opened by many processes at once; files are opened for each read.
+    Many processes may use it at once; files are opened for each read.
 
     Raises:
-      RecordError: the folder is not complete, or damaged.
+      RecordError: the folder is incomplete or damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class Records:
             if not manifest["files"]:
                 raise ValueError("no files")
         self.symbols: list[str] = manifest["symbols"]
-        """Of the units that the labels are of."""
+        """Symbols of the output units of the labels."""
         self.dimension: int = manifest["dimension"]
         """F, values per frame."""
         numbers, utterances = range(manifest["files"]), manifest["utterances"]
@@ -56,9 +56,9 @@ class Records:
         """[U] utterance ids."""
         table = np.concatenate([file.table for file in self._files])
         self.frames = table[:, Column.FRAMES]
-        """[U] raw frames of each utterance."""
+        """[U] number of raw frames of each utterance."""
         self.label_lengths = table[:, Column.LABELS]
-        """[U] labels of each utterance."""
+        """[U] number of labels of each utterance."""
         self._first = np.cumsum([0, *(len(file.names) for file in self._files)])
         if len(self) != utterances:
             raise RecordError(
@@ -70,6 +70,6 @@ class Records:
         return len(self.names)
 
     def read(self, number: int) -> Record:
-        """Read an utterance, 0 to U - 1."""
+        """Read an utterance by its index, 0 to U - 1."""
         file = int(np.searchsorted(self._first, number, side="right")) - 1
         return read_record(self._files[file], number - int(self._first[file]))

@@ -1,4 +1,4 @@
-"""Features and transcripts of a split as record files, to train on whole utterances (A6, A7)."""
+"""Writing the features and transcripts of a split as record files, for CTC (A6, A7)."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.features.augment import root
+from toolkit.features.augment import original_id
 from toolkit.features.shards import MANIFEST
 from toolkit.features.store import FeatureStore
 from toolkit.lang.units.units import Units, UnitsError
@@ -26,20 +26,20 @@ EXCLUDED = "excluded.tsv"
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """Which utterances are written, and how many to a file."""
+    """Selection of the utterances, and size of the record files."""
 
     per_file: int = 64
-    """Utterances in a file (A7: 64), the unit of parallel work and of resuming."""
+    """Utterances per file (A7: 64), the unit of parallel work and of resuming."""
     max_seconds: float = 16.7
     """Longer utterances are left out (A6: 16.7, which is 1,670 frames)."""
     window: int = 11
-    """Frames that the model's first output reads (A12: 11). An utterance that gives fewer outputs
-    than CTC needs for its labels cannot be trained on and is left out."""
+    """Receptive field of the model's outputs in frames (A12: 11). An utterance with fewer outputs
+    than CTC needs for its labels is left out."""
     stride: int = 2
-    """Frames from one output of the model to the next (A12: 2)."""
+    """Frames from one output of the model to the next, the subsampling factor (A12: 2)."""
     max_excluded: float = 0.05
-    """Share of the utterances that may be left out for another reason than their length before
-    writing is an error."""
+    """Largest share of utterances left out for another reason than their length; with more,
+    writing fails."""
 
     def __post_init__(self) -> None:
         for name in ("per_file", "window", "stride"):
@@ -63,26 +63,26 @@ def write_records(
     """Write the raw features of a split, with its transcripts as labels, into record files.
 
     `out` gains `files/`, `excluded.tsv` (utterance, reason: too long, no transcript, ...) and
-    `records.json`, written last. Called again, it keeps every file whose content would be the
-    same. The bytes do not depend on `jobs`.
+    `records.json`, written last. When called again, files whose content would be the same are
+    kept. The bytes do not depend on `jobs`.
 
     Args:
       features: a feature store.
-      texts: transcripts by utterance; a copy (see `toolkit.features.augment`) without one of its
-        own has its original's.
-      units: what labels are.
+      texts: transcripts by utterance; an augmented copy (see `toolkit.features.augment`) without
+        one has its original's.
+      units: output units of the labels.
       config: limits and file size.
-      out: folder to write.
-      jobs: processes.
-      progress: called with the utterances done and their total after every file.
+      out: output folder.
+      jobs: number of processes.
+      progress: called after every file with the numbers of utterances done and in total.
 
     Returns:
-      utterances and hours written, `kept` (share of all utterances, A6), `too_long` and
+      `utterances` and `hours` written, `kept` (their share of all utterances, A6), `too_long` and
       `excluded` (numbers of those left out for their length and for other reasons), and
       `MB_per_hour` of the files.
 
     Raises:
-      TrainingDataError: nothing is left, or too much was left out.
+      TrainingDataError: no utterance is left, or too many were left out.
     """
     store = FeatureStore(features)
     kept, too_long, faulty = _select(store, texts, units, config)
@@ -149,7 +149,7 @@ class _Plan:
 def _select(
     store: FeatureStore, texts: Mapping[str, str], units: Units, config: RecordConfig
 ) -> tuple[dict[str, list[int]], dict[str, str], dict[str, str]]:
-    """Labels of those to write, and why others are too long or faulty."""
+    """Return the labels of usable utterances; the reasons for too long and for unusable ones."""
     kept: dict[str, list[int]] = {}
     too_long: dict[str, str] = {}
     faulty: dict[str, str] = {}
@@ -160,11 +160,14 @@ def _select(
             too_long[name] = f"{frames * shift / 1000:.2f} s, longer than {config.max_seconds:g} s"
             continue
         try:
-            labels = units.encode(texts[name] if name in texts else texts.get(root(name), ""))
+            labels = units.encode(
+                texts[name] if name in texts else texts.get(original_id(name), "")
+            )
         except UnitsError as error:
             faulty[name] = str(error)
             continue
-        needed = len(labels) + sum(a == b for a, b in pairwise(labels))  # a blank between equals
+        # One frame per label, and one for the blank between equal labels.
+        needed = len(labels) + sum(a == b for a, b in pairwise(labels))
         outputs = (frames - config.window) // config.stride + 1
         if not labels:
             faulty[name] = "no transcript"
@@ -195,14 +198,14 @@ def _plan(number: int, store: FeatureStore, labels: dict[str, list[int]]) -> _Pl
 
 
 def _write(plan: _Plan, features: Path, out: Path) -> None:
-    """Write one file."""
+    """Write one record file."""
     store = _opened(features, (features / MANIFEST).stat().st_mtime_ns)
     write_file(record_path(out, plan.number), plan.digest, _records(store, plan.labels))
 
 
 @lru_cache(maxsize=1)
 def _opened(features: Path, written: int) -> FeatureStore:
-    """A store as written at a time, opened once per process."""
+    """Open a feature store, once per process and time of its writing."""
     return FeatureStore(features)
 
 

@@ -1,4 +1,4 @@
-"""The states that a training goes through (A22): pure logic, driven by counts of iterations."""
+"""The state machine of a training, driven by counts of iterations; without side effects (A22)."""
 
 import logging
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 logger = logging.getLogger(__name__)
 
 EvaluatorKind = Literal["swap", "in_place", "resident", "process", "elsewhere"]
-"""Who evaluates, see `MachineConfig.evaluator`."""
+"""Kind of evaluator, see `MachineConfig.evaluator`."""
 
 
 class State(Enum):
-    """What is being done; the names are the paper's."""
+    """State of a training; the names are the paper's."""
 
     TRAINING = "Training"
     SENTENCES = "Generating Sentences"
@@ -29,26 +29,26 @@ EDGES = {
     State.SWAPPING: {State.EVALUATING, State.TRAINING},
     State.EVALUATING: {State.SWAPPING, State.TRAINING},
 }
-"""The transitions there are. The paper's figure has all but the one from training to evaluating
-and back, which evaluation in place takes."""
+"""Allowed transitions. The paper's figure has all but those from Training to Evaluating and back,
+which evaluation in place takes."""
 
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """When a training leaves the state Training, and who evaluates."""
+    """Intervals between the states of a training, and the evaluator."""
 
     sentences_every: int = 50
-    """Iterations from one recognition of sentences of the training data to the next; 50 (A22)."""
+    """Iterations between two recognitions of training sentences; 50 (A22)."""
     checkpoint_every: int = 250
-    """Iterations from one checkpoint to the next; 250 (A22). There is one at the end of every
-    epoch too, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
-    Processes that train asynchronously (`asgd`, `adpsgd`, `hadpsgd`) make those of epochs alone."""
+    """Iterations between two checkpoints; 250 (A22). There is one at the end of every epoch as
+    well, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
+    Asynchronous methods (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints at ends of epochs only."""
     evaluator: EvaluatorKind = "swap"
-    """Who evaluates after an epoch (A22, A23). `swap`: this process, once the training model has
-    made place on the device for the evaluation model. `in_place`: this process, with the training
-    model itself. Training goes on meanwhile with the others. `resident`: a process that stays.
-    `process`: one that is started for it. `elsewhere`: whoever runs `toolkit ctc evaluate` on the
-    same run directory, such as another machine with the same storage."""
+    """Evaluator of an epoch (A22, A23). `swap`: this process, after the training model on the
+    device was swapped for the evaluation model. `in_place`: this process, with the training model
+    itself. The others evaluate while training continues. `resident`: one process for the whole
+    training. `process`: a new process for each epoch. `elsewhere`: `toolkit ctc evaluate` on the
+    same run directory, such as on another machine with the same storage."""
 
     def __post_init__(self) -> None:
         for name in ("sentences_every", "checkpoint_every"):
@@ -61,7 +61,7 @@ class MachineConfig:
 
 @dataclass(frozen=True)
 class Transition:
-    """One state after the other."""
+    """A transition between two states."""
 
     step: int
     """Iterations done."""
@@ -70,15 +70,15 @@ class Transition:
 
 
 class Machine:
-    """Says what comes next; somebody else does it.
+    """The state machine: decides which states are due; the caller does their work.
 
     ```
     for state in machine.after_iteration():
         do(state)
     ```
-    goes through the states that are due after an iteration, one after the other; the machine is in
-    a state while the loop's body runs, and back in Training at the loop's end. After the last
-    iteration of an epoch `after_epoch` and then `evaluation` do the same.
+    visits the states that are due after an iteration. The machine is in a state while the loop's
+    body runs, and back in Training after the loop. After the last iteration of an epoch,
+    `after_epoch` and then `evaluation` work in the same way.
 
     Args:
       config: intervals and evaluator.
@@ -91,45 +91,47 @@ class Machine:
         """Iterations done."""
         self.current = State.TRAINING
         self.transitions: list[Transition] = []
-        """All since this process started, in order."""
+        """All transitions since this process started, in order."""
 
-    def after_iteration(self, overdue: bool = False, storable: bool = True) -> Iterator[State]:
-        """Count an iteration and go through what is due after it.
+    def after_iteration(
+        self, overdue: bool = False, can_checkpoint: bool = True
+    ) -> Iterator[State]:
+        """Count an iteration and visit the states that are due after it.
 
         Args:
-          overdue: a checkpoint is wanted, whatever the count.
-          storable: a checkpoint can be made after this iteration; else none is.
+          overdue: write a checkpoint regardless of the count.
+          can_checkpoint: whether a checkpoint can be written after this iteration.
         """
         self.step += 1
         if self.step % self._config.sentences_every == 0:
             yield from self._visit(State.SENTENCES)
-        if storable and (overdue or self.step % self._config.checkpoint_every == 0):
+        if can_checkpoint and (overdue or self.step % self._config.checkpoint_every == 0):
             yield from self._visit(State.SAVING)
 
     def after_epoch(self) -> Iterator[State]:
-        """Make a checkpoint, unless there is one of this iteration.
+        """Write a checkpoint, unless there is one of this iteration.
 
-        A start from it comes here again without iterating.
+        A training resumed from that checkpoint calls this again without an iteration.
         """
         if self._saved != self.step:
             yield from self._visit(State.SAVING)
 
     def evaluation(self) -> Iterator[State]:
-        """Evaluate; `resident`, `process` and `elsewhere` do that outside the machine."""
+        """Visit the states of an evaluation; only `swap` and `in_place` have any."""
         if self._config.evaluator == "swap":
             yield from self._visit(State.SWAPPING, State.EVALUATING, State.SWAPPING)
         elif self._config.evaluator == "in_place":
             yield from self._visit(State.EVALUATING)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold.
+        """Return the state for a checkpoint.
 
-        Whatever state it is taken in, a start from it goes on in Training after that state.
+        Whichever state the machine is in, a resumed training continues in Training after it.
         """
         return {"step": self.step, "saved": self._saved}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         self.step, self._saved = state["step"], state["saved"]
 
     def _visit(self, *states: State) -> Iterator[State]:
@@ -142,7 +144,7 @@ class Machine:
         self._go(State.TRAINING)
 
     def _go(self, target: State) -> None:
-        assert target in EDGES[self.current], f"no way from {self.current} to {target}"
+        assert target in EDGES[self.current], f"no transition from {self.current} to {target}"
         logger.debug("iteration %d: %s -> %s", self.step, self.current.value, target.value)
         self.transitions.append(Transition(self.step, self.current, target))
         self.current = target

@@ -1,4 +1,4 @@
-"""What is done in the states of a CTC training, and what is logged of it (A22, A23)."""
+"""The observer of a CTC training: does and logs the work of its states (A22, A23)."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from toolkit.models.store import load_model
 from toolkit.processes import ranks
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import Evaluation, Recognition, sentences
-from toolkit.train.ctc.evaluators import BackgroundEvaluator, EpochFolder
+from toolkit.train.ctc.evaluators import BackgroundEvaluator, EvaluationFolder
 from toolkit.train.ctc.state_machine import Machine, MachineConfig, State
 from toolkit.train.observer import Training
 from toolkit.train.runlog import (
@@ -34,25 +34,25 @@ from toolkit.train.runlog import (
 
 logger = logging.getLogger(__name__)
 SHOWN = 4
-"""Utterances of a batch whose sentences are generated."""
+"""Number of utterances of a batch that are recognised in `State.SENTENCES`."""
 
-Beside = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
-"""Something that goes on beside the training and logs events, such as utilisation."""
+BackgroundLogging = Callable[[Callable[[Event], None]], AbstractContextManager[None]]
+"""Context that logs events in the background of a training, such as utilisation."""
 
 
 class CtcStates:
-    """Goes through the states of the machine at the loop's places; see `Observer`.
+    """Observer that runs the state machine from the training loop's hooks; see `Observer`.
 
     Args:
       config: intervals and evaluator.
       log_every: iterations between two `step` events.
       log: the run log.
-      created: its first event.
-      recognition: of sentences.
-      evaluation: what to measure on the held-out data.
+      created: first event of the log.
+      recognition: decoders and scoring.
+      evaluation: evaluation on the held-out data.
       out: the training's folder.
-      part: rank and number of ranks; rank 0 alone logs, recognises and evaluates.
-      beside: what goes on beside the training.
+      rank_and_world_size: of this process; only rank 0 logs, recognises and evaluates.
+      background_logging: logs events during the training.
     """
 
     def __init__(
@@ -64,38 +64,38 @@ class CtcStates:
         recognition: Recognition,
         evaluation: Evaluation,
         out: Path,
-        part: tuple[int, int] = (0, 1),
-        beside: Beside | None = None,
+        rank_and_world_size: tuple[int, int] = (0, 1),
+        background_logging: BackgroundLogging | None = None,
     ) -> None:
         self.machine = Machine(config)
         self.measured: dict[str, float] = {}
-        """What `measure` gave last, named as in the trainer's history."""
+        """Latest result of `measure`, with names as in the trainer's history."""
         self._config = config
         self._log_every = log_every
         self._log = log
         self._created = created
         self._recognition = recognition
         self._evaluation = evaluation
-        self._folder = EpochFolder(out)
+        self._folder = EvaluationFolder(out)
         self._out = out
-        self._rank, self._ranks = part
-        self._beside = beside
+        self._rank, self._world_size = rank_and_world_size
+        self._background_logging = background_logging
         self._background: BackgroundEvaluator | None = None
         self._running = ExitStack()
         self._position: dict[str, Any] | None = None
-        self._interval = _nothing()  # since the last `step` event
-        self._pending: dict[str, Any] | None = None  # the epoch that is evaluated in the background
+        self._interval = _empty_interval()  # since the last `step` event
+        self._pending: dict[str, Any] | None = None  # the epoch being evaluated in the background
         self._tick = monotonic()  # when the state Training was entered
 
     def begin(self, trainer: Training) -> None:
-        """See `Observer`; begins the log or goes on with it."""
+        """See `Observer`; starts or resumes the log."""
         if self._rank == 0:
             if self._position is None:
                 self._log.create(self._created)
             else:
                 self._log.resume(self._position, trainer.steps_done())
-            if self._beside is not None:
-                self._running.enter_context(self._beside(self._log.write))
+            if self._background_logging is not None:
+                self._running.enter_context(self._background_logging(self._log.write))
         if self._config.evaluator not in ("swap", "in_place"):
             self._background = BackgroundEvaluator(
                 self._config.evaluator, self._out, self._evaluation, str(trainer.device)
@@ -108,16 +108,16 @@ class CtcStates:
     def after_step(
         self, trainer: Training, batch: CtcBatch, stats: dict[str, Tensor], overdue: bool
     ) -> None:
-        """See `Observer`; goes through the states that are due after an iteration."""
+        """See `Observer`; visits the states that are due after an iteration."""
         interval = self._interval
         interval["seconds"] += monotonic() - self._tick
-        interval["examples"] += len(batch.ids) * self._ranks
+        interval["examples"] += len(batch.ids) * self._world_size
         for name in ("loss", "weight"):
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
             self._log_step(trainer)
         self._log_pending()
-        for state in self.machine.after_iteration(overdue, trainer.storable()):
+        for state in self.machine.after_iteration(overdue, trainer.can_checkpoint()):
             if state is State.SAVING:
                 self._save(trainer)
             else:
@@ -125,12 +125,12 @@ class CtcStates:
         self._tick = monotonic()
 
     def after_epoch(self, trainer: Training) -> None:
-        """See `Observer`; stores what evaluation starts from."""
+        """See `Observer`; writes the checkpoint that evaluation starts from."""
         for _ in self.machine.after_epoch():
             self._save(trainer)
 
     def validate(self, trainer: Training) -> dict[str, float]:
-        """See `Observer`; evaluates here, or has it done in the background."""
+        """See `Observer`; evaluates in this process or submits to the background evaluator."""
         trained = self._log.seconds()
         if self._background is None:
             result = self._evaluate(trainer, trained)
@@ -146,12 +146,12 @@ class CtcStates:
 
     def measure(self, trainer: Training) -> dict[str, float]:
         """See `Observer`."""
-        result = _with_accuracy(ranks.once(lambda: self._evaluation(trainer.model)))
-        self.measured = _named(result)
+        result = _with_accuracy(ranks.on_rank_zero(lambda: self._evaluation(trainer.model)))
+        self.measured = _with_prefix(result)
         return result
 
     def end(self, trainer: Training) -> None:
-        """See `Observer`; waits for what is still being evaluated."""
+        """See `Observer`; waits for a pending evaluation."""
         self._collect(trainer)
         if self._rank == 0:
             if self._background is not None:
@@ -175,11 +175,11 @@ class CtcStates:
         """See `Observer`."""
         self.machine.load_state(state["machine"])
         self._position, self._interval = state["log"], state["interval"]
-        pending = state["pending"]  # where version 0.1 does not say, it has not been logged
+        pending = state["pending"]  # version 0.1 has no "logged": not logged
         self._pending = pending and {"logged": False, **pending}
 
     def _log_step(self, trainer: Training) -> None:
-        interval, self._interval = self._interval, _nothing()
+        interval, self._interval = self._interval, _empty_interval()
         event = Step(
             loss=float(interval["loss"] / interval["weight"]),
             examples=int(interval["examples"]),
@@ -214,13 +214,13 @@ class CtcStates:
         self._write(trainer, event)
 
     def _evaluate(self, trainer: Training, trained: float) -> dict[str, float]:
-        """Go through the states of an evaluation here."""
+        """Visit the states of an evaluation in this process."""
         model, result, duration = trainer.model, {}, 0.0
         with ExitStack() as swapped:
             for state in self.machine.evaluation():
                 before = monotonic()
                 if state is State.EVALUATING:
-                    result = ranks.once(partial(self._evaluation, model))
+                    result = ranks.on_rank_zero(partial(self._evaluation, model))
                     duration = monotonic() - before
                     continue
                 if model is trainer.model:
@@ -238,7 +238,7 @@ class CtcStates:
 
     @contextmanager
     def _swapped(self, trainer: Training) -> Iterator[nn.Module]:
-        """Let the evaluation model, from disk, take the training model's place on the device."""
+        """Swap the training model on the device for the evaluation model, loaded from disk."""
         if self._rank > 0:
             yield nn.Identity()  # rank 0 evaluates
             return
@@ -248,21 +248,21 @@ class CtcStates:
         _move(trainer.model, trainer.optimizer, trainer.device)
 
     def _collect(self, trainer: Training) -> None:
-        """Wait for the epoch that is being evaluated in the background; complete its record."""
+        """Wait for a pending background evaluation and add its result to the epoch's record."""
         if self._pending is None:
             return
         pending, background = self._pending, self._background
-        result, waited = ranks.once(partial(background.result, pending["epoch"]))
+        result, waited = ranks.on_rank_zero(partial(background.result, pending["epoch"]))
         self._log_pending(waited)
         measured = _with_accuracy({k: v for k, v in result.items() if k != "duration"})
         record = trainer.history[pending["epoch"] - 1]
-        record |= _named(measured)
+        record |= _with_prefix(measured)
         self._pending = None
         if self._rank == 0:
             self._folder.remove(pending["epoch"])
 
     def _log_pending(self, waited: float = 0.0) -> None:
-        """Log what a background evaluation found, once, as soon as its result is there."""
+        """Log the result of a background evaluation once, as soon as it is available."""
         pending = self._pending
         if self._rank > 0 or pending is None or pending["logged"]:
             return
@@ -277,21 +277,21 @@ class CtcStates:
             self._log.write(replace(event, step=trainer.steps_done(), epoch=trainer.epoch))
 
 
-def _nothing() -> dict[str, Any]:
+def _empty_interval() -> dict[str, Any]:
     return {"loss": 0.0, "weight": 0.0, "examples": 0.0, "seconds": 0.0}
 
 
 def _with_accuracy(result: dict[str, float]) -> dict[str, float]:
-    """Add what chooses the weights: 1 - CER, at least 0."""
+    """Add `accuracy`, by which the weights are selected: 1 - CER, at least 0."""
     return {**result, "accuracy": max(0.0, 1 - result["cer"] / 100)}
 
 
-def _named(result: dict[str, float]) -> dict[str, float]:
+def _with_prefix(result: dict[str, float]) -> dict[str, float]:
     return {f"valid_{name}": value for name, value in result.items()}
 
 
 def _move(model: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
-    """Move a model, with what its optimizer holds; the gradients are not needed any more."""
+    """Move a model and its optimizer state; the gradients are dropped."""
     optimizer.zero_grad(set_to_none=True)
     model.to(device)
     for state in optimizer.state.values():

@@ -1,4 +1,4 @@
-"""Training of a CTC model through the states of the co-processor paper (A12-A24)."""
+"""Training of a CTC model, with the training states of the co-processor paper (A12-A24)."""
 
 import logging
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from toolkit.train.ctc.evaluation import Evaluation, Recognition
 from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
 from toolkit.train.ctc.objective import CtcObjective, Weight
 from toolkit.train.ctc.state_machine import MachineConfig
-from toolkit.train.ctc.states import Beside, CtcStates
+from toolkit.train.ctc.states import BackgroundLogging, CtcStates
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.loop import Trainer
@@ -33,28 +33,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CtcTrainingConfig(TrainerConfig):
-    """Training with CTC; the defaults are the paper's where it says something."""
+    """Training with CTC; the defaults are the paper's, where it gives them."""
 
     epochs: int = 50
     """Passes over the data; the paper trained for 3,400 minutes (A35)."""
     optimizer: OptimizerName = "adadelta"
-    """AdaDelta (A18), by default with torch's constants and rate; see `TrainerConfig`."""
+    """AdaDelta (A18), by default with torch's constants and learning rate; see `TrainerConfig`."""
     initial_rate: float | None = None
-    """Learning rate after the warm-up; None: the optimizer's in its library."""
+    """Learning rate after the warm-up; None: the library's default for the optimizer."""
     final_rate: float | None = None
     """Learning rate of the last step; None: the same as the first."""
     max_gradient_norm: float = 100.0
-    """Longer gradients (of the mean loss, see `weight`) are scaled down to this length."""
+    """Gradient clipping: larger norms (of the mean loss, see `weight`) are scaled down to this."""
     model: CtcConfig = field(default_factory=CtcConfig)
     """The network; its input and output sizes are taken from the data and the units."""
     weight: Weight = "utterances"
-    """What the loss of a batch is divided by: its utterances, or their labels."""
+    """Divisor of a batch's loss: its number of utterances, or of their labels."""
     machine: MachineConfig = MachineConfig()
-    """When sentences are generated and checkpoints made, and who evaluates (A22, A23)."""
+    """Intervals of sentence generation and checkpoints, and the evaluator (A22, A23)."""
     masks: UtteranceMaskConfig = UtteranceMaskConfig()
-    """SpecAugment's masks on the training batches; none by default, nor in the paper."""
+    """SpecAugment masks on the training batches; none by default, as in the paper."""
     log_every: int = 10
-    """Iterations between two events of the run log with loss and throughput (A27, A35, A37)."""
+    """Iterations between two `step` events (loss, throughput) of the run log (A27, A35, A37)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,9 +75,9 @@ def train_ctc(
     strategy: Strategy | None = None,
     batch: int = 0,
     about: dict[str, Any] | None = None,
-    beside: Beside | None = None,
+    background_logging: BackgroundLogging | None = None,
 ) -> dict[str, float]:
-    """Train a CTC model, or continue what a killed run left in `out`.
+    """Train a CTC model, or resume an interrupted training in `out`.
 
     Writes into `out`: the model (`config.json`, `model.safetensors`), `log.jsonl` (see
     `toolkit.train.runlog`), `history.json`, `evaluation/` with the result of each epoch,
@@ -86,18 +86,17 @@ def train_ctc(
 
     Args:
       data: training batches.
-      valid: held-out batches, the same each time they are gone through; what pickle can copy where
-        another process evaluates.
-      recognition: how sentences are made of outputs; the units are the model's.
+      valid: held-out batches, re-iterable; picklable where another process evaluates.
+      recognition: output units, decoders and scoring.
       config: sizes, rates, states, seed.
       out: folder of this training alone.
-      device: where to train.
-      progress: told from time to time (steps done, steps in all).
+      device: device to train on.
+      progress: called from time to time as progress(steps done, total steps).
       strategy: data-parallel method; by default the one of `config.parallel`.
-      batch: utterances per step of one process, for the run log, which says how many they are of
-        all together; 0 if that varies.
-      about: what the run log shall say of the run, as plain data: its name, machine, settings.
-      beside: goes on beside the training, such as `toolkit.bench.instruments.utilisation.sampling`.
+      batch: utterances per step of one process, for the run log; 0 if that varies.
+      about: description of the run for the run log, as plain data: its name, machine, settings.
+      background_logging: logs events during the training, such as
+        `toolkit.bench.instruments.utilisation.sampling`.
 
     Returns:
       `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,
@@ -106,7 +105,7 @@ def train_ctc(
 
     Raises:
       TrainingDataError: there is no held-out data.
-      TrainingError: training went wrong, or `out` holds another one.
+      TrainingError: the training failed, or `out` holds another training.
     """
     out = Path(out)
     settings = settings_of(config, units=recognition.units.size)
@@ -114,7 +113,7 @@ def train_ctc(
     if earlier is not None:
         return earlier
     strategy = make_strategy(config.parallel, str(device)) if strategy is None else strategy
-    rank, number = strategy.part()
+    rank, world_size = strategy.rank_and_world_size()
     first = next(iter(valid), None)
     if first is None:
         raise TrainingDataError("there is no held-out data: every epoch is evaluated on some")
@@ -129,12 +128,12 @@ def train_ctc(
         config.machine,
         config.log_every,
         log,
-        Created(0.0, parameters, batch * number, number, about),
+        Created(0.0, parameters, batch * world_size, world_size, about),
         recognition,
         Evaluation(valid, recognition, objective),
         out,
-        (rank, number),
-        beside,
+        (rank, world_size),
+        background_logging,
     )
     trainer = Trainer(
         model,
@@ -155,7 +154,7 @@ def train_ctc(
     headline = {name: kept[f"valid_{name}"] for name in ("cer", "wer", "ser")}
     headline["loss"] = record["loss"]
     headline["excluded"] = record["excluded"] / (record["excluded"] + record["utterances"])
-    headline |= ranks.once(lambda: _times(out))
+    headline |= ranks.on_rank_zero(lambda: _times(out))
     write_headline(out, settings, headline)
     trainer.clean()
     return headline

@@ -1,0 +1,26 @@
+"""Decoding graphs and options that GMM systems and networks share."""
+
+from pathlib import Path
+from typing import Any
+
+from recipes.steps.data import splits
+from toolkit.decode.graph import make_decoding_graph
+from toolkit.hmm.senones import Senones
+from toolkit.stages.run import Run
+
+
+def compose_graph(run: Run, senones: Senones, graph: Path) -> None:
+    """Compile a decoding graph, unless an interrupted run has already written it."""
+    if not graph.exists():
+        make_decoding_graph(run.need("lang"), run.need("lm/lm.arpa"), senones, graph)
+
+
+def decoding_options(run: Run, out: Path) -> dict[str, Any]:
+    """Return the arguments that all decoding functions share."""
+    return {
+        "tune_on": splits(run).tune,
+        "out": out,
+        "jobs": run.jobs,
+        "command": run.command,
+        "progress": run.progress,
+    }

@@ -1,0 +1,140 @@
+"""GMM systems: training, decoding, speaker adaptation, alignment, low-rate senones."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from recipes.steps.data import cuts, need_user_files, splits
+from recipes.steps.decoding import compose_graph, decoding_options
+from toolkit.align.corpus import align_corpus
+from toolkit.align.gmm.adaptation import adapt_speakers
+from toolkit.align.gmm.lda_mllt import train_lda_mllt
+from toolkit.align.gmm.low_frame_rate import tie_low_rate
+from toolkit.align.gmm.monophone import train_monophone
+from toolkit.align.gmm.sat import train_sat
+from toolkit.align.gmm.triphone import train_triphone
+from toolkit.align.scorer import GmmScorer, Scorer
+from toolkit.corpus.manifest import text_of
+from toolkit.decode.system import decode_system
+from toolkit.hmm.senones import Senones
+from toolkit.score.read import read_transcripts
+from toolkit.stages.run import Run
+
+
+def train_mono(run: Run, split: str = "train") -> dict[str, float]:
+    """Train the monophone GMMs.
+
+    Args:
+      run: the run of the stage.
+      split: the split whose cepstra are used: `train`, or that of its clean twins.
+    """
+    return _train(run, train_monophone, "mono", split)
+
+
+def train_tri(run: Run, split: str = "train") -> dict[str, float]:
+    """Train triphone GMMs on deltas, from the alignments of the monophones."""
+    return _train(run, partial(train_triphone, previous=run.need("mono")), "tri", split)
+
+
+def train_lda(run: Run, split: str = "train") -> dict[str, float]:
+    """Train LDA + MLLT GMMs, from the alignments of the triphones."""
+    return _train(run, partial(train_lda_mllt, previous=run.need("tri")), "lda_mllt", split)
+
+
+def train_adapted(run: Run) -> dict[str, float]:
+    """Train speaker-adapted GMMs (SAT), from the alignments of LDA + MLLT."""
+    return _train(run, partial(train_sat, previous=run.need("lda_mllt")), "sat", "train")
+
+
+def _train(
+    run: Run, train: Callable[..., dict[str, float]], system: str, split: str = "train"
+) -> dict[str, float]:
+    """Train a GMM system on the cepstra of the training data, or on those of its clean twins."""
+    config = getattr(run.config, system)
+    if hasattr(config, "tree"):
+        need_user_files(run, config.tree.questions, config.tree.roots)
+    return train(
+        cepstra=run.need(f"plp/{split}"),
+        transcripts={cut.id: text_of(cut).split() for cut in cuts(run, "train")},
+        lang=run.need("lang"),
+        config=config,
+        out=run.make(system),
+        jobs=run.jobs,
+        progress=run.progress,
+    )
+
+
+def decode_gmm(
+    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+) -> dict[str, float]:
+    """Decode with a GMM system, on adapted features if there are transforms."""
+    model = run.need(system)
+    scorers: dict[str, Scorer] = {
+        s: GmmScorer(model, run.need(f"plp/{s}"), (transforms or {}).get(s))
+        for s in splits(run).decoded
+    }
+    out = run.make(f"decode/{system}")
+    compose_graph(run, Senones.load(model), out / "graph.safetensors")
+    return decode_system(
+        system,
+        scorers,
+        graph=out / "graph.safetensors",
+        words=run.need("lang/words.txt"),
+        lm=f"{run.config.lm.order}gram",
+        config=run.config.gmm_decode,
+        **decoding_options(run, out),
+    )
+
+
+def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
+    """Estimate fMLLR transforms on the hypotheses of a first pass; return their files by split."""
+    transforms = {}
+    for split in splits(run).decoded:
+        hypotheses = read_transcripts(run.need(f"decode/{first_pass}/{split}/text"), "text").texts
+        words = {utterance: text.split() for utterance, text in hypotheses.items()}
+        transforms[split] = run.make(f"fmllr/{split}.safetensors")
+        estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
+    return transforms
+
+
+def estimate_transforms(
+    run: Run, adapted: str, independent: str, split: str, words: dict[str, list[str]], out: Path
+) -> None:
+    """Estimate the fMLLR transforms of a split's speakers on transcripts or hypotheses."""
+    adapt_speakers(
+        run.need(adapted),
+        run.need(independent),
+        run.need(f"plp/{split}"),
+        words,
+        run.need("lang"),
+        getattr(run.config, adapted).em,
+        out,
+        run.jobs,
+    )
+
+
+def align_system(
+    run: Run, system: str, split: str = "train", name: str = "ali"
+) -> dict[str, float]:
+    """Align the training data, or another split that has cepstra, with a GMM system."""
+    model = run.need(system)
+    transforms = model / "fmllr.safetensors"
+    return align_corpus(
+        GmmScorer(model, run.need(f"plp/{split}"), transforms if transforms.exists() else None),
+        Senones.load(model),
+        run.need("lang"),
+        run.config.align,
+        run.make(name),
+        run.jobs,
+        run.progress,
+    )
+
+
+def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]:
+    """Tie low-rate senones on a GMM system's alignments, and compile their decoding graph."""
+    config, out = run.config.senones, run.make("senones")
+    need_user_files(run, config.questions, config.roots)
+    cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
+    found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
+    compose_graph(run, Senones.load(out), run.make("graph.safetensors"))
+    return found

@@ -1,0 +1,44 @@
+"""LDA + MLLT and speaker-adapted features of the GMM systems, as input of networks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from recipes.steps.data import copies, has_copies, splits
+from recipes.steps.features import write_normaliser
+from recipes.steps.gmm import estimate_transforms
+from toolkit.align.gmm.features import write_gmm_features
+from toolkit.corpus.manifest import text_of
+from toolkit.stages.run import Run
+
+
+def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
+    """Write the speaker-adapted features of the training data, its copies and decoded splits."""
+    if _written(out):
+        return
+    transforms = {"train": run.need(adapted) / "fmllr.safetensors"}
+    transforms |= {s: run.need(f"fmllr/{s}.safetensors") for s in splits(run).decoded}
+    if has_copies(run):
+        transforms["copies"] = out / "copies.safetensors"
+        words = {cut.id: text_of(cut).split() for cut in copies(run)}
+        estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
+    _write_features(run, adapted, transforms, out)
+
+
+def write_independent(run: Run, independent: str, out: Path) -> None:
+    """Write the LDA + MLLT features of the training data, its copies and decoded splits."""
+    if not _written(out):
+        parts = ["train", *splits(run).decoded, *(["copies"] if has_copies(run) else [])]
+        _write_features(run, independent, dict.fromkeys(parts), out)
+
+
+def _written(features: Path) -> bool:
+    """Whether an interrupted run has written all features; the normaliser is written last."""
+    return (features / "normaliser.json").exists()
+
+
+def _write_features(
+    run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
+) -> None:
+    for part, path in transforms.items():
+        write_gmm_features(run.need(system), run.need(f"plp/{part}"), path, out / part, run.jobs)
+    write_normaliser(run, out)

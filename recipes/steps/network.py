@@ -1,0 +1,106 @@
+"""Neural acoustic models of the hybrid recipes: training, decoding, n-best lists."""
+
+from pathlib import Path
+
+from recipes.steps.data import has_copies, splits
+from recipes.steps.decoding import decoding_options
+from toolkit.align.scorer import Scorer
+from toolkit.align.store import AlignmentStore, LowRateAlignments
+from toolkit.decode.first_pass import Decoder
+from toolkit.decode.nbest import write_nbest_and_ctm
+from toolkit.decode.system import Pass, decode_passes
+from toolkit.features.store import FeatureStore
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.models.scorer import NeuralScorer
+from toolkit.stages.run import Run
+from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.realignment import train_with_realignment
+
+
+def train_network(
+    run: Run,
+    system: str,
+    features: Path,
+    config: CrossEntropyConfig | None = None,
+    aligner: str = "sat",
+    valid: tuple[FeatureStore, LowRateAlignments] | None = None,
+) -> dict[str, float]:
+    """Train a network with cross entropy on the training data and its augmented copies.
+
+    Args:
+      run: the run of the stage.
+      system: name of the network.
+      features: the folder of the splits' features.
+      config: the network and its training; by default the section `ce`.
+      aligner: the GMM system that has aligned the data.
+      valid: held-out data; by default some training utterances are held out.
+    """
+    return train_with_realignment(
+        features=features / "train",
+        copies=features / "copies" if has_copies(run) else None,
+        alignments=targets(run, aligner),
+        normaliser=features / "normaliser.json",
+        senones=Senones.load(run.need("senones")),
+        lang=run.need("lang"),
+        config=config or run.config.ce,
+        align=run.config.align,
+        out=run.make(system),
+        jobs=run.jobs,
+        device=run.device,
+        progress=run.progress,
+        valid=valid,
+    )
+
+
+def targets(run: Run, aligner: str, name: str = "ali") -> LowRateAlignments:
+    """Return senone alignments made with a GMM system, by default those of the training data."""
+    topology = Topology.load(run.need(f"{aligner}/topology.json"))
+    return LowRateAlignments(
+        AlignmentStore(run.need(name)), topology, Senones.load(run.need("senones"))
+    )
+
+
+def network_scorers(
+    run: Run, system: str, features: Path, normaliser: Path | None = None
+) -> dict[str, Scorer]:
+    """Return scorers of a network for all splits to decode."""
+    model, normaliser = run.need(system), normaliser or features / "normaliser.json"
+    return {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
+
+
+def network_decoder(run: Run) -> Decoder:
+    """Return the search with the small language model, rescored by the larger one."""
+    graph, words = run.need("graph.safetensors"), run.need("lang/words.txt")
+    return Decoder(graph, words, run.config.decode, run.need("rescoring/lm.safetensors"))
+
+
+def decode_network(
+    run: Run, system: str, features: Path, normaliser: Path | None = None
+) -> dict[str, float]:
+    """Decode with a network, and rescore with the larger language model."""
+    out = run.make(f"decode/{system}")
+    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
+    return decode_passes(
+        system,
+        network_scorers(run, system, features, normaliser),
+        decoder=network_decoder(run),
+        passes=[first, Pass(f"{run.config.rescoring.order}gram", out)],
+        **decoding_options(run, out),
+    )
+
+
+def write_network_nbest(run: Run, system: str, features: Path) -> dict[str, float]:
+    """Write n-best lists, word times and confidences with the weights of `decode_network`."""
+    out = run.make(f"decode/{system}")
+    return write_nbest_and_ctm(
+        network_scorers(run, system, features),
+        splits(run).tune,
+        network_decoder(run),
+        tuned=out / "tuned.json",
+        lang=run.need("lang"),
+        senones=Senones.load(run.need("senones")),
+        config=run.config.nbest,
+        out=out,
+        jobs=run.jobs,
+    )

@@ -1,0 +1,94 @@
+"""The compiled search from inside: the trie of prefixes and the size of the beam."""
+
+import math
+
+import numpy as np
+import pytest
+
+from toolkit.decode.ctc import arrays
+from toolkit.decode.ctc.arrays import ROOT, SEARCH, SYMBOL
+from toolkit.decode.ctc.dictionary import Dictionary
+from toolkit.decode.ctc.kernels import search
+from toolkit.decode.ctc.ngrams import Ngrams
+from toolkit.lang.units.characters import Characters
+
+UNITS = Characters()
+WORDS = ["A", "AN", "AND", "BALL", "BELL", "COOL", "CAT", "CATS", "DOG", "TAN", "THE", "THEN"]
+
+
+def run(log_probs, width, symbols=99, table=0):
+    """Search; the dictionary's tree, all prefixes and the last beam."""
+    tree, frames = Dictionary.of(WORDS, UNITS).tree, len(log_probs)
+    settings = np.zeros(1, SEARCH)
+    settings["blank"], settings["space"], settings["between"] = UNITS.blank, UNITS.space, 1
+    settings["width"], settings["margin"], settings["symbols"] = width, math.inf, symbols
+    marks = np.zeros(UNITS.size, SYMBOL)
+    marks["between"][0] = UNITS.space
+    trie = arrays.prefixes(1 + frames * width, UNITS.space, 0)
+    beams = arrays.beam(width), arrays.beam(width)
+    found = np.zeros(table, np.int32) if table else arrays.hash_table(len(trie))
+    room = arrays.candidates(width)
+    lm = Ngrams.none().arrays
+    search(log_probs, tree.nodes, lm, beams, trie, found, room, marks, settings)
+    return tree, trie[: settings["nodes"][0]], beams[frames % 2][: settings["size"][0]]
+
+
+def children(tree, place):
+    node = tree.nodes[place]
+    return {int(tree.nodes["symbol"][c]): c for c in range(node["first"], node["last"])}
+
+
+def test_every_prefix_is_one_node_and_stands_where_its_symbols_lead():
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((150, UNITS.size)).astype(np.float32)
+    tree, nodes, _ = run(logits, width=40)
+    assert len(nodes) > 1500
+    pairs = set(zip(nodes["parent"].tolist(), nodes["symbol"].tolist(), strict=True))
+    assert len(pairs) == len(nodes)
+    for parent, symbol, place in nodes[["parent", "symbol", "place"]][1:].tolist():
+        before = int(nodes["place"][parent])
+        assert parent < len(nodes)
+        if symbol == UNITS.space:
+            assert tree.nodes["word"][before] >= 0
+            assert place == ROOT
+        else:
+            assert children(tree, before)[symbol] == place
+
+
+def test_collisions_in_the_hash_table_change_nothing():
+    logits = np.random.default_rng(0).standard_normal((150, UNITS.size)).astype(np.float32)
+    _, sparse, wanted = run(logits, width=40)
+    _, full, found = run(logits, width=40, table=2048)  # almost full
+    assert len(full) == len(sparse)
+    assert np.array_equal(found["node"], wanted["node"])
+    assert np.array_equal(found["total"], wanted["total"])
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 30])
+def test_ties_do_not_widen_the_beam(width):
+    log_probs = np.full((25, UNITS.size), -3.0, dtype=np.float32)
+    _, trie, beam = run(log_probs, width, symbols=5)
+    assert len(beam) == width
+    assert len(set(beam["node"].tolist())) == width
+    assert len(trie) <= 1 + 25 * width
+
+
+def test_the_tree_holds_exactly_the_words():
+    tree = Dictionary.of(WORDS, UNITS).tree
+    found = []
+
+    def walk(place, labels):
+        node = tree.nodes[place]
+        assert node["depth"] == len(labels)
+        below = [word for word in range(node["low"], node["high"])]
+        assert all(spelling(word)[: len(labels)] == labels for word in below)
+        if node["word"] >= 0:
+            found.append((int(node["word"]), labels))
+        for symbol, child in children(tree, place).items():
+            walk(child, [*labels, symbol])
+
+    def spelling(word):
+        return tree.letters[tree.begin[word] : tree.begin[word + 1]].tolist()
+
+    walk(ROOT, [])
+    assert found == [(word, UNITS.encode(text)) for word, text in enumerate(sorted(WORDS))]

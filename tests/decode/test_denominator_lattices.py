@@ -1,0 +1,230 @@
+"""Lattices of a feature store of drawn speech: resuming, failures, processes, references."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+k2 = pytest.importorskip("k2")
+
+from toolkit.align.gmm.system import GmmSystem  # noqa: E402
+from toolkit.align.scorer import GmmScorer  # noqa: E402
+from toolkit.decode import denominator_lattices  # noqa: E402
+from toolkit.decode.denominator_lattices import (  # noqa: E402
+    LatticeConfig,
+    LatticeFailuresError,
+    ReferenceLengthError,
+    make_lattices,
+)
+from toolkit.decode.graph import make_decoding_graph  # noqa: E402
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend  # noqa: E402
+from toolkit.features.store import FeatureStore  # noqa: E402
+from toolkit.fsa import search as fsa_search  # noqa: E402
+from toolkit.fsa.arcs import load_graph  # noqa: E402
+from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
+from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest  # noqa: E402
+from toolkit.fsa.search import Beam, best_path, search_lattice  # noqa: E402
+from toolkit.hmm.gmm import Gmm  # noqa: E402
+from toolkit.hmm.senones import Senones  # noqa: E402
+from toolkit.lang.tables import SymbolTable  # noqa: E402
+from toolkit.storage.files import write_atomically  # noqa: E402
+
+ARPA = """\\data\\
+ngram 1=6
+
+\\1-grams:
+-99\t<s>
+-0.8\t</s>
+-0.6\tAX
+-0.7\tAY
+-0.8\tBX
+-0.5\tBY
+
+\\end\\
+"""
+CONFIG = LatticeConfig(acoustic_scale=0.3, beam=Beam(20.0, 8.0, 30, 2000), max_failed=0.1)
+
+
+class Task:
+    """Drawn speech, a monophone system with the right densities, and a graph of the words."""
+
+    def __init__(self, speech, folder):
+        self.speech, self.graph = speech, folder / "graph.safetensors"
+        topology = speech.topology
+        self.senones = Senones.monophone(topology)
+        self.scorer = GmmScorer(folder / "system", speech.cepstra)
+        store = FeatureStore(speech.cepstra)
+        shift = torch.stack([store.speaker_mean(s) for s in store.speakers]).mean(0).float()
+        means, states = [], []
+        for phone in topology.phone_ids():
+            name = topology.phones[phone - 1]
+            for state in range(topology.num_states(phone)):
+                for left in ("A", "B"):  # X and Y sound the same without context
+                    means.append(torch.tensor(speech.mean(left, name, state)) - shift)
+                    states.append(topology.state_id(phone, state))
+        owner = self.senones.pdfs(torch.tensor(states))
+        order = owner.argsort(stable=True)
+        gmm = Gmm(
+            owner[order],
+            torch.full((len(owner),), 0.5),
+            torch.stack(means)[order],
+            torch.ones(len(owner), speech.dimension),
+        )
+        frontend = GmmFrontend(projection=torch.eye(speech.dimension, 3 * speech.dimension))
+        GmmSystem(GmmFeatures(speech.cepstra, frontend), self.senones, gmm).save(folder / "system")
+        write_atomically(folder / "lm.arpa", ARPA)
+        make_decoding_graph(speech.lang, folder / "lm.arpa", self.senones, self.graph)
+
+    def make(self, out, config=CONFIG, jobs=1, **more):
+        out.mkdir(exist_ok=True)
+        return make_lattices(self.scorer, self.graph, config, out, jobs, **more)
+
+
+@pytest.fixture(scope="module")
+def task(draw, tmp_path_factory):
+    speech = draw(utterances=4, truncated=("carl-03",))
+    return Task(speech, tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture(scope="module")
+def made(task, tmp_path_factory):
+    out = tmp_path_factory.mktemp("lattices")
+    return out, task.make(out)
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_utterance_has_a_lattice_or_a_reason(task, made):
+    out, headline = made
+    assert (headline["utterances"], headline["failed"], headline["retried"]) == (11, 1, 0)
+    assert (out / "failed.tsv").read_text() == "carl-03\tno path within beam 80\n"
+    store = LatticeStore(out, task.graph)
+    assert store.ids == [u for u in task.scorer.store.ids if u != "carl-03"]
+    frames = sum(task.scorer.store.num_frames(u) for u in store.ids)
+    arcs = sum(int((store.load(u).labels > 0).sum()) for u in store.ids)
+    assert headline["density"] == pytest.approx(arcs / frames, abs=0.01)
+    assert 5 < headline["density"] <= 10
+    size = sum(path.stat().st_size for path in out.glob("lattices.*"))
+    hours = sum(task.scorer.store.cut(u).duration for u in task.scorer.store.ids) / 3600
+    assert headline["MB_per_hour"] == pytest.approx(size / 1e6 / hours, rel=0.01)
+    assert headline["RTF"] > 0
+
+
+def test_lattices_hold_the_truth_and_its_rivals(task, made):
+    store = LatticeStore(made[0], task.graph)
+    words = SymbolTable.read(task.speech.lang / "words.txt")
+    for utterance in store.ids:
+        lattice = store.load(utterance)
+        scores = task.scorer.log_likelihoods(utterance) * CONFIG.acoustic_scale
+        lattice.scores = lattice.scores + acoustic_scores(lattice, scores)
+        best = best_path(k2.create_fsa_vec([lattice]))
+        found = best_path(search_lattice(scores, load_graph(task.graph), CONFIG.beam))
+        assert best.words == found.words
+        assert best.score == pytest.approx(found.score, abs=1e-3)
+        # A and B sound different, X and Y do not: one of two words at each place is a toss-up.
+        spoken = [word[0] for word in task.speech.transcripts[utterance]]
+        assert [words.symbol(word)[0] for word in best.words] == spoken
+        assert len({word for row in lattice.aux_labels.tolist() for word in row}) == 4
+
+
+def test_files_do_not_depend_on_jobs(task, made, tmp_path):
+    assert task.make(tmp_path / "two", jobs=2)["density"] == made[1]["density"]
+    assert files(tmp_path / "two") == files(made[0])
+
+
+def test_finished_shards_are_kept_and_the_rest_is_made_alike(task, made, tmp_path, monkeypatch):
+    expected = files(made[0])
+    kept, torn = sorted(name for name in expected if name.startswith("lattices"))
+    (tmp_path / kept).write_bytes(expected[kept])
+    (tmp_path / torn).write_bytes(expected[torn][:100])
+    (tmp_path / "lattices.000007.safetensors").write_bytes(expected[torn])  # of another plan
+    searched = []
+    search = denominator_lattices.search
+    monkeypatch.setattr(
+        denominator_lattices,
+        "search",
+        lambda scores, *rest: searched.append(0) or search(scores, *rest),
+    )
+    seen = []
+    headline = task.make(tmp_path, progress=lambda *counts: seen.append(counts))
+    assert files(tmp_path) == expected
+    assert len(searched) == 4  # carl's
+    assert seen == [(1, 2), (2, 2)]
+    assert {**headline, "RTF": 0} == {**made[1], "RTF": 0}
+    assert "RTF" not in task.make(tmp_path)  # nothing was left to do
+
+
+def test_shards_of_another_graph_are_made_again(task, made, tmp_path):
+    for name, content in files(made[0]).items():
+        (tmp_path / name).write_bytes(content.replace(graph_digest(task.graph).encode(), b"0" * 32))
+    with pytest.raises(LatticeStoreError, match="another graph"):
+        LatticeStore(tmp_path, task.graph)
+    task.make(tmp_path)
+    assert files(tmp_path) == files(made[0])
+
+
+def test_a_beam_too_narrow_is_widened(task, made, tmp_path, monkeypatch):
+    def found_from(beam):
+        def search(scores, graph, tried):
+            return search_lattice(scores, graph, tried) if tried.search >= beam else None
+
+        monkeypatch.setattr(fsa_search, "search_lattice", search)
+
+    config = replace(CONFIG, beam=replace(CONFIG.beam, search=10.0), retries=(2.0,))
+    found_from(20.0)
+    headline = task.make(tmp_path / "all", config)
+    assert (headline["utterances"], headline["retried"], headline["failed"]) == (11, 11, 1)
+    assert (tmp_path / "all/failed.tsv").read_text() == "carl-03\tno path within beam 20\n"
+    assert headline["density"] == made[1]["density"]
+    found_from(21.0)
+    headline = task.make(tmp_path / "none", replace(config, max_failed=1.0))
+    assert (headline["utterances"], headline["retried"], headline["failed"]) == (0, 0, 12)
+
+
+def test_too_many_failures_are_an_error(task, tmp_path):
+    with pytest.raises(LatticeFailuresError, match=r"1 of 12 .*carl-03 \(no path.*failed\.tsv"):
+        task.make(tmp_path, replace(CONFIG, max_failed=0.05))
+
+
+class References:
+    """The drawn pdfs, or too few of them."""
+
+    def __init__(self, task, cut=0):
+        self.task, self.cut = task, cut
+        self.ids = [u for u in task.speech.states if not u.startswith("bert")]
+
+    def load(self, utterance):
+        pdfs = self.task.senones.pdfs(self.task.speech.states[utterance])
+        return pdfs[: len(pdfs) - self.cut]
+
+
+def test_references_are_in_the_lattices(task, made, tmp_path):
+    references = References(task)
+    task.make(tmp_path, replace(CONFIG, density=1.5), references=references)
+    store = LatticeStore(tmp_path, task.graph)
+    for utterance in set(store.ids) & set(references.ids):
+        lattice, pdfs = store.load(utterance), references.load(utterance)
+        right = lattice.labels - 1 == torch.cat([pdfs, pdfs[:1]])[lattice.frame.long()]
+        lattice.scores = torch.where(right | (lattice.labels < 0), 0.0, -1.0)
+        best = k2.create_fsa_vec([lattice]).get_tot_scores(
+            use_double_scores=True, log_semiring=False
+        )
+        assert float(best) == 0.0
+
+
+def test_a_reference_of_another_length_is_refused(task, tmp_path):
+    with pytest.raises(ReferenceLengthError, match="anna-00: the reference has"):
+        task.make(tmp_path, references=References(task, cut=1))
+
+
+def test_bad_settings_are_refused():
+    for bad in (
+        {"density": 0.5},
+        {"acoustic_scale": 0.0},
+        {"retries": (1.0,)},
+        {"max_failed": 2.0},
+    ):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            LatticeConfig(**bad)

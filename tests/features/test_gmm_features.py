@@ -1,0 +1,110 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.features.deltas import add_deltas
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend, load_transforms, save_transforms
+
+SPLICED = 3 * 4 * 5  # four cepstra with deltas, two frames on either side
+
+
+def projection(rows=6, columns=SPLICED):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(3))
+
+
+def transforms(dimension, speakers=("anna", "carl")):
+    generator = torch.Generator().manual_seed(4)
+    return {s: torch.randn(dimension, dimension + 1, generator=generator) for s in speakers}
+
+
+def by_hand(x, mean, reach, projection, transform):
+    """The pipeline in float64, frame by frame."""
+    x = add_deltas((x.double() - mean).float()).double().numpy()
+    last = len(x) - 1
+    rows = [
+        np.concatenate([x[min(max(t + k, 0), last)] for k in range(-reach, reach + 1)])
+        for t in range(len(x))
+    ]
+    if projection is not None:
+        rows = [projection.double().numpy() @ row for row in rows]
+    if transform is not None:
+        rows = [transform.double().numpy() @ np.append(row, 1.0) for row in rows]
+    return torch.from_numpy(np.stack(rows))
+
+
+@pytest.mark.parametrize("reach", [0, 2])
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_features_are_deltas_then_splicing_then_projection_then_transform(
+    small_store, reach, projected, adapted
+):
+    matrix = projection(columns=12 * (2 * reach + 1)) if projected else None
+    features = GmmFeatures(small_store.path, GmmFrontend(reach, matrix))
+    if adapted:
+        features = features.adapted(transforms(features.dimension))
+    for utterance, raw in small_store.features.items():
+        speaker = utterance.partition(".")[0]
+        own = torch.cat([x for u, x in small_store.features.items() if u.startswith(speaker)])
+        mean = own.double().mean(0)
+        transform = features.transforms.get(speaker)  # bert has none
+        expected = by_hand(raw, mean, reach, matrix, transform)
+        found = features.load(utterance)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, atol=2e-4, rtol=1e-4)
+        assert features.dimension == found.shape[1]
+        assert features.speaker(utterance) == speaker
+
+
+def test_each_speakers_static_features_are_centred(small_store):
+    features = GmmFeatures(small_store.path)
+    for speaker in ("anna", "bert", "carl"):
+        mine = [u for u in features.store.ids if u.startswith(speaker)]
+        mean = torch.cat([features.load(u) for u in mine])[:, :4].mean(0)
+        torch.testing.assert_close(mean, torch.zeros(4), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("matrix", [None, projection()])
+def test_the_front_end_comes_back_from_disk_and_pickle(matrix, tmp_path):
+    frontend = GmmFrontend(2, matrix)
+    frontend.save(tmp_path)
+    files = {"features.json"} | ({"projection.safetensors"} if matrix is not None else set())
+    assert {path.name for path in tmp_path.iterdir()} == files
+    x, mean = torch.randn(9, 4), torch.randn(4).double()
+    for again in (GmmFrontend.load(tmp_path), pickle.loads(pickle.dumps(frontend))):
+        assert again.splice == 2
+        assert torch.equal(again(x, mean), frontend(x, mean))
+
+
+def test_features_pickle_without_the_store(small_store):
+    features = GmmFeatures(small_store.path, GmmFrontend(2, projection()))
+    features = features.adapted(transforms(6))
+    fresh = pickle.dumps(features)
+    utterance = small_store.store.ids[-1]
+    expected = features.load(utterance)
+    assert pickle.dumps(features) == fresh
+    assert torch.equal(pickle.loads(fresh).load(utterance), expected)
+
+
+def test_what_replaces_projection_or_transforms_leaves_the_rest(small_store):
+    features = GmmFeatures(small_store.path, GmmFrontend(2)).adapted(transforms(SPLICED))
+    projected = features.projected(projection())
+    assert projected.frontend.splice == 2
+    assert torch.equal(projected.frontend.projection, projection())
+    assert projected.transforms is features.transforms
+    assert features.frontend.projection is None
+    assert features.adapted({}).frontend is features.frontend
+
+
+def test_transforms_round_trip_whatever_the_speakers_are_called(tmp_path):
+    given = transforms(3, ("b", "a/1.x", "c d"))
+    save_transforms(tmp_path / "w.safetensors", given)
+    found = load_transforms(tmp_path / "w.safetensors")
+    assert found.keys() == given.keys()
+    assert all(torch.equal(found[s], given[s]) for s in given)
+    first = (tmp_path / "w.safetensors").read_bytes()
+    save_transforms(tmp_path / "w.safetensors", dict(reversed(given.items())))
+    assert (tmp_path / "w.safetensors").read_bytes() == first
+    save_transforms(tmp_path / "none.safetensors", {})
+    assert load_transforms(tmp_path / "none.safetensors") == {}

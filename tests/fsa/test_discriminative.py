@@ -1,0 +1,387 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+k2 = pytest.importorskip("k2")
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from toolkit.fsa.arcs import fsa_from_arcs  # noqa: E402
+from toolkit.fsa.discriminative import (  # noqa: E402
+    Criterion,
+    LatticeMismatchError,
+    PdfClasses,
+    lattice_frames,
+    sequence_objective,
+)
+from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
+from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
+
+PDFS = 6
+# pdfs 0 and 1 are silence, phones have two pdfs each
+CLASSES = PdfClasses(torch.tensor([1, 1, 0, 0, 0, 0]).bool(), torch.tensor([1, 1, 2, 2, 3, 3]))
+VARIANTS = [
+    Criterion("smbr", acoustic_scale=0.7),
+    Criterion("smbr", acoustic_scale=1.3, lm_scale=0.4, one_silence_class=False),
+    Criterion("mpfe", acoustic_scale=0.5, lm_scale=2.0),
+    Criterion("mpfe", one_silence_class=False),
+    Criterion("mmi", acoustic_scale=0.9, lm_scale=0.0),
+    Criterion("mmi", boost=0.5, drop_frames=False),
+    Criterion("mmi", boost=0.2, drop_frames=True),
+]
+names = [f"{c.kind}{i}" for i, c in enumerate(VARIANTS)]
+
+
+def with_frames(fsa, frame_of_state):
+    """The attribute that a search leaves: the frame of each arc, -1 for those to the end."""
+    frames = torch.tensor(frame_of_state)[fsa.arcs.values()[:, 0].long()]
+    fsa.frame = torch.where(fsa.labels > 0, frames, -1).int()
+    return fsa
+
+
+def random_lattice(seed, frames=4, width=3):
+    """Layers of states, one per frame, arcs between neighbours at random, all states in use."""
+    g = torch.Generator().manual_seed(seed)
+    layers = [[0], *([1 + t * width + i for i in range(width)] for t in range(frames))]
+    arcs = []
+    for left, right in itertools.pairwise(layers):
+        pairs = {(a, right[i % width]) for i, a in enumerate(left * width)}
+        pairs |= {(left[i % len(left)], b) for i, b in enumerate(right)}
+        for a, b in sorted(pairs):
+            for _ in range(1 + int(torch.randint(2, (), generator=g))):
+                pdf = int(torch.randint(PDFS, (), generator=g))
+                arcs.append((a, b, pdf + 1, 0, 2 * float(torch.randn((), generator=g))))
+    fsa = fsa_from_arcs(arcs, layers[-1])
+    frame_of_state = [t for t, layer in enumerate(layers) for _ in layer] + [-1]
+    return with_frames(fsa, frame_of_state)
+
+
+def draw(seed, frames=4):
+    """Likelihoods [frames, P] and a reference."""
+    g = torch.Generator().manual_seed(1000 + seed)
+    scores = 2 * torch.randn(frames, PDFS, generator=g)
+    return scores, torch.randint(PDFS, (frames,), generator=g)
+
+
+def paths(fsa):
+    """Every path as (pdfs, graph score in float64)."""
+    arcs = fsa.arcs.values().tolist()
+    leaving = {}
+    for (a, b, label, _), score in zip(arcs, fsa.scores.double().tolist(), strict=True):
+        leaving.setdefault(a, []).append((b, label, score))
+    found = []
+
+    def walk(state, pdfs, score):
+        for to, label, more in leaving.get(state, []):
+            if label == -1:
+                found.append((pdfs, score + more))
+            else:
+                walk(to, [*pdfs, label - 1], score + more)
+
+    walk(0, [], 0.0)
+    return found
+
+
+def accuracy(pdf, right, criterion):
+    """Kaldi's frame_acc, written out."""
+    sil, phones = CLASSES.silence.tolist(), CLASSES.phones.tolist()
+    same = pdf == right if criterion.kind == "smbr" else phones[pdf] == phones[right]
+    if criterion.one_silence_class:
+        return float(same or (sil[pdf] and sil[right]))
+    return float(same and not sil[pdf])
+
+
+def enumerated(fsa, scores, reference, criterion):
+    """The criterion by going through all paths in float64."""
+    right = reference.tolist()
+    found = paths(fsa)
+    used = scores
+    if criterion.kind == "mmi" and criterion.drop_frames:
+        there = [{p[t] for p, _ in found} for t in range(len(right))]
+        lacking = torch.tensor([r not in s for r, s in zip(right, there, strict=True)])
+        used = torch.where(lacking[:, None], scores.detach(), scores)
+    totals, counts = [], []
+    for pdfs, graph_score in found:
+        total = criterion.lm_scale * graph_score
+        for t, pdf in enumerate(pdfs):
+            total = total + criterion.acoustic_scale * used[t, pdf]
+            if criterion.kind == "mmi" and CLASSES.phones[pdf] != CLASSES.phones[right[t]]:
+                total = total + criterion.boost * float(not CLASSES.silence[pdf])
+        totals.append(total)
+        pairs = zip(pdfs, right, strict=True)
+        counts.append(sum(accuracy(p, r, criterion) for p, r in pairs))
+    totals = torch.stack(totals)
+    if criterion.kind == "mmi":
+        numerator = sum(used[t, r] for t, r in enumerate(right)) * criterion.acoustic_scale
+        return numerator - totals.logsumexp(0)
+    return (totals.softmax(0) * torch.tensor(counts).double()).sum()
+
+
+def computed(fsa, scores, reference, criterion):
+    """Value and gradient by the code under test."""
+    scores = scores.float().detach().requires_grad_()
+    before = fsa.arcs.values().clone()
+    value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
+    (gradient,) = torch.autograd.grad(value.objective.sum(), scores)
+    assert torch.equal(fsa.arcs.values(), before)  # the lattice can be used again
+    return value.objective[0].detach(), gradient
+
+
+def check_against_enumeration(seed, frames, criterion):
+    fsa = random_lattice(seed, frames)
+    scores, reference = draw(seed, frames)
+    exact = scores.double().requires_grad_()
+    expected = enumerated(fsa, exact, reference, criterion)
+    (expected_gradient,) = torch.autograd.grad(expected, exact)
+    value, gradient = computed(fsa, scores, reference, criterion)
+    assert value.dtype == torch.float64
+    assert value.item() == pytest.approx(expected.item(), abs=1e-5)
+    torch.testing.assert_close(gradient.double(), expected_gradient, atol=2e-6, rtol=1e-5)
+    return gradient
+
+
+@pytest.mark.parametrize("criterion", VARIANTS, ids=names)
+def test_value_and_gradient_are_those_of_all_paths(criterion):
+    gradients = [check_against_enumeration(seed, 4, criterion) for seed in range(3)]
+    assert max(gradient.abs().max() for gradient in gradients) > 1e-2
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    frames=st.integers(1, 4),
+    kind=st.sampled_from(["smbr", "mpfe", "mmi"]),
+    acoustic_scale=st.floats(0.05, 2),
+    lm_scale=st.floats(0, 2),
+    one_silence_class=st.booleans(),
+    boost=st.floats(0, 1),
+    drop_frames=st.booleans(),
+)
+def test_any_lattice_and_settings(seed, frames, **settings):
+    check_against_enumeration(seed, frames, Criterion(**settings))
+
+
+@pytest.mark.parametrize("criterion", VARIANTS[:4], ids=names[:4])
+def test_gradient_is_kaldis_closed_form(criterion):
+    """kappa * gamma * (c - c_hat) by the recursions of LatticeForwardBackwardMpeVariants."""
+    fsa = random_lattice(7, frames=12, width=5)
+    scores, reference = draw(7, 12)
+    arcs = fsa.arcs.values().tolist()  # sorted by state, which is by time here
+    weight, right = [], []
+    for (_, _, label, _), score, t in zip(
+        arcs, fsa.scores.tolist(), fsa.frame.tolist(), strict=True
+    ):
+        heard = criterion.acoustic_scale * scores[t, label - 1].item() if label > 0 else 0.0
+        weight.append(criterion.lm_scale * score + heard)
+        right.append(accuracy(label - 1, int(reference[t]), criterion) if label > 0 else 0.0)
+    states = fsa.shape[0]
+    alpha, beta = [-math.inf] * states, [-math.inf] * states
+    alpha[0], beta[-1] = 0.0, 0.0
+    alpha_right, beta_right = [0.0] * states, [0.0] * states
+
+    def log_add(a, b):
+        return max(a, b) + math.log1p(math.exp(-abs(a - b))) if min(a, b) > -math.inf else max(a, b)
+
+    for (a, b, _, _), w in zip(arcs, weight, strict=True):
+        alpha[b] = log_add(alpha[b], alpha[a] + w)
+    for (a, b, _, _), w in zip(reversed(arcs), reversed(weight), strict=True):
+        beta[a] = log_add(beta[a], beta[b] + w)
+    assert alpha[-1] == pytest.approx(beta[0], abs=1e-9)
+    for (a, b, _, _), w, r in zip(arcs, weight, right, strict=True):
+        alpha_right[b] += math.exp(alpha[a] + w - alpha[b]) * (alpha_right[a] + r)
+    for (a, b, _, _), w, r in zip(*map(reversed, (arcs, weight, right)), strict=True):
+        beta_right[a] += math.exp(beta[b] + w - beta[a]) * (beta_right[b] + r)
+    assert alpha_right[-1] == pytest.approx(beta_right[0], abs=1e-9)
+    expected = torch.zeros(12, PDFS, dtype=torch.float64)
+    for (a, b, label, _), w, r, t in zip(arcs, weight, right, fsa.frame.tolist(), strict=True):
+        if label > 0:
+            gamma = math.exp(alpha[a] + w + beta[b] - alpha[-1])
+            advantage = alpha_right[a] + r + beta_right[b] - alpha_right[-1]
+            expected[t, label - 1] += criterion.acoustic_scale * gamma * advantage
+    value, gradient = computed(fsa, scores, reference, criterion)
+    assert value.item() == pytest.approx(alpha_right[-1], abs=1e-5)
+    assert expected.abs().max() > 1e-2
+    torch.testing.assert_close(gradient.double(), expected, atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("criterion", VARIANTS[:6], ids=names[:6])
+def test_gradient_is_the_slope(criterion):
+    fsa = random_lattice(3, frames=20, width=6)
+    scores, reference = draw(3, 20)
+    if criterion.kind == "mmi":  # has a slope where the reference is missing unless dropped
+        criterion = Criterion("mmi", boost=criterion.boost, drop_frames=False)
+    _, gradient = computed(fsa, scores, reference, criterion)
+    step = 0.05
+    for t, pdf in [(0, 1), (7, 2), (11, 5), (19, 4)]:
+        moved = [scores.clone(), scores.clone()]
+        moved[0][t, pdf] += step
+        moved[1][t, pdf] -= step
+        up, down = (computed(fsa, x, reference, criterion)[0] for x in moved)
+        slope = (up - down).item() / (2 * step)
+        assert gradient[t, pdf].item() == pytest.approx(slope, abs=2e-3)
+
+
+@pytest.mark.parametrize("criterion", VARIANTS, ids=names)
+def test_what_is_constant_over_a_frame_does_not_matter(criterion):
+    fsa = random_lattice(5, frames=8)
+    scores, reference = draw(5, 8)
+    value, gradient = computed(fsa, scores, reference, criterion)
+    shifted, same = computed(fsa, scores + torch.arange(8)[:, None], reference, criterion)
+    assert shifted.item() == pytest.approx(value.item(), abs=1e-4)
+    torch.testing.assert_close(same, gradient, atol=1e-5, rtol=0)
+    assert gradient.sum(dim=1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("criterion", VARIANTS, ids=names)
+def test_a_batch_is_its_utterances_and_padding_is_not_read(criterion):
+    lengths = [5, 2, 4]
+    fsas = [random_lattice(seed, n) for seed, n in enumerate(lengths)]
+    fsas[1] = k2.create_fsa_vec([fsas[1]])  # as a search returns it
+    drawn = [draw(seed, n) for seed, n in enumerate(lengths)]
+    padded = torch.full((3, 6, PDFS), math.nan)
+    for row, (scores, _) in zip(padded, drawn, strict=True):
+        row[: len(scores)] = scores
+    padded.requires_grad_()
+    references = [reference for _, reference in drawn]
+    together = sequence_objective(fsas, padded, references, criterion, CLASSES)
+    together.objective.sum().backward()
+    for n, (fsa, (scores, reference)) in enumerate(zip(fsas, drawn, strict=True)):
+        value, gradient = computed(fsa, scores, reference, criterion)
+        assert together.objective[n].item() == pytest.approx(value.item(), abs=1e-9)
+        assert torch.equal(padded.grad[n, : lengths[n]], gradient)
+        assert not padded.grad[n, lengths[n] :].any()
+        alone = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
+        assert together.missing[n] == alone.missing[0] <= lengths[n]
+
+
+def chain(pdfs, scores=None):
+    """A lattice of one path."""
+    scores = scores or [0.0] * len(pdfs)
+    arcs = [(t, t + 1, p + 1, 0, s) for t, (p, s) in enumerate(zip(pdfs, scores, strict=True))]
+    return with_frames(fsa_from_arcs(arcs, [len(pdfs)]), [*range(len(pdfs)), -1, -1])
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [  # of pdfs 0 1 2 3 4 where 0 0 2 2 0 are right: two silences, a hit, a phone, a false alarm
+        (Criterion("smbr"), 3),
+        (Criterion("smbr", one_silence_class=False), 1),
+        (Criterion("mpfe"), 4),
+        (Criterion("mpfe", one_silence_class=False), 2),
+    ],
+)
+def test_which_frames_are_right(criterion, expected):
+    reference = torch.tensor([0, 0, 2, 2, 0])
+    value, gradient = computed(chain([0, 1, 2, 3, 4]), draw(0, 5)[0], reference, criterion)
+    assert value.item() == pytest.approx(expected, abs=1e-9)
+    assert gradient.abs().max() < 1e-6  # nothing to choose from
+
+
+def test_mmi_of_the_only_path_is_minus_its_graph_score():
+    criterion = Criterion("mmi", lm_scale=0.5)
+    fsa, reference = chain([2, 3, 0], [-1.0, -2.0, -4.0]), torch.tensor([2, 3, 0])
+    value, gradient = computed(fsa, draw(1, 3)[0], reference, criterion)
+    assert value.item() == pytest.approx(3.5, abs=1e-5)
+    assert gradient.abs().max() < 1e-6
+
+
+def test_frames_without_their_reference_are_counted_and_dropped():
+    scores, _ = draw(2, 3)
+    pdfs = [(2, 3), (2, 3), (2, 0)]
+    arcs = [(t, t + 1, pdf + 1, 0, 0.0) for t, pair in enumerate(pdfs) for pdf in pair]
+    fsa = with_frames(fsa_from_arcs(arcs, [3]), [0, 1, 2, -1, -1])
+    reference = torch.tensor([2, 5, 1])  # in the lattice, absent, another silence than pdf 0
+    for criterion in VARIANTS:
+        value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
+        assert value.missing.tolist() == [2]
+    _, kept = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=False))
+    _, dropped = computed(fsa, scores, reference, Criterion("mmi", 0.5, drop_frames=True))
+    assert torch.equal(dropped[0], kept[0])
+    assert dropped[0].abs().max() > 0.05
+    assert not dropped[1:].any()
+    posterior = (0.5 * scores[1, 2:4]).softmax(0)
+    expected = torch.tensor([0, 0, -0.5 * posterior[0], -0.5 * posterior[1], 0, 0.5])
+    torch.testing.assert_close(kept[1], expected)
+    # sMBR: nothing can be won in the second frame, the third is silence whatever its pdf
+    value, _ = computed(fsa, scores, reference, Criterion("smbr", 0.5))
+    silence = (0.5 * scores[2, [2, 0]]).softmax(0)[1]
+    first = (0.5 * scores[0, 2:4]).softmax(0)[0]
+    assert value.item() == pytest.approx((first + silence).item(), abs=1e-6)
+
+
+def test_lattices_of_a_search(toy):
+    """Graph scores and frames as a search leaves them give back the lattice's total score."""
+    hmms = toy.senones("onset", variants=2)
+    grammar = fsa_from_arcs([(0, 0, 1, 1, -0.5), (0, 0, 2, 2, -1.0), (0, 0, 3, 3, -1.5)], [0])
+    graph = toy.decoding_graph(hmms, grammar)
+    scores = 2 * torch.randn(9, hmms.num_pdfs, generator=torch.Generator().manual_seed(1))
+    lattice = search_lattice(0.5 * scores, graph, Beam(20.0, 8.0, 30, 3000))
+    total = lattice.get_tot_scores(use_double_scores=True, log_semiring=True)
+    graph_alone = k2.Fsa(lattice.arcs.clone())
+    graph_alone.frame = lattice.frame
+    graph_alone.scores = lattice.scores - acoustic_scores(lattice, 0.5 * scores)
+    reference = k2.shortest_path(lattice, use_double_scores=True).labels[:-1].long() - 1
+    classes = PdfClasses.of(hmms)
+    assert classes.silence.tolist() == [phone == 1 for phone in hmms.phone_of_pdf.tolist()]
+    criterion = Criterion("mmi", 0.5)
+    value = sequence_objective([graph_alone], scores[None], [reference], criterion, classes)
+    numerator = 0.5 * scores[torch.arange(9), reference].double().sum()
+    assert (numerator - value.objective).item() == pytest.approx(total.item(), abs=1e-4)
+    assert value.missing.item() == 0
+    assert lattice_frames(lattice) == lattice_frames(graph_alone) == 9
+
+
+@pytest.mark.parametrize("criterion", [c for c in VARIANTS if c.kind != "mmi" or not c.drop_frames])
+def test_dead_ends_do_no_harm(criterion):
+    """Pruned intersection leaves arcs that lead nowhere."""
+    whole = random_lattice(4)
+    scores, reference = draw(4)
+    expected, expected_gradient = computed(whole, scores, reference, criterion)
+    arcs, states = whole.arcs.values(), whole.shape[0]
+    dead = torch.tensor([[1, states - 1, 3, 0], [states - 1, states, 3, 0]], dtype=torch.int32)
+    kept = arcs.clone()
+    kept[kept[:, 1] == states - 1, 1] = states + 1  # the final state stays the last
+    table = torch.cat([kept, dead])
+    order = table[:, 0].argsort(stable=True)
+    fsa = k2.Fsa(table[order].contiguous())
+    fsa.frame = torch.cat([whole.frame, torch.tensor([1, 2]).int()])[order]
+    value, gradient = computed(fsa, scores, reference, criterion)
+    assert value.item() == pytest.approx(expected.item(), abs=1e-9)
+    torch.testing.assert_close(gradient, expected_gradient, atol=1e-7, rtol=0)
+
+
+def test_in_inference_mode():
+    fsa, (scores, reference) = random_lattice(1), draw(1)
+    expected, _ = computed(fsa, scores, reference, VARIANTS[0])
+    with torch.inference_mode():
+        value = sequence_objective([fsa], scores[None] * 1, [reference], VARIANTS[0], CLASSES)
+    assert torch.equal(value.objective[0], expected)
+
+
+def test_what_does_not_belong_together_is_refused():
+    fsa, (scores, reference) = random_lattice(1), draw(1)
+
+    def run(fsa, scores, reference):
+        sequence_objective([fsa], scores[None], [reference], Criterion(), CLASSES)
+
+    with pytest.raises(LatticeMismatchError, match="lattice of 4 frames, reference of 3"):
+        run(fsa, scores, reference[:3])
+    with pytest.raises(LatticeMismatchError, match="scores of 3"):
+        run(fsa, scores[:3], reference)
+    with pytest.raises(LatticeMismatchError, match="2 outputs"):
+        run(fsa, scores[:, :2], reference)
+    empty = k2.connect(k2.Fsa.from_str("0 1 1 0.0\n2 3 -1 0.0\n3"))
+    empty.frame = torch.zeros(0, dtype=torch.int32)
+    assert lattice_frames(empty) == 0
+    with pytest.raises(LatticeMismatchError, match="lattice of 0 frames"):
+        run(empty, scores, reference)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": "mwer"}, {"acoustic_scale": 0}, {"lm_scale": -1}, {"boost": -0.1}]
+)
+def test_impossible_criteria_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Criterion(**wrong)

@@ -1,0 +1,126 @@
+"""Shallow lattices against the enumeration of all paths of a small graph."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+k2 = pytest.importorskip("k2")
+
+from toolkit.fsa.arcs import dump_fsa, load_graph  # noqa: E402
+from toolkit.fsa.lattice_density import number_arcs, prune_to_density, reference_path  # noqa: E402
+from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
+
+FRAMES = 5
+WIDE = Beam(1000.0, 1000.0, 1, 10**6)
+
+
+def drawn_scores(seed, frames=FRAMES):
+    return 2 * torch.randn(frames, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def losses_of(graph, scores):
+    """(frame, arc) -> how much the best path through it is below the best of all."""
+    best = {}
+    for path in graph.paths(len(scores)):
+        score = graph.score(path, scores)
+        for place in enumerate(path):
+            best[place] = max(best.get(place, -math.inf), score)
+    top = max(best.values())
+    return {place: top - score for place, score in best.items()}
+
+
+def places(lattice):
+    return set(zip(lattice.frame.tolist(), lattice.arc.tolist(), strict=True))
+
+
+def searched(graph, scores, beam=WIDE):
+    return search_lattice(scores, number_arcs(load_graph(graph.path)), beam)
+
+
+@pytest.mark.parametrize("density", [1.0, 2.0, 3.3, 6.0, 100.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_keeps_the_arcs_of_the_best_paths_up_to_the_density(random_graph, seed, density):
+    graph, scores = random_graph(seed), drawn_scores(seed)
+    losses = losses_of(graph, scores)
+    found = prune_to_density(searched(graph, scores), FRAMES, density, beam=500.0)
+    kept = places(found)
+    most = int(density * FRAMES)
+    emitting = sorted(loss for (frame, _), loss in losses.items() if frame < FRAMES)
+    assert found.num_emitting <= most
+    assert kept <= set(losses)
+    worst_kept = max(losses[place] for place in kept)
+    best_dropped = min((loss for p, loss in losses.items() if p not in kept), default=math.inf)
+    assert worst_kept < best_dropped
+    if len(kept) < len(losses):  # one more path would be too much
+        assert sum(loss <= best_dropped + 1e-5 for loss in emitting) > most
+    assert found.frames == FRAMES
+    assert np.array_equal(np.lexsort((found.arc, found.frame)), np.arange(len(found.arc)))
+
+
+@pytest.mark.parametrize("beam", [0.5, 2.0, 4.0])
+def test_the_beam_bounds_what_the_density_does_not(random_graph, beam):
+    graph, scores = random_graph(1), drawn_scores(1)
+    losses = losses_of(graph, scores)
+    expected = {place for place, loss in losses.items() if loss < beam}
+    assert 0 < len(expected) < len(losses)
+    # What k2 returns beyond its output beam makes no difference.
+    for output in (beam, 30.0):
+        lattice = searched(graph, scores, Beam(1000.0, output, 1, 10**6))
+        assert places(prune_to_density(lattice, FRAMES, 100.0, beam)) == expected
+
+
+def test_paths_of_equal_score_are_kept_together(random_graph):
+    graph = random_graph(2)
+    graph.fsa.scores = torch.zeros(graph.fsa.num_arcs)
+    graph.path.write_bytes(dump_fsa(graph.fsa))
+    scores = torch.zeros(FRAMES, 4)
+    everything = set(losses_of(graph, scores))
+    found = prune_to_density(searched(graph, scores), FRAMES, 2.0, beam=8.0)
+    assert places(found) == everything  # more than asked for: none is better than another
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reference_is_kept_whether_found_or_not(random_graph, seed):
+    graph, scores = random_graph(seed), drawn_scores(seed)
+    ranked = sorted(graph.paths(FRAMES), key=lambda path: graph.score(path, scores))
+    labels = graph.fsa.labels
+    pdfs = labels[list(ranked[0][:-1])] - 1  # of the worst path of all
+    reference = reference_path(pdfs, graph.fsa)
+    lattice = searched(graph, scores, Beam(1000.0, 1.0, 1, 10**6))
+    found = prune_to_density(lattice, FRAMES, 3.0, beam=1.0, reference=reference)
+    assert places(reference) <= places(found)
+    assert set(enumerate(ranked[-1])) <= places(found)
+    # What is left are paths: each state that is entered is left, and the other way round.
+    arcs = graph.fsa.arcs.values()
+    final = graph.fsa.shape[0] - 1
+    entered = {(f + 1, int(arcs[a, 1])) for f, a in places(found)} - {(FRAMES + 1, final)}
+    assert entered | {(0, 0)} == {(f, int(arcs[a, 0])) for f, a in places(found)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_reference_path_is_the_best_of_those_that_read_it(random_graph, seed):
+    graph = random_graph(seed)
+    labels = graph.fsa.labels.tolist()
+    silent = torch.zeros(FRAMES, 4)
+    readings = {}
+    for path in graph.paths(FRAMES):
+        readings.setdefault(tuple(labels[a] - 1 for a in path[:-1]), []).append(path)
+    assert max(map(len, readings.values())) > 1
+    vector = load_graph(graph.path)
+    for reading, paths in readings.items():
+        best = max(paths, key=lambda path: graph.score(path, silent))
+        for fsa in (graph.fsa, vector):
+            found = reference_path(torch.tensor(reading), fsa)
+            assert tuple(found.arc.tolist()) in paths
+            score = graph.score(found.arc.tolist(), silent)
+            assert score == pytest.approx(graph.score(best, silent), abs=1e-5)
+            assert found.frame.tolist() == list(range(FRAMES + 1))
+    missing = next(
+        pdfs
+        for n in range(4**FRAMES)
+        if (pdfs := np.unravel_index(n, (4,) * FRAMES)) not in readings
+    )
+    assert reference_path(torch.tensor(missing), graph.fsa) is None
+    assert reference_path(torch.tensor([7] * FRAMES), graph.fsa) is None  # no such pdf

@@ -1,0 +1,31 @@
+import pickle
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toolkit.hmm.accumulators import Accumulators
+
+
+@dataclass
+class Example(Accumulators):
+    frames: int
+    total: Tensor
+
+
+def test_add_sums_every_field():
+    one, other = Example(3, torch.tensor([1.0, 2.0])), Example(4, torch.tensor([10.0, 20.0]))
+    one.add(other)
+    assert one.frames == 7
+    assert one.total.tolist() == [11.0, 22.0]
+    assert other.total.tolist() == [10.0, 20.0]
+
+
+def test_pickles_hold_numpy_arrays_and_come_back_writable():
+    example = Example(3, torch.tensor([1.0, 2.0]).double())
+    assert not any(isinstance(v, Tensor) for v in example.__reduce__()[1])
+    again = pickle.loads(pickle.dumps(example))
+    again.add(example)
+    assert again.frames == 6
+    assert again.total.dtype == torch.float64
+    assert again.total.tolist() == [2.0, 4.0]

@@ -1,0 +1,95 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.normalise import Normaliser
+from toolkit.pipeline.normaliser_stats import NormaliserStats, NormaliserStatsError, merge
+
+PRIOR = 30
+
+
+def utterances(mean=15.0, std=3.0, count=12, seed=0):
+    """(features, state): three speakers, each one's in time order."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(3):
+        state = CmnState.empty(5)
+        shift = rng.normal(0, 2, 5)
+        for _ in range(count // 3):
+            x = torch.from_numpy(rng.normal(mean + shift, std, (rng.integers(1, 60), 5))).float()
+            made.append((x, state))
+            state = state.after(x)
+    return made
+
+
+def direct(made, prior_frames=PRIOR):
+    """Frame by frame in long double, two passes: prior mean, mean and variance of the residual."""
+    frames = np.concatenate([x.numpy() for x, _ in made]).astype(np.longdouble)
+    prior = frames.mean(axis=0)
+    residuals = []
+    for x, state in made:
+        total, seen = state.sum.numpy().astype(np.longdouble), state.frames
+        for frame in x.numpy().astype(np.longdouble):
+            total, seen = total + frame, seen + 1
+            residuals.append(frame - (prior_frames * prior + total) / (prior_frames + seen))
+    residuals = np.array(residuals)
+    return prior, residuals.mean(axis=0), residuals.std(axis=0)
+
+
+def summed(made):
+    return merge(NormaliserStats.of(x, state, PRIOR) for x, state in made)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(15.0, 3.0), (1e4, 1.0), (-3.0, 1e-2)])
+def test_one_pass_gives_what_two_passes_in_long_double_give(mean, std):
+    made = utterances(mean, std)
+    normaliser = summed(made).normaliser()
+    prior, residual_mean, residual_std = direct(made)
+    np.testing.assert_allclose(normaliser.prior_mean, prior.astype(float), rtol=1e-14)
+    scale = max(1.0, abs(mean))
+    np.testing.assert_allclose(
+        normaliser.residual.mean, residual_mean.astype(float), atol=1e-14 * scale
+    )
+    # Sums of squares of size mean^2 cancel to those of size std^2.
+    loss = 1e-14 * (1 + (mean / std) ** 2)
+    np.testing.assert_allclose(normaliser.residual.std, residual_std.astype(float), rtol=loss)
+
+
+def test_parts_merge_to_the_whole():
+    made = utterances()
+    whole = summed(made)
+    parts = merge([summed(made[:5]), summed(made[5:6]), summed(made[6:])])
+    assert parts.frames == whole.frames == sum(len(x) for x, _ in made)
+    np.testing.assert_allclose(parts.sums, whole.sums, rtol=1e-15)
+
+
+def test_merging_loses_nothing_over_many_parts():
+    rng = np.random.default_rng(1)
+    values = rng.normal(0, 1, 20000) * 10.0 ** rng.integers(-8, 9, 20000)
+    parts = [NormaliserStats(1, PRIOR, np.full(6, value)) for value in values]
+    import math
+
+    assert merge(parts).sums[0] == math.fsum(values)
+    assert sum(values) != math.fsum(values)  # plain addition does lose
+
+
+def test_json_keeps_every_bit_and_the_normaliser_is_the_recipes(tmp_path):
+    total = summed(utterances())
+    again = NormaliserStats.from_dict(json.loads(json.dumps(total.to_dict())))
+    assert again.sums.tobytes() == total.sums.tobytes()
+    again.normaliser().save(tmp_path / "normaliser.json")
+    assert Normaliser.load(tmp_path / "normaliser.json").to_json() == total.normaliser().to_json()
+
+
+def test_errors():
+    with pytest.raises(NormaliserStatsError, match="no sums"):
+        merge([])
+    with pytest.raises(NormaliserStatsError, match="no frames"):
+        NormaliserStats.empty(4).normaliser()
+    with pytest.raises(NormaliserStatsError, match="different"):
+        merge([NormaliserStats.empty(4), NormaliserStats.empty(5)])
+    with pytest.raises(NormaliserStatsError, match="different"):
+        merge([NormaliserStats.empty(4, 100), NormaliserStats.empty(4, 200)])

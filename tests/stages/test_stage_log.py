@@ -1,0 +1,38 @@
+import pytest
+
+from toolkit.stages.stage_log import StageLog, duration, headline
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.97, "1 min 00 s"),
+        (192, "3 min 12 s"),
+        (3599.6, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+    ],
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_headlines_are_one_line():
+    assert headline({"wer": 8.31234, "words": 120000}) == "wer 8.312, words 120000"
+    assert headline({}) == ""
+
+
+def test_what_is_said_is_also_kept(tmp_path, capsys):
+    stage_log = StageLog(tmp_path / "log.txt")
+    stage_log.write("one")
+    stage_log.write("two")
+    assert capsys.readouterr().out == "one\ntwo\n"
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == ["one", "two"]
+    assert lines[0][4] == "-"
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path, capsys):
+    StageLog(tmp_path / "none" / "log.txt").write("one")
+    assert capsys.readouterr().out == "one\n"

@@ -1,0 +1,105 @@
+"""Properties of audio files, found by decoding them from the first sample to the last."""
+
+import hashlib
+import wave
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import soundfile
+
+from toolkit.processes.workers import map_in_processes
+
+FILES_PER_TASK = 16
+BLOCK = 1 << 18
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """The properties of a decoded file."""
+
+    path: str
+    """Path of the file."""
+    sampling_rate: int = 0
+    """Hz; 0 where not even the header could be read."""
+    channels: int = 0
+    """Number of channels."""
+    declared: int = 0
+    """Samples per channel according to the header."""
+    decoded: int = 0
+    """Samples per channel that could be decoded."""
+    silent: bool = False
+    """Whether every sample is zero."""
+    digest: str = ""
+    """Digest of the 16-bit samples; empty where there are none."""
+    error: str | None = None
+    """The decoder's message, if it failed."""
+
+
+def read_audio_info(
+    paths: Iterable[str], jobs: int = 1, progress: Callable[[int, int], None] | None = None
+) -> dict[str, AudioInfo]:
+    """Decode every file once, in `jobs` processes; the result does not depend on their number.
+
+    `progress` is called with (files done, files).
+    """
+    unique = sorted(set(paths))
+    tasks = [unique[i : i + FILES_PER_TASK] for i in range(0, len(unique), FILES_PER_TASK)]
+    info = {}
+    for results in map_in_processes(_decode_all, tasks, jobs):
+        info.update({item.path: item for item in results})
+        if progress is not None:
+            progress(len(info), len(unique))
+    return info
+
+
+def _decode_all(paths: list[str]) -> list[AudioInfo]:
+    return [decode(path) for path in paths]
+
+
+def decode(path: str) -> AudioInfo:
+    """Read a file to its end; never raises for a broken one."""
+    rate = channels = declared = decoded = 0
+    silent, digest, error = True, hashlib.blake2b(digest_size=16), None
+    try:
+        with soundfile.SoundFile(path) as file:
+            rate, channels = file.samplerate, file.channels
+            declared = max(file.frames, _samples_in_header(path))
+            while len(block := file.read(BLOCK, dtype="int16", always_2d=True)) > 0:
+                decoded += len(block)
+                silent = silent and not np.any(block)
+                digest.update(block.tobytes())
+    except (soundfile.SoundFileError, OSError) as problem:
+        error = str(problem).rstrip(": ")
+    return AudioInfo(
+        path,
+        rate,
+        channels,
+        declared,
+        decoded,
+        silent,
+        digest.hexdigest() if decoded else "",
+        error,
+    )
+
+
+def _samples_in_header(path: str) -> int:
+    """Return the number of samples in the header of a WAV or SPHERE file.
+
+    libsndfile lowers that number to what the file holds. 0 for other formats, and for the
+    placeholder sizes of programs that write to a pipe.
+    """
+    with open(path, "rb") as file:
+        head = file.read(1024)
+    if head.startswith(b"NIST_1A"):
+        for line in head.decode("latin-1").splitlines():
+            if line.startswith("sample_count -i "):
+                return int(line.split()[2])
+    if head.startswith(b"RIFF"):
+        try:
+            with wave.open(path, "rb") as file:
+                declared, width = file.getnframes(), file.getsampwidth() * file.getnchannels()
+        except (wave.Error, EOFError):
+            return 0
+        return declared if declared * width < 0x7FFFFFFF - 1024 else 0
+    return 0

@@ -1,0 +1,178 @@
+"""Features of GMM systems from cepstra: CMN by speaker, deltas, LDA + MLLT, fMLLR."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from toolkit.corpus.manifest import speaker_of
+from toolkit.errors import ToolkitError
+from toolkit.features.deltas import add_deltas
+from toolkit.features.shards import MANIFEST
+from toolkit.features.splice import splice
+from toolkit.features.store import FeatureStore
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
+
+ADVICE = "train the system again, or restore the file"
+MAX_SPLICE = 50
+
+
+class GmmFeaturesError(ToolkitError):
+    """A GMM front end or fMLLR transforms that cannot be read."""
+
+
+def apply_affine(transform: Tensor, x: Tensor) -> Tensor:
+    """Transform frames by [D', D + 1], its last column the offset: x[T, D] to [T, D']."""
+    transform = transform.to(x.dtype)
+    return x @ transform[:, :-1].T + transform[:, -1]
+
+
+@dataclass(frozen=True)
+class GmmFrontend:
+    """Turns raw cepstra into the features that a GMM models.
+
+    Mean normalisation by speaker and deltas, as Kaldi's apply-cmvn | add-deltas; for LDA + MLLT
+    (C4) then splicing and a projection; for SAT an fMLLR transform by speaker.
+    """
+
+    splice: int = 0
+    """Frames of context on either side."""
+    projection: Tensor | None = None
+    """[D, 3 F (2 splice + 1)] LDA and MLLT; None: no projection."""
+
+    def __call__(self, cepstra: Tensor, mean: Tensor, transform: Tensor | None = None) -> Tensor:
+        """Compute the features of one utterance.
+
+        Args:
+          cepstra: [T, F] raw.
+          mean: [F] of the speaker.
+          transform: [D, D + 1] the speaker's fMLLR, its offset last.
+
+        Returns:
+          [T, 3 F], or [T, D] with a projection.
+        """
+        x = add_deltas((cepstra - mean).float())
+        if self.splice:
+            x = splice(x, self.splice, self.splice)
+        if self.projection is not None:
+            x = x @ self.projection.T
+        return x if transform is None else apply_affine(transform, x)
+
+    def save(self, folder: Path) -> None:
+        """Write `features.json` and, if there is a projection, `projection.safetensors`."""
+        if self.projection is not None:
+            tensors = {"projection": self.projection.contiguous()}
+            write_atomically(folder / "projection.safetensors", save(tensors))
+        write_atomically(folder / "features.json", json.dumps({"splice": self.splice}) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "GmmFrontend":
+        """Read what `save` wrote.
+
+        Raises:
+          GmmFeaturesError: naming the file.
+        """
+        path = folder / "features.json"
+        with reading(path, GmmFeaturesError, ADVICE):
+            splice = read_json(path, {"splice": NATURAL})["splice"]
+            if splice > MAX_SPLICE:
+                raise ValueError(f"{splice} frames on either side")
+        path = folder / "projection.safetensors"
+        if not os.path.lexists(path):
+            return cls(splice)
+        with reading(path, GmmFeaturesError, ADVICE):
+            return cls(splice, read_tensors(path, {"projection": ("F32", 2)})[0]["projection"])
+
+    def __reduce__(self) -> tuple:
+        """Pickle as numpy arrays: torch would pass tensors to workers by file descriptors."""
+        projection = None if self.projection is None else self.projection.numpy()
+        return _unpickled, (self.splice, projection)
+
+
+def _unpickled(splice: int, projection: object) -> GmmFrontend:
+    return GmmFrontend(splice, None if projection is None else torch.from_numpy(projection))
+
+
+@dataclass(frozen=True)
+class GmmFeatures:
+    """The features of stored utterances; picklable."""
+
+    path: Path
+    """A feature store of raw cepstra."""
+    frontend: GmmFrontend = GmmFrontend()
+    """The front end that is applied to them."""
+    transforms: Mapping[str, Tensor] = field(default_factory=dict)
+    """The fMLLR transform of each speaker that has one."""
+
+    @cached_property
+    def store(self) -> FeatureStore:
+        """The raw cepstra."""
+        manifest = self.path / MANIFEST
+        return _open_store(self.path, manifest.stat().st_mtime_ns if manifest.exists() else 0)
+
+    @cached_property
+    def _means(self) -> dict[str, Tensor]:
+        return {}
+
+    @cached_property
+    def dimension(self) -> int:
+        """D, the number of features of a frame."""
+        return self.load(self.store.ids[0]).shape[1]
+
+    def speaker(self, utterance: str) -> str:
+        """Return the speaker of an utterance."""
+        return speaker_of(self.store.cut(utterance))
+
+    def load(self, utterance: str) -> Tensor:
+        """Return the features of an utterance, [T, D]."""
+        speaker = self.speaker(utterance)
+        if speaker not in self._means:
+            self._means[speaker] = self.store.speaker_mean(speaker)
+        raw = self.store.load(utterance)
+        return self.frontend(raw, self._means[speaker], self.transforms.get(speaker))
+
+    def projected(self, projection: Tensor) -> "GmmFeatures":
+        """Return the same features with another projection."""
+        return replace(self, frontend=replace(self.frontend, projection=projection))
+
+    def adapted(self, transforms: Mapping[str, Tensor]) -> "GmmFeatures":
+        """Return the same features with other speaker transforms."""
+        return replace(self, transforms=transforms)
+
+    def __getstate__(self) -> dict:
+        """Pickle settings and numpy arrays, not the opened store."""
+        arrays = {speaker: w.numpy() for speaker, w in self.transforms.items()}
+        return {"path": self.path, "frontend": self.frontend, "transforms": arrays}
+
+    def __setstate__(self, state: dict) -> None:
+        arrays = state["transforms"]
+        transforms = {speaker: torch.from_numpy(array) for speaker, array in arrays.items()}
+        self.__dict__.update(state | {"transforms": transforms})
+
+
+@lru_cache(maxsize=8)
+def _open_store(path: Path, modified: int) -> FeatureStore:
+    """Open a store, once per process and time of modification: reading its index takes a while."""
+    return FeatureStore(path)
+
+
+def save_transforms(path: Path, transforms: Mapping[str, Tensor]) -> None:
+    """Write fMLLR transforms, one tensor per speaker."""
+    write_atomically(path, save({s: w.contiguous() for s, w in sorted(transforms.items())}))
+
+
+def load_transforms(path: Path) -> dict[str, Tensor]:
+    """Read what `save_transforms` wrote.
+
+    Raises:
+      GmmFeaturesError: naming the file.
+    """
+    with reading(path, GmmFeaturesError, ADVICE):
+        return read_tensors(path, {"*": ("F32", 2)})[0]

@@ -1,0 +1,53 @@
+"""Low frame rate: stacks of raw frames as views of features stored at 100 Hz (C5)."""
+
+import torch
+from torch import Tensor
+
+LOW_RATE_FACTOR = 3
+"""Frames of 10 ms per low-rate frame, and number of offsets (C5)."""
+
+
+def stack(features: Tensor, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
+    """Splice each run of `factor` frames into one: 10 ms frames become 30 ms frames (C5).
+
+    Low-rate frame n holds the raw frames factor * n + offset ... factor * (n + 1) + offset - 1,
+    oldest first; where the utterance ends inside the stack its last frame is repeated.
+
+    Args:
+      features: [T, F].
+      offset: 0 ... factor - 1; the offsets are C7's rotation over epochs.
+      factor: frames per stack.
+
+    Returns:
+      [ceil((T - offset) / factor), factor * F]; no frames where T <= offset.
+    """
+    num_frames, dimension = features.shape
+    length = low_rate_length(num_frames, offset, factor)
+    if length == 0:
+        return features.new_empty(0, factor * dimension)
+    missing = offset + length * factor - num_frames
+    if missing:
+        features = torch.cat([features, features[-1:].expand(missing, -1)])
+    return features[offset : offset + length * factor].reshape(length, factor * dimension)
+
+
+def centre(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> Tensor:
+    """Raw index of the middle frame of every stack: `targets[centre(T, o)]` fits `stack(x, o)`.
+
+    Args:
+      num_frames: T, raw frames of the utterance.
+      offset, factor: as in `stack`.
+
+    Returns:
+      [ceil((T - offset) / factor)] int64: factor * n + offset + factor // 2, at most T - 1.
+    """
+    length = low_rate_length(num_frames, offset, factor)
+    indices = torch.arange(length) * factor + offset + factor // 2
+    return indices.clamp(max=max(num_frames - 1, 0))
+
+
+def low_rate_length(num_frames: int, offset: int = 0, factor: int = LOW_RATE_FACTOR) -> int:
+    """Count the stacks of `stack`: ceil((T - offset) / factor), 0 where T <= offset."""
+    if not 0 <= offset < factor:
+        raise ValueError(f"offset is {offset}, needs to be 0 to {factor - 1}")
+    return max(0, -((offset - num_frames) // factor))

@@ -1,0 +1,176 @@
+"""Sequence-discriminative criteria over lattices: sMBR, MPE by frames, MMI (C8)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import k2
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.hmm.senones import Senones
+
+
+class LatticeMismatchError(ToolkitError):
+    """A lattice that does not belong to the scores or the reference beside it."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What is maximised, and how a lattice's scores are weighed."""
+
+    kind: Literal["smbr", "mpfe", "mmi"] = "smbr"
+    """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
+    counted by frames, as Kaldi's networks are trained); `mmi`: the reference's log posterior."""
+    acoustic_scale: float = 0.3
+    """Factor kappa on log-likelihoods. Kaldi has 0.1 for 100 frames per second; at 33 the scale
+    that decodes best is about three times that, and training wants the same."""
+    lm_scale: float = 1.0
+    """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
+    one_silence_class: bool = True
+    """`smbr`, `mpfe`: any silence pdf is right in a silent frame; otherwise no frame of silence
+    counts, in which case deletions cost nothing and WER can explode (Kaldi's train_mpe.sh)."""
+    boost: float = 0.0
+    """`mmi`: added to the score of every frame of speech with a wrong phone (Kaldi: 0 or 0.1)."""
+    drop_frames: bool = True
+    """`mmi`: no gradient from frames whose reference the lattice lacks."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("smbr", "mpfe", "mmi"):
+            raise ValueError(f"kind is {self.kind!r}, needs to be smbr, mpfe or mmi")
+        if not self.acoustic_scale > 0:
+            raise ValueError(f"acoustic_scale is {self.acoustic_scale}, needs to be above 0")
+        for name in ("lm_scale", "boost"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class PdfClasses:
+    """The phone of each pdf, and whether it is silence."""
+
+    silence: Tensor
+    """[P] bool: belongs to silence or noise."""
+    phones: Tensor
+    """[P] int64: its phone."""
+
+    @classmethod
+    def of(cls, senones: Senones) -> "PdfClasses":
+        """Phones of senones; one that several phones share counts as the first of them."""
+        phones = senones.phone_of_pdf
+        silent = [senones.topology.is_silence(phone) for phone in phones.tolist()]
+        return cls(torch.tensor(silent), phones)
+
+
+@dataclass(frozen=True)
+class SequenceValue:
+    """A criterion's value for each utterance of a batch."""
+
+    objective: Tensor
+    """[N] float64 with gradient, to be maximised. `smbr`, `mpfe`: expected number of right frames,
+    0 ... T. `mmi`: log posterior of the reference, less the constant of its own graph score."""
+    missing: Tensor
+    """[N] int64: frames whose reference pdf is on no arc of the lattice. For `smbr` and `mpfe` they
+    cannot count as right, other frames are not affected; for `mmi` see `drop_frames`."""
+
+
+def lattice_frames(lattice: k2.Fsa) -> int:
+    """Count the frames of a lattice; 0 when no path of it reaches the end."""
+    emitting = lattice.labels > 0
+    if not bool((lattice.labels == -1).any()) or not bool(emitting.any()):
+        return 0
+    return int(lattice.frame[emitting].max()) + 1
+
+
+@torch.inference_mode(False)  # k2 reads version counters, which inference tensors lack
+def sequence_objective(
+    lattices: Sequence[k2.Fsa],
+    log_likelihoods: Tensor,
+    references: Sequence[Tensor],
+    criterion: Criterion,
+    classes: PdfClasses,
+) -> SequenceValue:
+    """Compute a criterion over lattices whose acoustic scores are taken from the network.
+
+    The same function as Kaldi's LatticeForwardBackwardMpeVariants and LatticeForwardBackwardMmi
+    on lattices that keep every state sequence, where Kaldi's keep the best one of each word
+    sequence. Autograd takes the gradient through arc posteriors: kappa gamma (c - c_hat).
+
+    Args:
+      lattices: one per utterance, on the CPU, as `LatticeStore` loads them: labels are pdf + 1,
+        `scores` the graph's part alone, `frame` the row of the scores that an arc reads. Arcs that
+        lead nowhere change values and gradients only in that they count for `missing`.
+      log_likelihoods: [N, T, P] log p(x|s), unscaled; what is constant over a frame does not
+        matter. Rows beyond an utterance's frames are not read.
+      references: [T_n] the right pdf of every frame.
+      criterion: what to compute.
+      classes: silence and phones of the P pdfs, on the CPU.
+
+    Raises:
+      LatticeMismatchError: lattice and reference differ in length, or the lattice is empty or
+        has pdfs that the network lacks.
+    """
+    scores = log_likelihoods.cpu()
+    bare = [lattice if len(lattice.shape) == 2 else lattice[0] for lattice in lattices]
+    for n, (lattice, reference) in enumerate(zip(bare, references, strict=True)):
+        _check(n, lattice, reference, scores)
+    fsa = k2.create_fsa_vec([k2.Fsa(x.arcs) for x in bare])  # copies, since arcs hold scores too
+    graph_scores = torch.cat([x.scores.detach() for x in bare])
+    utterance = torch.arange(len(bare)).repeat_interleave(torch.tensor([x.num_arcs for x in bare]))
+    emitting = fsa.labels > 0
+    rows = utterance[emitting], torch.cat([x.frame for x in bare])[emitting].long()
+    pdfs = fsa.labels[emitting].long() - 1
+
+    right = torch.zeros(scores.shape[:2], dtype=torch.int64)
+    real = torch.zeros(scores.shape[:2], dtype=torch.bool)
+    for n, reference in enumerate(references):
+        right[n, : len(reference)] = reference
+        real[n, : len(reference)] = True
+    present = torch.zeros_like(real)
+    present[tuple(row[pdfs == right[rows]] for row in rows)] = True
+    missing = real & ~present
+
+    if criterion.kind == "mmi" and criterion.drop_frames:
+        scores = torch.where(missing[:, :, None], scores.detach(), scores)
+    emitted = criterion.acoustic_scale * scores[(*rows, pdfs)]
+    if criterion.kind == "mmi" and criterion.boost:
+        wrong = (classes.phones[pdfs] != classes.phones[right[rows]]) & ~classes.silence[pdfs]
+        emitted = emitted + criterion.boost * wrong
+    fsa.scores = (criterion.lm_scale * graph_scores).index_put(
+        (emitting.nonzero()[:, 0],), emitted.to(graph_scores.dtype), accumulate=True
+    )
+    if criterion.kind == "mmi":
+        along = scores.gather(2, right[:, :, None])[:, :, 0].masked_fill(~real, 0.0)
+        numerator = criterion.acoustic_scale * along.double().sum(dim=1)
+        objective = numerator - fsa.get_tot_scores(use_double_scores=True, log_semiring=True)
+    else:
+        posterior = fsa.get_arc_post(use_double_scores=True, log_semiring=True)[emitting].exp()
+        accuracy = _accuracy(pdfs, right[rows], criterion, classes)
+        objective = posterior.new_zeros(len(bare)).index_add(0, rows[0], posterior * accuracy)
+    return SequenceValue(objective, missing.sum(dim=1))
+
+
+def _accuracy(pdfs: Tensor, right: Tensor, criterion: Criterion, classes: PdfClasses) -> Tensor:
+    """1 or 0 for every arc: whether its pdf counts as right."""
+    of_class = classes.phones if criterion.kind == "mpfe" else torch.arange(len(classes.phones))
+    same = of_class[pdfs] == of_class[right]
+    silent = classes.silence[pdfs]
+    if criterion.one_silence_class:
+        return (same | (silent & classes.silence[right])).double()
+    return (same & ~silent).double()
+
+
+def _check(n: int, lattice: k2.Fsa, reference: Tensor, scores: Tensor) -> None:
+    frames = lattice_frames(lattice)
+    if frames == 0 or frames != len(reference) or frames > scores.shape[1]:
+        raise LatticeMismatchError(
+            f"utterance {n} of the batch: lattice of {frames} frames, reference of "
+            f"{len(reference)}, scores of {scores.shape[1]}; make lattices and reference from the "
+            "same features"
+        )
+    if int(lattice.labels.max()) > scores.shape[2]:
+        raise LatticeMismatchError(
+            f"utterance {n} of the batch: its lattice has pdf {int(lattice.labels.max()) - 1}, the "
+            f"network {scores.shape[2]} outputs; make the lattices with the network's own graph"
+        )

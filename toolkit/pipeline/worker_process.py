@@ -1,0 +1,212 @@
+"""A worker process that runs partitions one at a time and isolates their failures.
+
+Both executors run every partition in such a process: a crash in native code, memory that runs out
+or a computation that never ends costs that process alone, and is reported as a failed attempt.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from toolkit.pipeline.faults import redact
+from toolkit.pipeline.markers import Marker, finished
+from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt at one partition."""
+
+    step: Step
+    partition: Partition
+    out: str
+    store: StoreConfig
+    device: str
+    threads: int
+    repeated: bool
+    """Whether an earlier attempt may have finished without its result arriving: then its marker is
+    looked for first."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The outcome of a job."""
+
+    partition: str
+    result: StepResult | None
+    """None after a failure."""
+    reason: str = ""
+    """Why it failed, in one line."""
+    trace: str = ""
+    """Traceback of the failure."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """`seconds`, `peak_bytes` (the process's peak memory so far), `device`, and the store's calls
+    and bytes."""
+    counted: bool = True
+    """Whether a failure counts towards the partition's number of tries."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        result = None if self.result is None else self.result.to_dict()
+        return {**vars(self), "result": result, "run": dict(self.run)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Attempt":
+        """Restore the object from `to_dict`."""
+        result = plain["result"]
+        return cls(**{**plain, "result": None if result is None else StepResult.from_dict(result)})
+
+
+class WorkerProcess:
+    """Handle of a worker process, held by the process that started it.
+
+    Args:
+      threads: number of threads for computing in it.
+      scratch: folder in which its scratch folder is made; None: the system's.
+    """
+
+    def __init__(self, threads: int, scratch: Path | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, child_end = context.Pipe()
+        self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
+        arguments = (child_end, self._scratch, threads)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+        try:
+            self._process.start()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        child_end.close()
+        self._job: Job | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    def start(self, job: Job) -> None:
+        """Start a job; `connection` becomes readable when it is over."""
+        self._job = job
+        # A worker that has died is reported by `finish`.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(pickle.dumps(job))
+
+    def finish(self) -> Attempt:
+        """Wait for the job, return its outcome; a worker that died must be replaced (`alive`)."""
+        try:
+            answer = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self._process.join(5)
+            code = self._process.exitcode
+            how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+            answer = f"the worker process died ({how})"
+        return Attempt(self._job.partition.id, None, answer) if isinstance(answer, str) else answer
+
+    def run(self, job: Job, timeout: float | None) -> Attempt:
+        """Run one job; one that takes longer than `timeout` seconds fails and ends the worker."""
+        self.start(job)
+        if self.connection.poll(timeout):
+            return self.finish()
+        return self.time_out(timeout)
+
+    def time_out(self, timeout: float | None) -> Attempt:
+        """End the worker and report its job as failed."""
+        self.close()
+        return Attempt(self._job.partition.id, None, f"not done after {timeout:g} s")
+
+    @property
+    def alive(self) -> bool:
+        """Whether another job can be started."""
+        return self._process.is_alive() and not self.connection.closed
+
+    def close(self) -> None:
+        """Kill the process, whatever it does, and remove its scratch folder."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _serve(connection: Connection, scratch: Path, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends this process
+    threading.Thread(target=_exit_with_parent, args=(scratch,), daemon=True).start()
+    while True:
+        try:
+            data = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            job = pickle.loads(data)
+        except Exception as error:  # the step's module cannot be imported here
+            answer = redact(f"the step cannot be loaded: {error!r}")
+        else:
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(threads)
+            answer = attempt(job, scratch)
+        connection.send_bytes(pickle.dumps(answer))
+
+
+def _exit_with_parent(scratch: Path) -> None:
+    multiprocessing.parent_process().join()
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
+
+
+def _peak_bytes() -> int:
+    """Peak memory of this process; `ru_maxrss` would include its parent's before the fork."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def attempt(job: Job, scratch: Path) -> Attempt:
+    """Run one partition and write its marker."""
+    store, start = ObjectStore(job.store), time.perf_counter()
+    folder = scratch / "work"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    partition = job.partition
+
+    def statistics() -> dict[str, Any]:
+        return {
+            "seconds": round(time.perf_counter() - start, 3),
+            "peak_bytes": _peak_bytes(),
+            "device": job.device,
+            **store.counts.to_dict(),
+        }
+
+    try:
+        marker = finished(store, job.step, partition, job.out) if job.repeated else None
+        if marker is not None:
+            return Attempt(partition.id, marker.result, run=marker.run)
+        resources = Resources(job.device, job.threads, folder)
+        result = job.step.run(partition, store, job.out, resources)
+        Marker(work_digest(job.step, partition), result, statistics()).write(
+            store, job.out, partition.id
+        )
+    except Exception as error:
+        reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
+        return Attempt(partition.id, None, reason, redact(traceback.format_exc()), statistics())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Attempt(partition.id, result, run=statistics())

@@ -1,0 +1,270 @@
+"""Notices within a minute that a process of the run was killed or hangs, and stops the others.
+
+Every rank writes a heartbeat into the store each second. Rank 0 reads all of them, the others read
+rank 0's and the failure: a sentence that says what went wrong, after which all ranks exit.
+
+The heartbeats come from a thread, which goes on when the main thread hangs. So they also carry how
+many steps the main thread has taken (`StallDetector`), for methods whose ranks do not wait for each
+other.
+"""
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import TracebackType
+
+from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
+from toolkit.processes.key_value_store import KeyValueStore
+from toolkit.processes.stalls import StallDetector
+
+HEARTBEAT_INTERVAL = 1.0  # seconds
+HEARTBEAT_TIMEOUT = 30.0  # seconds without a heartbeat after which a process counts as lost
+EXIT_GRACE = 8.0  # seconds that a process has to exit by itself, once the run has failed
+FAILURE = "failure"  # key of the first failure
+GLOO_TIMEOUTS = ("imed out", "Application timeout")  # of an exchange, and of those after it
+
+
+class Watchdog:
+    """Two threads: one talks to the store, which may block it; the other decides who is lost.
+
+    An exception that nobody catches is passed on to the other ranks before this one exits.
+
+    Args:
+      store: on a connection of its own.
+      rank: of this process.
+      world_size: the number of ranks.
+    """
+
+    def __init__(self, store: KeyValueStore, rank: int, world_size: int) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._host, self._pid_space = socket.gethostname(), _pid_space()
+        self._watched = range(1, world_size) if rank == 0 else range(1)
+        now = time.monotonic()
+        self._last_exchange = now  # start of the last complete exchange with the store
+        self._gone: dict[int, float] = {}  # since when a rank's process is found not to exist
+        self._seen: dict[int, tuple[dict, float]] = {}  # a rank's last heartbeat, and since when
+        self._left: set[int] = set()
+        self._heartbeats = 0
+        self._store_lost = False
+        self._stopped, self._hurry = threading.Event(), threading.Event()
+        self._terminated: float | None = None
+        self._own_failure = ""
+        self.stalls = StallDetector(rank)
+        """Finds ranks that stop taking steps."""
+        self.exchanges = 0
+        """Exchanges with other ranks that this process has started."""
+        self.failure: str | None = None
+        """Why the run cannot go on."""
+
+    def start(self) -> None:
+        """Start watching, until `stop`, which also runs when the interpreter exits."""
+        self._write_heartbeat()
+        for loop in (self._talk, self._monitor):
+            threading.Thread(target=loop, daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_terminate)
+        atexit.register(self.stop)
+        self._hook, sys.excepthook = sys.excepthook, self._on_exception
+
+    def check(self) -> None:
+        """Raise `WorkerLostError` when the run cannot go on."""
+        if self.failure is not None:
+            raise WorkerLostError(f"{self.failure}. {RESUME_ADVICE}")
+
+    def fail(self, message: str) -> None:
+        """Tell the other ranks why this one exits."""
+        self._own_failure = message
+        self._hurry.set()
+        self._wait_for(lambda: self.failure is not None, 10 * HEARTBEAT_INTERVAL)
+
+    def explain(self, error: Exception) -> str:
+        """Return which rank is to blame for an exchange that failed with `error`.
+
+        A killed process is found at once on the same host, and elsewhere because its heartbeat
+        stops. When no rank is missing, the one that has started the fewest exchanges hangs.
+        """
+        timed_out = any(words in str(error) for words in GLOO_TIMEOUTS)
+        patience = (
+            3 * HEARTBEAT_INTERVAL if timed_out else HEARTBEAT_TIMEOUT + 5 * HEARTBEAT_INTERVAL
+        )
+        self._wait_for(lambda: self.failure is not None, patience)
+        if self.failure is None:
+            self.fail(self._hanging() or f"an exchange between the workers failed: {error}")
+        return self.failure or str(error)
+
+    def stop(self) -> None:
+        """Stop watching and tell the others; rank 0, which may hold the store, leaves last."""
+        if self._stopped.is_set():
+            return
+        others = set(range(1, self._world_size)) if self._rank == 0 else set()
+
+        def all_left() -> bool:
+            return others <= self._left.union(self._gone)
+
+        self._wait_for(lambda: all_left() or self.failure is not None, HEARTBEAT_TIMEOUT)
+        self._wait_for(all_left, 5 * HEARTBEAT_INTERVAL)
+        self._stopped.set()
+        self._hurry.set()
+        self._wait_for(lambda: self._rank in self._left, 10 * HEARTBEAT_INTERVAL)
+
+    def _on_exception(self, kind: type, error: BaseException, trace: TracebackType | None) -> None:
+        self._hook(kind, error, trace)
+        self.fail(f"worker {self._rank} failed: {kind.__name__}: {error}")
+
+    def _on_terminate(self, *_: object) -> None:
+        self._terminated = time.monotonic()
+
+    def _wait_for(self, condition, seconds: float) -> None:  # noqa: ANN001
+        end = time.monotonic() + seconds
+        while not condition() and time.monotonic() < end:
+            time.sleep(HEARTBEAT_INTERVAL / 20)
+
+    def _talk(self) -> None:
+        """Write this rank's heartbeats and failure, read those of the others; a thread's loop."""
+        reported = False
+        try:
+            while not self._stopped.is_set():
+                if self._hurry.wait(HEARTBEAT_INTERVAL):
+                    self._hurry.clear()
+                started = time.monotonic()
+                self._write_heartbeat()
+                own = self.failure or self._own_failure
+                if own and not reported and self._store.add(f"{FAILURE}/first", 1) == 1:
+                    self._store.put(FAILURE, own)
+                reported = reported or bool(own)
+                if self._store.has(FAILURE):
+                    self.failure = self._store.get(FAILURE)
+                for rank in self._watched:
+                    self._read_heartbeat(rank)
+                self._last_exchange = started
+            self._store.put(f"left/{self._rank}", True)
+        except RuntimeError:
+            # The store is gone, with the process that held it: rank 0, or torchrun itself.
+            self._store_lost = 0 not in self._left and not self._stopped.is_set()
+        self._left.add(self._rank)
+
+    def _write_heartbeat(self) -> None:
+        self._heartbeats += 1
+        self._store.put(f"heartbeat/{self._rank}", self._heartbeat())
+
+    def _heartbeat(self) -> dict:
+        return {
+            "number": self._heartbeats,
+            "host": self._host,
+            "pid_space": self._pid_space,
+            "pid": os.getpid(),
+            "exchanges": self.exchanges,
+            "steps": self.stalls.status(),
+        }
+
+    def _read_heartbeat(self, rank: int) -> None:
+        if self._store.has(f"left/{rank}"):
+            self._left.add(rank)
+        elif self._store.has(f"heartbeat/{rank}"):
+            heartbeat = self._store.get(f"heartbeat/{rank}")
+            before, since = self._seen.get(rank, (None, 0.0))
+            if heartbeat != before:
+                since = time.monotonic()
+                self.stalls.update(rank, heartbeat["steps"])
+            self._seen[rank] = (heartbeat, since)
+
+    def _monitor(self) -> None:
+        """Wait for a failure, and end the process when it does not exit by itself then."""
+        while self.failure is None:
+            if self._stopped.wait(HEARTBEAT_INTERVAL):
+                return
+            self.failure = self.failure or self._lost_worker()
+            terminated = self._terminated
+            if terminated is not None and time.monotonic() - terminated > 3 * HEARTBEAT_INTERVAL:
+                break
+        self._hurry.set()
+        if not self._stopped.wait(EXIT_GRACE):
+            self._end()
+
+    def _lost_worker(self) -> str | None:
+        """Say in a sentence which process is lost, None when all is well."""
+        now = time.monotonic()
+        for rank, (heartbeat, since) in sorted(self._seen.items()):
+            if rank in self._left:
+                continue
+            if heartbeat["pid_space"] == self._pid_space and not _alive(heartbeat["pid"]):
+                self._gone.setdefault(rank, now)
+            if rank in self._gone and (self._gone[rank] < self._last_exchange or self._store_lost):
+                return f"{_worker(rank, heartbeat)} was killed or ended"
+            silent = now - since > HEARTBEAT_TIMEOUT
+            if silent and now - self._last_exchange < HEARTBEAT_TIMEOUT:
+                worker = _worker(rank, heartbeat)
+                return f"{worker} has sent no heartbeat for {HEARTBEAT_TIMEOUT:.0f} s"
+        unreachable = now - self._last_exchange > HEARTBEAT_TIMEOUT and 0 not in self._left
+        if self._store_lost or unreachable:
+            heartbeat = self._seen.get(0, (None, 0.0))[0]
+            return (
+                f"{_worker(0, heartbeat)} or torchrun, one of which holds the store, is gone or"
+                " hangs"
+            )
+        return self._stalled_worker()
+
+    def _stalled_worker(self) -> str | None:
+        """Say which process takes no steps; of several, the one that started fewest exchanges.
+
+        The others may be waiting for that one. Only rank 0 sees all ranks; it checks itself too.
+        """
+        if self._rank > 0:
+            return None
+        stalled = [rank for rank in self.stalls.stalled() if rank not in self._left]
+        if not stalled:
+            return None
+        heartbeats = {rank: heartbeat for rank, (heartbeat, _) in self._seen.items()}
+        heartbeats[self._rank] = self._heartbeat()
+        rank = min(stalled, key=lambda r: (heartbeats[r]["exchanges"], r))
+        worker = _worker(rank, heartbeats[rank])
+        return (
+            f"{worker} has taken no step for {self.stalls.limit:.0f} s: it hangs, or is slower than"
+            " parallel.timeout allows"
+        )
+
+    def _hanging(self) -> str | None:
+        """Say which process has started fewer exchanges than this one."""
+        behind = {
+            rank: heartbeat
+            for rank, (heartbeat, _) in self._seen.items()
+            if rank not in self._left and heartbeat["exchanges"] < self.exchanges
+        }
+        if not behind:
+            return None
+        rank = min(behind, key=lambda r: (behind[r]["exchanges"], r))
+        return f"{_worker(rank, behind[rank])} hangs, or is slower than parallel.timeout allows"
+
+    def _end(self) -> None:
+        reason = self.failure or "stopped by a signal (SIGTERM)"
+        sys.stderr.write(f"error: [worker {self._rank}] {reason}. {RESUME_ADVICE}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _worker(rank: int, heartbeat: dict | None) -> str:
+    if heartbeat is None:
+        return f"worker {rank}"
+    return f"worker {rank} (process {heartbeat['pid']} on {heartbeat['host']})"
+
+
+def _pid_space() -> str:
+    """Name the scope in which process ids are unique: this boot of the host, and the container."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return f"{socket.gethostname()} {os.getpid()}"  # equal to no other process's
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of this host runs; one that has ended but was not waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False

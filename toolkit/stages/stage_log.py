@@ -1,0 +1,71 @@
+"""The log lines of a run, on the terminal and in the run directory's log.txt."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+
+class StageLog:
+    """Prints lines on standard output and appends them, with the time, to a log file.
+
+    Args:
+      path: of the log file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, line: str) -> None:
+        """Write one line; a log file that cannot be written (a full disk) does not stop the run."""
+        click.echo(line)
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(f"{now} {line}\n")
+        except OSError:
+            return
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, stage_log: StageLog) -> None:
+        super().__init__(logging.INFO)
+        self._stage_log = stage_log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._stage_log.write(f"   {record.getMessage()}")
+
+
+@contextmanager
+def toolkit_logs(stage_log: StageLog) -> Iterator[None]:
+    """Write what the toolkit's modules log inside the `with` block to the stage log as well."""
+    logger, handler = logging.getLogger("toolkit"), _LogHandler(stage_log)
+    before, logger.level = logger.level, logging.INFO
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level = before
+
+
+def duration(seconds: float) -> str:
+    """Return a wall time in readable form: "4.2 s", "3 min 12 s", "1 h 02 min"."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def headline(numbers: dict) -> str:
+    """Return a stage's headline numbers on one line: "utterances 120, wer 8.31"."""
+    return ", ".join(f"{name} {_number(value)}" for name, value in numbers.items())
+
+
+def _number(value: bool | float | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,127 @@
+"""What trainings on the frames of stored utterances share: settings, corpora, phases, results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from toolkit.models.blstm import BlstmConfig
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.priors import save_priors
+from toolkit.models.store import save_model
+from toolkit.parallel.config import make_strategy
+from toolkit.processes.threads import torch_threads
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.corpus import (
+    Alignments,
+    Corpus,
+    FeatureNormaliser,
+    Features,
+    as_list,
+    split_names,
+    write_excluded,
+)
+from toolkit.train.monitor import Progress
+from toolkit.train.objectives import Objective
+from toolkit.train.phases import Phase, Phases
+from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
+from toolkit.train.utterances import WholeUtterances
+from toolkit.train.whole_utterances import WholeUtteranceConfig
+
+
+@dataclass(frozen=True)
+class FrameTrainingConfig(CorpusTrainerConfig):
+    """Training of a network on shuffled chunks, then on whole utterances."""
+
+    model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
+    """The network; its input and output sizes are taken from the data."""
+    chunks: ChunkConfig = field(default_factory=ChunkConfig)
+    """How utterances are cut into chunks and shuffled."""
+    whole: WholeUtteranceConfig = field(default_factory=WholeUtteranceConfig)
+    """Epochs on whole utterances after those on chunks."""
+    specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
+    """SpecAugment's masks on the training batches; none by default, nor in the paper."""
+
+
+@dataclass(frozen=True)
+class FrameCorpora:
+    """Aligned utterances to train on, and others to validate on."""
+
+    train: Corpus
+    held_out: Corpus
+    """May be empty."""
+
+
+def open_corpora(
+    features: Features | Sequence[Features],
+    alignments: Alignments | Sequence[Alignments],
+    normaliser: FeatureNormaliser,
+    config: FrameTrainingConfig,
+    num_targets: int,
+    out: Path,
+    valid: tuple[Features, Alignments] | None = None,
+) -> FrameCorpora:
+    """Open stores of features and alignments, and write `excluded.tsv`.
+
+    Args:
+      features: one store or several.
+      alignments: as many, with targets of the raw frames of `features`.
+      normaliser: of the raw features.
+      config: how many utterances to hold out, and how many may be excluded.
+      num_targets: C, number of senones.
+      out: folder of the training.
+      valid: held-out stores; without them `config.valid_utterances` are held out.
+
+    Raises:
+      TrainingDataError: stores do not belong together, or too little is left of them.
+    """
+    sources = list(zip(as_list(features), as_list(alignments), strict=True))
+    stores = [store for store, _ in sources]
+    used, aside = split_names(stores, 0 if valid else config.valid_utterances)
+    corpora = FrameCorpora(
+        Corpus(sources, normaliser, num_targets, used),
+        Corpus([valid] if valid else sources, normaliser, num_targets, None if valid else aside),
+    )
+    write_excluded(out / "excluded.tsv", {**corpora.train.excluded, **corpora.held_out.excluded})
+    corpora.train.require(config.max_excluded)
+    return corpora
+
+
+def train_in_phases(
+    model: nn.Module,
+    objective: Objective,
+    phases: Sequence[Phase],
+    corpora: FrameCorpora,
+    config: FrameTrainingConfig,
+    out: Path,
+    device: torch.device | str,
+    progress: Progress | None,
+) -> tuple[Phases, list[dict[str, float]]]:
+    """Train a network phase by phase, and write it and the priors of its targets into `out`.
+
+    Returns:
+      The finished phases, whose checkpoints are still there, and the last record of each.
+    """
+    held_out, masks = corpora.held_out, config.specaugment
+    if masks.active:
+        phases = [
+            replace(phase, data=SpecAugmented(phase.data, masks, config.seed + number))
+            for number, phase in enumerate(phases)
+        ]
+    training = Phases(
+        model,
+        objective,
+        phases,
+        WholeUtterances(held_out, config.model.lookahead) if held_out.utterances else None,
+        device,
+        progress,
+        make_strategy(config.parallel, device),
+    )
+    with torch_threads(config.threads):
+        records = training.run()
+    save_model(out, model)
+    save_priors(out, corpora.train.counts)
+    return training, records
