@@ -3,13 +3,15 @@
 # make setup    the reference environment alone, in .venv
 # make lint     ruff
 # make test-modern   the tests that need no FSAs, on Python 3.11 and torch 2.13 without k2
-# make clean    remove both environments; what recipes made stays
+# make docs     the guides and the API reference as a site that needs no network: site/index.html
+# make clean    remove the environments and the site; what recipes made stays
 
 python := .venv/bin/python
 modern := .venv-modern/bin/python
+docs := .venv-docs/bin/python
 setup_files := pyproject.toml requirements.lock $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
-.PHONY: setup demo test lint test-modern clean
+.PHONY: setup demo test lint test-modern docs clean
 
 setup: .venv/ready
 
@@ -41,5 +43,19 @@ test-modern: .venv-modern/ready
 	$(modern) -m pip install --quiet --editable ".[dev]"
 	touch $@
 
+docs: .venv-docs/ready
+	NO_MKDOCS_2_WARNING=1 $(docs) -m mkdocs build --strict
+	@echo "The documentation is in site/index.html."
+
+# The extra `docs` alone: the pages are made from the sources, without importing them. Any Python from 3.11 on will do.
+.venv-docs/ready: pyproject.toml
+	found=$$(for version in 3.14 3.13 3.12; do setup/find-python $$version 2>/dev/null && exit; done; \
+	  setup/find-python 3.11) && "$$found" -m venv .venv-docs
+	$(docs) -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+	  >.venv-docs/requirements.txt
+	$(docs) -m pip install --quiet --requirement .venv-docs/requirements.txt
+	touch $@
+
 clean:
-	rm -rf .venv .venv-modern
+	rm -rf .venv .venv-modern .venv-docs site

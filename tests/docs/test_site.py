@@ -1,0 +1,126 @@
+"""The documentation site against the tree: its pages, their links, the items of the papers."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+PAGES = SITE["extra"]["pages"]
+
+
+def load_hooks():
+    spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs/mkdocs/hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = load_hooks()
+
+
+def pages_of(nav):
+    """The pages that a part of the navigation names, in its order."""
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav
+    return [page for entry in entries for page in pages_of(entry)]
+
+
+NAV = [page for page in pages_of(SITE["nav"]) if page != "api/"]
+SOURCES = [hooks.source_path(page, PAGES) for page in NAV]
+
+
+def test_every_page_of_the_navigation_exists_once():
+    assert len(NAV) == len(set(NAV))
+    assert [source for source in SOURCES if not (ROOT / source).is_file()] == []
+
+
+def test_every_document_is_in_the_navigation():
+    documents = {p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    recipes = {p.relative_to(ROOT).as_posix() for p in (ROOT / "recipes").glob("*/*.md")}
+    committed = {p for p in recipes if p.split("/")[1] in {"librispeech", "farfield_ssl"}}
+    assert documents | committed <= set(SOURCES)
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= set(SOURCES)
+
+
+def test_packages_are_listed_in_their_order():
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[\w+\]\((packages/\w+\.md)\)", index, re.MULTILINE)
+    assert [page for page in NAV if page.startswith("packages/")] == listed
+
+
+def test_what_mkdocs_yml_names_is_there_and_needs_no_network():
+    for path in [*SITE["extra_css"], *SITE["extra"]["polyfills"]]:
+        assert (ROOT / "docs" / path).is_file()
+    for path in SITE["hooks"]:
+        assert (ROOT / path).is_file()
+    assert SITE["theme"]["font"] is False
+    assert "://" not in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "offline" in SITE["plugins"]
+
+
+def test_every_module_has_one_page_in_the_navigation():
+    known = hooks.modules(ROOT)
+    pages = [hooks.api_page(name, path) for name, path in known.items()]
+    assert sorted(pages_of(hooks.api_nav("toolkit", known))) == sorted(pages)
+    assert len(pages) == len(set(pages))
+    assert hooks.api_page("toolkit.errors", known["toolkit.errors"]) == "api/errors.md"
+    assert hooks.api_page("toolkit.score", known["toolkit.score"]) == "api/score/index.md"
+
+
+@pytest.mark.parametrize(
+    ("target", "page", "site"),
+    [
+        ("../README.md", "README.md", "overview.md"),
+        ("docs/scoring.md", "overview.md", "scoring.md"),
+        ("docs/images/run-page.png", "overview.md", "images/run-page.png"),
+        ("../../docs/formats.md#models", "recipes/ctc.md", "../formats.md#models"),
+        ("README.md", "recipes/ctc.md", "librispeech.md"),
+        ("../formats.md", "packages/stages.md", "../formats.md"),
+        ("#other-languages", "new-corpus.md", "#other-languages"),
+        ("https://semver.org", "changes.md", "https://semver.org"),
+    ],
+)
+def test_links_of_the_code_host_lead_to_the_same_pages(target, page, site):
+    assert hooks.relinked(target, page, PAGES) == site
+
+
+def test_a_link_to_what_the_site_lacks_is_an_error():
+    with pytest.raises(ValueError, match=r"README\.md: Makefile is not on the site"):
+        hooks.relinked("Makefile", "overview.md", PAGES)
+
+
+def test_links_in_code_stay():
+    text = "[a](docs/a.md) `[b](docs/b.md)`\n\n```\n[c](docs/c.md)\n```\n"
+    found = hooks.outside_code(text, hooks.LINK, lambda link: "X")
+    assert found == "[a](X) `[b](docs/b.md)`\n\n```\n[c](docs/c.md)\n```\n"
+
+
+def test_names_of_the_code_become_references():
+    text = "`toolkit.score.wer` and `toolkit/score/nist.py`\n```sh\n`toolkit.a.b`\n```\n"
+    assert hooks.outside_fences(text, hooks.NAME, hooks.linked_name) == (
+        "[`toolkit.score.wer`][toolkit.score.wer] and "
+        "[`toolkit/score/nist.py`][toolkit.score.nist]\n```sh\n`toolkit.a.b`\n```\n"
+    )
+
+
+def test_items_of_the_papers_become_links_outside_of_code_and_headings():
+    page = "<h2>On C3</h2><p>See C3, C99.</p><code>C3</code>"
+    link = '<a class="item" href="../glossary.html#C3" title="a &lt;tree&gt;">C3</a>'
+    assert hooks.linked_items(page, {"C3": "a <tree>"}, "../glossary.html") == (
+        f"<h2>On C3</h2><p>See {link}, C99.</p><code>C3</code>"
+    )
+
+
+def test_the_glossary_explains_every_item_that_documents_and_docstrings_name():
+    known = hooks.items(ROOT)
+    assert len(known) == 41 + 6 + 35
+    paths = [ROOT / source for source in SOURCES]
+    for path in [*paths, *(ROOT / "toolkit").rglob("*.py"), *(ROOT / "recipes/steps").glob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"[(,;] ?([ABC][1-9]\d?)(?=[,;)]| to | and )", text))
+        assert named <= known.keys(), path
