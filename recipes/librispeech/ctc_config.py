@@ -30,7 +30,7 @@ class Config:
     """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
     units: UnitsConfig = UnitsConfig()
-    """The network's output units: characters (A16), or pieces of words."""
+    """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()
     """The language model of the dictionary-constrained search."""
     dictionary_size: int = 0

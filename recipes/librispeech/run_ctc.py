@@ -50,7 +50,7 @@ def check_data(run: Run) -> dict[str, float]:
 
 @recipe.stage(4, "Choose output units, dictionary and language model")
 def prepare_output(run: Run) -> dict[str, float]:
-    """Characters or pieces of words (A16); the dictionary has the training words (A21)."""
+    """Characters or word pieces (A16); the dictionary has the training words (A21)."""
     return prepare_units(run)
 
 

@@ -58,7 +58,7 @@ class Dictionary:
           words: the dictionary, such as the training words.
           units: those of the model.
           between: the characters that may stand between words (Scheidl's non-word characters).
-            If the units have none of them, as pieces of words, words follow each other directly.
+            If the units have none of them, as word pieces, words follow each other directly.
 
         Raises:
           CtcDecodeError: no word can be written, a word contains a character of `between`, or

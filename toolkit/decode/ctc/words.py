@@ -49,7 +49,7 @@ class WordsConfig:
     """Number of symbols, the most likely of a frame, by which prefixes may be extended."""
     between: str = " "
     """The characters that may stand between words, any number of them in any order. Units without
-    any of them, such as pieces of words, need none."""
+    any of them, such as word pieces, need none."""
     complete: bool = False
     """Whether a text may end inside a word when only one word begins like it. That word is then
     completed, and the rest of it costs nothing (as in Scheidl's)."""
