@@ -155,7 +155,7 @@ def test_an_epoch_that_hurts_is_told_and_the_network_given_kept(
     assert headline["after"] == headline["before"]
     for name, value in weights(trained).items():
         assert torch.equal(weights(tmp_path)[name], value)
-    assert "epoch 1 hurt" in caplog.text
+    assert "epoch 1 lowered the held-out criterion" in caplog.text
     assert "its weights are kept" in caplog.text
 
 
@@ -168,7 +168,7 @@ def test_the_best_epoch_is_kept(toy, train, tmp_path, caplog):
     assert headline["after"] == max(scores)
     kept, _ = expected_accuracy(tmp_path, stores, held(stores))
     assert kept == pytest.approx(max(scores), abs=1e-5)
-    assert "epoch 3 hurt" in caplog.text
+    assert "epoch 3 lowered the held-out criterion" in caplog.text
     assert "its weights are kept" not in caplog.text
 
 
