@@ -96,7 +96,7 @@ def train_lda(run: Run) -> dict[str, float]:
     return gmm.train_lda(run, "clean")
 
 
-@recipe.stage(11, "Align the clean twins, for the far-field speech to share the alignments")
+@recipe.stage(11, "Align the clean twins; the far-field speech uses the same alignments")
 def align(run: Run) -> dict[str, float]:
     """An HMM state for every 10 ms frame."""
     return align_twins(run, ALIGNER)
@@ -158,7 +158,7 @@ def prepare(run: Run) -> dict[str, float]:
     return prepare_unlabelled(run)
 
 
-@recipe.stage(21, "Evaluate the teacher: calibration, and the loss of keeping only k logits")
+@recipe.stage(21, "Evaluate the teacher: calibration, and what is lost by keeping only k logits")
 def evaluate_teacher(run: Run) -> dict[str, float]:
     """Calibrated posteriors can serve as confidences (C10, C11)."""
     return learning.measure_teacher(run, "teacher", "baseline_ce", ALIGNER)

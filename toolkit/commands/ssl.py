@@ -13,7 +13,9 @@ def ssl() -> None:
 
     \b
     Example:
-      toolkit ssl choose-k --teacher exp/demo/teacher --teacher-normaliser fbank/normaliser.json
+      toolkit ssl choose-k --teacher exp/demo/teacher --student exp/demo/baseline \\
+        --teacher-normaliser exp/demo/fbank/normaliser.json \\
+        --features exp/demo/fbank/val --out exp/demo/choice_of_k
     """
 
 

@@ -45,7 +45,7 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     help="Run the shell commands in a wav.scp; only for files that you trust.",
 )
 @click.option(
-    "--stream", is_flag=True, help="Recognise piece by piece and show words as they come."
+    "--stream", is_flag=True, help="Streaming recognition: show words as they are recognised."
 )
 @click.option(
     "--piece",

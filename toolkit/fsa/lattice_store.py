@@ -184,7 +184,9 @@ class LatticeStore:
     def _graph(self) -> k2.Fsa:
         graph = load_fsa(self._graph_path)
         if not isinstance(graph.aux_labels, k2.RaggedTensor):
-            raise LatticeStoreError(f"{self._graph_path}: no decoding graph, its arcs write words")
+            raise LatticeStoreError(
+                f"{self._graph_path}: not a decoding graph whose arcs carry words"
+            )
         return graph
 
     @cached_property

@@ -161,7 +161,7 @@ def config_py(name: str, settings: Settings) -> str:
     about = "Hours of training speech, which sizes the systems (recipes/steps/sizes.py).\n" + (
         "Put here hours_train, as stage 3 prints it."
         if settings.corpus is None
-        else "Measured when this file was made; stage 3 prints them anew if the corpus has grown."
+        else "Measured when this file was made; stage 3 prints new ones if the corpus has grown."
     )
     return CONFIG.format(
         name=name,

@@ -14,9 +14,9 @@ from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.learner import Learner, delay_by_one_update
 from toolkit.parallel.point_to_point import PointToPoint
+from toolkit.parallel.process_group import Workers
 from toolkit.parallel.topology import Pattern, is_active, partner, partners
 from toolkit.parallel.work_sharing import SharedBatches
-from toolkit.parallel.workers import Workers
 
 
 class NeighbourAverager:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.point_to_point import PointToPoint
-from toolkit.parallel.workers import Workers
+from toolkit.parallel.process_group import Workers
 
 
 class Asynchronous(Distributed):

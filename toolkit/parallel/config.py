@@ -183,7 +183,7 @@ def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") ->
             "has the settings of this training, such as ce, baseline, sequence or student; "
             "or start it without torchrun"
         )
-    from toolkit.parallel.workers import Workers
+    from toolkit.parallel.process_group import Workers
 
     module, name = CLASSES[config.method].split(":")
     return getattr(import_module(module), name)(config, Workers(str(device), config.timeout))

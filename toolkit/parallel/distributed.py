@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from toolkit.errors import ToolkitError
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.flat_parameters import FlatParameters
+from toolkit.parallel.process_group import Workers
 from toolkit.parallel.strategy import SingleProcess
-from toolkit.parallel.workers import Workers
 
 logger = logging.getLogger(__name__)
 STEPS_BETWEEN_AGREEMENTS = 10
@@ -102,7 +102,7 @@ class Distributed(SingleProcess):
         """See `Strategy`."""
         if not state:
             logger.info(
-                "continuing with %d workers a training of one process", self.workers.world_size
+                "continuing a single-process training with %d workers", self.workers.world_size
             )
             return
         self.steps, self.workers.sent = state["steps"], state["sent"]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from toolkit.parallel.workers import Workers
+from toolkit.parallel.process_group import Workers
 
 NO_TIMEOUT = timedelta(days=30)  # the watchdog detects lost workers; slow ones are allowed
 REQUEST, CLOSE = range(2)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.workers import PendingAllReduce, Workers
+from toolkit.parallel.process_group import PendingAllReduce, Workers
 
 BUCKET_BYTES = 25 << 20  # as in torch's DistributedDataParallel
 

@@ -46,7 +46,7 @@ class SplitErrors:
 
     split: Split
     decodes: Sequence[Decode]
-    """In the order in which they were written."""
+    """The decodes, in the order in which they were written."""
 
     @property
     def shown(self) -> Decode:

@@ -33,7 +33,7 @@ class Score:
     extra: tuple[str, ...] = ()
     """Ids of hypotheses without a reference, sorted; they are not scored."""
     skipped: tuple[str, ...] = ()
-    """Ids of references left out for want of a hypothesis (mode "present")."""
+    """Ids of references left out because they have no hypothesis (mode "present")."""
     weights: Weights = "kaldi"
     """Weights of the alignment."""
     normaliser: str = "none"

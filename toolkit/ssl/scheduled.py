@@ -12,6 +12,7 @@ from torch import nn
 
 from toolkit.models.store import WEIGHTS, ModelError, load_model, make_model
 from toolkit.parallel.batch import DataSource
+from toolkit.parallel.config import make_strategy
 from toolkit.processes.ranks import on_rank_zero
 from toolkit.ssl.alternating import Alternating, AlternatingRate
 from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching
@@ -118,6 +119,7 @@ def train_student(
     if earlier is not None:
         return earlier
     corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
+    strategy = make_strategy(config.parallel, device)
     labelled, held_out = corpora.train.utterances, corpora.held_out.utterances
     data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
     model = _student(config, OFFSETS * data.dimension, num_targets, start)
@@ -128,7 +130,7 @@ def train_student(
     )
     phases = _phases(data, corpora.train, config, out)
     training, records = train_in_phases(
-        model, HardOrSoft(), phases, corpora, config, out, device, progress
+        model, HardOrSoft(), phases, corpora, config, out, device, strategy, progress
     )
     taught = training.history[::2]
     headline = {

@@ -161,7 +161,7 @@ def write_excluded(path: Path, excluded: dict[str, str]) -> None:
     write_atomically(path, "".join(lines))
 
 
-def split_names(stores: Sequence[Features], number: int) -> tuple[set[str], set[str]]:
+def split_stores(stores: Sequence[Features], number: int) -> tuple[set[str], set[str]]:
     """Divide the utterances of stores into those to train on and about `number` to validate on."""
     return split_held_out((n for store in stores for shard in store.shards for n in shard), number)
 

@@ -9,6 +9,7 @@ from statistics import median_high
 import torch
 
 from toolkit.models.store import make_model
+from toolkit.parallel.config import make_strategy
 from toolkit.train.chunks import Chunks
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features
 from toolkit.train.frame_training import FrameTrainingConfig, open_corpora, train_in_phases
@@ -72,6 +73,7 @@ def train_cross_entropy(
     if earlier is not None:
         return earlier
     corpora = open_corpora(features, alignments, normaliser, config, num_targets, out, valid)
+    strategy = make_strategy(config.parallel, device)
     corpus, held_out = corpora.train.utterances, corpora.held_out.utterances
     input_dim = OFFSETS * corpora.train.load(corpus[0])[0].shape[1]
     torch.manual_seed(config.seed)
@@ -83,7 +85,7 @@ def train_cross_entropy(
     )
     phases = _phases(corpora.train, config, out)
     training, records = train_in_phases(
-        model, CrossEntropy(), phases, corpora, config, out, device, progress
+        model, CrossEntropy(), phases, corpora, config, out, device, strategy, progress
     )
     accuracies = [r["score"] if held_out else r["accuracy"] for r in records]
     speeds = [epoch["frames_per_second"] for epoch in training.history[: config.epochs]]

@@ -11,7 +11,7 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import save_model
-from toolkit.parallel.config import make_strategy
+from toolkit.parallel.strategy import Strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.config import CorpusTrainerConfig
@@ -21,7 +21,7 @@ from toolkit.train.corpus import (
     FeatureNormaliser,
     Features,
     as_list,
-    split_names,
+    split_stores,
     write_excluded,
 )
 from toolkit.train.monitor import Progress
@@ -80,7 +80,7 @@ def open_corpora(
     """
     sources = list(zip(as_list(features), as_list(alignments), strict=True))
     stores = [store for store, _ in sources]
-    used, aside = split_names(stores, 0 if valid else config.valid_utterances)
+    used, aside = split_stores(stores, 0 if valid else config.valid_utterances)
     corpora = FrameCorpora(
         Corpus(sources, normaliser, num_targets, used),
         Corpus([valid] if valid else sources, normaliser, num_targets, None if valid else aside),
@@ -98,6 +98,7 @@ def train_in_phases(
     config: FrameTrainingConfig,
     out: Path,
     device: torch.device | str,
+    strategy: Strategy,
     progress: Progress | None,
 ) -> tuple[Phases, list[dict[str, float]]]:
     """Train a network phase by phase, and write it and the priors of its targets into `out`.
@@ -118,7 +119,7 @@ def train_in_phases(
         WholeUtterances(held_out, config.model.lookahead) if held_out.utterances else None,
         device,
         progress,
-        make_strategy(config.parallel, device),
+        strategy,
     )
     with torch_threads(config.threads):
         records = training.run()

@@ -15,7 +15,7 @@ HEADLINE = "headline.json"
 
 
 def settings_of(config: TrainerConfig, **more: Any) -> dict[str, Any]:
-    """Return the configuration of a training, and `more` it depends on, as JSON gives it back."""
+    """Return what a training depends on, its settings and `more`, after a JSON round trip."""
     return json.loads(json.dumps({**asdict(config), **more}))
 
 

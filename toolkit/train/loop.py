@@ -124,9 +124,8 @@ class Trainer:
             self._resume()
             self._monitor.start(self.steps_done())
             self._observer.begin(self)
-            if isinstance(
-                self._observer, DefaultObserver
-            ):  # others need equal numbers of steps on all ranks
+            # Other observers need equal numbers of steps on all ranks.
+            if isinstance(self._observer, DefaultObserver):
                 self._source = self._strategy.share_batches(self._data)
             while self._epoch < self._config.epochs:
                 self._train_epoch()

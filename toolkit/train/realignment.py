@@ -34,10 +34,10 @@ def train_with_realignment(
     copies: Path | None = None,
     valid: tuple[Features, Alignments] | None = None,
 ) -> dict[str, float]:
-    """Train a low-rate model, then `align.rounds` times align with it and train anew.
+    """Train a low-rate model, then `align.rounds` times align with it and train again.
 
     The network aligns at each of the three offsets, so that every epoch has targets of its own
-    offset. Senones are unchanged; weights are initialised anew, so that a round does not inherit
+    offset. Senones are unchanged; weights are initialised again, so that a round does not inherit
     errors of the previous targets.
 
     Args:

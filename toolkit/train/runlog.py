@@ -20,7 +20,7 @@ from toolkit.storage.reading import NATURAL, reading, validated
 from toolkit.train.errors import TrainingError
 
 RUN_LOG = "log.jsonl"
-ADVICE = "restore it, or remove the folder to train anew"
+ADVICE = "restore it, or remove the folder to train from scratch"
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class RunLogWriter:
         if len(content) < end:
             raise TrainingError(
                 f"{self._path} is shorter than when the checkpoint beside it was written: restore "
-                "it, or remove the folder to train anew"
+                "it, or remove the folder to train from scratch"
             )
         last = seconds
         with reading(self._path, TrainingError, ADVICE, "damaged after the last checkpoint"):

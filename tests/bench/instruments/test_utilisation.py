@@ -108,7 +108,7 @@ def test_a_fault_of_the_sampler_is_only_a_warning(caplog):
         raise OSError("no space left")
 
     with sampling(full, FAST):
-        wait_for(lambda: "sampling of utilisation ended by an error" in caplog.text)
+        wait_for(lambda: "utilisation sampling stopped after an error" in caplog.text)
 
 
 def test_an_error_in_the_block_stops_the_sampler():

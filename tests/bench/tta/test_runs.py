@@ -113,7 +113,7 @@ def test_wrong_folders_are_refused(training, tmp_path):
     training("b")
     with pytest.raises(BenchRunError, match="several of its folders"):
         read_platforms([str(tmp_path)])
-    with pytest.raises(BenchRunError, match="no run was given"):
+    with pytest.raises(BenchRunError, match="no run given"):
         read_platforms([])
 
 

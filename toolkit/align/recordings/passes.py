@@ -45,7 +45,7 @@ class Task:
     audio: Path
     """The file."""
     words: tuple[str, ...]
-    """Normalised, one at least."""
+    """The normalised words; at least one."""
     speaker: str
     """The speaker's name."""
     left_out: str = ""

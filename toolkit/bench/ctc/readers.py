@@ -139,7 +139,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option(
     "--pad-to",
     type=int,
-    help="Pad all utterances to so many frames, such as 1670; by default to the longest.",
+    help="Pad all utterances to this many frames, such as 1670; by default to the longest.",
 )
 @click.option(
     "--order",

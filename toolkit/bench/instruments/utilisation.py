@@ -73,7 +73,7 @@ def sampling(
             while not stop.wait(config.interval(monotonic() - start)):
                 write(meter.sample())
         except Exception:
-            logger.warning("sampling of utilisation ended by an error", exc_info=True)
+            logger.warning("utilisation sampling stopped after an error", exc_info=True)
 
     thread = threading.Thread(target=run, name="utilisation", daemon=True)
     thread.start()

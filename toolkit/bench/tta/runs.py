@@ -183,7 +183,7 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
         run = TrainingRun(folder, read_run_log(folder))
         grouped.setdefault(name or _own_name(run), []).append(run)
     if not grouped:
-        raise BenchRunError("no run was given: name at least one folder with a log.jsonl")
+        raise BenchRunError("no run given: pass at least one folder with a log.jsonl")
     by_name = {price.name: price for price in prices}
     if len(grouped) == len(by_name) == 1 and not grouped.keys() & by_name.keys():
         grouped = {next(iter(by_name)): next(iter(grouped.values()))}

@@ -28,7 +28,7 @@ class BeamformingConfig:
     shift: int = 128
     """Samples from frame to frame."""
     quiet_share: float = 0.15
-    """Share of the frames, the quietest, that are taken as noise alone: every utterance has pauses,
+    """Share of the frames, the quietest, that are taken as noise only: every utterance has pauses,
     at least before and after it."""
     oversubtraction: float = 8.0
     """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
@@ -96,7 +96,7 @@ def stft(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def masks(spectra: Tensor, config: BeamformingConfig) -> tuple[Tensor, Tensor]:
-    """Estimate which bins hold speech, and which frames hold noise alone.
+    """Estimate which bins hold speech, and which frames contain only noise.
 
     The quietest frames, by the mean of their log power from a sixteenth to half of the band, are
     noise. Power of a bin above the mean power of those frames at its frequency is speech.

@@ -41,7 +41,7 @@ class Tree:
                 if root.state != expected:
                     raise TreeError(
                         f"phone {self.phones[phone - 1]} needs exactly one root for each of its "
-                        f"states; found one for state {root.state} where {expected} is next"
+                        f"states; found state {root.state} where state {expected} was expected"
                     )
                 last_state[phone] = root.state
         bare = [s for p, s in enumerate(self.phones, 1) if p not in last_state]

@@ -44,7 +44,7 @@ def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
             raise ValueError("arrays of other types")
         for ids, size in ((level.context, below), (level.word, len(vocabulary))):
             if len(ids) and not (ids.min() >= 0 and ids.max() < size):
-                raise ValueError("an n-gram whose context or word is not there")
+                raise ValueError("an n-gram refers to a missing context or word")
         if (np.diff(level.context * np.int64(len(vocabulary)) + level.word) <= 0).any():
             raise ValueError("n-grams that are not sorted")
         if not (np.isfinite(level.logprob).all() and np.isfinite(level.backoff).all()):

@@ -37,7 +37,7 @@ class Network:
         return worker // self.per_host
 
     def hosts(self, workers: int) -> int:
-        """Return the number of hosts of so many workers."""
+        """Return the number of hosts needed for the given number of workers."""
         return -(-workers // self.per_host)
 
     def all_reduce(self, workers: int, size: float) -> float:

@@ -233,7 +233,7 @@ class BackgroundEvaluator:
                 f"the process that evaluates {model} ended with exit status {process.exitcode}; "
                 "see its own message above. The same command resumes from the last checkpoint"
             )
-        raise TrainingError(f"{model} was removed before it was evaluated: train anew")
+        raise TrainingError(f"{model} was removed before it was evaluated: train from scratch")
 
 
 def _serve(out: Path, evaluation: Evaluation, device: str, until_finished: bool) -> None:

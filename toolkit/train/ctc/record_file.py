@@ -116,7 +116,7 @@ def read_index(path: Path) -> FileIndex:
     """Read the header of a file.
 
     Raises:
-      RecordError: it is no record file, or truncated.
+      RecordError: it is not a record file, or is truncated.
     """
     with reading(path, RecordError, ADVICE, "not a record file"), open(path, "rb") as file:
         total = file.seek(0, 2)

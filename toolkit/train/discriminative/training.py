@@ -23,7 +23,7 @@ from toolkit.train.corpus import (
     FeatureNormaliser,
     Features,
     as_list,
-    split_names,
+    split_stores,
     write_excluded,
 )
 from toolkit.train.discriminative.data import Lattices, SequenceData, SequenceDataConfig, Source
@@ -80,7 +80,7 @@ def train_sequence(
 
     Writes into `out` what `train_cross_entropy` does; `priors.json` is the given model's. The
     weights kept are those that do best on the held-out utterances: after an epoch, averaged, or
-    the given ones (epoch 0 of `history.json`) if all epochs did harm.
+    the given ones (epoch 0 of `history.json`) if no epoch improved the criterion.
 
     Args:
       model: the folder of the network and its priors.
@@ -113,7 +113,7 @@ def train_sequence(
     network = load_model(model)
     stores = (as_list(features), as_list(references), as_list(lattices))
     sources = held_sources = [Source(*of_split) for of_split in zip(*stores, strict=True)]
-    used, aside = split_names(stores[0], 0 if valid else config.valid_utterances)
+    used, aside = split_stores(stores[0], 0 if valid else config.valid_utterances)
     if valid:
         held_sources, aside = [Source(valid[0], valid[2], valid[1])], None
     common = (normaliser, len(classes.phones), config.data, network.config.lookahead, config.seed)
