@@ -18,6 +18,7 @@ from toolkit.lang.letters import normaliser
 from toolkit.score.results import collect_results, markdown_table, print_results, read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
+from toolkit.storage.names import path_below
 
 
 def get_corpus(run: Run) -> dict[str, float] | None:
@@ -43,7 +44,7 @@ def write_corpus(run: Run, rules: str | None = None) -> dict[str, float]:
     for split, found in parts.items():
         if rules is not None:
             rewrite_texts(found, normaliser(rules).transcript)
-        write_cuts(found, data / f"{split}.jsonl")
+        write_cuts(found, path_below(data, f"{split}.jsonl"))
     Splits.of(parts, corpus).save(data / "splits.json")
     return {split: len(found) for split, found in parts.items()}
 

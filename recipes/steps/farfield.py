@@ -17,6 +17,7 @@ from toolkit.features.extract import extract
 from toolkit.features.store import FeatureStore
 from toolkit.lang.letters import normaliser
 from toolkit.stages.run import Run
+from toolkit.storage.names import path_below
 
 
 def make_rooms(run: Run) -> dict[str, float]:
@@ -34,7 +35,7 @@ def write_manifests(run: Run) -> dict[str, float]:
     sets, data = farfield_sets.manifests(run.need("rooms")), run.make("data")
     for name, found in sets.items():
         rewrite_texts(found, rewrite)
-        write_cuts(found, data / f"{name}.jsonl")
+        write_cuts(found, path_below(data, f"{name}.jsonl"))
     Splits("train", ("val",), PLACEMENTS).save(data / "splits.json")
     return {name: len(found) for name, found in sets.items()}
 

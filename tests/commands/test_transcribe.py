@@ -52,6 +52,22 @@ def test_json_has_a_line_for_every_recording(transcriber):
     assert transcriber.asked == [("final", True)]
 
 
+def test_no_name_leads_out_of_the_output_folder(transcriber, tmp_path):
+    out, other = tmp_path / "out", tmp_path / "other"
+    out.mkdir()
+    (out / "away").symlink_to(other)
+    ids = [f"/{other}/one", f"{other}/two", "../three", "away/four", "x" * 300]
+    (tmp_path / "wav.scp").write_text("".join(f"{id} a.wav\n" for id in ids))
+    result = run("--model", "final", "--out", out, tmp_path / "wav.scp")
+    assert result.exit_code == 1
+    assert "away/four.txt: lies outside" in result.stderr
+    assert not other.exists()
+    written = sorted(path.name for path in out.rglob("*.txt"))
+    assert written[:3] == ["one.txt", "three.txt", "two.txt"]
+    assert len(written) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "wav.scp"}
+
+
 def test_writes_a_file_per_recording(transcriber, tmp_path):
     out = tmp_path / "out"
     for form, ending in (("text", "txt"), ("srt", "srt"), ("ctm", "ctm")):

@@ -100,6 +100,26 @@ def test_cuts(audio, read, tmp_path, zipped):
         read(tmp_path / "bad.jsonl")
 
 
+def test_commands_in_cuts_are_not_run(audio, read, tmp_path):
+    from lhotse import AudioSource, Recording
+
+    clean = audio(tmp_path / "x.wav", 1.0)
+    good = Recording.from_file(clean).to_cut()
+    bad = Recording.from_file(clean, "bad").to_cut()
+    bad.recording.sources = [AudioSource("command", [0], f"touch {tmp_path / 'ran'}; cat {clean}")]
+    plain = json.dumps(bad.to_dict())
+    mixed = good.append(bad).with_id("mixed").to_dict()
+    room = good.reverb_rir(bad.recording).with_id("room").to_dict()
+    cuts = [plain, json.dumps(mixed), json.dumps(room), json.dumps(good.with_id("good").to_dict())]
+    (tmp_path / "cuts.jsonl").write_text("\n".join(cuts) + "\n")
+    found = read(tmp_path / "cuts.jsonl", allow_pipes=True)
+    for name in ("bad", "mixed", "room"):
+        assert "which is not run" in found[name]
+        assert f"{name}: " in found[name]
+    assert torch.equal(found["good"], load_audio(clean))
+    assert not (tmp_path / "ran").exists()
+
+
 def test_standard_input(audio, read, tmp_path):
     path = audio(tmp_path / "x.wav", 0.5)
     other = audio(tmp_path / "y.wav", 0.2)
@@ -127,3 +147,12 @@ def test_results_of_one_name_are_refused(tmp_path):
     with pytest.raises(SourceError, match=r"a/x.wav and b/x.wav"):
         check_keys(sources)
     check_keys(sources[:1])
+
+
+def test_ids_that_become_the_same_path_are_refused(tmp_path):
+    scp = tmp_path / "wav.scp"
+    scp.write_text("//x a.wav\n../x b.wav\n")
+    sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
+    assert [source.key for source in sources] == ["x", "x"]
+    with pytest.raises(SourceError, match=r"//x and \.\./x would both be called x"):
+        check_keys(sources)

@@ -13,7 +13,8 @@ import pytest
 from toolkit.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TOP = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in TOP)]
 PACKAGES = sorted(p.parent.name for p in (ROOT / "toolkit").glob("*/__init__.py"))
 ids = [str(page.relative_to(ROOT)) for page in PAGES]
 

@@ -44,7 +44,7 @@ def test_every_document_is_in_the_navigation():
     recipes = {p.relative_to(ROOT).as_posix() for p in (ROOT / "recipes").glob("*/*.md")}
     committed = {p for p in recipes if p.split("/")[1] in {"librispeech", "farfield_ssl"}}
     assert documents | committed <= set(SOURCES)
-    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= set(SOURCES)
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"} <= set(SOURCES)
 
 
 def test_packages_are_listed_in_their_order():

@@ -125,6 +125,7 @@ def _transcribe(
     from toolkit.decode.formats import SUFFIXES, WITH_WORDS, line, written
     from toolkit.decode.transcribe import transcribe as transcribe_sources
     from toolkit.storage.files import write_atomically
+    from toolkit.storage.names import UnsafePathError, path_below
 
     faults = []
     transcripts = transcribe_sources(model, sources, form in WITH_WORDS)
@@ -138,7 +139,11 @@ def _transcribe(
         elif out is None:
             click.echo(written(transcript, form, channel), nl=False)
         elif not transcript.fault:
-            path = out / f"{transcript.key}{SUFFIXES[form]}"
+            try:
+                path = path_below(out, f"{transcript.key}{SUFFIXES[form]}")
+            except UnsafePathError as error:
+                faults.append(str(error))
+                continue
             write_atomically(path, written(transcript, form, channel))
     return faults
 

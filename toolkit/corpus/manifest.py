@@ -10,9 +10,9 @@ from pathlib import Path
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
-from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.check.exclusions import read_exclusions
+from toolkit.corpus.cuts import parse_cut
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import NATURAL, reading, validated
@@ -160,13 +160,18 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
     Args:
       path: what `write_cuts` wrote; the file's stem is the split.
       excluded: the check's excluded.tsv; utterances listed there for this split are left out.
+
+    Raises:
+      ManifestError: a line that is no cut.
+      UnsafeCutError: a cut that names more than local files, see `toolkit.corpus.cuts`.
     """
     out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
     with _naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             with _naming(f"{path}:{number}", "is no cut"):
-                cut = deserialize_item(validated(json.loads(line), _CUT, "the line"))
+                plain = validated(json.loads(line), _CUT, "the line")
+                cut = parse_cut(plain, f"{path}:{number}")
             copies[cut.id] = copies.get(cut.id, 0) + 1
             if (cut.id, copies[cut.id]) not in out:
                 yield cut

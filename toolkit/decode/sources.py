@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import BinaryIO
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from toolkit.align.recordings.inputs import AUDIO
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
+from toolkit.storage.names import first_clash, safe_name
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -35,7 +36,7 @@ class Source:
     name: str
     """Name in results: the path as it was given, or the id in wav.scp or of a cut."""
     key: str
-    """Path of its result below the output folder, without suffix."""
+    """Path of its result below the output folder, without suffix, see `safe_name`."""
     blocks: Blocks
     """Reads the audio; raises AudioError when it is broken."""
 
@@ -81,7 +82,7 @@ class Inputs:
 
     def _file(self, path: Path, key: str, name: str | None = None) -> Source:
         blocks = partial(audio_blocks, path, channel=self.channel)
-        return Source(name or str(path), _safe(key), blocks)
+        return Source(name or str(path), safe_name(key), blocks)
 
     def _folder(self, folder: Path) -> list[Source]:
         paths = []
@@ -111,22 +112,26 @@ class Inputs:
             kind, detail = audio.fault
             if kind == "refused-pipe":
                 detail += " (shell commands are run only with --allow-pipes)"
-            sources.append(Source(id, _safe(id), partial(_broken, f"{id}: {detail}")))
+            sources.append(Source(id, safe_name(id), partial(_broken, f"{id}: {detail}")))
         if not sources:
             raise SourceError(f"{path}: lists no recording")
         return sources
 
     def _cuts(self, path: Path) -> list[Source]:
-        from lhotse.serialization import deserialize_item
-
+        from toolkit.corpus.cuts import UnsafeCutError, parse_cut
         from toolkit.lang.text import read_lines
         from toolkit.storage.reading import reading
 
         sources = []
         for number, line in read_lines(path):
-            with reading(f"{path}:{number}", SourceError, "write the cuts again", "no cut"):
-                cut = deserialize_item(json.loads(line))
-                sources.append(Source(cut.id, _safe(cut.id), partial(_cut_blocks, cut, self)))
+            place = f"{path}:{number}"
+            with reading(place, SourceError, "write the cuts again", "no cut"):
+                plain = json.loads(line)
+                try:
+                    blocks = partial(_cut_blocks, parse_cut(plain, place), self)
+                except UnsafeCutError as error:
+                    blocks = partial(_broken, str(error))
+                sources.append(Source(plain["id"], safe_name(plain["id"]), blocks))
         if not sources:
             raise SourceError(f"{path}: holds no cut")
         return sources
@@ -157,39 +162,26 @@ def check_keys(sources: Sequence[Source]) -> None:
     Raises:
       SourceError: two recordings have the same key.
     """
-    names: dict[str, str] = {}
-    for source in sources:
-        if source.key in names:
-            raise SourceError(
-                f"the results of {names[source.key]} and {source.name} would both be called"
-                f" {source.key}: transcribe them in separate calls"
-            )
-        names[source.key] = source.name
+    if clash := first_clash(source.key for source in sources):
+        one, other = (sources[position] for position in clash)
+        raise SourceError(
+            f"the results of {one.name} and {other.name} would both be called {other.key}: "
+            "transcribe them in separate calls"
+        )
 
 
 def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:  # noqa: ANN001
     """Yield the samples of a cut: block by block from a plain file, otherwise all at once."""
-    from toolkit.features.cut_audio import load_cut_audio
+    from toolkit.features.cut_audio import load_cut_audio, plain_file
 
-    sources = getattr(getattr(cut, "recording", None), "sources", [])
-    plain = len(sources) == 1 and sources[0].type == "file" and not cut.recording.transforms
-    if plain and cut.recording.sampling_rate == cut.sampling_rate:
-        mixed = not isinstance(cut.channel, int) or (cut.custom or {}).get("mix_channels")
-        channel = inputs.channel
-        if channel is None and not mixed:
-            channel = cut.channel
-        span = cut.start, cut.duration
-        yield from audio_blocks(Path(sources[0].source), rate, seconds, *span, channel)
-    else:
+    file = plain_file(cut)
+    if file is None:
         yield load_cut_audio(cut, rate)
+        return
+    channel = file.channel if inputs.channel is None else inputs.channel
+    yield from audio_blocks(file.path, rate, seconds, cut.start, cut.duration, channel)
 
 
 def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:
     raise AudioError(fault)
     yield  # a generator, which fails when it is read
-
-
-def _safe(name: str) -> str:
-    """Turn any name into a relative path without `..`."""
-    parts = [part for part in PurePath(name).parts if part not in ("/", "..", ".")]
-    return "/".join(parts) or "_"

@@ -130,14 +130,19 @@ class FeatureStore:
         return self._entry(name).speaker
 
     def cut(self, name: str) -> "MonoCut":
-        """Read the cut of an utterance, as it was stored."""
-        from lhotse.serialization import deserialize_item
+        """Read the cut of an utterance, as it was stored.
+
+        Raises:
+          StoreError: it is damaged.
+          UnsafeCutError: it names more than local files, see `toolkit.corpus.cuts`.
+        """
+        from toolkit.corpus.cuts import parse_cut
 
         entry = self._entry(name)
         path = cuts_path(self.path / SHARDS, entry.shard)
         with reading(path, StoreError, ADVICE, f"{name} is damaged"), open(path, "rb") as file:
             file.seek(entry.line)
-            return deserialize_item(json.loads(file.readline()))
+            return parse_cut(json.loads(file.readline()), str(path))
 
     def load(self, name: str) -> Tensor:
         """Read the raw features of an utterance: [T, F] float32."""

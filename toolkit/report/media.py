@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from toolkit.corpus.cuts import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
 
 RATE = 16000
@@ -54,12 +55,11 @@ def read_clip(manifest: Path, line: int) -> Clip:
 
     Raises:
       AudioError: the audio cannot be read.
+      UnsafeCutError: the cut names more than local files, see `toolkit.corpus.cuts`.
     """
-    from lhotse.serialization import deserialize_item
-
     with open(manifest, "rb") as file:
         file.seek(line)
-        cut = deserialize_item(json.loads(file.readline()))
+        cut = parse_cut(json.loads(file.readline()), str(manifest))
     samples = load_cut_audio(cut, RATE).numpy()
     return Clip(len(samples) / RATE, flac(samples), spectrogram(samples))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import IO
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+LONGEST = 240
+"""Bytes of a file's name that its temporary file has too; file systems allow 255 in all."""
 _writes = True
 
 
@@ -37,7 +39,8 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
         return
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    name = os.fsdecode(os.fsencode(path.name)[:LONGEST])
+    temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file

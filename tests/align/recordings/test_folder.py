@@ -209,6 +209,22 @@ def test_what_fails_is_named_and_the_rest_is_aligned(bundle, corpus, tmp_path):
     assert np.abs(errors(tmp_path / "out", {"good": starts["good"]})).max() < 0.1
 
 
+def test_no_name_leads_out_of_the_results(bundle, corpus, tmp_path):
+    """A folder called `..` but for a space that names lose, and a planted link."""
+    texts = {name: sentence(i + 70) for i, name in enumerate(("\xa0../up", "away/u"))}
+    audio, _, _ = corpus(texts)
+    for name, words in texts.items():
+        (audio / f"{name}.txt").write_text(" ".join(words))
+    out, other = tmp_path / "out", tmp_path / "other"
+    (out / "textgrid").mkdir(parents=True)
+    (out / "textgrid/away").symlink_to(other)
+    outcomes = align_folder(bundle, audio, audio, out)
+    assert {o.utterance: o.status for o in outcomes} == {"../up": "ok", "away/u": "failed"}
+    assert "lies outside" in next(o.reason for o in outcomes if o.status == "failed")
+    assert list(tmp_path.rglob("*.TextGrid")) == [out / "textgrid/up.TextGrid"]
+    assert not other.exists()
+
+
 def test_words_outside_the_lexicon_are_guessed(bundle, corpus, tmp_path):
     words = ["BED", "DAB", "CAFE", "ACE"]
     audio, text, starts = corpus({"u": words})

@@ -104,3 +104,17 @@ def test_names_that_white_space_alone_tells_apart_are_refused(folder, tmp_path):
 def test_no_folder_of_audio_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         read_inputs(tmp_path / "none", tmp_path)
+
+
+def test_names_of_the_same_files_are_refused(folder, tmp_path):
+    audio = folder("\xa0../x.wav", "x.wav")
+    with pytest.raises(InputError, match=r"\.\./x and x would be one file|x and \.\./x would"):
+        read_inputs(audio, _texts_of(tmp_path, audio))
+
+
+def _texts_of(tmp_path, audio):
+    for path in audio.rglob("*.wav"):
+        text = tmp_path / "texts" / path.relative_to(audio).with_suffix(".txt")
+        text.parent.mkdir(parents=True, exist_ok=True)
+        text.write_text("one")
+    return tmp_path / "texts"

@@ -153,3 +153,13 @@ def test_whole_recordings_need_no_segments(folder, audio, tmp_path):
     assert not (tmp_path / "out" / "segments").exists()
     with pytest.raises(ManifestError, match="'a' occurs twice"):
         write_kaldi_dir(cuts * 2, tmp_path / "out2")
+
+
+@pytest.mark.parametrize("name", ["touch ran |", "x.wav | ", "a.wav\nb touch ran |"])
+def test_names_that_kaldi_would_run_are_not_written(folder, audio, tmp_path, name):
+    audio(tmp_path / "a.wav")
+    cuts = read_kaldi_dir(folder(wav_scp="a a.wav\n", text="a ONE\n"))
+    cuts[0].recording.sources[0].source = name
+    with pytest.raises(ManifestError, match="a: Kaldi would run"):
+        write_kaldi_dir(cuts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -17,6 +17,7 @@ from toolkit.features.multichannel.enhance import (
     enhance_utterance,
     enhanced_cuts,
 )
+from toolkit.storage.names import UnsafePathError
 
 RATE, LENGTH = 16000, 24000
 QUICK = EnhanceConfig(
@@ -132,3 +133,13 @@ def test_faults_name_the_utterance(array_cut, tmp_path):
     cut.recording.sources[0].channels = [0]
     with pytest.raises(ArrayError, match="at least one microphone and a playback"):
         load_array(cut)
+
+
+def test_ids_and_links_do_not_lead_out_of_the_folder(array_cut, tmp_path):
+    out, other = tmp_path / "out", tmp_path / "other"
+    enhance({"near": [array_cut("../../up", 1)]}, QUICK, out)
+    assert sorted(path.name for path in out.rglob("*.flac")) == ["..%2F..%2Fup.flac"]
+    (out / "away").symlink_to(other)
+    with pytest.raises(UnsafePathError, match="away"):
+        enhance({"away": [array_cut("b", 2)]}, QUICK, out)
+    assert not other.exists()

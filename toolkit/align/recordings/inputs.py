@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
+from toolkit.storage.names import first_clash, safe_name
 
 AUDIO = frozenset(
     f".{name}"
@@ -57,7 +58,8 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
       Recordings, sorted by utterance.
 
     Raises:
-      InputError: no folder of audio, no text, malformed lines, or names that occur twice.
+      InputError: no folder of audio, no text, malformed lines, or names that occur twice or would
+        name the same files.
     """
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder of audio")
@@ -92,6 +94,9 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
         if recording.utterance in seen:
             raise InputError(f"two recordings are called {recording.utterance}: rename one")
         seen.add(recording.utterance)
+    if clash := first_clash(safe_name(recording.utterance) for recording in recordings):
+        one, other = (recordings[position].utterance for position in clash)
+        raise InputError(f"the results of {one} and {other} would be one file: rename one")
     return sorted(recordings, key=lambda recording: recording.utterance)
 
 

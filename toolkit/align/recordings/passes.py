@@ -17,6 +17,7 @@ from toolkit.align.textgrid import write_textgrid
 from toolkit.errors import ToolkitError
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.lang.lexicon import Pronunciation
+from toolkit.storage.names import path_below, safe_name
 
 WORK = ".partial"
 """Folder of intermediate files below the output, removed at the end."""
@@ -140,7 +141,7 @@ def align(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> Aligned
         found = aligner.align(cepstra, torch.tensor(speaker.mean), task.words, transform)
         words, phones = aligner.entries(task.utterance, task.words, found)
         tiers = {"words": words, "phones": phones}
-        path = job.out / "textgrid" / f"{task.utterance}.TextGrid"
+        path = path_below(job.out, f"textgrid/{safe_name(task.utterance)}.TextGrid")
         write_textgrid(path, tiers, extracted.seconds)
     except ToolkitError as error:
         return AlignedRecording(task, fault=str(error))

@@ -142,7 +142,8 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     commands with which Kaldi reads them (flac, sph2pipe).
 
     Raises:
-      ManifestError: two cuts have the same id, or an id contains white space.
+      ManifestError: two cuts have the same id, an id contains white space, or an audio file has a
+        name that Kaldi would run.
     """
     cuts = sorted(cuts, key=lambda cut: cut.id.encode())
     for cut, next_cut in itertools.pairwise(cuts):
@@ -154,7 +155,7 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         and abs(cut.duration - cut.recording.duration) < 1e-6
         for cut in cuts
     )
-    sources = {cut.recording_id: _source(audio_of(cut)) for cut in cuts}
+    sources = {cut.recording_id: _source(audio_of(cut), cut.id) for cut in cuts}
     utterances: dict[str, list[str]] = {}
     for cut in cuts:
         utterances.setdefault(speaker_of(cut), []).append(cut.id)
@@ -175,7 +176,11 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
         write_atomically(folder / name, "".join(f"{line}\n" for line in lines))
 
 
-def _source(path: str) -> str:
+def _source(path: str, id: str) -> str:
+    if path.rstrip().endswith("|") or len(path.splitlines()) > 1:
+        raise ManifestError(
+            f"{id}: Kaldi would run the name of its audio file, {path!r}, as a command: rename it"
+        )
     quoted = shlex.quote(path)
     commands = {".flac": f"flac -c -d -s {quoted} |", ".sph": f"sph2pipe -f wav -p {quoted} |"}
     return commands.get(Path(path).suffix, path)

@@ -26,6 +26,7 @@ from toolkit.features.multichannel.beamforming import (
 from toolkit.features.multichannel.echo import EchoConfig, estimate_echo
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.names import path_below
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut, MultiCut
@@ -168,7 +169,7 @@ class _Task:
 
     def audio(self, out: Path) -> Path:
         """Return the path of the audio file to write."""
-        return out / self.set / f"{quote(self.cut.id, safe='')}.flac"
+        return path_below(out, f"{self.set}/{quote(self.cut.id, safe='')}.flac")
 
     def report(self, out: Path) -> Path:
         """Return the path of its measures, written after the audio."""

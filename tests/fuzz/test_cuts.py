@@ -1,0 +1,152 @@
+"""Commands anywhere in the cuts of others: whoever reads them, and their audio, none is run."""
+
+import copy
+import io
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.trial import FUZZ
+from toolkit.corpus.manifest import read_cuts
+from toolkit.decode.sources import Inputs
+from toolkit.errors import ToolkitError
+from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.shards import write_manifest, write_shard
+from toolkit.features.store import FeatureStore
+from toolkit.report.media import read_clip
+
+COMMANDS = (
+    ("command", "touch ran; cat clean.wav"),
+    ("file", "x; touch ran; .sph"),
+    ("file", "|touch ran; cat clean.wav"),
+    ("file", "pipe:touch ran"),
+    ("url", "pipe:touch ran"),
+)
+SPEAKER = {
+    "id": "u",
+    "recording_id": "r",
+    "start": 0.0,
+    "duration": 0.1,
+    "speaker": "s",
+    "text": "a",
+}
+
+
+def recording(kind="file", source="clean.wav", **fields):
+    sources = [{"type": kind, "channels": [0], "source": source}]
+    known = {"id": "r", "sampling_rate": 16000, "num_samples": 1600, "duration": 0.1}
+    return {**known, "sources": sources, **fields}
+
+
+def cut(recording, **fields):
+    known = {"id": "u", "type": "MonoCut", "start": 0.0, "duration": 0.1, "channel": 0}
+    return {**known, "supervisions": [SPEAKER], "recording": recording, **fields}
+
+
+def reverb(response):
+    return {"name": "ReverbWithImpulseResponse", "kwargs": {"rir": response, "rir_channels": [0]}}
+
+
+def mixed(*cuts, **fields):
+    tracks = [{"cut": copy.deepcopy(c), "type": c["type"], "offset": 0.0} for c in cuts]
+    return {"id": "u", "type": "MixedCut", "tracks": tracks, **fields}
+
+
+GOOD = cut(recording())
+HIDE = {
+    "track": lambda c: mixed(GOOD, c),
+    "first track": lambda c: mixed(c, GOOD),
+    "response": lambda c: cut(recording(transforms=[reverb(c)])),
+    "response of a mix": lambda c: mixed(GOOD, GOOD, transforms=[reverb(c)]),
+    "late transform": lambda c: cut(
+        recording(transforms=[{"name": "Volume", "kwargs": {"factor": 0.5}}, reverb(c)])
+    ),
+    "custom": lambda c: cut(recording(), custom={"recording": c.get("recording", c), "cut": c}),
+    "custom of a track": lambda c: mixed(GOOD, cut(recording(), custom={"target_recording": c})),
+    "supervision": lambda c: {**GOOD, "supervisions": [{**SPEAKER, "custom": {"x": [c]}}]},
+}
+
+
+@st.composite
+def hostile(draw):
+    found = recording(*draw(st.sampled_from(COMMANDS)))
+    if draw(st.booleans()):
+        found["transforms"] = [{"name": "Volume", "kwargs": {"factor": 0.5}}]
+    found = cut(found)
+    for way in draw(st.lists(st.sampled_from(sorted(HIDE)), max_size=4)):
+        found = HIDE[way](found)
+    shown = {"supervisions": [SPEAKER], "recording": recording(), "start": 0.0, "duration": 0.1}
+    return {**shown, **found}  # as a manifest needs it; lhotse ignores this in mixed cuts
+
+
+def transcribed(plain):
+    Path("cuts.jsonl").write_text(json.dumps(plain) + "\n")
+    for source in Inputs(allow_pipes=True).sources(["cuts.jsonl"], io.BytesIO(), Path()):
+        list(source.blocks(16000, 1.0))
+
+
+def from_manifest(plain):
+    Path("cuts.jsonl").write_text(json.dumps(plain) + "\n")
+    for found in read_cuts(Path("cuts.jsonl")):
+        load_cut_audio(found)
+
+
+def from_store(plain):
+    config = FrontendConfig(num_mel_bins=4)
+    known = {**cut(recording()), **plain}
+    write_shard(Path("fbank/shards"), 0, [(known, "s", torch.zeros(3, 4))], config)
+    write_manifest(Path("fbank"), config, [{"utterances": 1, "frames": 3}])
+    load_cut_audio(FeatureStore(Path("fbank")).cut("u"))
+
+
+def reported(plain):
+    Path("cuts.jsonl").write_text(json.dumps(plain) + "\n")
+    read_clip(Path("cuts.jsonl"), 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("hostile"))
+    soundfile.write("clean.wav", np.random.default_rng(0).uniform(-0.1, 0.1, 1600), 16000)
+    yield
+    os.chdir(before)
+
+
+@pytest.mark.parametrize("read", [transcribed, from_manifest, from_store, reported])
+@FUZZ
+@given(plain=hostile())
+def test_nothing_is_run(read, plain):
+    with suppress(ToolkitError):
+        read(plain)
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("read", [transcribed, from_manifest, from_store, reported])
+@pytest.mark.parametrize("way", sorted(HIDE))
+def test_cuts_without_commands_are_read(read, way):
+    read({"supervisions": [SPEAKER], "recording": recording(), "start": 0.0, "duration": 0.1}
+         | HIDE[way](GOOD))  # fmt: skip
+
+
+def test_lhotse_by_itself_would_run_them():
+    from lhotse.audio.backend import audio_backend
+    from lhotse.serialization import deserialize_item
+
+    for hide in ("track", "first track", "response", "response of a mix", "late transform"):
+        for kind, source in COMMANDS[:2]:
+            found = deserialize_item(HIDE[hide](cut(recording(kind, source))))
+            # What it read from the command may be no audio.
+            with suppress(Exception), audio_backend("default"):
+                found.load_audio()
+            assert Path("ran").exists(), (hide, kind)
+            Path("ran").unlink()
