@@ -105,8 +105,7 @@ class DrawnSpeech:
                     )
 
     def _write(self, frames):
-        from lhotse.testing.dummies import dummy_recording
-
+        from tests.dummies import dummy_recording
         from toolkit.corpus.manifest import make_cut
         from toolkit.features.frontend import FrontendConfig
         from toolkit.features.shards import write_manifest, write_shard

@@ -8,8 +8,7 @@ import torch
 
 pytest.importorskip("k2")
 
-from lhotse.testing.dummies import dummy_recording
-
+from tests.dummies import dummy_recording
 from toolkit.align.corpus import (
     AlignmentFailuresError,
     CorpusAlignConfig,

@@ -30,7 +30,7 @@ FRONTEND = FrontendConfig(num_mel_bins=3)
 
 
 def cuts():
-    from lhotse.testing.dummies import dummy_recording
+    from tests.dummies import dummy_recording
 
     return [make_cut(name, dummy_recording(0), "GOOD ÉTÉ", name[:4]) for name in NAMES]
 

@@ -1,6 +1,6 @@
 import pytest
-from lhotse.testing.dummies import dummy_recording
 
+from tests.dummies import dummy_recording
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError, empty_recording, make_cut, speaker_of
 from toolkit.corpus.split import assemble

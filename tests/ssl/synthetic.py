@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 
 import torch
-from lhotse.testing.dummies import dummy_recording
 
+from tests.dummies import dummy_recording
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack

@@ -142,8 +142,7 @@ def write_store(tmp_path):
 
     Utterances u0, u1, ... of two speakers in two shards; features are noise.
     """
-    from lhotse.testing.dummies import dummy_recording
-
+    from tests.dummies import dummy_recording
     from toolkit.corpus.manifest import make_cut
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.shards import write_manifest, write_shard

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from lhotse.testing.dummies import dummy_recording
 from safetensors.torch import save_file
 
+from tests.dummies import dummy_recording
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.bench.ctc.sweep import Task, command, stored_sweep
 from toolkit.bench.tta.runs import BenchRunError

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from lhotse.testing.dummies import dummy_recording
 
+from tests.dummies import dummy_recording
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.kaldi.export import export_data_dir
 from toolkit.corpus.kaldi.validate import data_dir_faults

@@ -14,8 +14,7 @@ lhotse = pytest.importorskip("lhotse")
 @pytest.fixture
 def system(tmp_path):
     """Features of three utterances, the last too short for the network; a network."""
-    from lhotse.testing.dummies import dummy_recording
-
+    from tests.dummies import dummy_recording
     from toolkit.corpus.manifest import make_cut
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.shards import write_manifest, write_shard
