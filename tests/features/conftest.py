@@ -10,6 +10,14 @@ import torch
 RATE = 16000
 
 
+@pytest.fixture(params=["kaldifeat", "torch"])
+def engine(request):
+    """Each engine of the front end that is installed."""
+    if request.param == "kaldifeat":
+        pytest.importorskip("kaldifeat")
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
