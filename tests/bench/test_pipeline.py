@@ -1,7 +1,4 @@
 import pytest
-
-pytest.importorskip("kaldifeat")
-
 import torch
 
 from toolkit.bench import pipeline

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from toolkit.bench import transcribe
 from toolkit.decode import bundle, streaming

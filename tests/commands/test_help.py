@@ -14,7 +14,7 @@ RECIPES = (
     "recipes.librispeech.run_ctc",
     "recipes.farfield_ssl.run",
 )
-REFERENCE_ONLY = ("k2", "kaldifeat", "kaldilm", "torchaudio")
+REFERENCE_ONLY = ("k2", "kaldilm", "torchaudio")
 """Packages without which some benchmarks cannot be imported."""
 
 

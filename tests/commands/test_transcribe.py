@@ -109,7 +109,6 @@ def test_contradictions_are_refused(arguments, told):
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
     pytest.importorskip("k2")
-    pytest.importorskip("kaldifeat")
     from toolkit.decode import bundle, streaming
 
     class Recogniser:

@@ -139,7 +139,6 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
 @pytest.fixture
 def bundle(recogniser, tmp_path):
     """A bundle with all that it can hold; `bundle(kind=..., extras=...)` makes others."""
-    pytest.importorskip("kaldifeat")
     made = []
 
     def make(**options):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from toolkit.decode.bundle import BundleError, Recogniser
 from toolkit.decode.stream_latency import Latency, recognise_stream

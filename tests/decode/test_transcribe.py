@@ -7,7 +7,6 @@ import soundfile
 import torch
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from toolkit.decode.bundle import BundleError, Recogniser
 from toolkit.decode.segmenter import SegmentConfig

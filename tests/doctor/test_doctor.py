@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from toolkit.doctor.doctor import (
     run_process,
 )
 from toolkit.environment import project_root
+from toolkit.features.engine import frontend_engine
 
 GOOD = Engine("pytest", "jiwer", ("pytest",))
 ABSENT = Engine("no-such-distribution", "jiwer", ("no-such-distribution==1",))
@@ -100,6 +102,34 @@ def test_engine_of_the_other_python_is_not_fatal(monkeypatch):
     assert (check_engine(engine).status, check_engine(engine).fatal) == ("absent", False)
     monkeypatch.setattr(doctor, "REFERENCE", True)
     assert check_engine(engine).fatal
+
+
+def test_nothing_is_wrong_where_torch_computes_the_features():
+    (engine,) = (engine for engine in ENGINES if engine.name == "kaldifeat")
+    finding = check_engine(replace(engine, name="no-such-distribution"))
+    assert (finding.status, finding.fatal) == ("absent", False)
+    assert finding.text == "not installed: torch computes the features"
+
+
+@pytest.mark.parametrize("variable", ["torch", "", "sphinx"])
+def test_the_engine_of_the_features_is_shown(monkeypatch, variable):
+    monkeypatch.setenv("TOOLKIT_FRONTEND", variable)
+    monkeypatch.setattr(doctor, "run_process", lambda *_: ProcessResult(False, ""))
+    monkeypatch.setattr(
+        doctor,
+        "self_test",
+        lambda name: (
+            run_process([sys.executable, "-m", "toolkit.doctor.selftests", name], 60)
+            if name == "frontend"
+            else ProcessResult(False, "")
+        ),
+    )
+    shown = dict(doctor._optional())["features"]
+    if variable == "sphinx":
+        assert shown.startswith("fail: ")
+        assert "TOOLKIT_FRONTEND is 'sphinx'" in shown
+    else:
+        assert shown.startswith(f"computed by {variable or frontend_engine()} ")
 
 
 def test_remedies_of_the_native_engines():

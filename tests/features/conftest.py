@@ -1,5 +1,6 @@
 """Small stores and recordings shared by the tests of this folder."""
 
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,15 @@ import pytest
 import soundfile
 import torch
 
+from toolkit.features.engine import ENGINES
+
 RATE = 16000
+
+
+@pytest.fixture(params=[name for name in ENGINES if find_spec(name)])
+def engine(request):
+    """Each engine of the front end that is installed."""
+    return request.param
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,6 @@
 import hashlib
+import json
+import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -6,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("kaldifeat")
-
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.features import extract as module
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.engine import VARIABLE, engine_version
 from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.store import FeatureStore
@@ -51,6 +52,32 @@ def test_stores_what_the_front_end_gives(cuts, tmp_path):
     assert headline["utterances"] == 12
     assert headline["hours"] == pytest.approx(4.2 / 3600)
     assert headline["xRT"] > 0
+
+
+def test_the_engine_is_stored_and_logged_once(cuts, tmp_path, monkeypatch, caplog, engine):
+    module._log_engine.cache_clear()
+    caplog.set_level(logging.INFO, "toolkit")
+    monkeypatch.setenv(VARIABLE, engine)
+    for name in ("one", "two"):
+        extract(cuts, CONFIG, tmp_path / name)
+    assert FeatureStore(tmp_path / "one").manifest["engine"] == engine_version(engine)
+    assert [record.message for record in caplog.records] == [
+        f"features are computed by {engine_version(engine)}"
+    ]
+
+
+def test_what_one_engine_has_begun_the_other_ends(cuts, tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "torch")
+    extract(cuts, CONFIG, tmp_path / "f")
+    for path in sorted((tmp_path / "f" / "done").iterdir())[1:]:
+        marker = json.loads(path.read_text())
+        path.write_text(json.dumps({**marker, "engine": "kaldifeat 1.24"}))
+    first = sorted((tmp_path / "f" / "done").iterdir())[0]
+    marker = json.loads(first.read_text())
+    del marker["engine"]  # as shards were marked before there were two
+    first.write_text(json.dumps(marker))
+    extract(cuts[:-1], CONFIG, tmp_path / "f")
+    assert FeatureStore(tmp_path / "f").manifest["engine"].startswith("kaldifeat 1.24, torch ")
 
 
 def test_bytes_depend_neither_on_jobs_nor_on_the_order_of_the_cuts(cuts, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import json
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from toolkit.environment import machine
 

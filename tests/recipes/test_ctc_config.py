@@ -3,7 +3,6 @@
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from recipes.librispeech.ctc_config import PROFILES, Config
 from toolkit.config.settings import ConfigError, apply_overrides

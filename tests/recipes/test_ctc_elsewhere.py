@@ -11,7 +11,6 @@ import torch
 from click.testing import CliRunner
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 pytest.importorskip("pyroomacoustics")
 
 from lhotse import Recording

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 pytest.importorskip("pyroomacoustics")
 
 from lhotse.serialization import deserialize_item

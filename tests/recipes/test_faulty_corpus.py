@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 soundfile = pytest.importorskip("soundfile")
 
 OOV = "ZORBLAX QUIMPLE FRUNDIGE"

@@ -10,7 +10,6 @@ import jiwer
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]

@@ -3,7 +3,6 @@
 import pytest
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 pytest.importorskip("soundfile")
 
 

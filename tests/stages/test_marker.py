@@ -74,7 +74,7 @@ def test_the_digest_of_parameters_does_not_depend_on_their_order():
 
 
 def test_versions_name_python_and_the_engines():
-    assert set(versions()) == {"python", "toolkit", "torch", "k2"}
+    assert set(versions()) == {"python", "toolkit", "torch", "k2", "kaldifeat"}
 
 
 def test_git_state_tells_commit_and_changes(tmp_path):

@@ -24,7 +24,7 @@ RATE = 16000
 SECONDS = (2.0, 3.0, 4.0, 5.4)  # 3.6 s on average, as 1e9 utterances in a million hours (C35)
 SPEAKERS = 8
 LATENCY, BANDWIDTH = 0.2, 50e6  # C24
-BARE = "kaldifeat, samples to features"
+BARE = "front end, samples to features"
 
 
 def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
@@ -84,8 +84,8 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
 def command(minutes: float, repeats: int, rates_file: Path | None, json_file: Path | None) -> None:
     """Measure the data pipeline's steps on one core.
 
-    The table has each step's seconds of audio per second of processor time, relative to kaldifeat
-    alone. With --rates the speeds, and the bytes per hour of audio, are stored for
+    The table has each step's seconds of audio per second of processor time, relative to the
+    front end alone. With --rates the speeds, and the bytes per hour of audio, are stored for
     `toolkit pipeline plan`.
 
     \b
@@ -198,20 +198,15 @@ class _Bench:
 
     def cases(self) -> list[Case]:
         """Return the cases: the bare front end and every step."""
-        import kaldifeat
-
         from toolkit.features.cut_audio import load_cut_audio
+        from toolkit.features.frontend import Frontend, FrontendConfig
 
-        options = kaldifeat.FbankOptions()
-        options.frame_opts.dither = 0.0
-        options.frame_opts.snip_edges = False
-        options.mel_opts.num_bins = 64
-        bare = kaldifeat.Fbank(options)
-        samples = [load_cut_audio(cut) * 32768 for cut in self.cuts]
+        frontend = Frontend(FrontendConfig())
+        samples = [load_cut_audio(cut) for cut in self.cuts]
 
         def features() -> float:
             for x in samples:
-                bare(x)
+                frontend(x)
             return 3600 * self.hours
 
         def case(name: str, work: _StepRun) -> Case:

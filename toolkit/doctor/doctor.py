@@ -41,12 +41,14 @@ class Engine:
     """What pip must install to repair it, in one command, as versions depend on each other."""
     reference_only: bool = False
     """Whether it is only needed, and available, in the reference environment (Python 3.10)."""
+    without: str = ""
+    """What happens where it is not installed; empty: the recipes do not run."""
 
 
 ENGINES = (
     Engine("torch", "torch", (TORCH,)),
     Engine("k2", "k2", (TORCH, "k2==1.23.4"), reference_only=True),
-    Engine("kaldifeat", "kaldifeat", (), reference_only=True),
+    Engine("kaldifeat", "kaldifeat", (), without="torch computes the features"),
     Engine("lhotse", "lhotse", ("lhotse==1.32.0", "lilcom", "urllib3")),
     Engine("torchaudio", "torchaudio", ("torchaudio==0.13.1",), reference_only=True),
     Engine("soundfile", "soundfile", ("soundfile",)),
@@ -76,7 +78,7 @@ class Finding:
 
     engine: Engine
     status: str
-    """"ok", "BROKEN", "MISSING", or "absent" for what this Python is not meant to have."""
+    """"ok", "BROKEN", "MISSING", or "absent" for what nobody misses on this Python."""
     version: str
     text: str
 
@@ -138,6 +140,8 @@ def check_engine(engine: Engine, timeout: float = 60.0) -> Finding:
     try:
         version = metadata.version(engine.name)
     except metadata.PackageNotFoundError:
+        if engine.without:
+            return Finding(engine, "absent", "", f"not installed: {engine.without}")
         if engine.reference_only and not REFERENCE:
             return Finding(engine, "absent", "", "for the Python 3.10 environment only")
         return Finding(engine, "MISSING", "", "not installed")
@@ -214,9 +218,11 @@ def _optional() -> list[tuple[str, str]]:
         ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], 20.0
     )
     card = f" (nvidia-smi sees {cards.text})" if cards.works else ""
+    features = self_test("frontend")
     hint = "; torch 1.13.1 has no code for Hopper and later, torch 2 has" if REFERENCE else ""
     return [
         ("Java", quoted[1] if quoted else "none (only the Spark executor needs it)"),
+        ("features", features.text if features.works else f"fail: {features.text}"),
         ("GPU", (gpu.text if gpu.works else f"fails: {gpu.text}{hint}") + card),
     ]
 

@@ -75,6 +75,20 @@ def kaldifeat_fbank() -> str:
     return "100 frames of 64 log-mel energies"
 
 
+def frontend() -> str:
+    """Extract log-mel energies of a tone with the engine that recipes use here."""
+    import torch
+
+    from toolkit.features.engine import engine_version
+    from toolkit.features.frontend import Frontend, FrontendConfig
+
+    compute = Frontend(FrontendConfig())
+    features = compute(0.1 * torch.sin(torch.arange(16000) * (2 * torch.pi * 1000 / 16000)))
+    _expect(tuple(features.shape) == (100, 64), f"shape {tuple(features.shape)}")
+    _expect(int(features[50].argmax()) == 21, f"filter {int(features[50].argmax())} of a tone")
+    return f"computed by {engine_version(compute.engine)}"
+
+
 def lhotse_cut() -> str:
     """Load half a recording as a cut."""
     from lhotse import Recording
@@ -217,6 +231,7 @@ TESTS: dict[str, Callable[[], str]] = {
     "torch": torch_matmul,
     "k2": k2_intersection,
     "kaldifeat": kaldifeat_fbank,
+    "frontend": frontend,
     "lhotse": lhotse_cut,
     "torchaudio": torchaudio_resample,
     "soundfile": soundfile_flac,

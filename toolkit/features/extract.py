@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from toolkit.corpus.manifest import speaker_of
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.engine import engine_version, frontend_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import (
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 MARKERS = "done"
 FAILED = "failed.tsv"
+logger = logging.getLogger(__name__)
 
 
 class ExtractError(ToolkitError):
@@ -66,10 +69,10 @@ def extract(
 ) -> dict[str, float]:
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
-    `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold; written
-    last), `failed.tsv` (utterance, reason) and `done/` (one marker per shard). Called again, it
-    keeps every shard whose cuts and configuration are unchanged. The bytes do not depend on
-    `jobs`.
+    `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
+    computed it; written last), `failed.tsv` (utterance, reason) and `done/` (one marker per shard).
+    Called again, it keeps every shard whose cuts and configuration are unchanged, by whichever
+    engine. The bytes do not depend on `jobs`.
 
     Args:
       cuts: of unique ids, one supervision each, in any order.
@@ -88,7 +91,8 @@ def extract(
     from tqdm import tqdm
 
     out = Path(out)
-    Frontend(config.frontend)  # a missing kaldifeat is better reported here than in a worker
+    # Made here too: an engine that is asked for and missing is better reported than in a worker.
+    _log_engine(Frontend(config.frontend).engine)
     shards = pack_shards(cuts, config.hours_per_shard)
     plans = [_Plan(i, _digest(shard, config), shard) for i, shard in enumerate(shards)]
     total = sum(len(plan.cuts) for plan in plans)
@@ -114,13 +118,22 @@ def extract(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
             f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
         )
-    write_manifest(out, config.frontend, [markers[i] for i in sorted(markers)], len(failed))
+    done_shards = [markers[i] for i in sorted(markers)]
+    # More than one where another environment went on; none in markers of earlier versions.
+    engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})
+    write_manifest(out, config.frontend, done_shards, len(failed), ", ".join(engines))
     lost = {name for name, _ in failed}
     kept = sum(cut.duration for plan in plans for cut in plan.cuts if cut.id not in lost)
     headline = {"hours": kept / 3600, "utterances": total - len(failed), "failed": len(failed)}
     if pending:
         headline["xRT"] = sum(cut.duration for plan in pending for cut in plan.cuts) / elapsed
     return headline
+
+
+@cache
+def _log_engine(engine: str) -> None:
+    """Log once per process what computes the features."""
+    logger.info("features are computed by %s", engine_version(engine))
 
 
 def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]":
@@ -202,6 +215,7 @@ def _extract_shard(plan: _Plan, frontend: FrontendConfig, out: Path) -> dict:
     paths = [cuts_path(out / SHARDS, plan.index), features_path(out / SHARDS, plan.index)]
     marker = {
         "plan": plan.digest,
+        "engine": engine_version(frontend_engine()),
         "bytes": [path.stat().st_size for path in paths],
         "utterances": utterances,
         "frames": frames,

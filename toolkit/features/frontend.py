@@ -1,20 +1,27 @@
-"""Kaldi's front ends (log-mel, MFCC, PLP, log-mel beside MFCC) by kaldifeat."""
+"""Kaldi's front ends (log-mel, MFCC, PLP, log-mel beside MFCC), by kaldifeat or by torch."""
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
+from toolkit.features.cepstra import CepstralTransform, PerceptualLinearPrediction
+from toolkit.features.engine import frontend_engine
+from toolkit.features.filterbank import FilterBank, FlooredLog, mel_filters, mel_points
+
+if TYPE_CHECKING:
+    import kaldifeat
 
 DEFAULT_MEL_BINS = {"fbank": 64, "fbank_mfcc": 80, "mfcc": 23, "plp": 23}
-LIFTER = 22  # Kaldi's
 
 
 class FrontendError(ToolkitError):
-    """The front end is not installed, or cannot compute the features of an utterance."""
+    """The front end cannot compute the features of an utterance."""
 
 
 def _mel(hertz: float) -> float:
@@ -57,10 +64,9 @@ class FrontendConfig:
         if not 1000 <= self.sampling_rate <= 1_000_000:
             raise ValueError(f"sampling_rate is {self.sampling_rate}, needs 1,000 to 1,000,000 Hz")
         nyquist = self.sampling_rate / 2
-        high = self.high_freq if self.high_freq > 0 else nyquist + self.high_freq
-        if not 0 <= self.low_freq < high <= nyquist:
+        if not 0 <= self.low_freq < self.upper_edge <= nyquist:
             raise ValueError(f"needs 0 <= low_freq < high_freq <= {nyquist:g} Hz")
-        if self._has_empty_filter(high):
+        if self._has_empty_filter(self.upper_edge):
             raise ValueError(
                 f"num_mel_bins is {self.mel_bins}, too many for windows of "
                 f"{self.frame_length_ms:g} ms: a filter would contain no bin of the FFT"
@@ -74,6 +80,11 @@ class FrontendConfig:
         low, step = _mel(self.low_freq), (_mel(high) - _mel(self.low_freq)) / (self.mel_bins + 1)
         lefts = [low + i * step for i in range(self.mel_bins)]
         return any(bisect_right(bins, left) >= bisect_left(bins, left + 2 * step) for left in lefts)
+
+    @property
+    def upper_edge(self) -> float:
+        """Upper edge of the last mel filter in Hz, counted from 0."""
+        return self.high_freq if self.high_freq > 0 else self.sampling_rate / 2 + self.high_freq
 
     @property
     def mel_bins(self) -> int:
@@ -97,19 +108,6 @@ PRESETS = {
 windows and 40 of 10 ms windows (A2)."""
 
 
-def cepstral_transform(mel_bins: int, num_ceps: int) -> Tensor:
-    """Return the matrix of Kaldi's MFCC on log-mel values: DCT-II, orthonormal, then lifter.
-
-    Returns:
-      [mel_bins, num_ceps] float64.
-    """
-    filters = torch.arange(mel_bins, dtype=torch.float64) + 0.5
-    orders = torch.arange(num_ceps, dtype=torch.float64)
-    matrix = math.sqrt(2 / mel_bins) * torch.cos(math.pi / mel_bins * filters[:, None] * orders)
-    matrix[:, 0] = math.sqrt(1 / mel_bins)
-    return matrix * (1 + LIFTER / 2 * torch.sin(math.pi * orders / LIFTER))
-
-
 class Frontend:
     """Computes the features of one `FrontendConfig`.
 
@@ -118,49 +116,29 @@ class Frontend:
     One difference: PLP of digital silence is not a number without dither, so such frames, and only
     these, get Kaldi's dither of one 16-bit step, from a fixed seed. In `fbank_mfcc` the spectrum's
     magnitude is taken as in A1, in all others its power as in Kaldi.
+
+    Args:
+      config: the settings.
+      engine: "kaldifeat", or "torch": the same in torch's operations, on the device of the
+        samples. None: as `toolkit.features.engine.frontend_engine` says. They differ by rounding.
     """
 
-    def __init__(self, config: FrontendConfig) -> None:
-        try:
-            import kaldifeat
-        except ImportError as error:
-            raise FrontendError(
-                f"kaldifeat cannot be imported ({error}); `make setup` builds it"
-            ) from error
+    def __init__(self, config: FrontendConfig, engine: str | None = None) -> None:
         self.config = config
-        options = {
-            "fbank": kaldifeat.FbankOptions,
-            "fbank_mfcc": kaldifeat.FbankOptions,
-            "mfcc": kaldifeat.MfccOptions,
-            "plp": kaldifeat.PlpOptions,
-        }[config.kind]()
-        options.device = torch.device("cpu")
-        options.frame_opts.samp_freq = float(config.sampling_rate)
-        options.frame_opts.frame_length_ms = config.frame_length_ms
-        options.frame_opts.frame_shift_ms = config.frame_shift_ms
-        options.frame_opts.snip_edges = False
-        options.frame_opts.dither = 0.0
-        options.mel_opts.num_bins = config.mel_bins
-        options.mel_opts.low_freq = config.low_freq
-        options.mel_opts.high_freq = config.high_freq
-        options.use_energy = False
+        self.engine = engine or frontend_engine()
+        self._base = (_by_kaldifeat if self.engine == "kaldifeat" else _by_torch)(config)
         if config.kind == "fbank_mfcc":
-            options.use_power = False
-            self._to_cepstra = cepstral_transform(config.mel_bins, config.num_ceps).float()
-        elif config.kind != "fbank":
-            options.num_ceps = config.num_ceps
-        classes = {"mfcc": kaldifeat.Mfcc, "plp": kaldifeat.Plp}
-        self._kaldifeat = classes.get(config.kind, kaldifeat.Fbank)(options)
+            self._cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
 
     def __call__(self, samples: Tensor) -> Tensor:
         """Compute the features of one utterance.
 
         Args:
           samples: [S] float32 within [-1, 1] at the config's rate, scaled by 32768 as Kaldi's are;
-            or int16, which are so scaled already and give the same bits.
+            or int16, which are so scaled already and give the same bits. On any device.
 
         Returns:
-          [T, F] float32, T = round(S / step).
+          [T, F] float32 on the device of the samples, T = round(S / step).
 
         Raises:
           FrontendError: fewer samples than one window, or features that are not numbers.
@@ -173,15 +151,64 @@ class Frontend:
         if not math.isfinite(features.sum().item()):
             bad = ~torch.isfinite(features).all(dim=1)
             dither = torch.randn(len(scaled), generator=torch.Generator().manual_seed(0))
-            features[bad] = self._compute(scaled + dither)[bad]
+            features[bad] = self._compute(scaled + dither.to(scaled.device))[bad]
             if not torch.isfinite(features).all():
                 raise FrontendError("the features are not finite numbers")
         return features
 
     def _compute(self, scaled: Tensor) -> Tensor:
-        # As `self._kaldifeat(scaled)`, which copies the overlapping frames once more.
-        frames = self._kaldifeat.convert_samples_to_frames(scaled)
-        features = self._kaldifeat.compute(frames)
+        features = self._base(scaled)
         if self.config.kind != "fbank_mfcc":
             return features
-        return torch.cat([features, features @ self._to_cepstra], dim=1)
+        return torch.cat([features, self._cepstra.to(features.device)(features)], dim=1)
+
+
+def kaldifeat_computer(config: FrontendConfig) -> "kaldifeat.OfflineFeature":
+    """Return kaldifeat's object for a config; `fbank_mfcc` without its cepstra."""
+    import kaldifeat
+
+    options = {
+        "fbank": kaldifeat.FbankOptions,
+        "fbank_mfcc": kaldifeat.FbankOptions,
+        "mfcc": kaldifeat.MfccOptions,
+        "plp": kaldifeat.PlpOptions,
+    }[config.kind]()
+    options.device = torch.device("cpu")
+    options.frame_opts.samp_freq = float(config.sampling_rate)
+    options.frame_opts.frame_length_ms = config.frame_length_ms
+    options.frame_opts.frame_shift_ms = config.frame_shift_ms
+    options.frame_opts.snip_edges = False
+    options.frame_opts.dither = 0.0
+    options.mel_opts.num_bins = config.mel_bins
+    options.mel_opts.low_freq = config.low_freq
+    options.mel_opts.high_freq = config.high_freq
+    options.use_energy = False
+    if config.kind == "fbank_mfcc":
+        options.use_power = False
+    elif config.kind != "fbank":
+        options.num_ceps = config.num_ceps
+    classes = {"mfcc": kaldifeat.Mfcc, "plp": kaldifeat.Plp}
+    return classes.get(config.kind, kaldifeat.Fbank)(options)
+
+
+def _by_kaldifeat(config: FrontendConfig) -> Callable[[Tensor], Tensor]:
+    kaldi = kaldifeat_computer(config)
+    # As `kaldi(scaled)`, which copies the overlapping frames once more.
+    return lambda scaled: kaldi.compute(kaldi.convert_samples_to_frames(scaled))
+
+
+def _by_torch(config: FrontendConfig) -> Callable[[Tensor], Tensor]:
+    # Kaldi rounds down.
+    window = int(config.frame_length_ms * config.sampling_rate / 1000)
+    step = int(config.frame_shift_ms * config.sampling_rate / 1000)
+    points = mel_points(config.mel_bins, config.low_freq, config.upper_edge)
+    filters = mel_filters(points, 2 ** (window - 1).bit_length(), config.sampling_rate)
+    bank = FilterBank(filters, window, step, power=config.kind != "fbank_mfcc")
+    if config.kind == "plp":
+        steps = nn.Sequential(bank, PerceptualLinearPrediction(points, config.num_ceps))
+    elif config.kind == "mfcc":
+        cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
+        steps = nn.Sequential(bank, FlooredLog(), cepstra)
+    else:
+        steps = nn.Sequential(bank, FlooredLog())
+    return lambda scaled: steps.to(scaled.device)(scaled)

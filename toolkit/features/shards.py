@@ -108,7 +108,11 @@ def write_shard(
 
 
 def write_manifest(
-    folder: Path, config: FeatureFormat, shards: Sequence[Mapping[str, int]], failed: int = 0
+    folder: Path,
+    config: FeatureFormat,
+    shards: Sequence[Mapping[str, int]],
+    failed: int = 0,
+    engine: str | None = None,
 ) -> None:
     """Write a store's manifest; written last, it marks the shards as complete.
 
@@ -117,16 +121,21 @@ def write_manifest(
       config: of the features.
       shards: `utterances` and `frames` of each.
       failed: utterances that have no features.
+      engine: what computed the features, with its version; None: left out.
     """
-    write_atomically(folder / MANIFEST, manifest_text(config, shards, failed))
+    write_atomically(folder / MANIFEST, manifest_text(config, shards, failed, engine))
 
 
 def manifest_text(
-    config: FeatureFormat, shards: Sequence[Mapping[str, int]], failed: int = 0
+    config: FeatureFormat,
+    shards: Sequence[Mapping[str, int]],
+    failed: int = 0,
+    engine: str | None = None,
 ) -> str:
     """Return the content of a store's manifest: see `write_manifest`."""
     manifest = {
         "frontend": asdict(config),
+        **({"engine": engine} if engine else {}),
         "dimension": config.dimension,
         "utterances": sum(shard["utterances"] for shard in shards),
         "frames": sum(shard["frames"] for shard in shards),

@@ -17,7 +17,10 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json, validated
 
 SCHEMA = 1
-DISTRIBUTIONS = {"toolkit": "asr-recipe-toolkit", "torch": "torch", "k2": "k2"}
+DISTRIBUTIONS = {
+    "toolkit": "asr-recipe-toolkit",
+    **{name: name for name in ("torch", "k2", "kaldifeat")},
+}
 
 
 _CONTENTS = {str: {"size": NATURAL, "digest": str}}

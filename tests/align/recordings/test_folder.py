@@ -13,7 +13,6 @@ import torch
 from click.testing import CliRunner
 
 pytest.importorskip("k2")
-pytest.importorskip("kaldifeat")
 
 from toolkit.align.ctm import read_ctm, write_ctm
 from toolkit.align.recordings.aligner import Aligner

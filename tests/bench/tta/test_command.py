@@ -1,5 +1,4 @@
 import csv
-import importlib.util
 import re
 from pathlib import Path
 
@@ -109,7 +108,6 @@ def test_a_folder_without_a_log_is_told(tmp_path):
     assert "has no log.jsonl" in result.output
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("kaldifeat"), reason="needs the front end")
 def test_the_front_end_is_shown_on_a_file(training, tmp_path):
     import numpy as np
     import soundfile

@@ -3,9 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-pytest.importorskip("kaldifeat")
-
 from lhotse.serialization import deserialize_item
 
 from toolkit.corpus.manifest import speaker_of

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-pytest.importorskip("kaldifeat")
-
 from all_steps import STEPS, digests, run_all
 from killed_steps import KillingExecutor, attempts
 

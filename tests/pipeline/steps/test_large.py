@@ -11,9 +11,6 @@ import time
 import numpy as np
 import pytest
 import soundfile
-
-pytest.importorskip("kaldifeat")
-
 from all_steps import make_teacher, outputs_digest
 
 from toolkit.corpus.manifest import make_cut, recording_or_fault

@@ -3,8 +3,6 @@ import json
 import pytest
 import torch
 
-pytest.importorskip("kaldifeat")
-
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore

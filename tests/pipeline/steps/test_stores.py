@@ -20,7 +20,6 @@ UTTERANCES, SIZE = 160, 115_200  # of 3.6 s in 256 kbit/s
 
 
 def test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk(s3, cuts, here, tmp_path):
-    pytest.importorskip("kaldifeat")
     from all_steps import STEPS, digests, run_all
     from killed_steps import KillingExecutor
 
