@@ -24,7 +24,6 @@ from toolkit.stages.plan import Inspector, State, plan
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
-from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
@@ -171,12 +170,14 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
 
 
 def _execute(recipe: Declaration, directory: RunDirectory, request: Request, given: dict) -> None:
-    with ending_followers(), lock.hold(directory.lock, request.command):
-        last = json.dumps(given | {"command": request.command}, indent=1)
-        write_atomically(directory.last_command, last + "\n")
-        stage_log = StageLog(directory.log)
-        with toolkit_logs(stage_log):
-            Runner(recipe.stages, directory, request, stage_log).run()
+    with ending_followers():
+        directory.refuse_links(directory.stages, directory.partials)
+        with lock.hold(directory.lock, request.command):
+            last = json.dumps(given | {"command": request.command}, indent=1)
+            directory.write(directory.last_command, last + "\n")
+            stage_log = StageLog(directory.log)
+            with toolkit_logs(stage_log):
+                Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import Digests
+from toolkit.storage.files import write_atomically
+from toolkit.storage.links import refuse_links
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 
@@ -24,6 +26,8 @@ class RunDirectory:
     being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `.partial/NN/`
     holds unfinished outputs, `.partial/NN.json` the parameters and inputs that they were started
     from and `.partial/NN.progress.json` how far they are.
+
+    The directory itself may be a link. Below it nothing is written, moved or deleted through one.
     """
 
     def __init__(self, root: Path) -> None:
@@ -68,8 +72,29 @@ class RunDirectory:
         """Return the path of how far a stage's partial outputs are."""
         return self.partials / f"{stage:02d}.progress.json"
 
+    def refuse_links(self, *paths: Path) -> None:
+        """Raise a `LinkError` if one of `paths`, or a folder on the way to it, is a link."""
+        for path in paths:
+            refuse_links(self.root, path)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file of the runner's whole or not at all; a link at `path` is replaced.
+
+        Raises:
+          LinkError: its folder is a link.
+        """
+        self.refuse_links(path.parent)
+        write_atomically(path, text)
+
     def discard(self, path: Path) -> None:
-        """Move a file or folder to the trash in one step; `empty_trash` frees its space."""
+        """Move a file or folder to the trash in one step; `empty_trash` frees its space.
+
+        Links inside a folder go with it, and what they point at stays.
+
+        Raises:
+          LinkError: it is a link or reached through one; nothing was moved.
+        """
+        self.refuse_links(path, self._trash)
         if os.path.lexists(path):
             self._trash.mkdir(parents=True, exist_ok=True)
             os.rename(path, self._trash / uuid.uuid4().hex)
@@ -82,7 +107,8 @@ class RunDirectory:
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Delete what was discarded."""
+        """Delete what was discarded; raises a `LinkError` if the trash is a link."""
+        self.refuse_links(self._trash)
         if self._trash.exists():
             shutil.rmtree(self._trash)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.storage.links import open_regular
 from toolkit.storage.reading import NATURAL, validated
 
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by some network file systems
@@ -32,9 +33,10 @@ def hold(path: Path, command: str) -> Iterator[None]:
 
     Raises:
       LockedError: another process has it; the message names that process.
+      LinkError: a link or no regular file is at `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = open_regular(path, os.O_RDWR)
     try:
         _acquire(descriptor, path)
         holder = {

@@ -7,7 +7,6 @@ from typing import Any
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import contents_from_plain, contents_to_plain
 from toolkit.storage.digest import Content
-from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json, validated
 
 _RECORD = {"parameters": {str: Any}, "inputs": {str: Any}, "forced": bool}
@@ -29,7 +28,7 @@ class Record:
             "inputs": contents_to_plain(self.inputs),
             "forced": self.forced,
         }
-        write_atomically(directory.record(stage), json.dumps(plain, indent=1) + "\n")
+        directory.write(directory.record(stage), json.dumps(plain, indent=1) + "\n")
 
 
 def read_record(directory: RunDirectory, stage: int) -> Record | None:
@@ -53,7 +52,7 @@ class Progress:
 
     def write(self, directory: RunDirectory, stage: int) -> None:
         """Write the progress."""
-        write_atomically(directory.progress(stage), json.dumps(vars(self)) + "\n")
+        directory.write(directory.progress(stage), json.dumps(vars(self)) + "\n")
 
 
 def read_progress(directory: RunDirectory, stage: int) -> Progress | None:

@@ -15,13 +15,24 @@ from toolkit.storage.files import remove_temporaries
 
 
 def publish(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
-    """Rename the partial outputs that `marker` lists to their names, then write the marker."""
+    """Rename the partial outputs that `marker` lists to their names, then write the marker.
+
+    Raises:
+      LinkError: one of them is a link or would be moved through one. The outputs wait in
+        `.partial`; once the link is gone the next run puts them in place.
+    """
+    directory.refuse_links(directory.stages)
     marker.write(directory.publishing(marker.stage))
     _put_in_place(directory, marker, digests)
 
 
 def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
-    """Complete what a killed run was publishing, and delete its half-written files."""
+    """Complete what a killed run was publishing, and delete its half-written files.
+
+    Raises:
+      LinkError: something would be moved or deleted through a link; it is left as it is.
+    """
+    directory.refuse_links(directory.stages, directory.partials)
     for path in directory.publishings():
         try:
             marker = Marker.read(path)
@@ -35,8 +46,10 @@ def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
 
 
 def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
-    stage = marker.stage
-    for name in outputs_of(directory.marker(stage)):
+    stage, old = marker.stage, outputs_of(directory.marker(marker.stage))
+    directory.refuse_links(*(directory.root / name for name in (*old, *marker.outputs)))
+    directory.refuse_links(*(directory.partial(stage, name) for name in marker.outputs))
+    for name in old:
         # A path that overlaps a new output may already hold the new output.
         if not any(overlap(name, output) for output in marker.outputs):
             directory.discard(directory.root / name)

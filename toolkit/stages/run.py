@@ -112,6 +112,9 @@ class Run:
         The path is the same in each attempt, and what an interrupted attempt left there is kept
         as long as parameters and inputs are the same, so that a long stage can resume from it. The
         output is renamed to `name` once the stage has succeeded.
+
+        Raises:
+          LinkError: a link stands where the output is built or will be, or on the way there.
         """
         path = PurePosixPath(name)
         inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
@@ -132,6 +135,7 @@ class Run:
             self.outputs.append(name)
             self._write_record()
         partial = self._directory.partial(self.stage, name)
+        self._directory.refuse_links(partial, self._directory.root / name)
         partial.parent.mkdir(parents=True, exist_ok=True)
         return partial
 

@@ -15,7 +15,7 @@ from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
 from toolkit.stages.stage_log import StageLog, duration, headline
 from toolkit.storage.digest import Content
-from toolkit.storage.files import write_atomically
+from toolkit.storage.links import LinkError, refuse_links_below
 
 
 class StageFailedError(ToolkitError):
@@ -126,6 +126,7 @@ class Runner:
         if record and forced and not record.forced:
             changes = [f"--force {number}"]
         if record and not changes:
+            refuse_links_below(self.directory.root, self.directory.partial(number))
             # Inputs that this attempt no longer reads stay recorded: partial outputs may use them.
             self.stage_log.write("   continues where the last attempt stopped")
             progress = read_progress(self.directory, number)
@@ -160,9 +161,9 @@ class Runner:
         message = str(user_error) if user_error else f"{type(error).__name__}: {error}"
         text = "".join(traceback.format_exception(error))
         try:
-            write_atomically(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
+            self.directory.write(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
             where = f" (traceback in {path})"
-        except OSError:
+        except (OSError, LinkError):
             where = ""
         if not user_error:
             self.stage_log.write(text.rstrip())

@@ -1,12 +1,15 @@
 """The log lines of a run, on the terminal and in the run directory's log.txt."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import click
+
+from toolkit.storage.links import open_regular
 
 
 class StageLog:
@@ -20,11 +23,16 @@ class StageLog:
         self._path = path
 
     def write(self, line: str) -> None:
-        """Write one line; a log file that cannot be written (a full disk) does not stop the run."""
+        """Write one line; a log file that cannot be written (a full disk) does not stop the run.
+
+        Raises:
+          LinkError: a link or no regular file is in its place.
+        """
         click.echo(line)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
-            with open(self._path, "a", encoding="utf-8") as file:
+            descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
+            with open(descriptor, "a", encoding="utf-8") as file:
                 file.write(f"{now} {line}\n")
         except OSError:
             return

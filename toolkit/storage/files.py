@@ -29,12 +29,13 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
 
     Args:
       path: the file to write; its folder is made when missing.
-      mode: "w" for UTF-8 text, "wb" for bytes.
+      mode: "w" for UTF-8 text, "wb" for bytes. A link at `path` is replaced, not followed.
       own: the file belongs to this process alone, and is written even after
         `leave_writing_to_others`.
     """
+    encoding = None if "b" in mode else "utf-8"
     if not (_writes or own):
-        with open(os.devnull, mode, encoding=None if "b" in mode else "utf-8") as file:
+        with open(os.devnull, mode, encoding=encoding) as file:
             yield file
         return
     path = Path(path)
@@ -42,7 +43,7 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
     name = os.fsdecode(os.fsencode(path.name)[:LONGEST])
     temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
+        with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
