@@ -83,6 +83,23 @@ def test_machine_and_speed_are_positive_numbers():
     assert 0.01 < environment.gemm_gflops(size=64, seconds=0.01) < 10_000
 
 
+def test_the_numeric_environment_is_that_of_torch_once_it_is_loaded(monkeypatch):
+    import torch
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = environment.numeric_environment()
+    assert found["torch_threads"] == torch.get_num_threads()
+    assert found["OMP_NUM_THREADS"] == "3"
+    assert found["blas"] in torch.__config__.show()
+    monkeypatch.setattr(torch.__config__, "show", lambda: "BLAS_INFO=accelerate, LAPACK_INFO=x")
+    assert environment.numeric_environment()["blas"] == "accelerate"
+    monkeypatch.delitem(sys.modules, "torch")
+    unknown = environment.numeric_environment()
+    assert (unknown["blas"], unknown["cpu_capability"], unknown["torch_threads"]) == (None,) * 3
+    assert "torch" not in sys.modules
+    assert unknown.keys() == found.keys()
+
+
 def test_gemm_leaves_the_number_of_threads():
     import torch
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -10,6 +11,7 @@ from time import perf_counter
 
 BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
 AMD = "AuthenticAMD"
+NUMERIC_VARIABLES = (BLAS_VARIABLE, "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 DISTRIBUTIONS = (
     "torch",
     "torchaudio",
@@ -116,6 +118,29 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def numeric_environment() -> dict[str, str | int | None]:
+    """Describe what can change the last digits of a result besides the versions of packages.
+
+    torch is not loaded for it: unless it is loaded already, `blas` (its library and version),
+    `cpu_capability` (the instructions that it uses) and `torch_threads` are None. The other keys
+    are environment variables, None where not set.
+    """
+    found: dict[str, str | int | None] = dict.fromkeys(("blas", "cpu_capability", "torch_threads"))
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "__config__") and hasattr(torch, "get_num_threads"):
+        about = torch.__config__.show()
+        for key, pattern in (
+            ("blas", r"- (.*Math Kernel Library Version [\w.]+|OpenBLAS.*)"),
+            ("cpu_capability", r"CPU capability usage: (.+)"),
+        ):
+            if match := re.search(pattern, about):
+                found[key] = match[1].strip()
+        if not found["blas"] and (match := re.search(r"BLAS_INFO=(\w+)", about)):
+            found["blas"] = match[1]
+        found["torch_threads"] = torch.get_num_threads()
+    return found | {name: os.environ.get(name) for name in NUMERIC_VARIABLES}
 
 
 def usable_cpus() -> int:

@@ -17,7 +17,7 @@ import pytest
 # Loaded before the forks, so that each of them starts at once.
 import toolkit.stages.command_line
 import toolkit.stages.recipe  # noqa: F401
-from toolkit.stages.marker import git_state, versions
+from toolkit.stages.code import present_code
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = Path(__file__).parent / "sample" / "run.py"
@@ -45,8 +45,7 @@ class Sample:
             (folder / "corpus" / f"{name}.txt").write_text(text)
         self.exp = folder / "exp" / "demo"
         # Remembered by the forks, which would each ask again.
-        git_state(folder)
-        versions()
+        present_code(folder)
 
     def main(self, *arguments, at_write=None, fault=None, env=None, before=None):
         """Run the command line in a fork of this process.

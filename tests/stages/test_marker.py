@@ -1,15 +1,12 @@
 import json
-import subprocess
 
 import pytest
 
 from toolkit.stages.marker import (
     Marker,
     UnreadableMarkerError,
-    git_state,
     outputs_of,
     parameters_digest,
-    versions,
 )
 from toolkit.storage.digest import Content
 
@@ -71,28 +68,3 @@ def test_a_damaged_marker_is_told_from_a_good_one(tmp_path, damage, why):
 def test_the_digest_of_parameters_does_not_depend_on_their_order():
     assert parameters_digest({"a": 1, "b": 2}) == parameters_digest({"b": 2, "a": 1})
     assert parameters_digest({"a": 1}) != parameters_digest({"a": 2})
-
-
-def test_versions_name_python_and_the_engines():
-    assert set(versions()) == {"python", "toolkit", "torch", "k2", "kaldifeat"}
-
-
-def test_git_state_tells_commit_and_changes(tmp_path):
-    assert git_state(tmp_path / "none") == {"commit": None, "dirty": None}
-
-    def git(*arguments):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        command = ["git", *identity, "-C", str(tmp_path), *arguments]
-        subprocess.run(command, check=True, capture_output=True)
-
-    git("init")
-    (tmp_path / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-m", "first")
-    git_state.cache_clear()
-    clean = git_state(tmp_path)
-    assert len(clean["commit"]) == 40
-    assert clean["dirty"] is False
-    (tmp_path / "file").write_text("2")
-    git_state.cache_clear()
-    assert git_state(tmp_path) == {"commit": clean["commit"], "dirty": True}

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from toolkit.errors import ToolkitError
+from toolkit.stages import partial
+from toolkit.stages.code import Attempt, Code
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector
@@ -180,3 +182,15 @@ def test_headline_numbers_become_plain():
     assert plain == {"wer": 8.5, "words": 3, "note": "x"}
     assert type(plain["wer"]) is float
     assert plain_headline(None) == {}
+
+
+def test_what_torch_computes_with_is_recorded_as_soon_as_it_is_loaded(directory, monkeypatch):
+    numeric = {"blas": None}
+    monkeypatch.setattr(partial, "numeric_environment", lambda: dict(numeric))
+    run = run_of(directory)
+    run.record.attempts.append(Attempt("now", Code({}, None, {}), {"blas": None}))
+    run.make("model")
+    numeric["blas"] = "MKL"
+    assert read_record(directory, 4).attempts[0].numeric == {"blas": None}
+    run.progress(1, 2)
+    assert read_record(directory, 4).attempts[0].numeric == {"blas": "MKL"}

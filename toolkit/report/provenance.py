@@ -33,10 +33,15 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
 
 def _made_by(stage: StageView) -> tuple[str, str, str]:
     marker = stage.marker
-    commit = str(marker.git.get("commit") or "unknown")[:12]
-    commit += " with local changes" if marker.git.get("dirty") else ""
+    commits = [_commit(code.git) if code else "unknown" for code in marker.codes]
+    commit = ", ".join(dict.fromkeys(commits))
     versions = ", ".join(f"{n} {v}" for n, v in marker.versions.items() if v)
     return marker.command, commit, versions
+
+
+def _commit(git: dict[str, Any]) -> str:
+    commit = str(git.get("commit") or "unknown")[:12]
+    return commit + (" with local changes" if git.get("dirty") else "")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

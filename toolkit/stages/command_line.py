@@ -20,10 +20,10 @@ from toolkit.stages import lock
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
-from toolkit.stages.plan import Inspector, State, plan
+from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
-from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
+from toolkit.stages.stage_log import StageLog, toolkit_logs
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
@@ -42,6 +42,8 @@ class Options:
     stop_stage: str | None
     listing: bool
     dry_run: bool
+    stale_code: bool
+    accept_code_change: bool
     force: tuple[str, ...]
     overrides: tuple[str, ...]
     config: Path | None
@@ -68,6 +70,14 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     @click.option("--stop-stage", metavar="M", help="Last stage to run.")
     @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
+    @click.option(
+        "--stale-code", is_flag=True, help="Show the stages that other code or packages made."
+    )
+    @click.option(
+        "--accept-code-change",
+        is_flag=True,
+        help="Continue a stage that other code or packages have begun.",
+    )
     @click.option("--force", multiple=True, metavar="N", help="Run stage N even if it is done.")
     @click.option(
         "--profile",
@@ -144,7 +154,17 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         config = load_yaml(config, options.config)
     config = apply_overrides(config, options.overrides, Path.cwd())
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    request = Request(config, first, last, forced, options.device, jobs, command, recipe.folder)
+    request = Request(
+        config,
+        first,
+        last,
+        forced,
+        options.device,
+        jobs,
+        command,
+        recipe.folder,
+        options.accept_code_change,
+    )
     given = {
         "recipe": recipe.name,
         "profile": profile,
@@ -152,15 +172,17 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         "config": str(options.config.absolute()) if options.config else None,
     }
     if ranks.rank() > 0:
-        if not (options.listing or options.dry_run):
+        if not (options.listing or options.dry_run or options.stale_code):
             run_follower(recipe.stages, directory, request)
         return
     _compare_with_last(directory, given)
     try:
         if options.listing:
-            _list(recipe, directory, config)
+            show_list(recipe, directory, config)
+        elif options.stale_code:
+            show_stale_code(recipe, directory, config)
         elif options.dry_run:
-            _dry_run(recipe, directory, request)
+            show_plan(recipe, directory, request)
         else:
             _execute(recipe, directory, request, given)
     except BrokenPipeError:  # as with `| head`: click ends the process quietly
@@ -180,38 +202,6 @@ def _execute(recipe: Declaration, directory: RunDirectory, request: Request, giv
                 Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
-
-
-def _states(
-    recipe: Declaration, directory: RunDirectory, config: Any
-) -> list[tuple[int, str, State]]:
-    inspector = Inspector(directory, config, directory.load_digests())
-    return [(s.number, s.title, inspector.state(s.number)) for s in recipe.stages]
-
-
-def _list(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
-    rows = [("stage", "title", "state", "time", "result")]
-    for step in plan(_states(recipe, directory, config), ()):
-        marker = step.state.marker
-        state = str(step.state) + (f" (will run {step.why})" if step.action == "may run" else "")
-        results = (duration(marker.seconds), headline(marker.headline)) if marker else ("", "")
-        rows.append((str(step.number), step.title, state, *results))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        click.echo("  ".join([*cells, row[4]]).rstrip())
-
-
-def _dry_run(recipe: Declaration, directory: RunDirectory, request: Request) -> None:
-    states = _states(recipe, directory, request.config)
-    for number, title, state in states:
-        if number < request.first and not state.done:
-            click.echo(f"warning: stage {number} ({title}) is {state}; not in this run")
-    chosen = [state for state in states if request.first <= state[0] <= request.last]
-    for step in plan(chosen, request.forced):
-        verb = {"run": "would run", "skip": "would skip", "may run": "would run"}[step.action]
-        colon = "" if step.action == "may run" else ":"
-        click.echo(f"{step.number:3d} {step.title}: {verb}{colon} {step.why}")
 
 
 _LAST = {"recipe": str, "profile": str, "set": [str], "config": str | None}

@@ -2,31 +2,29 @@
 
 import dataclasses
 import json
-import platform
-import subprocess
-from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
+from toolkit.stages.code import (
+    GIT_FORM,
+    VERSIONS_FORM,
+    Attempt,
+    Code,
+    attempts_from_plain,
+    attempts_to_plain,
+)
 from toolkit.storage.digest import Content, digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json, validated
 
 SCHEMA = 1
-DISTRIBUTIONS = {
-    "toolkit": "asr-recipe-toolkit",
-    **{name: name for name in ("torch", "k2", "kaldifeat")},
-}
-
-
 _CONTENTS = {str: {"size": NATURAL, "digest": str}}
 _FORM = {
     **{"stage": NATURAL, "title": str, "parameters": {str: Any}, "parameters_digest": str},
-    **{"inputs": _CONTENTS, "outputs": _CONTENTS, "versions": {str: Any}, "git": {str: Any}},
+    **{"inputs": _CONTENTS, "outputs": _CONTENTS, "versions": VERSIONS_FORM, "git": GIT_FORM},
     **{"command": str, "started": str, "ended": str, "seconds": float, "headline": {str: Any}},
 }
 
@@ -51,14 +49,26 @@ class Marker:
     outputs: dict[str, Content]
     """By path relative to the run directory."""
     versions: dict[str, str | None]
+    """Of the last attempt, like `git`."""
     git: dict[str, Any]
-    """`commit` and `dirty` (tracked files differ from the commit); None outside a repository."""
+    """`Code.git`."""
     command: str
     started: str
     ended: str
     seconds: float
     """Wall time, including that of interrupted attempts as far as they reported progress."""
     headline: dict[str, Any]
+    attempts: list[Attempt | None] = field(default_factory=list)
+    """The attempts that made the outputs, in order; None stands for those of a partial record from
+    before code was recorded. Empty in markers from before."""
+
+    @property
+    def codes(self) -> list[Code | None]:
+        """The code of each attempt; None where it is not known."""
+        if self.attempts:
+            return [attempt and attempt.code for attempt in self.attempts]
+        known = Code(self.git, None, self.versions)
+        return [known if self.git.get("commit") else None]
 
     def write(self, path: Path) -> None:
         """Write the marker as readable JSON, whole or not at all."""
@@ -66,6 +76,7 @@ class Marker:
         plain["parameters_digest"] = parameters_digest(self.parameters)
         for key in ("inputs", "outputs"):
             plain[key] = contents_to_plain(getattr(self, key))
+        plain["attempts"] = attempts_to_plain(self.attempts)
         write_atomically(path, json.dumps(plain, indent=1) + "\n")
 
     @classmethod
@@ -82,7 +93,9 @@ class Marker:
                     "the marker was written by another version of the runner"
                 )
             validated(plain, _FORM)
-            values = {field.name: plain[field.name] for field in dataclasses.fields(cls)}
+            names = [field.name for field in dataclasses.fields(cls) if field.name != "attempts"]
+            values = {name: plain[name] for name in names}
+            values["attempts"] = attempts_from_plain(plain.get("attempts", []))
             for key in ("inputs", "outputs"):
                 values[key] = contents_from_plain(values[key])
             intact = plain["parameters_digest"] == parameters_digest(plain["parameters"])
@@ -128,32 +141,3 @@ def contents_from_plain(plain: dict[str, Any]) -> dict[str, Content]:
 def parameters_digest(parameters: dict[str, Any]) -> str:
     """Return a digest that does not depend on the order of keys."""
     return digest_bytes(json.dumps(parameters, sort_keys=True).encode())
-
-
-@cache
-def versions() -> dict[str, str | None]:
-    """Return the versions of packages that a result may depend on, without importing them."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name, distribution in DISTRIBUTIONS.items():
-        try:
-            found[name] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-@cache
-def git_state(folder: Path) -> dict[str, Any]:
-    """Return the commit checked out around `folder` and whether tracked files differ from it."""
-
-    def git(*arguments: str) -> str | None:
-        command = ["git", "-C", str(folder), *arguments]
-        try:
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError:
-            return None
-        return result.stdout.strip() if result.returncode == 0 else None
-
-    commit = git("rev-parse", "--verify", "HEAD")
-    changes = git("status", "--porcelain", "--untracked-files=no") if commit else None
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}

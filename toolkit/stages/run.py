@@ -145,6 +145,8 @@ class Run:
         if now - self._progress_written >= PROGRESS_EVERY:
             self._progress_written = now
             Progress(done, total, self.seconds).write(self._directory, self.stage)
+            if self.record.update_numeric() and self.outputs:
+                self._write_record()
 
     @property
     def seconds(self) -> float:
@@ -171,6 +173,7 @@ class Run:
                 self._write_record()
 
     def _write_record(self) -> None:
+        self.record.update_numeric()
         self.record.write(self._directory, self.stage)
 
     def _relative(self, name: str | Path) -> str:

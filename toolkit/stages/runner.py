@@ -4,10 +4,12 @@ import traceback
 from collections.abc import Sequence
 from datetime import datetime
 
+from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
+from toolkit.stages.code import Attempt, Difference, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
-from toolkit.stages.marker import Marker, git_state, versions
+from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
@@ -20,6 +22,10 @@ from toolkit.storage.links import LinkError, refuse_links_below
 
 class StageFailedError(ToolkitError):
     """A stage raised an exception; `stages/NN.failed.txt` has its traceback."""
+
+
+class OtherCodeError(ToolkitError):
+    """Partial outputs were made by other code or packages than those that would continue them."""
 
 
 class Runner:
@@ -35,6 +41,8 @@ class Runner:
         self.stages, self.directory = stages, directory
         self.request, self.stage_log = request, stage_log
         self.digests = directory.load_digests()
+        # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
+        self.code = present_code(request.source)
         self.inspector = Inspector(directory, request.config, self.digests)
 
     def run(self) -> None:
@@ -79,6 +87,8 @@ class Runner:
             self.stage_log.write(f"   {state}")
         record, seconds_before = self._resumable(number, forced)
         self.directory.failure(number).unlink(missing_ok=True)
+        started = _now()
+        record.attempts.append(Attempt(started, self.code, numeric_environment()))
         run = Run(
             number,
             self.inspector,
@@ -89,23 +99,24 @@ class Runner:
             self.request.command,
             seconds_before,
         )
-        started = _now()
         try:
             with joined_by_followers(stage, self.request.config):
                 numbers = plain_headline(stage.body(run))
+            run.record.update_numeric()
             marker = Marker(
                 stage=number,
                 title=stage.title,
                 parameters=run.record.parameters,
                 inputs=run.record.inputs,
                 outputs=self._outputs(run),
-                versions=versions(),
-                git=git_state(self.request.source),
+                versions=self.code.versions,
+                git=self.code.git,
                 command=self.request.command,
                 started=started,
                 ended=_now(),
                 seconds=round(run.seconds, 3),
                 headline=numbers,
+                attempts=run.record.attempts,
             )
             publish(self.directory, marker, self.digests)
         except KeyboardInterrupt as interrupt:
@@ -120,15 +131,24 @@ class Runner:
 
         Returns:
           The record of those that are kept, or a new one, and the seconds spent on them.
+
+        Raises:
+          OtherCodeError: other code made those that would be kept.
+          LinkError: there is a link among them.
         """
         record = read_record(self.directory, number)
         changes = self.inspector.record_changes(record) if record else []
-        if record and forced and not record.forced:
+        other = record.code_changes(self.code) if record else []
+        accepted = self.request.accept_code_change
+        if record and forced and (not record.forced or (other and not accepted)):
             changes = [f"--force {number}"]
         if record and not changes:
+            if other and not accepted:
+                raise OtherCodeError(refusal(number, other))
             refuse_links_below(self.directory.root, self.directory.partial(number))
             # Inputs that this attempt no longer reads stay recorded: partial outputs may use them.
-            self.stage_log.write("   continues where the last attempt stopped")
+            with_other = f", with other code: {'; '.join(map(str, other))}" if other else ""
+            self.stage_log.write(f"   continues where the last attempt stopped{with_other}")
             progress = read_progress(self.directory, number)
             return record, progress.seconds if progress else 0.0
         if record:
@@ -168,6 +188,16 @@ class Runner:
         if not user_error:
             self.stage_log.write(text.rstrip())
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
+
+
+def refusal(number: int, changes: Sequence[Difference]) -> str:
+    """Return why a stage is not continued with other code, and the two ways out."""
+    return (
+        f"stage {number} was begun with other code or packages: "
+        f"{'; '.join(map(str, changes))}. To "
+        "continue it with the present ones, which its marker will then list beside the earlier "
+        f"ones, add --accept-code-change; to start the stage over, --force {number}"
+    )
 
 
 def _now() -> str:

@@ -35,3 +35,5 @@ class Request:
     command: str = ""
     source: Path = field(default_factory=Path.cwd)
     """The recipe's folder, whose git commit is recorded in the markers."""
+    accept_code_change: bool = False
+    """Whether to continue partial outputs that other code or other packages have made."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,8 @@ def misbehave(stage, when):
         if kind == "sleep":
             print("sleeping", flush=True)
             time.sleep(60)
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         if kind == "exit":
             raise SystemExit(0)
 

@@ -1,0 +1,97 @@
+"""What `run.py --list`, `--dry-run` and `--stale-code` print; they change nothing."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from toolkit.stages.code import UNKNOWN, Code, differences, present_code
+from toolkit.stages.declaration import Declaration
+from toolkit.stages.directory import RunDirectory
+from toolkit.stages.partial import read_record
+from toolkit.stages.plan import Inspector, State, Step, plan
+from toolkit.stages.runner import refusal
+from toolkit.stages.stage import Request
+from toolkit.stages.stage_log import duration, headline
+
+
+def show_list(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
+    """Print each stage's state, time and result, and its code where that is not the present one."""
+    rows = [("stage", "title", "state", "time", "code", "result")]
+    for step in plan(_states(recipe, _inspector(directory, config)), ()):
+        marker = step.state.marker
+        state = str(step.state) + (f" (will run {step.why})" if step.action == "may run" else "")
+        time = duration(marker.seconds) if marker else ""
+        results = headline(marker.headline) if marker else ""
+        code = "; ".join(_other_code(recipe, _codes(directory, step.number, step.state), "{old}"))
+        rows.append((str(step.number), step.title, state, time, code, results))
+    if not any(row[4] for row in rows[1:]):
+        rows = [(*row[:4], row[5]) for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        click.echo("  ".join([*cells, row[-1]]).rstrip())
+
+
+def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
+    """Print the stages that other code or other packages have made, with both."""
+    found = False
+    for number, title, state in _states(recipe, _inspector(directory, config)):
+        if changes := _other_code(recipe, _codes(directory, number, state), "{old} -> {new}"):
+            found = True
+            click.echo(f"{number:3d} {title} ({state.kind}): {'; '.join(changes)}")
+    if not found:
+        click.echo("no stage was made by other code or other packages than the present ones")
+
+
+def show_plan(recipe: Declaration, directory: RunDirectory, request: Request) -> None:
+    """Print which stages a run would skip, make or refuse, and why."""
+    inspector = _inspector(directory, request.config)
+    states = _states(recipe, inspector)
+    for number, title, state in states:
+        if number < request.first and not state.done:
+            click.echo(f"warning: stage {number} ({title}) is {state}; not in this run")
+    chosen = [state for state in states if request.first <= state[0] <= request.last]
+    for step in plan(chosen, request.forced):
+        verb = {"run": "would run", "skip": "would skip", "may run": "would run"}[step.action]
+        colon = "" if step.action == "may run" else ":"
+        refused = _refusal(recipe, inspector, request, step)
+        click.echo(f"{step.number:3d} {step.title}: {refused or f'{verb}{colon} {step.why}'}")
+
+
+def _inspector(directory: RunDirectory, config: Any) -> Inspector:
+    return Inspector(directory, config, directory.load_digests())
+
+
+def _states(recipe: Declaration, inspector: Inspector) -> list[tuple[int, str, State]]:
+    return [(s.number, s.title, inspector.state(s.number)) for s in recipe.stages]
+
+
+def _codes(directory: RunDirectory, stage: int, state: State) -> list[Code | None]:
+    """Return the code of each attempt at a stage's outputs, those of partial outputs if any."""
+    record = None if state.done else read_record(directory, stage)
+    if record:
+        return [attempt and attempt.code for attempt in record.attempts]
+    return state.marker.codes if state.marker else []
+
+
+def _other_code(recipe: Declaration, codes: Iterable[Code | None], form: str) -> list[str]:
+    """Return what of the present code and packages is not that of `codes`, each thing once."""
+    found = []
+    for code in codes:
+        if code is None:
+            found.append(form.format(old=f"code {UNKNOWN}", new="the present one"))
+            continue
+        for change in differences(code, present_code(recipe.folder)):
+            found.append(form.format(old=f"{change.what} {change.old}", new=change.new))
+    return list(dict.fromkeys(found))
+
+
+def _refusal(recipe: Declaration, inspector: Inspector, request: Request, step: Step) -> str | None:
+    """Return in what words a run would refuse to continue a stage, None if it would not."""
+    settled = step.action != "run" or step.number in request.forced or request.accept_code_change
+    record = None if settled else read_record(inspector.directory, step.number)
+    if record is None or inspector.record_changes(record):
+        return None
+    changes = record.code_changes(present_code(recipe.folder))
+    return f"would stop: {refusal(step.number, changes)}" if changes else None
