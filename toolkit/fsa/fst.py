@@ -1,0 +1,122 @@
+"""Weighted transducers as plain arrays: graphs and the lattices searched in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+# (source state, destination state, input label, output label, score)
+Arc = tuple[int, int, int, int, float]
+EPSILON = 0
+FINAL = -1
+Self = TypeVar("Self", bound="Fst")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fst:
+    """A transducer of A arcs. State 0 starts; the last state ends, entered by label -1 alone.
+
+    The same conventions as k2's, so that graphs pass between engines as they are.
+    """
+
+    source: np.ndarray
+    """[A] int32, ascending."""
+    target: np.ndarray
+    """[A] int32."""
+    labels: np.ndarray
+    """[A] int32 input labels; 0 reads nothing, -1 leads to the final state."""
+    scores: np.ndarray
+    """[A] float32 natural logarithms: the more, the better."""
+    splits: np.ndarray
+    """[A + 1] int32: arc a writes `words[splits[a] : splits[a + 1]]`."""
+    words: np.ndarray
+    """[W] int32 output labels, above 0."""
+    lm_scores: np.ndarray | None = None
+    """[A] float32, the language model's part of `scores`, where it is known."""
+
+    @property
+    def num_arcs(self) -> int:
+        """A."""
+        return len(self.source)
+
+    @cached_property
+    def num_states(self) -> int:
+        """The number of states, the final one included; 0 without arcs."""
+        return 1 + int(max(self.source.max(), self.target.max())) if self.num_arcs else 0
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """[states + 1] int32, the first arc of each state."""
+        return np.searchsorted(self.source, np.arange(self.num_states + 1)).astype(np.int32)
+
+    @property
+    def word_counts(self) -> np.ndarray:
+        """[A] the number of words on each arc."""
+        return np.diff(self.splits)
+
+    def taken(self: Self, arcs: np.ndarray, **changes: Any) -> Self:
+        """The transducer of some of the arcs, in their order (which must be that of sources).
+
+        Args:
+          arcs: [B] indices, or [A] bool.
+          changes: fields of the result that are not taken over, [B].
+        """
+        arcs = np.flatnonzero(arcs) if arcs.dtype == bool else arcs
+        columns = {
+            name: value[arcs]
+            for name, value in vars(self).items()
+            if name in _columns(type(self)) and name not in changes and value is not None
+        }
+        splits, words = taken_words(self.splits, self.words, arcs)
+        return replace(self, **columns, splits=splits, words=words, **changes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Lattice(Fst):
+    """What a search kept of an utterance: paths through its graph, one arc per frame.
+
+    Arcs lead from states of one frame to states of the next, and every arc is on a path to the end.
+    """
+
+    frame: np.ndarray
+    """[A] int32, the row of the scores that an arc reads; T for arcs to the final state."""
+    graph_arc: np.ndarray
+    """[A] int32, the arc of the graph."""
+
+
+def _columns(kind: type) -> set[str]:
+    """The fields with an entry for each arc."""
+    return set(kind.__dataclass_fields__) - {"splits", "words"}
+
+
+def taken_words(
+    splits: np.ndarray, words: np.ndarray, arcs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Splits and words of some of the arcs, in their order."""
+    counts = np.diff(splits)[arcs]
+    taken = np.zeros(len(arcs) + 1, np.int32)
+    np.cumsum(counts, out=taken[1:])
+    within = np.arange(taken[-1]) - np.repeat(taken[:-1], counts)
+    return taken, words[np.repeat(splits[arcs], counts) + within]
+
+
+def fst_from_arcs(arcs: Sequence[Arc], finals: Sequence[int]) -> Fst:
+    """A transducer with the given arcs; `finals` are the states from which it may end.
+
+    The start state is 0. The one final state, numbered last and entered by arcs labelled -1, is
+    added here.
+    """
+    last = 1 + max([max(a[0], a[1]) for a in arcs] + list(finals))
+    ordered = sorted([*arcs, *((s, last, FINAL, EPSILON, 0.0) for s in finals)], key=lambda a: a[0])
+    table = np.array([a[:4] for a in ordered], np.int32)
+    writes = table[:, 3] > 0
+    return Fst(
+        source=table[:, 0].copy(),
+        target=table[:, 1].copy(),
+        labels=table[:, 2].copy(),
+        scores=np.array([a[4] for a in ordered], np.float32),
+        splits=np.append(0, writes.cumsum()).astype(np.int32),
+        words=table[writes, 3],
+    )
