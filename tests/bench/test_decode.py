@@ -10,7 +10,7 @@ pytest.importorskip("kaldilm")
 from toolkit.bench import decode
 from toolkit.bench.peers import faster_decoder, process
 from toolkit.bench.peers.process import PeerUnavailableError
-from toolkit.fsa.arcs import fsa_from_arcs
+from toolkit.fsa.fst import fst_from_arcs
 
 STUB = """
 import json, sys
@@ -79,7 +79,7 @@ def task():
 
     # "7", or "8 9", of two frames each; pdf 2 tells them apart in the first.
     arcs = [(0, 1, 1, 0, 0.0), (0, 2, 3, 0, -0.5), (1, 3, 2, 0, 0.0), (2, 3, 2, 0, 0.0)]
-    graph = fsa_from_arcs(arcs, [3])
+    graph = fst_from_arcs(arcs, [3])
     graph.aux_labels = k2.RaggedTensor([[7], [8, 9], [], [], [-1]])
     scores = torch.zeros(2, 2, 3)
     scores[1, 0, 2] = 1.0

@@ -97,7 +97,7 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     from toolkit.decode.first_pass import DecodeConfig
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
-    from toolkit.fsa.search import Beam
+    from toolkit.fsa.beam import Beam
     from toolkit.models.blstm import BlstmConfig
     from toolkit.models.lstm import LstmConfig
     from toolkit.models.priors import save_priors

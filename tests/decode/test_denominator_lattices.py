@@ -20,10 +20,12 @@ from toolkit.decode.graph import make_decoding_graph  # noqa: E402
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend  # noqa: E402
 from toolkit.features.store import FeatureStore  # noqa: E402
 from toolkit.fsa import search as fsa_search  # noqa: E402
-from toolkit.fsa.arcs import load_graph  # noqa: E402
+from toolkit.fsa.files import load_fst  # noqa: E402
 from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
 from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest  # noqa: E402
-from toolkit.fsa.search import Beam, best_path, search_lattice  # noqa: E402
+from toolkit.fsa.beam import Beam  # noqa: E402
+from toolkit.fsa.best_path import best_path  # noqa: E402
+from toolkit.fsa.search import search_lattice  # noqa: E402
 from toolkit.hmm.gmm import Gmm  # noqa: E402
 from toolkit.hmm.senones import Senones  # noqa: E402
 from toolkit.lang.tables import SymbolTable  # noqa: E402
@@ -120,7 +122,7 @@ def test_lattices_hold_the_truth_and_its_rivals(task, made):
         scores = task.scorer.log_likelihoods(utterance) * CONFIG.acoustic_scale
         lattice.scores = lattice.scores + acoustic_scores(lattice, scores)
         best = best_path(k2.create_fsa_vec([lattice]))
-        found = best_path(search_lattice(scores, load_graph(task.graph), CONFIG.beam))
+        found = best_path(search_lattice(scores, load_fst(task.graph), CONFIG.beam))
         assert best.words == found.words
         assert best.score == pytest.approx(found.score, abs=1e-3)
         # A and B sound different, X and Y do not: one of two words at each place is a toss-up.

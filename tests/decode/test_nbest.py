@@ -9,7 +9,7 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
     from toolkit.decode.first_pass import DecodeConfig, Decoder
     from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
     from toolkit.fsa.lattice_store import LatticeStore
-    from toolkit.fsa.search import Beam
+    from toolkit.fsa.beam import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     out, tuned = tmp_path / "out", tmp_path / "tuned.json"

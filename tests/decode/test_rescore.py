@@ -10,7 +10,7 @@ def decoded(recogniser, out, **changes):
     from toolkit.decode.first_pass import DecodeConfig, Decoder
     from toolkit.decode.system import Pass, decode_passes
     from toolkit.fsa.rescore import RescoreLimits
-    from toolkit.fsa.search import Beam
+    from toolkit.fsa.beam import Beam
     from toolkit.lang.ngram.binary import write_binary
 
     big = recogniser.model([["YES", "YES"], ["NO", "NO"]] * 50 + recogniser.text, 3)

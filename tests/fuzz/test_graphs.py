@@ -7,7 +7,8 @@ k2 = pytest.importorskip("k2")
 
 from tests.fuzz.hostile import *  # noqa: E402, F403
 from tests.fuzz.trial import Reader  # noqa: E402
-from toolkit.fsa.arcs import dump_fsa, fsa_from_arcs, load_fsa, load_graph  # noqa: E402
+from toolkit.fsa.files import dump_fst, load_fst  # noqa: E402
+from toolkit.fsa.fst import fst_from_arcs  # noqa: E402
 from toolkit.fsa.lattice_density import number_arcs, prune_to_density  # noqa: E402
 from toolkit.fsa.lattice_store import (  # noqa: E402
     LatticeStore,
@@ -16,7 +17,8 @@ from toolkit.fsa.lattice_store import (  # noqa: E402
     shard_path,
     write_shard,
 )
-from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
+from toolkit.fsa.beam import Beam  # noqa: E402
+from toolkit.fsa.search import search_lattice  # noqa: E402
 
 NAMES = ("anna-1", "anna-2")
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
@@ -26,21 +28,21 @@ ARCS = [
 
 
 def graph(folder):
-    fsa = fsa_from_arcs(ARCS, finals=[0, 3])
+    fsa = fst_from_arcs(ARCS, finals=[0, 3])
     words = [[word] if word == 2 else [] for word in fsa.aux_labels.tolist()]
-    fsa = k2.Fsa(fsa.arcs.values().clone(), aux_labels=k2.RaggedTensor(words, dtype=torch.int32))
+    fsa = k2.Fst(fsa.arcs.values().clone(), aux_labels=k2.RaggedTensor(words, dtype=torch.int32))
     fsa.lm_scores = fsa.scores / 2
-    (folder / "graph.safetensors").write_bytes(dump_fsa(fsa))
+    (folder / "graph.safetensors").write_bytes(dump_fst(fsa))
 
 
 def use_graph(folder):
-    return search_lattice(torch.zeros(5, 4), load_graph(folder / "graph.safetensors"), WIDE)
+    return search_lattice(torch.zeros(5, 4), load_fst(folder / "graph.safetensors"), WIDE)
 
 
 def lattices(folder):
     graph(folder)
     path = folder / "graph.safetensors"
-    fsa = number_arcs(k2.create_fsa_vec([load_fsa(path)]))
+    fsa = number_arcs(k2.create_fsa_vec([load_fst(path)]))
     found = {}
     for name in NAMES:
         scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(len(found)))

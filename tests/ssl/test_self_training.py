@@ -16,7 +16,7 @@ from toolkit.decode.first_pass import DecodeConfig, Decoder
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.search import Beam
+from toolkit.fsa.beam import Beam
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.ngram.arpa import write_arpa

@@ -94,7 +94,7 @@ def force_align_batch(
     senones: Senones,
     config: AlignConfig,
 ) -> list[UtteranceAlignment | None]:
-    """Align several utterances at once, each as `force_align` would, in a fraction of the time.
+    """Align several utterances at once, each as `force_align` would.
 
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.

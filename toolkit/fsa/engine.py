@@ -1,7 +1,8 @@
 """Which library searches: the toolkit's own kernels, or k2 where that is asked for."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from typing import Protocol
@@ -45,6 +46,20 @@ def engine_name() -> str:
     if wanted not in ENGINES:
         raise EngineError(f"{VARIABLE} is {wanted!r}, not one of {', '.join(ENGINES)}")
     return wanted
+
+
+@contextmanager
+def search_engine(name: str) -> Iterator[None]:
+    """Search with an engine while a `with` statement lasts: to compare engines."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def engine() -> Engine:

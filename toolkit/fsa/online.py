@@ -102,9 +102,7 @@ class OnlineSearch:
         return lattice_of(self._trellis, self._graph)
 
     def _step(self, row: np.ndarray, left: int) -> None:
-        self._trellis = extended(
-            self._trellis, self._arrays, row, left, self._limits, self._place
-        )
+        self._trellis = extended(self._trellis, self._arrays, row, left, self._limits, self._place)
 
     def _active(self) -> tuple[np.ndarray, np.ndarray]:
         """The states of the graph after the last frame, and the best scores to each."""
@@ -133,4 +131,6 @@ class OnlineSearch:
 
     def _words(self, arcs: list[int]) -> list[int]:
         """The words on some arcs of the graph, in order."""
-        return taken_words(self._graph.splits, self._graph.words, np.array(arcs, np.int64))[1].tolist()
+        return taken_words(self._graph.splits, self._graph.words, np.array(arcs, np.int64))[
+            1
+        ].tolist()
