@@ -20,11 +20,11 @@ from toolkit.decode.graph import make_decoding_graph  # noqa: E402
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend  # noqa: E402
 from toolkit.features.store import FeatureStore  # noqa: E402
 from toolkit.fsa import search as fsa_search  # noqa: E402
+from toolkit.fsa.beam import Beam  # noqa: E402
+from toolkit.fsa.best_path import best_path  # noqa: E402
 from toolkit.fsa.files import load_fst  # noqa: E402
 from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
 from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest  # noqa: E402
-from toolkit.fsa.beam import Beam  # noqa: E402
-from toolkit.fsa.best_path import best_path  # noqa: E402
 from toolkit.fsa.search import search_lattice  # noqa: E402
 from toolkit.hmm.gmm import Gmm  # noqa: E402
 from toolkit.hmm.senones import Senones  # noqa: E402

@@ -7,6 +7,7 @@ k2 = pytest.importorskip("k2")
 
 from tests.fuzz.hostile import *  # noqa: E402, F403
 from tests.fuzz.trial import Reader  # noqa: E402
+from toolkit.fsa.beam import Beam  # noqa: E402
 from toolkit.fsa.files import dump_fst, load_fst  # noqa: E402
 from toolkit.fsa.fst import fst_from_arcs  # noqa: E402
 from toolkit.fsa.lattice_density import number_arcs, prune_to_density  # noqa: E402
@@ -17,7 +18,6 @@ from toolkit.fsa.lattice_store import (  # noqa: E402
     shard_path,
     write_shard,
 )
-from toolkit.fsa.beam import Beam  # noqa: E402
 from toolkit.fsa.search import search_lattice  # noqa: E402
 
 NAMES = ("anna-1", "anna-2")

@@ -17,10 +17,10 @@ from toolkit.bench.peers.faster_decoder import FasterDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.engine import EngineError, engine, search_engine
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.beam import Beam
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
@@ -216,6 +216,6 @@ class _Task:
         """Describe the task."""
         return (
             f"{len(self.inputs.scores)} utterances of {self.inputs.name},"
-            f" {self.seconds / 60:.1f} min; graph of {self._graph.num_states:,} states, {self._graph.num_arcs:,}"
-            f" arcs; at most {MAX_ACTIVE} states per frame; times are processor time."
+            f" {self.seconds / 60:.1f} min; graph of {self._graph.num_states:,} states,"
+            f" {self._graph.num_arcs:,} arcs; at most {MAX_ACTIVE} states per frame; times are processor time."
         )

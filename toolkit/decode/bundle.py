@@ -17,10 +17,10 @@ from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.beam import Beam
 from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable

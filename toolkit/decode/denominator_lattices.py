@@ -12,6 +12,7 @@ from toolkit.align.scorer import Scorer
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import centre
 from toolkit.features.store import map_shards
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs
@@ -24,7 +25,6 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
-from toolkit.fsa.beam import Beam
 from toolkit.fsa.search import search_with_retries
 from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import Alignments

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from toolkit.align.scorer import Scorer
 from toolkit.features.store import map_shards
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
-from toolkit.fsa.beam import Beam
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.tables import SymbolTable
