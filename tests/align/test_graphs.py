@@ -3,8 +3,6 @@ import pickle
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.fsa.alignment import AlignConfig, force_align
 from toolkit.hmm.senones import Senones

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
 from toolkit.bench import decode
 from toolkit.bench.peers import faster_decoder, process
 from toolkit.bench.peers.process import PeerUnavailableError

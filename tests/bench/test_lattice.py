@@ -4,8 +4,6 @@ from itertools import islice, pairwise
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.bench import lattice
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
 from toolkit.fsa.files import load_fst

@@ -5,31 +5,29 @@ from dataclasses import replace
 import pytest
 import torch
 
-k2 = pytest.importorskip("k2")
-
-from toolkit.align.gmm.system import GmmSystem  # noqa: E402
-from toolkit.align.scorer import GmmScorer  # noqa: E402
-from toolkit.decode import denominator_lattices  # noqa: E402
-from toolkit.decode.denominator_lattices import (  # noqa: E402
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.scorer import GmmScorer
+from toolkit.decode import denominator_lattices
+from toolkit.decode.denominator_lattices import (
     LatticeConfig,
     LatticeFailuresError,
     ReferenceLengthError,
     make_lattices,
 )
-from toolkit.decode.graph import make_decoding_graph  # noqa: E402
-from toolkit.features.gmm_features import GmmFeatures, GmmFrontend  # noqa: E402
-from toolkit.features.store import FeatureStore  # noqa: E402
-from toolkit.fsa import search as fsa_search  # noqa: E402
-from toolkit.fsa.beam import Beam  # noqa: E402
-from toolkit.fsa.best_path import best_path  # noqa: E402
-from toolkit.fsa.files import load_fst  # noqa: E402
-from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
-from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest  # noqa: E402
-from toolkit.fsa.search import search_lattice  # noqa: E402
-from toolkit.hmm.gmm import Gmm  # noqa: E402
-from toolkit.hmm.senones import Senones  # noqa: E402
-from toolkit.lang.tables import SymbolTable  # noqa: E402
-from toolkit.storage.files import write_atomically  # noqa: E402
+from toolkit.decode.graph import make_decoding_graph
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
+from toolkit.features.store import FeatureStore
+from toolkit.fsa import search as fsa_search
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.best_path import best_path
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.lattice import acoustic_scores
+from toolkit.fsa.lattice_store import LatticeStore, LatticeStoreError, graph_digest
+from toolkit.fsa.search import search_lattice
+from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.senones import Senones
+from toolkit.lang.tables import SymbolTable
+from toolkit.storage.files import write_atomically
 
 ARPA = """\\data\\
 ngram 1=6

@@ -3,12 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
-
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
-
 from toolkit.decode.first_pass import DecodeConfig, Decoder, decode_store, real_time_factor
 from toolkit.decode.system import decode_system
 from toolkit.fsa.beam import Beam

@@ -3,22 +3,21 @@
 import pytest
 import torch
 
-k2 = pytest.importorskip("k2")
 
-from tests.fuzz.hostile import *  # noqa: E402, F403
-from tests.fuzz.trial import Reader  # noqa: E402
-from toolkit.fsa.beam import Beam  # noqa: E402
-from toolkit.fsa.files import dump_fst, load_fst  # noqa: E402
-from toolkit.fsa.fst import fst_from_arcs  # noqa: E402
-from toolkit.fsa.lattice_density import number_arcs, prune_to_density  # noqa: E402
-from toolkit.fsa.lattice_store import (  # noqa: E402
+from tests.fuzz.hostile import *, F403
+from tests.fuzz.trial import Reader
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.files import dump_fst, load_fst
+from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.lattice_density import number_arcs, prune_to_density
+from toolkit.fsa.lattice_store import (
     LatticeStore,
     graph_digest,
     graph_index,
     shard_path,
     write_shard,
 )
-from toolkit.fsa.search import search_lattice  # noqa: E402
+from toolkit.fsa.search import search_lattice
 
 NAMES = ("anna-1", "anna-2")
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)

@@ -5,9 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of

@@ -217,5 +217,6 @@ class _Task:
         return (
             f"{len(self.inputs.scores)} utterances of {self.inputs.name},"
             f" {self.seconds / 60:.1f} min; graph of {self._graph.num_states:,} states,"
-            f" {self._graph.num_arcs:,} arcs; at most {MAX_ACTIVE} states per frame; times are processor time."
+            f" {self._graph.num_arcs:,} arcs; at most {MAX_ACTIVE} states per"
+            " frame; times are processor time."
         )

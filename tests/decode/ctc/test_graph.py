@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
 from toolkit.decode.ctc.graph import GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.greedy import collapse
 from toolkit.fsa.beam import Beam
