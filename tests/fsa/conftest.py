@@ -133,6 +133,7 @@ class RandomGraph:
 
     def __init__(self, folder, seed, states=6, arcs=18) -> None:
         import k2
+
         from toolkit.fsa.arcs import dump_fsa, fsa_from_arcs, load_fsa
 
         generator = torch.Generator().manual_seed(seed)

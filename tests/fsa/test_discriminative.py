@@ -7,8 +7,8 @@ import torch
 k2 = pytest.importorskip("k2")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from toolkit.fsa.arcs import fsa_from_arcs  # noqa: E402
 
+from toolkit.fsa.arcs import fsa_from_arcs  # noqa: E402
 from toolkit.fsa.discriminative import (  # noqa: E402
     Criterion,
     LatticeMismatchError,

@@ -9,7 +9,6 @@ import torch
 k2 = pytest.importorskip("k2")
 
 from toolkit.fsa.arcs import dump_fsa, load_graph  # noqa: E402
-
 from toolkit.fsa.lattice_density import number_arcs, prune_to_density, reference_path  # noqa: E402
 from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
 

@@ -9,9 +9,9 @@ import torch
 k2 = pytest.importorskip("k2")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
-from toolkit.fsa.arcs import dump_fsa, load_graph  # noqa: E402
 
 from toolkit.fsa import lattice_store  # noqa: E402
+from toolkit.fsa.arcs import dump_fsa, load_graph  # noqa: E402
 from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
 from toolkit.fsa.lattice_density import number_arcs, prune_to_density  # noqa: E402
 from toolkit.fsa.lattice_store import (  # noqa: E402
