@@ -50,7 +50,6 @@ class DrawnSpeech:
     dimension = 3
 
     def __init__(self, folder, utterances=12, seed=0, distort=None, truncated=()) -> None:
-        pytest.importorskip("k2")
         from toolkit.hmm.topology import Topology
         from toolkit.lang.lang import Lang
         from toolkit.lang.lexicon import Lexicon

@@ -1,4 +1,4 @@
-"""Speech recognition recipes in Python, on k2, lhotse and torch."""
+"""Speech recognition recipes in Python, on torch, lhotse and k2."""
 
 from toolkit.environment import tune_blas
 

@@ -24,7 +24,7 @@ from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.nbest import NbestConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
-from toolkit.fsa.search import Beam
+from toolkit.fsa.beam import Beam
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig

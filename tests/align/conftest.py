@@ -11,7 +11,6 @@ class Synthesiser:
     """Synthesises alignments of random words: seed -> durations, noise and words."""
 
     def __init__(self, context: bool) -> None:
-        pytest.importorskip("k2")
         from toolkit.align.graphs import TrainingGraphCompiler
         from toolkit.hmm.senones import Senones
         from toolkit.hmm.topology import Topology

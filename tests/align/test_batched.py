@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align import batched
 from toolkit.align.batched import align_batched
 from toolkit.fsa.alignment import AlignConfig, force_align

@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from tests.dummies import dummy_recording
 from toolkit.align.corpus import (
     AlignmentFailuresError,

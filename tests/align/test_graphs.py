@@ -3,10 +3,9 @@ import pickle
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.fsa.alignment import AlignConfig, force_align
+from toolkit.fsa.files import dump_fst
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.lang.lang import Lang
@@ -41,7 +40,7 @@ def test_a_graph_knows_the_pdfs_of_its_transcript_alone(compiler):
     graph = compiler.compile(["A"])
     first = TOPOLOGY.state_id(LANG.phones["AA"], 0)
     assert graph.pdfs.tolist() == [0, 1, first, first + 1, first + 2]
-    labels = graph.fsa.labels.unique().tolist()
+    labels = sorted(set(graph.fst.labels.tolist()))
     assert labels == [-1, 1, 2, 3, 4, 5]
     unknown = compiler.compile(["UNHEARD"])
     assert unknown.pdfs.tolist() == [0, 1, 2, 3]  # silence and spoken noise
@@ -68,5 +67,5 @@ def test_an_open_end_may_be_anywhere(compiler):
 def test_a_compiler_survives_pickling_after_use(compiler):
     graph = compiler.compile(["A", "AB"])
     again = pickle.loads(pickle.dumps(compiler)).compile(["A", "AB"])
-    assert graph.fsa.arcs.values().tolist() == again.fsa.arcs.values().tolist()
+    assert dump_fst(graph.fst) == dump_fst(again.fst)
     assert graph.pdfs.tolist() == again.pdfs.tolist()

@@ -4,11 +4,9 @@ from itertools import islice, pairwise
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.bench import lattice
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
-from toolkit.fsa.arcs import load_fsa
+from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice_density import reference_path
 
 
@@ -41,7 +39,7 @@ def test_measures_all_parts(monkeypatch, language):
 
 
 def test_synthetic_sentences_are_sentences_of_their_graph(language, tmp_path):
-    graph = load_fsa(language.graph(tmp_path, sentences=200))
+    graph = load_fst(language.graph(tmp_path, sentences=200))
     for seed in range(4):
         spoken = language.sentence(seed, 2.0)
         assert 2.0 < len(spoken.pdfs) * 0.03 < 4.0

@@ -2,10 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("k2")
-
 from toolkit.bench import transcribe
 from toolkit.decode import bundle, streaming
 from toolkit.decode.streaming import StreamResult

@@ -69,7 +69,6 @@ def test_help_names_no_item_of_the_papers_by_its_code(command, context):
 
 @pytest.mark.parametrize("module", RECIPES)
 def test_recipes_name_no_item_of_the_papers_by_its_code(module):
-    pytest.importorskip("k2")
     recipe = importlib.import_module(module).recipe
     assert isinstance(recipe, Recipe)
     assert recipe.stages

@@ -108,7 +108,6 @@ def test_contradictions_are_refused(arguments, told):
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
-    pytest.importorskip("k2")
     from toolkit.decode import bundle, streaming
 
     class Recogniser:

@@ -86,8 +86,6 @@ class Recogniser:
 
 @pytest.fixture
 def recogniser(tmp_path):
-    for engine in ("k2", "kaldilm"):
-        pytest.importorskip(engine)
     return Recogniser(tmp_path)
 
 
@@ -97,7 +95,7 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     from toolkit.decode.first_pass import DecodeConfig
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
-    from toolkit.fsa.search import Beam
+    from toolkit.fsa.beam import Beam
     from toolkit.models.blstm import BlstmConfig
     from toolkit.models.lstm import LstmConfig
     from toolkit.models.priors import save_priors

@@ -8,8 +8,8 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "hush": "", "mu
 def test_lists_times_and_confidences(recogniser, tmp_path):
     from toolkit.decode.first_pass import DecodeConfig, Decoder
     from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
+    from toolkit.fsa.beam import Beam
     from toolkit.fsa.lattice_store import LatticeStore
-    from toolkit.fsa.search import Beam
 
     config = DecodeConfig(acoustic_scale=1.0, beam=Beam(1000.0, 1000.0))
     out, tuned = tmp_path / "out", tmp_path / "tuned.json"

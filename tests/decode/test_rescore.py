@@ -9,8 +9,8 @@ TEXTS = {"a1": "YES NO", "doubt1": "YES NO", "b1": "NO YES YES", "mumble": "YES"
 def decoded(recogniser, out, **changes):
     from toolkit.decode.first_pass import DecodeConfig, Decoder
     from toolkit.decode.system import Pass, decode_passes
+    from toolkit.fsa.beam import Beam
     from toolkit.fsa.rescore import RescoreLimits
-    from toolkit.fsa.search import Beam
     from toolkit.lang.ngram.binary import write_binary
 
     big = recogniser.model([["YES", "YES"], ["NO", "NO"]] * 50 + recogniser.text, 3)

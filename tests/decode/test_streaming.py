@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.decode.bundle import BundleError, Recogniser
 from toolkit.decode.stream_latency import Latency, recognise_stream
 from toolkit.decode.streaming import (

@@ -3,16 +3,10 @@
 import json
 from dataclasses import replace
 
-import pytest
-
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
-
 from toolkit.decode.first_pass import DecodeConfig, Decoder, decode_store, real_time_factor
 from toolkit.decode.system import decode_system
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
-from toolkit.fsa.search import Beam
 
 CONFIG = DecodeConfig(
     acoustic_scale=1.0, scales=(0.5, 1.0), penalties=(-200.0, 0.0), beam=Beam(1000.0, 1000.0)

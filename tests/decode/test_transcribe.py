@@ -6,8 +6,6 @@ import pytest
 import soundfile
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.decode.bundle import BundleError, Recogniser
 from toolkit.decode.segmenter import SegmentConfig
 from toolkit.decode.sources import Inputs

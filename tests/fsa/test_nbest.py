@@ -2,18 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-k2 = pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
-from toolkit.fsa.grammar import grammar_acceptor  # noqa: E402
-from toolkit.fsa.lattice import ScoredLattice, Weights  # noqa: E402
-from toolkit.fsa.nbest import n_best, sampled_words  # noqa: E402
-from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
-from toolkit.lang.ngram.arpa import write_arpa  # noqa: E402
-from toolkit.lang.ngram.kneser_ney import estimate  # noqa: E402
+from tests.fsa.enumeration import words_of
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.nbest import n_best, sampled_words
+from toolkit.fsa.search import search_lattice
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
 
 WORDS = "<eps> 0\nAB 1\nA 2\nB 3\n#0 4\n<s> 5\n</s> 6\n"
 TEXT = [["A", "B"], ["AB"], ["A", "B", "AB"], ["B", "B"], ["A"], ["AB", "A", "B"]]
@@ -35,18 +35,17 @@ def scored(toy, tmp_path):
 
 def all_paths(lattice: ScoredLattice, weights: Weights):
     """(score, acoustic, LM, words) of every path."""
-    arcs = lattice.lattice.arcs.values().tolist()
-    words = lattice.lattice.aux_labels.tolist()
-    columns = torch.stack(
-        [lattice.weighted(weights).scores, lattice.acoustic, lattice.lattice.lm_scores], 1
-    ).tolist()
+    fst = lattice.lattice
+    arcs = list(zip(fst.source.tolist(), fst.target.tolist(), fst.labels.tolist(), strict=True))
+    words = words_of(fst)
+    columns = np.stack([lattice.weighted(weights), lattice.acoustic, fst.lm_scores], 1).tolist()
     found, stack = [], [(0, (0.0, 0.0, 0.0), ())]
     while stack:
         state, sums, spoken = stack.pop()
-        for number, (source, target, label, _) in enumerate(arcs):
+        for number, (source, target, label) in enumerate(arcs):
             if source == state:
                 total = tuple(a + b for a, b in zip(sums, columns[number], strict=True))
-                read = spoken + tuple(word for word in words[number] if word > 0)
+                read = spoken + words[number]
                 if label == -1:
                     found.append((*total, read))
                 else:

@@ -1,16 +1,16 @@
-"""The search that goes on while scores arrive, against k2's of all scores at once."""
+"""The search that goes on while scores arrive, against that of all scores at once."""
 
+import numpy as np
 import pytest
 import torch
 
-k2 = pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
-from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences  # noqa: E402
-from toolkit.fsa.arcs import fsa_from_arcs, load_graph  # noqa: E402
-from toolkit.fsa.lattice_density import number_arcs  # noqa: E402
-from toolkit.fsa.online import OnlineSearch  # noqa: E402
-from toolkit.fsa.search import Beam, GraphMismatchError, best_path, search_lattice  # noqa: E402
+from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.best_path import best_path
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import FINAL, Fst, fst_from_arcs, taken_words
+from toolkit.fsa.online import OnlineSearch
+from toolkit.fsa.search import search_lattice
 
 SCALE = 0.3
 
@@ -22,12 +22,7 @@ def language():
 
 @pytest.fixture(scope="module")
 def graph(language, tmp_path_factory):
-    return number_arcs(load_graph(language.graph(tmp_path_factory.mktemp("graph"), sentences=200)))
-
-
-def ragged(splits, values):
-    shape = k2.ragged.create_ragged_shape2(torch.tensor(splits, dtype=torch.int32))
-    return k2.RaggedTensor(shape, torch.tensor(values, dtype=torch.int32))
+    return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))
 
 
 def arcs(lattice):
@@ -74,26 +69,34 @@ def test_a_beam_that_meets_the_most_states_gives_no_less(language, graph, most):
 
 
 def test_the_best_words_so_far_are_those_of_the_best_beginning(language, graph):
-    """Against k2 on the same graph with every state final."""
-    arcs = graph.arcs.values()
-    inner = arcs[:, 2] > 0
-    last = int(arcs[:, :2].max())
-    ends = torch.arange(last, dtype=torch.int32)
-    table = torch.cat(
-        [arcs[inner], torch.stack([ends, ends * 0 + last, ends * 0 - 1, ends * 0], 1)]
+    """Against a search of the same graph with every state final."""
+    inner = np.flatnonzero(graph.labels != FINAL)
+    last = graph.num_states - 1
+    ends = np.arange(last, dtype=np.int32)
+    order = np.argsort(np.append(graph.source[inner], ends), kind="stable")
+    splits, words = taken_words(graph.splits, graph.words, inner)
+    counts = np.append(np.diff(splits), 0 * ends)
+    begins = np.append(splits[:-1], 0 * ends)
+    again = np.concatenate([begins[i] + np.arange(counts[i]) for i in order])
+
+    def column(old, new):
+        return np.append(old[inner], new.astype(old.dtype))[order]
+
+    open_ended = Fst(
+        source=column(graph.source, ends),
+        target=column(graph.target, 0 * ends + last),
+        labels=column(graph.labels, 0 * ends + FINAL),
+        scores=column(graph.scores, 0 * ends),
+        splits=np.append(0, np.cumsum(counts[order])).astype(np.int32),
+        words=words[again],
     )
-    order = table[:, 0].argsort(stable=True)
-    words, _ = graph.aux_labels.index(torch.nonzero(inner)[:, 0].int(), axis=0)
-    none = ragged([0] * (last + 1), [])
-    open_ended = k2.Fsa(table[order].contiguous())
-    open_ended.aux_labels = k2.ragged.cat([words, none], axis=0).index(order.int(), axis=0)[0]
     beam = Beam(20.0, 3.0)
     scores = language.sentence(3, 1.5).scores * SCALE
     search, checked = OnlineSearch(graph, beam), 0
     for end in range(1, len(scores) + 1):
         search.advance(scores[end - 1 : end])
         if end % 12 == 0:
-            path = best_path(search_lattice(scores[:end], k2.create_fsa_vec([open_ended]), beam))
+            path = best_path(search_lattice(scores[:end], open_ended, beam))
             assert search.best_words() == path.words
             checked += len(path.words)
     assert checked > 8
@@ -107,9 +110,7 @@ def test_nothing_comes_of_nothing(graph):
 
 def test_no_path_to_the_end_is_none_as_for_all_at_once():
     """One word of three frames: two do not suffice."""
-    chain = fsa_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
-    chain.aux_labels = ragged([0, 1, 1, 1, 1], [7])
-    graph = k2.create_fsa_vec([chain])
+    graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
     for frames in (1, 2, 4):
         scores = torch.zeros(frames, 2)
         assert search_lattice(scores, graph, BEAMS[0]) is None
@@ -124,6 +125,6 @@ def test_no_path_to_the_end_is_none_as_for_all_at_once():
 def test_memory_does_not_grow_with_what_is_decided(language, graph):
     scores = language.sentence(5, 30.0).scores * SCALE
     search = advanced(graph, BEAMS[0], scores, 50)
-    kept = [len(frame.arc) for frame in search._frames]
+    kept = np.diff(search._trellis.arcs_at[: search.num_frames + 1]).tolist()
     assert max(kept[:-60]) < max(kept[-10:])
     assert search._count < 2000  # of some hundred thousand beginnings

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("k2")
 pytestmark = pytest.mark.timeout(900)
 
 PROJECT = Path(__file__).resolve().parents[2]

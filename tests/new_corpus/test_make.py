@@ -25,7 +25,6 @@ def english(monkeypatch):
 
 
 def config_of(root, name):
-    pytest.importorskip("k2")
     module = runpy.run_path(str(root / "recipes" / name / "config.py"))
     (profile,) = module["PROFILES"].values()
     return module, profile()

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytest.importorskip("k2")
-
 from toolkit.environment import machine
 
 SEARCHES = ["greedy", "prefixes", "words", "words+3gram", "graph+3gram"]

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("k2")
-
 from recipes.librispeech.ctc_config import PROFILES, Config
 from toolkit.config.settings import ConfigError, apply_overrides
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-pytest.importorskip("k2")
-
 from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train
 from toolkit.cli import main

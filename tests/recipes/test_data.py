@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("k2")
-
 
 class Recorder:
     """A run that notes the inputs it is told of."""

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("k2")
 pytest.importorskip("pyroomacoustics")
 
 from lhotse import Recording

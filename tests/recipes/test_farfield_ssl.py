@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("k2")
 pytest.importorskip("pyroomacoustics")
 
 from lhotse.serialization import deserialize_item

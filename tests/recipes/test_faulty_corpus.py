@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("k2")
 soundfile = pytest.importorskip("soundfile")
 
 OOV = "ZORBLAX QUIMPLE FRUNDIGE"

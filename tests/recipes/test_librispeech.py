@@ -9,7 +9,6 @@ import signal
 import jiwer
 import pytest
 
-pytest.importorskip("k2")
 soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]

@@ -111,7 +111,6 @@ def test_without_errors_of_the_baseline_there_is_no_gain():
 
 
 def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(tmp_path, monkeypatch):
-    pytest.importorskip("k2")
     from recipes.farfield_ssl.run import decode_front_end, front_end
     from recipes.steps import placements
 

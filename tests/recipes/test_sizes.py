@@ -2,8 +2,6 @@ import dataclasses
 
 import pytest
 
-pytest.importorskip("k2")
-
 from recipes.librispeech.config import Config
 from recipes.steps.sizes import TABLE, sized, sizes
 from toolkit.config.settings import to_plain

@@ -2,7 +2,6 @@
 
 import pytest
 
-pytest.importorskip("k2")
 pytest.importorskip("soundfile")
 
 

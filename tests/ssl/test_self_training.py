@@ -5,9 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.store import AlignmentStore, LowRateAlignments, write_shard
 from toolkit.corpus.manifest import text_of
@@ -16,7 +13,7 @@ from toolkit.decode.first_pass import DecodeConfig, Decoder
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
-from toolkit.fsa.search import Beam
+from toolkit.fsa.beam import Beam
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.ngram.arpa import write_arpa

@@ -7,8 +7,8 @@ from torch import Tensor
 from toolkit.align.graphs import TrainingGraphCompiler
 from toolkit.fsa.alignment import AlignConfig, TrainingGraph, UtteranceAlignment, force_align_batch
 
-# Frames searched at a time: the utterances share k2's overhead per frame. Utterances of 10 s one
-# by one take 4.5 times as much processor time, 16 at a time no less than 4 at a time.
+# Frames searched at a time. It matters to k2 alone, whose overhead per frame the utterances share:
+# those of 10 s one by one take it 4.5 times as much processor time, 16 at a time no less than 4.
 SEARCH_FRAMES = 4000
 
 

@@ -30,7 +30,7 @@ TARGET = 0.005
 MEMORY_TARGET = 2e9
 
 OURS = "ours, features to alignments"
-K2 = "k2 only, scores and graphs ready"
+SEARCH = "search alone, scores and graphs ready"
 BOTH = "ours, graphs ready"
 KALDI = f"{PINNED[0].replace('==', ' ')}, graphs ready"
 
@@ -97,7 +97,7 @@ class _Task:
             self.case(OURS, self._align),
             self.case("scores alone", self._score),
             self.case("graphs alone", lambda: self._each(self._compile, self._transcripts)),
-            self.case(K2, lambda: self._search(self._scores)),
+            self.case(SEARCH, lambda: self._search(self._scores)),
             self.case(BOTH, lambda: self._search(self._score())),
             self.case(
                 "cepstra to features (deltas, splicing, LDA)",

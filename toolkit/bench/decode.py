@@ -1,4 +1,4 @@
-"""Decoding at several beams: the toolkit's (k2's pruned search) and kaldi_decoder's."""
+"""Decoding at several beams: the toolkit's search, k2's and kaldi_decoder's."""
 
 import json
 import os
@@ -17,9 +17,11 @@ from toolkit.bench.peers.faster_decoder import FasterDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
-from toolkit.fsa.arcs import load_fsa, load_graph
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.engine import EngineError, engine, search_engine
+from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.search import Beam, search_with_retries
+from toolkit.fsa.search import search_with_retries
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 from toolkit.processes.threads import one_thread
@@ -40,7 +42,8 @@ VARIABLE = "DECODE_BENCH_RUN"
 # WERs up to this factor count as equal; TARGET: largest ratio of our time to FasterDecoder's.
 EQUAL, TARGET = 1.02, 1.2
 
-OURS = "ours (k2), beam {:g}"
+OURS = "ours, beam {:g}"
+K2 = "k2, beam {:g}"
 FASTER_DECODER = "FasterDecoder, beam {:g}"
 
 
@@ -49,7 +52,7 @@ def benchmark() -> Table:
 
     Scores and graph are computed beforehand and the same for all. Ours generates a lattice and
     takes its best path, as the recipes do, and includes repeating the search with a wider beam
-    where no path survives; FasterDecoder finds only the best path.
+    where no path survives, and so does k2's; FasterDecoder finds only the best path.
     """
     with one_thread(), tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -58,7 +61,13 @@ def benchmark() -> Table:
         cases = [task.case(OURS.format(beam), beam, task.ours) for beam in BEAMS]
         notes, faster = [task.description()], None
         try:
-            graph = load_fsa(task.inputs.graph)
+            with search_engine("k2"):
+                engine()
+            cases += [task.case(K2.format(beam), beam, task.k2) for beam in BEAMS]
+        except EngineError as error:
+            notes.append(str(error))
+        try:
+            graph = load_fst(task.inputs.graph)
             faster = FasterDecoder(graph, task.inputs.scores, folder)
             stack.callback(faster.close)
             for beam in BEAMS:
@@ -170,7 +179,7 @@ class _Task:
         self.inputs = inputs
         self.seconds = sum(map(len, inputs.scores)) / FRAMES_PER_SECOND
         self.found: dict[str, list[list[int]]] = {}
-        self._graph = load_graph(inputs.graph)
+        self._graph = load_fst(inputs.graph)
 
     def case(self, name: str, beam: float, decode: Callable[[float], list[list[int]]]) -> Case:
         """Return a case that decodes with `decode`: beam -> word ids of every utterance."""
@@ -191,6 +200,11 @@ class _Task:
             found.append(best or [])
         return found
 
+    def k2(self, beam: float) -> list[list[int]]:
+        """Decode as `ours` with k2's search."""
+        with search_engine("k2"):
+            return self.ours(beam)
+
     def wer(self, found: list[list[int]]) -> float:
         """Return the word error rate in percent."""
         numbers = [str(i) for i in range(len(found))]
@@ -200,9 +214,9 @@ class _Task:
 
     def description(self) -> str:
         """Describe the task."""
-        states = self._graph.shape[1] or self._graph.arcs.shape().tot_size(1)
         return (
             f"{len(self.inputs.scores)} utterances of {self.inputs.name},"
-            f" {self.seconds / 60:.1f} min; graph of {states:,} states, {self._graph.num_arcs:,}"
-            f" arcs; at most {MAX_ACTIVE} states per frame; times are processor time."
+            f" {self.seconds / 60:.1f} min; graph of {self._graph.num_states:,} states,"
+            f" {self._graph.num_arcs:,} arcs; at most {MAX_ACTIVE} states per"
+            " frame; times are processor time."
         )

@@ -17,9 +17,11 @@ from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.fsa.arcs import Fsa, load_graph
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.search import Beam, search_with_retries
+from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.senones import Senones
 from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralModel
@@ -141,9 +143,9 @@ class Recogniser:
         return self.settings.beam
 
     @cached_property
-    def graph(self) -> Fsa:
+    def graph(self) -> Fst:
         """The decoding graph, loaded on first use."""
-        return load_graph(self._bundle / "graph.safetensors")
+        return load_fst(self._bundle / "graph.safetensors")
 
     @cached_property
     def word_aligner(self) -> WordAligner:
@@ -214,7 +216,7 @@ class Recogniser:
         lattice, _ = search_with_retries(scores, self.graph, self.beam.with_retries(WIDER))
         return self.best(lattice, scores, details)
 
-    def best(self, lattice: Fsa | None, scores: Tensor, details: bool) -> Recognised:
+    def best(self, lattice: Lattice | None, scores: Tensor, details: bool) -> Recognised:
         """Return the best path of an utterance's lattice.
 
         Args:

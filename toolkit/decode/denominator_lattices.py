@@ -12,9 +12,11 @@ from toolkit.align.scorer import Scorer
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import centre
 from toolkit.features.store import map_shards
-from toolkit.fsa.arcs import Fsa, load_graph
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs
-from toolkit.fsa.lattice_density import number_arcs, prune_to_density, reference_path
+from toolkit.fsa.lattice_density import prune_to_density, reference_path
 from toolkit.fsa.lattice_store import (
     LatticeStoreError,
     ShardHeader,
@@ -23,7 +25,7 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
-from toolkit.fsa.search import Beam, search_with_retries
+from toolkit.fsa.search import search_with_retries
 from toolkit.storage.files import write_atomically
 from toolkit.train.corpus import Alignments
 
@@ -144,15 +146,15 @@ def _headline(made: Sequence[_ShardResult], failed: int) -> dict[str, float]:
 class _Graph:
     """A decoding graph, loaded once per process, with its arc index and digest."""
 
-    fsa: Fsa
+    fst: Fst
     index: GraphIndex
     digest: str
 
 
 @lru_cache(maxsize=1)
 def _graph(path: Path) -> _Graph:
-    fsa = load_graph(path)
-    return _Graph(number_arcs(fsa), graph_index(fsa), graph_digest(path))
+    fst = load_fst(path)
+    return _Graph(fst, graph_index(fst), graph_digest(path))
 
 
 def _make_shard(
@@ -179,8 +181,8 @@ def _make_shard(
         reference = None
         if utterance in with_reference:
             pdfs = _subsampled(scores, references.load(utterance), utterance)
-            reference = reference_path(pdfs, graph.fsa)
-        found, beam = search(scores, graph.fsa, config, reference)
+            reference = reference_path(pdfs, graph.fst)
+        found, beam = search(scores, graph.fst, config, reference)
         if found is None:
             reason = f"no path within beam {beam.search:g}" if len(scores) else "no frames"
             failed.append((utterance, reason))
@@ -193,13 +195,13 @@ def _make_shard(
 
 
 def search(
-    scores: Tensor, graph: Fsa, config: LatticeConfig, reference: LatticeArcs | None = None
+    scores: Tensor, graph: Fst, config: LatticeConfig, reference: LatticeArcs | None = None
 ) -> tuple[LatticeArcs | None, Beam]:
     """Make the lattice of one utterance.
 
     Args:
       scores: [T, P] scaled log-likelihoods.
-      graph: from `number_arcs`.
+      graph: the decoding graph.
       config: search and density.
       reference: a path that pruning to the density must keep.
 

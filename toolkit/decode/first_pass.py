@@ -11,11 +11,12 @@ from torch import Tensor
 
 from toolkit.align.scorer import Scorer
 from toolkit.features.store import map_shards
-from toolkit.fsa.arcs import Fsa, load_graph
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
-from toolkit.fsa.lattice_density import number_arcs
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
-from toolkit.fsa.search import Beam, search_with_retries
+from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.tables import SymbolTable
 from toolkit.storage.files import write_atomically
@@ -96,7 +97,7 @@ class SearchResult:
     """[T, P] log-likelihoods times `DecodeConfig.acoustic_scale`."""
     beam: float
     """See `Decoded.beam`."""
-    lattices: tuple[Fsa, ...]
+    lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
     """Processor time from the start to the end of each pass."""
@@ -157,9 +158,9 @@ def decode_store(
 
 
 @lru_cache(maxsize=1)
-def decoding_graph(path: Path) -> Fsa:
-    """Load a graph, once per process, with numbered arcs so that its lattices can be stored."""
-    return number_arcs(load_graph(path))
+def decoding_graph(path: Path) -> Fst:
+    """Load a graph, once per process."""
+    return load_fst(path)
 
 
 @lru_cache(maxsize=1)

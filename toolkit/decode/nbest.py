@@ -13,7 +13,7 @@ from toolkit.decode.first_pass import Decoder, SearchResult, decoding_graph, sea
 from toolkit.decode.system import Scorers, references_of
 from toolkit.decode.word_times import SAMPLES, WordAligner
 from toolkit.features.store import map_shards
-from toolkit.fsa.arcs import Fsa
+from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_codec import LatticeArcs
 from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, write_shard
@@ -154,8 +154,8 @@ class _Extractor:
         }
 
 
-def _graph_arcs(lattice: Fsa, frames: int) -> LatticeArcs:
+def _graph_arcs(lattice: Lattice, frames: int) -> LatticeArcs:
     """Return a lattice as (frame, graph arc) pairs, sorted."""
-    frame, arc = lattice.frame.numpy(), lattice.graph_arc.numpy()
+    frame, arc = lattice.frame, lattice.graph_arc
     order = np.lexsort((arc, frame))
     return LatticeArcs(frames, frame[order], arc[order])

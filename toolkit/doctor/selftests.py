@@ -52,7 +52,7 @@ def torch_matmul() -> str:
 
 
 def k2_intersection() -> str:
-    """Run the test in `toolkit.fsa`, the only package that imports k2."""
+    """Run the test in `toolkit.fsa`."""
     from toolkit.fsa.selftest import intersect_two_frames
 
     return intersect_two_frames()

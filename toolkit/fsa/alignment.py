@@ -1,13 +1,16 @@
 """Forced alignment: the best path of the frames through the graph of their transcript."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import k2
+import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.fsa.search import Beam, BestPath, best_paths, search_lattices
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.best_path import BestPath
+from toolkit.fsa.fst import Fst
+from toolkit.fsa.search import search_best_paths
 from toolkit.fsa.transcript import unpack_label
 from toolkit.hmm.senones import Senones
 
@@ -35,20 +38,20 @@ class AlignConfig:
 class TrainingGraph:
     """The linear graph of a transcript, expanded to the pdfs that occur in it."""
 
-    fsa: k2.Fsa
+    fst: Fst
     """Input label i + 1 stands for `pdfs[i]`; output labels are those of `pack_label` in
     `toolkit.fsa.transcript`."""
     pdfs: Tensor
     """[L] ascending."""
 
     @classmethod
-    def of(cls, graph: k2.Fsa) -> "TrainingGraph":
+    def of(cls, graph: Fst) -> "TrainingGraph":
         """Renumber the labels of a graph that reads pdf + 1."""
-        arcs = graph.arcs.values().clone()
-        reads = arcs[:, 2] > 0
-        pdfs, labels = (arcs[reads, 2] - 1).unique(return_inverse=True)
-        arcs[reads, 2] = labels.int() + 1
-        return cls(k2.Fsa(arcs, aux_labels=graph.aux_labels), pdfs.long())
+        reads = graph.labels > 0
+        pdfs, columns = np.unique(graph.labels[reads] - 1, return_inverse=True)
+        labels = graph.labels.copy()
+        labels[reads] = columns + 1
+        return cls(replace(graph, labels=labels), torch.from_numpy(pdfs).long())
 
 
 @dataclass
@@ -91,7 +94,7 @@ def force_align_batch(
     senones: Senones,
     config: AlignConfig,
 ) -> list[UtteranceAlignment | None]:
-    """Align several utterances at once, each as `force_align` would, in a fraction of the time.
+    """Align several utterances at once, each as `force_align` would.
 
     Args:
       log_likelihoods: for each utterance [T_n, L_n], a column for each of its graph's pdfs.
@@ -105,32 +108,34 @@ def force_align_batch(
         if not open_ones:
             break
         open_ones.sort(key=lambda i: (-len(log_likelihoods[i]), i))
-        lattices = search_lattices(
+        paths = search_best_paths(
             [log_likelihoods[i] * config.acoustic_scale for i in open_ones],
-            k2.create_fsa_vec([graphs[i].fsa for i in open_ones]),
+            [graphs[i].fst for i in open_ones],
             beam,
         )
-        for i, path in zip(open_ones, best_paths(lattices), strict=True):
+        for i, path in zip(open_ones, paths, strict=True):
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
-                path.pdfs = graphs[i].pdfs[path.pdfs.long()]
-                found[i] = _aligned(path, senones, score, beam.search)
+                pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
+                found[i] = _aligned(path, pdfs, senones, score, beam.search)
         open_ones = [i for i in open_ones if found[i] is None]
     return found
 
 
-def _aligned(path: BestPath, senones: Senones, score: float, beam: float) -> UtteranceAlignment:
+def _aligned(
+    path: BestPath, pdfs: Tensor, senones: Senones, score: float, beam: float
+) -> UtteranceAlignment:
     """Read phones and words off a path's output labels."""
     pairs = [unpack_label(label) for label in path.words]
     phones = [phone for phone, _ in pairs]
     topology = senones.topology
-    entered = torch.zeros(len(path.pdfs), dtype=torch.int64)
+    entered = torch.zeros(len(pdfs), dtype=torch.int64)
     entered[path.word_frames] = 1
     first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
-    states = first[entered.cumsum(0) - 1] + senones.state_of_pdf[path.pdfs.long()]
+    states = first[entered.cumsum(0) - 1] + senones.state_of_pdf[pdfs]
     return UtteranceAlignment(
         states=states.int(),
-        pdfs=path.pdfs.int(),
+        pdfs=pdfs.int(),
         phones=phones,
         phone_frames=path.word_frames,
         words=[word for _, word in pairs if word],

@@ -51,6 +51,11 @@ class Fst:
         """[states + 1] int32, the first arc of each state."""
         return np.searchsorted(self.source, np.arange(self.num_states + 1)).astype(np.int32)
 
+    @cached_property
+    def top_label(self) -> int:
+        """The highest input label."""
+        return int(self.labels.max(initial=FINAL))
+
     @property
     def word_counts(self) -> np.ndarray:
         """[A] the number of words on each arc."""

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import k2
-import torch
+import numpy as np
 from torch import Tensor
 
 from toolkit.config.convert import read_plain
 from toolkit.errors import ToolkitError
-from toolkit.fsa.decoding_graph import count_words
-from toolkit.fsa.search import BestPath, best_path
+from toolkit.fsa.best_path import BestPath, best_arcs, path_of
+from toolkit.fsa.fst import Lattice
 
 
 class WeightsError(ToolkitError):
@@ -36,7 +35,7 @@ class Weights:
         return read_plain(path, cls, WeightsError, "decode again")
 
 
-def acoustic_scores(lattice: k2.Fsa, scores: Tensor) -> Tensor:
+def acoustic_scores(lattice: Lattice, scores: Tensor) -> np.ndarray:
     """[arcs] the acoustic part of each arc's score.
 
     Args:
@@ -44,9 +43,9 @@ def acoustic_scores(lattice: k2.Fsa, scores: Tensor) -> Tensor:
       scores: [T, P] scaled log-likelihoods.
     """
     emitting = lattice.labels > 0
-    acoustic = torch.zeros_like(lattice.scores)
-    rows = lattice.frame[emitting].long()
-    acoustic[emitting] = scores[rows, lattice.labels[emitting].long() - 1]
+    acoustic = np.zeros_like(lattice.scores)
+    rows = scores.detach().cpu().numpy()
+    acoustic[emitting] = rows[lattice.frame[emitting], lattice.labels[emitting] - 1]
     return acoustic
 
 
@@ -59,27 +58,23 @@ class ScoredLattice:
       scale: the acoustic scale in `scores`.
     """
 
-    def __init__(self, lattice: k2.Fsa, scores: Tensor, scale: float) -> None:
+    def __init__(self, lattice: Lattice, scores: Tensor, scale: float) -> None:
         acoustic = acoustic_scores(lattice, scores)
         self.lattice = lattice
-        self.acoustic = acoustic / scale
+        self.acoustic = acoustic / np.float32(scale)
         self.graph = lattice.scores - acoustic
-        self.words = count_words(lattice)
 
-    def weighted(self, weights: Weights) -> k2.Fsa:
-        """The lattice with the scores that `weights` give its arcs."""
-        # A clone, because k2 keeps scores inside the memory of the arcs.
-        weighted = k2.Fsa(self.lattice.arcs.clone(), aux_labels=self.lattice.aux_labels)
-        weighted.scores = (
-            self.graph + self.acoustic * weights.acoustic_scale + self.words * weights.word_penalty
-        )
-        return weighted
+    def weighted(self, weights: Weights) -> np.ndarray:
+        """[arcs] float32, the scores that `weights` give the arcs."""
+        scale, penalty = np.float32(weights.acoustic_scale), np.float32(weights.word_penalty)
+        return self.graph + self.acoustic * scale + self.lattice.word_counts * penalty
 
     def best_path(self, weights: Weights) -> BestPath:
         """The best path under `weights`."""
-        return best_path(self.weighted(weights))
+        lattice, scores = self.lattice, self.weighted(weights)
+        arcs = best_arcs(lattice.source, lattice.target, scores, lattice.num_states)
+        return path_of(lattice, arcs, float(scores[arcs].sum(dtype=np.float64)))
 
     def best_words(self, weights: Weights) -> list[int]:
         """The word ids of the best path under `weights`."""
-        path = k2.shortest_path(self.weighted(weights), use_double_scores=True)
-        return [word for word in path.aux_labels.values.tolist() if word > 0]
+        return self.best_path(weights).words

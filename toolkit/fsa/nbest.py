@@ -1,12 +1,12 @@
 """Word sequences of a lattice: the n best, and samples from the posterior."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
-import k2
 import numpy as np
 
+from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.sampling import sampled_arcs
 from toolkit.fsa.traversal import LatticeTraversal
 
 
@@ -38,11 +38,12 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     traversal = LatticeTraversal(lattice.lattice)
     columns = np.stack(
         [
-            lattice.weighted(weights).scores.double().numpy(),
-            lattice.acoustic.double().numpy(),
-            lattice.lattice.lm_scores.double().numpy(),
+            lattice.weighted(weights),
+            lattice.acoustic,
+            lattice.lattice.lm_scores,
         ],
         axis=1,
+        dtype=np.float64,
     )
     histories = _Histories()
     states, history = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -64,17 +65,18 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
     """The word ids of `count` paths drawn in proportion to their posteriors.
 
-    The same paths in every call: k2 divides the probability mass into `count` equal parts.
+    The same paths in every call: the probability mass is divided into `count` equal parts.
     """
-    weighted = lattice.weighted(weights)
-    paths = k2.random_paths(weighted, use_double_scores=True, num_paths=count)
-    words, _ = weighted.aux_labels.index(paths.values, axis=0)
-    values, arcs = words.values, paths.shape.row_splits(2).tolist()
-    bounds = words.shape.row_splits(1)[arcs].tolist()
+    fst = lattice.lattice
+    paths = sampled_arcs(fst, lattice.weighted(weights), count)
     return [
-        tuple(word for word in values[first:last].tolist() if word > 0)
-        for first, last in pairwise(bounds)
+        tuple(word for arc in path[fst.word_counts[path] > 0] for word in _words(fst, arc))
+        for path in paths
     ]
+
+
+def _words(lattice: Lattice, arc: int) -> list[int]:
+    return lattice.words[lattice.splits[arc] : lattice.splits[arc + 1]].tolist()
 
 
 def _best(states: np.ndarray, history: np.ndarray, score: np.ndarray, count: int) -> np.ndarray:

@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import k2
 import numpy as np
-import torch
 
+from toolkit.fsa.best_scores import backward_scores
+from toolkit.fsa.fst import Lattice
 from toolkit.fsa.pruning import prune
 from toolkit.fsa.traversal import LatticeTraversal
 from toolkit.lang.ngram.backoff import BackoffModel
@@ -92,8 +92,8 @@ class Grammar:
 class RescoredLattice:
     """A lattice with another language model's scores."""
 
-    lattice: k2.Fsa
-    """An FsaVec of one with the attributes of the lattice it was made from."""
+    lattice: Lattice
+    """Its frames, words and arcs of the graph are those of the lattice it was made from."""
     cut: bool
     """Whether `RescoreLimits.max_active` was reached: worse paths are missing then."""
 
@@ -113,7 +113,7 @@ class RescoreLimits:
             raise ValueError("beam and max_active must be positive")
 
 
-def rescore_lattice(lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> RescoredLattice:
+def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> RescoredLattice:
     """Replace the language model's scores on all paths of a lattice.
 
     The lattice is composed with the grammar frame by frame, its states split by the grammar's
@@ -132,11 +132,11 @@ def rescore_lattice(lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) ->
 class _Composition:
     """Pairs of lattice state and grammar state, from the first frame to the last."""
 
-    def __init__(self, lattice: k2.Fsa, grammar: Grammar, limits: RescoreLimits) -> None:
+    def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:
         self._lattice, self._grammar, self._limits = lattice, grammar, limits
         self._traversal = LatticeTraversal(lattice)
-        self._scores = (lattice.scores.double() - lattice.lm_scores.double()).numpy()
-        self._after = lattice.get_backward_scores(True, False).numpy()
+        self._scores = lattice.scores.astype(np.float64) - lattice.lm_scores
+        self._after = backward_scores(lattice)
         self._cut = False
 
     def run(self) -> RescoredLattice:
@@ -188,15 +188,13 @@ class _Composition:
 
     def _assemble(
         self, source: np.ndarray, target: np.ndarray, arc: np.ndarray, lm: np.ndarray
-    ) -> k2.Fsa:
+    ) -> Lattice:
         """The composition as a lattice, without dead ends and paths outside the beam."""
-        old, origin = self._lattice, torch.from_numpy(arc)
-        labels = old.labels[origin]
-        scores = torch.from_numpy(self._scores[arc] + lm).float()
-        ends = [torch.from_numpy(ends).int() for ends in (source, target)]
-        table = torch.stack([*ends, labels, scores.view(torch.int32)], dim=1)
-        words, _ = old.aux_labels.index(origin.int(), axis=0)
-        new = k2.Fsa(table.contiguous(), aux_labels=words)
-        new.lm_scores = torch.from_numpy(lm).float()
-        new.frame = old.frame[origin]
-        return prune(new, self._limits.beam)
+        composed = self._lattice.taken(
+            arc,
+            source=source.astype(np.int32),
+            target=target.astype(np.int32),
+            scores=(self._scores[arc] + lm).astype(np.float32),
+            lm_scores=lm.astype(np.float32),
+        )
+        return prune(composed, self._limits.beam)

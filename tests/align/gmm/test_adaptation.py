@@ -5,8 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("k2")
-
 from toolkit.align.gmm.adaptation import adapt, adapt_speakers, compose
 from toolkit.align.gmm.em import partition_utterances
 from toolkit.align.gmm.training import training_data

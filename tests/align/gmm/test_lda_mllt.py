@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
 from toolkit.align.gmm.lda_mllt import accumulate_lda, accumulate_mllt, speech_frames, speech_mask
 from toolkit.align.gmm.training import training_data

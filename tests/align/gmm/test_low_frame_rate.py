@@ -5,8 +5,6 @@ import itertools
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore, LowRateAlignments, Outcome, write_shard
 from toolkit.features.store import FeatureStore

@@ -3,10 +3,7 @@
 import json
 from dataclasses import replace
 
-import pytest
 import torch
-
-pytest.importorskip("k2")
 
 from toolkit.align.gmm.em import partition_utterances
 from toolkit.align.gmm.monophone import MonophoneConfig

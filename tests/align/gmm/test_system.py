@@ -6,8 +6,6 @@ import pickle
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.scorer import GmmScorer
 

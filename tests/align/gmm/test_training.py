@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.gmm import training as em_training
 from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
 from toolkit.align.gmm.training import EmConfig, UnalignableError, training_data

@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.gmm.em import accumulate_gmm, partition_utterances
 from toolkit.align.gmm.training import EmConfig, training_data
 from toolkit.align.graphs import TrainingGraphCompiler

@@ -12,8 +12,6 @@ import soundfile
 import torch
 from click.testing import CliRunner
 
-pytest.importorskip("k2")
-
 from toolkit.align.ctm import read_ctm, write_ctm
 from toolkit.align.recordings.aligner import Aligner
 from toolkit.align.recordings.bundle import AlignerError, write_aligner_bundle

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-pytest.importorskip("k2")
-
 from toolkit.align.recordings.confidence import PhonePosteriors, RecordingScores
 from toolkit.align.recordings.long import LongConfig, NoPathError, align_long
 

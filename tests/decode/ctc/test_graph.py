@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
 from toolkit.decode.ctc.graph import GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.greedy import collapse
-from toolkit.fsa.search import Beam
+from toolkit.fsa.beam import Beam
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.units.characters import Characters

@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("k2")
-pytest.importorskip("kaldilm")
-
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc import system as module
 from toolkit.decode.ctc.graph import GraphDecoder

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from toolkit.bench.peers.process import PeerProcess, PeerUnavailableError
-from toolkit.fsa.arcs import Fsa
+from toolkit.fsa.fst import Fst
 
 PINNED = ("kaldi-decoder==0.3.2", "kaldifst==1.8.3", "numpy<2")
 # Environment variable: the Python that has them installed; by default this one is tried.
@@ -35,7 +35,7 @@ class FasterDecoder(PeerProcess):
       PeerUnavailableError: the package is not installed, or does not start.
     """
 
-    def __init__(self, graph: Fsa, scores: Sequence[Tensor], folder: Path) -> None:
+    def __init__(self, graph: Fst, scores: Sequence[Tensor], folder: Path) -> None:
         python = os.environ.get(VARIABLE, sys.executable)
         check = [python, "-I", "-c", _CHECK]
         try:
@@ -59,20 +59,19 @@ class FasterDecoder(PeerProcess):
         return [[word for output in path for word in self._outputs[output]] for path in paths]
 
 
-def _write_task(graph: Fsa, scores: Sequence[Tensor], path: Path) -> list[tuple[int, ...]]:
+def _write_task(graph: Fst, scores: Sequence[Tensor], path: Path) -> list[tuple[int, ...]]:
     """Write graph and scores; return the words of each output label."""
-    splits = graph.aux_labels.shape.row_splits(1).tolist()
-    values = graph.aux_labels.values.tolist()
     numbers: dict[tuple[int, ...], int] = {(): 0}
+    words = graph.words.tolist()
     written = [
-        numbers.setdefault(tuple(w for w in values[first:last] if w > 0), len(numbers))
-        for first, last in pairwise(splits)
+        numbers.setdefault(tuple(words[first:last]), len(numbers))
+        for first, last in pairwise(graph.splits.tolist())
     ]
     np.savez(
         path,
-        arcs=graph.arcs.values()[:, :3].numpy(),
+        arcs=np.stack([graph.source, graph.target, graph.labels], axis=1),
         written=np.array(written, dtype=np.int32),
-        graph_scores=graph.scores.numpy(),
+        graph_scores=graph.scores,
         scores=np.concatenate([x.numpy() for x in scores]),
         bounds=np.cumsum([len(x) for x in scores])[:-1],
     )

@@ -83,7 +83,8 @@ def _task(
 ) -> dict[str, np.ndarray]:
     arcs = []
     for graph in graphs:
-        table = graph.fsa.arcs.values()[:, :3].numpy().copy()
+        fst = graph.fst
+        table = np.stack([fst.source, fst.target, fst.labels], axis=1)
         reads = table[:, 2] > 0
         table[reads, 2] = graph.pdfs.numpy()[table[reads, 2] - 1] + 1
         arcs.append(table)

@@ -1,0 +1,56 @@
+"""Beams: how much of the search space a search keeps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from toolkit.errors import ToolkitError
+
+
+class GraphMismatchError(ToolkitError):
+    """The graph and the acoustic model do not belong together."""
+
+    @classmethod
+    def check(cls, top_label: int, columns: int) -> None:
+        """Check that every label has a column in the scores.
+
+        Raises:
+          GraphMismatchError: it has none: the search would read beyond the scores.
+        """
+        if top_label > columns:
+            raise cls(
+                f"the graph has {top_label} pdfs, the acoustic model {columns}: they come from"
+                " different runs; make the graph again with this model's topology"
+            )
+
+
+@dataclass(frozen=True)
+class Beam:
+    """How much of the search space is kept."""
+
+    search: float = 15.0
+    """Score below the best partial path at which a path is dropped, in scaled log units."""
+    output: float = 6.0
+    """Score below the best path within which the lattice keeps alternatives."""
+    min_active: int = 30
+    """States kept per frame at least."""
+    max_active: int = 4000
+    """States kept per frame at most."""
+
+    def __post_init__(self) -> None:
+        if self.search <= 0 or self.output <= 0:
+            raise ValueError("beams must be positive")
+        if not 0 < self.min_active < self.max_active:
+            raise ValueError("need 0 < min_active < max_active")
+
+    def widened(self, factor: float) -> "Beam":
+        """The same beam, `factor` times as wide: for a second try."""
+        return Beam(
+            self.search * factor,
+            self.output,
+            int(self.min_active * factor),
+            int(self.max_active * factor),
+        )
+
+    def with_retries(self, factors: Iterable[float]) -> list["Beam"]:
+        """This beam, then the same widened by each of `factors`."""
+        return [self, *(self.widened(factor) for factor in factors)]

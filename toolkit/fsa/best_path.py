@@ -1,0 +1,128 @@
+"""The best path: of a lattice, or of a graph and an utterance's scores without a lattice."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from toolkit.fsa.fst import Fst
+from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam, grown
+
+Array = np.ndarray
+
+
+@dataclass
+class BestPath:
+    """The best path through a lattice."""
+
+    pdfs: Array
+    """[T] int64, the pdf of every frame."""
+    words: list[int]
+    """Word ids in order."""
+    word_frames: list[int]
+    """The frame in which each word begins."""
+    score: float
+    """Total score: scaled acoustic plus graph."""
+
+
+def best_path(lattice: Fst) -> BestPath:
+    """The single best path of a lattice (tropical semiring, in float64)."""
+    arcs = best_arcs(lattice.source, lattice.target, lattice.scores, lattice.num_states)
+    return path_of(lattice, arcs, float(lattice.scores[arcs].sum(dtype=np.float64)))
+
+
+def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
+    """The path along arcs of a graph or lattice, one per frame and one to the final state."""
+    counts = fst.word_counts[arcs]
+    frames = np.repeat(np.arange(len(arcs)), counts)
+    words = [fst.words[fst.splits[arc] : fst.splits[arc + 1]] for arc in arcs[counts > 0]]
+    labels = fst.labels[arcs[:-1]].astype(np.int64)
+    joined = np.concatenate(words) if words else np.zeros(0, np.int32)
+    return BestPath(labels - 1, joined.tolist(), frames.tolist(), score)
+
+
+@njit(nogil=True, cache=True)
+def best_arcs(source: Array, target: Array, scores: Array, states: int) -> Array:
+    """The arcs of the best path from state 0 to the last state.
+
+    Args:
+      source, target, scores: [A] the arcs, ascending by source; every arc leads to a state with a
+        higher number.
+      states: number of states.
+    """
+    forward, entry = np.full(states, -np.inf), np.full(states, -1)
+    forward[0] = 0.0
+    for a in range(len(source)):
+        total = forward[source[a]] + scores[a]
+        if total > forward[target[a]]:
+            forward[target[a]], entry[target[a]] = total, a
+    length, state = 0, states - 1
+    while entry[state] >= 0:
+        length, state = length + 1, source[entry[state]]
+    path, state = np.empty(length, np.int64), states - 1
+    for step in range(length - 1, -1, -1):
+        path[step] = entry[state]
+        state = source[entry[state]]
+    return path
+
+
+@njit(nogil=True, cache=True)
+def viterbi(
+    graph: GraphArrays, scores: Array, limits: tuple[float, int, int]
+) -> tuple[Array, float]:
+    """The best path of scores [T, P] float32 through a graph, pruned as `search_kernels.search`.
+
+    Keeps one arc per state and frame where a lattice keeps them all, and adds up in float64.
+
+    Returns:
+      The graph's arcs, one per frame and one to the final state (none if no path reaches it), and
+      the path's score.
+    """
+    frames = len(scores)
+    place = np.full(len(graph.first) - 1, -1, np.int32)
+    states, forward = np.zeros(1, np.int32), np.zeros(1, np.float64)
+    previous, entry = np.full(1, -1), np.full(1, -1, np.int32)  # of all levels, one after the other
+    begin, end, beam = 0, 1, np.float32(limits[0])
+    for t in range(frames + 1):
+        ending, room, best = t == frames, 0, -np.inf
+        for state in states:
+            room += graph.first[state + 1] - graph.first[state]
+        source, arc, total = np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room)
+        count = 0
+        for i in range(len(states)):
+            for a in range(graph.first[states[i]], graph.first[states[i] + 1]):
+                label = graph.label[a]
+                if (label < 0) != ending:
+                    continue
+                source[count], arc[count] = begin + i, a
+                total[count] = forward[i] + graph.score[a]
+                if not ending:
+                    total[count] += scores[t, label - 1]
+                best = max(best, total[count])
+                count += 1
+        beam = adapted_beam(beam, len(states), limits)
+        cutoff = best - beam * 1.25 ** max(0, FINAL_FRAMES - (frames - 1 - t))
+        begin = end
+        previous, entry = grown(previous, end + count), grown(entry, end + count)
+        after, reached = np.full(count, -np.inf), np.empty(count, np.int32)
+        for k in range(count):
+            if total[k] > cutoff:
+                to = graph.target[arc[k]]
+                if place[to] < 0:
+                    place[to] = end - begin
+                    reached[end - begin] = to
+                    end += 1
+                position = place[to]
+                if total[k] > after[position]:
+                    after[position] = total[k]
+                    previous[begin + position], entry[begin + position] = source[k], arc[k]
+        for state in reached[: end - begin]:
+            place[state] = -1
+        states, forward = reached[: end - begin].copy(), after[: end - begin].copy()
+        if not len(states):
+            return np.empty(0, np.int64), -np.inf
+    path, at = np.empty(frames + 1, np.int64), begin
+    for t in range(frames, -1, -1):
+        path[t] = entry[at]
+        at = previous[at]
+    return path, forward[0]

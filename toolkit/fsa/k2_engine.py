@@ -1,0 +1,94 @@
+"""Dense search by k2 (1.23.4 and later), on the CPU or on the device of the scores."""
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import k2
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.best_path import BestPath, best_path
+from toolkit.fsa.fst import Fst, Lattice, taken_words
+from toolkit.fsa.pruning import prune
+
+
+class K2Engine:
+    """Pruned intersection by k2, which shares its overhead per frame among the utterances."""
+
+    def __init__(self) -> None:
+        self._graphs: WeakKeyDictionary[Fst, dict[torch.device, k2.Fsa]] = WeakKeyDictionary()
+
+    def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
+        """See `toolkit.fsa.search.search_lattice`."""
+        devices = self._graphs.setdefault(graph, {})
+        if scores.device not in devices:
+            devices[scores.device] = k2.create_fsa_vec([to_k2(graph)]).to(scores.device)
+        return _lattices([scores], devices[scores.device], [graph], beam)[0]
+
+    def best_paths(
+        self, scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
+    ) -> list[BestPath | None]:
+        """See `toolkit.fsa.search.search_best_paths`."""
+        joined = k2.create_fsa_vec([to_k2(graph) for graph in graphs]).to(scores[0].device)
+        found = _lattices(scores, joined, graphs, beam)
+        return [None if lattice is None else best_path(lattice) for lattice in found]
+
+
+def to_k2(fst: Fst) -> k2.Fsa:
+    """A transducer as k2 has it, with the attribute `graph_arc`, its arcs' numbers."""
+    columns = (fst.source, fst.target, fst.labels, fst.scores.view(np.int32))
+    fsa = k2.Fsa(torch.from_numpy(np.stack(columns, axis=1)))
+    fsa.graph_arc = torch.arange(fst.num_arcs, dtype=torch.int32)
+    return fsa
+
+
+def _lattices(
+    scores: Sequence[Tensor], joined: k2.Fsa, graphs: Sequence[Fst], beam: Beam
+) -> list[Lattice | None]:
+    """The lattices of utterances, the longest first.
+
+    Args:
+      scores: for each [T_n, P_n].
+      joined: an FsaVec with a graph for each.
+      graphs: the same.
+      beam: the pruning.
+    """
+    # Column 0 belongs to epsilon, which no graph reads.
+    columns = max(rows.shape[1] for rows in scores)
+    padded = scores[0].new_full((len(scores), len(scores[0]), columns + 1), -1e10)
+    for row, values in zip(padded, scores, strict=True):
+        row[: len(values), 1 : values.shape[1] + 1] = values
+    segments = [[n, 0, len(values)] for n, values in enumerate(scores)]
+    dense = k2.DenseFsaVec(padded.float(), torch.tensor(segments, dtype=torch.int32))
+    found = k2.intersect_dense_pruned(
+        joined,
+        dense,
+        search_beam=beam.search,
+        output_beam=beam.output,
+        min_active_states=beam.min_active,
+        max_active_states=beam.max_active,
+        frame_idx_name="frame",
+    ).to("cpu")
+    states, arcs = found.arcs.row_splits(1).tolist(), found.arcs.row_splits(2)
+    table = found.arcs.values().numpy()
+    lattices = []
+    for n, graph in enumerate(graphs):
+        mine = slice(int(arcs[states[n]]), int(arcs[states[n + 1]]))
+        number = found.graph_arc[mine].numpy()
+        # k2 numbers arcs through all the graphs of an FsaVec; `graph_arc` counts in each.
+        splits, words = taken_words(graph.splits, graph.words, number)
+        lattice = Lattice(
+            source=table[mine, 0].copy(),
+            target=table[mine, 1].copy(),
+            labels=table[mine, 2].copy(),
+            scores=found.scores[mine].detach().numpy(),
+            splits=splits,
+            words=words,
+            lm_scores=None if graph.lm_scores is None else graph.lm_scores[number],
+            frame=found.frame[mine].numpy(),
+            graph_arc=number,
+        )
+        lattices.append(prune(lattice))
+    return lattices

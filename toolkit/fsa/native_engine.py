@@ -1,0 +1,65 @@
+"""The toolkit's own dense search, compiled by numba."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.best_path import BestPath, path_of, viterbi
+from toolkit.fsa.fst import Fst, Lattice, taken_words
+from toolkit.fsa.pruning import prune
+from toolkit.fsa.search_kernels import GraphArrays, Trellis, search
+
+
+class NativeEngine:
+    """Searches one utterance after the other, without the interpreter lock."""
+
+    def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
+        """See `toolkit.fsa.search.search_lattice`."""
+        limits = (beam.search, beam.min_active, beam.max_active)
+        return lattice_of(search(graph_arrays(graph), _rows(scores), limits, beam.output), graph)
+
+    def best_paths(
+        self, scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
+    ) -> list[BestPath | None]:
+        """See `toolkit.fsa.search.search_best_paths`."""
+        limits = (beam.search, beam.min_active, beam.max_active)
+        found: list[BestPath | None] = []
+        for rows, graph in zip(scores, graphs, strict=True):
+            arcs, score = viterbi(graph_arrays(graph), _rows(rows), limits)
+            found.append(path_of(graph, arcs, score) if len(arcs) else None)
+        return found
+
+
+def graph_arrays(graph: Fst) -> GraphArrays:
+    """A graph as the kernels take it."""
+    return GraphArrays(graph.first, graph.target, graph.labels, graph.scores, graph.word_counts > 0)
+
+
+def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
+    """The lattice that a trellis holds after its last frame; None if no path reached the end."""
+    frames = int(trellis.frames[0]) - 1  # the last step followed the arcs to the final state
+    if trellis.states_at[frames + 2] == trellis.states_at[frames + 1]:
+        return None
+    counts = np.diff(trellis.arcs_at[: frames + 2])
+    frame = np.repeat(np.arange(frames + 1, dtype=np.int32), counts)
+    every = slice(0, int(trellis.arcs_at[frames + 1]))
+    arc = trellis.arc[every].copy()
+    splits, words = taken_words(graph.splits, graph.words, arc)
+    lattice = Lattice(
+        source=(trellis.source[every] + trellis.states_at[frame]).astype(np.int32),
+        target=(trellis.target[every] + trellis.states_at[frame + 1]).astype(np.int32),
+        labels=graph.labels[arc],
+        scores=trellis.score[every].copy(),
+        splits=splits,
+        words=words,
+        lm_scores=None if graph.lm_scores is None else graph.lm_scores[arc],
+        frame=frame,
+        graph_arc=arc,
+    )
+    return prune(lattice)
+
+
+def _rows(scores: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)

@@ -1,0 +1,302 @@
+"""Compiled kernels (numba) of dense search: a trellis that grows frame by frame and is pruned.
+
+The rules of pruning are those of k2's pruned intersection (`intersect_dense_pruned`), so that on
+the same graph both keep the same arcs: how the beam narrows and widens, which frames at the end are
+searched with wider beams, and when arcs outside the output beam are dropped.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+Array = np.ndarray
+FINAL_FRAMES = 4
+"""Number of frames at the end that are searched with wider beams."""
+PRUNE_EVERY, PRUNE_BACK = 20, 30
+"""When, and how many frames back, arcs outside the output beam are dropped. The lattice depends on
+it where arcs are further behind the best path than that beam."""
+
+
+class GraphArrays(NamedTuple):
+    """A decoding graph, its arcs sorted by source."""
+
+    first: Array
+    """[states + 1] int32: where the arcs of each state begin."""
+    target: Array
+    """[arcs] int32."""
+    label: Array
+    """[arcs] int32: pdf + 1; -1 leads to the final state."""
+    score: Array
+    """[arcs] float32."""
+    writes: Array
+    """[arcs] bool: whether the arc writes a word."""
+
+
+class Trellis(NamedTuple):
+    """The paths kept so far. Level t holds the states before frame t; arcs lead to the next level.
+
+    Arrays have room for more; `arcs_at` and `states_at` tell what is in use.
+    """
+
+    frames: Array
+    """[1] int64: frames read, N."""
+    arcs_at: Array
+    """[N + 1] int64: frame t has arcs arcs_at[t] to arcs_at[t + 1]."""
+    states_at: Array
+    """[N + 2] int64: level t has states states_at[t] to states_at[t + 1]."""
+    beam: Array
+    """[N + 1] float32: the search beam before each frame."""
+    source: Array
+    """[arcs] int32: position in the level before the frame, ascending in a frame."""
+    target: Array
+    """[arcs] int32: position in the level after it."""
+    arc: Array
+    """[arcs] int32: the graph's."""
+    score: Array
+    """[arcs] float32."""
+    state: Array
+    """[states] int32: the graph's."""
+    forward: Array
+    """[states] float32: the score of the best path to each."""
+    entry: Array
+    """[states] int32: the arc by which that path comes, as position in its frame before pruning."""
+
+
+@njit(cache=True, nogil=True)
+def new_trellis(beam: float) -> Trellis:
+    """A trellis without frames: the graph's start state alone."""
+    return Trellis(
+        np.zeros(1, np.int64),
+        np.zeros(64, np.int64),
+        np.array([0, 1] + [0] * 62),
+        np.full(64, np.float32(beam)),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.float32),
+        np.zeros(256, np.int32),
+        np.zeros(256, np.float32),
+        np.zeros(256, np.int32),
+    )
+
+
+@njit(cache=True, nogil=True)
+def grown(array: Array, need: int) -> Array:
+    """The array, or a copy with room for `need` and more."""
+    if need <= len(array):
+        return array
+    larger = np.empty(max(need, 2 * len(array)), array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) -> np.float32:
+    """The beam of a frame: narrower where too many states are active, wider where too few.
+
+    Args:
+      beam: of the frame before.
+      active: states before the frame.
+      limits: search beam, min_active and max_active.
+    """
+    wanted, fewest, most = np.float32(limits[0]), limits[1], limits[2]
+    if active > most:
+        return np.float32(0.8) * min(beam, wanted)
+    if active < fewest:
+        return np.float32(1.25) * max(beam, wanted)
+    return np.float32(0.8) * beam + np.float32(0.2) * wanted
+
+
+@njit(cache=True, nogil=True)
+def extended(
+    trellis: Trellis,
+    graph: GraphArrays,
+    row: Array,
+    left: int,
+    limits: tuple[float, int, int],
+    place: Array,
+) -> Trellis:
+    """Read a frame: expand the states of the last level, drop what falls outside the beam.
+
+    Args:
+      trellis: its arrays are written to, or replaced by larger ones.
+      graph: the graph.
+      row: [P] float32, the frame's scores.
+      left: frames that follow; if that is not known, many. -1 follows the arcs to the final state
+        instead, after the last frame.
+      limits: see `adapted_beam`.
+      place: [states] int32 scratch memory, all -1 before and after the call.
+    """
+    n = trellis.frames[0]
+    begin, end = trellis.states_at[n], trellis.states_at[n + 1]
+    ending, room = left < 0, 0
+    for state in trellis.state[begin:end]:
+        room += graph.first[state + 1] - graph.first[state]
+    arcs_before = trellis.arcs_at[n]
+    source, target = grown(trellis.source, arcs_before + room), trellis.target
+    arc, score = grown(trellis.arc, arcs_before + room), grown(trellis.score, arcs_before + room)
+    target = grown(target, arcs_before + room)
+    reached = np.empty(room, np.float32)
+    count, best = arcs_before, np.float32(-np.inf)
+    for i in range(begin, end):
+        forward = trellis.forward[i]
+        for a in range(graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]):
+            label = graph.label[a]
+            if (label < 0) != ending:
+                continue
+            value = graph.score[a] if ending else graph.score[a] + row[label - 1]
+            source[count], arc[count], score[count] = i - begin, a, value
+            total = forward + value
+            reached[count - arcs_before] = total
+            best = max(best, total)
+            count += 1
+    beam = adapted_beam(trellis.beam[n], end - begin, limits)
+    # Wider in the last frames: an utterance may not be able to end in the best states.
+    cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - left))
+    size = 0
+    for k in range(count - arcs_before):
+        if reached[k] > cutoff:
+            to = graph.target[arc[arcs_before + k]]
+            if place[to] < 0:
+                place[to] = size
+                size += 1
+    states = grown(trellis.state, end + size)
+    after, entry = grown(trellis.forward, end + size), grown(trellis.entry, end + size)
+    after[end : end + size] = -np.inf
+    kept = arcs_before
+    for k in range(arcs_before, count):
+        to = graph.target[arc[k]]
+        position = place[to]
+        if position < 0:
+            continue
+        total = reached[k - arcs_before]
+        if total > after[end + position]:
+            states[end + position] = to
+            after[end + position], entry[end + position] = total, kept - arcs_before
+        source[kept], arc[kept], score[kept], target[kept] = source[k], arc[k], score[k], position
+        kept += 1
+    for state in states[end : end + size]:
+        place[state] = -1
+    arcs_at, states_at = grown(trellis.arcs_at, n + 2), grown(trellis.states_at, n + 3)
+    beams = grown(trellis.beam, n + 2)
+    arcs_at[n + 1], states_at[n + 2], beams[n + 1] = kept, end + size, beam
+    trellis.frames[0] = n + 1
+    return Trellis(
+        trellis.frames,
+        arcs_at,
+        states_at,
+        beams,
+        source,
+        target,
+        arc,
+        score,
+        states,
+        after,
+        entry,
+    )
+
+
+@njit(nogil=True, cache=True)
+def prune_trellis(trellis: Trellis, back: int, held: int, output: float) -> None:
+    """Drop from some of the newest frames the arcs outside the output beam, whatever follows.
+
+    Args:
+      trellis: pruned in place.
+      back: number of frames to prune.
+      held: number of newest frames, after those, that are not pruned.
+      output: the most that the best path through an arc may be behind the best one of all that end
+        in the same state after the pruned frames.
+    """
+    n = trellis.frames[0]
+    end = n - held
+    begin = max(0, end - back)
+    arcs_at, states_at, forward = trellis.arcs_at, trellis.states_at, trellis.forward
+    base = states_at[begin]
+    first_arc = arcs_at[max(0, begin - 1)]
+    loss = np.full(states_at[end + 1] - base, np.inf)
+    loss[states_at[end] - base :] = 0
+    alive = np.zeros(states_at[n + 1] - base, np.bool_)
+    alive[states_at[end] - base :] = True
+    kept = np.ones(arcs_at[n] - first_arc, np.bool_)
+    for t in range(end - 1, begin - 1, -1):
+        here, there = states_at[t], states_at[t + 1]
+        for k in range(arcs_at[t], arcs_at[t + 1]):
+            s, d = here + trellis.source[k], there + trellis.target[k]
+            behind = np.float64(forward[d]) - forward[s] - trellis.score[k]
+            through = behind + loss[d - base]
+            if through <= output:
+                alive[s - base] = True
+                loss[s - base] = min(loss[s - base], through)
+            else:
+                kept[k - first_arc] = False
+    if begin == 0:
+        alive[0] = True  # the start
+    else:  # the arcs into states from which no arc leads on
+        for k in range(first_arc, arcs_at[begin]):
+            kept[k - first_arc] = alive[trellis.target[k]]
+    _compact(trellis, begin, kept, alive)
+
+
+@njit(nogil=True, cache=True)
+def _compact(trellis: Trellis, begin: int, kept: Array, alive: Array) -> None:
+    """Remove arcs from the frame before level `begin` on, and states from that level on."""
+    n = trellis.frames[0]
+    number = np.cumsum(alive) - 1  # among the states left, from level `begin` on
+    base = trellis.states_at[begin]
+    first_frame = max(0, begin - 1)
+    write = trellis.arcs_at[first_frame]
+    read, first_arc = write, write
+    for t in range(first_frame, n):
+        from_level, to_level = trellis.states_at[t] - base, trellis.states_at[t + 1] - base
+        # A level's first state that is left.
+        from_first = number[from_level] - alive[from_level] + 1 if t >= begin else 0
+        to_first = number[to_level] - alive[to_level] + 1 if to_level < len(alive) else 0
+        for k in range(read, trellis.arcs_at[t + 1]):
+            if not kept[k - first_arc]:
+                continue
+            source = trellis.source[k]
+            if t >= begin:
+                source = number[from_level + source] - from_first
+            trellis.source[write] = source
+            trellis.target[write] = number[to_level + trellis.target[k]] - to_first
+            trellis.arc[write], trellis.score[write] = trellis.arc[k], trellis.score[k]
+            write += 1
+        read = trellis.arcs_at[t + 1]
+        trellis.arcs_at[t + 1] = write
+    i = 0
+    for t in range(begin, n + 1):
+        last = trellis.states_at[t + 1] - base
+        while i < last:
+            if alive[i]:
+                trellis.state[base + number[i]] = trellis.state[base + i]
+                trellis.forward[base + number[i]] = trellis.forward[base + i]
+            i += 1
+        trellis.states_at[t + 1] = base + (number[last - 1] + 1 if last else 0)
+
+
+@njit(nogil=True, cache=True)
+def search(
+    graph: GraphArrays, scores: Array, limits: tuple[float, int, int], output: float
+) -> Trellis:
+    """Search a whole utterance, scores [T, P] float32, up to the graph's final state.
+
+    Its last level is empty if no path reaches that state, and otherwise holds it alone.
+    """
+    place = np.full(len(graph.first) - 1, -1, np.int32)
+    trellis = new_trellis(limits[0])
+    frames = len(scores)
+    for t in range(frames):
+        trellis = extended(trellis, graph, scores[t], frames - 1 - t, limits, place)
+        if (t + 1) % PRUNE_EVERY == 0:
+            prune_trellis(trellis, PRUNE_BACK, 0, output)
+    trellis = extended(trellis, graph, scores[0], -1, limits, place)
+    prune_end(trellis, output)
+    return trellis
+
+
+@njit(nogil=True, cache=True)
+def prune_end(trellis: Trellis, output: float) -> None:
+    """Prune for the last time, after the arcs to the final state."""
+    frames = trellis.frames[0] - 1
+    prune_trellis(trellis, 1 + frames % PRUNE_EVERY + PRUNE_BACK - PRUNE_EVERY, 0, output)
