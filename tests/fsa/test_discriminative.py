@@ -1,23 +1,23 @@
 import itertools
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-k2 = pytest.importorskip("k2")
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolkit.fsa.arcs import fsa_from_arcs  # noqa: E402
-from toolkit.fsa.discriminative import (  # noqa: E402
+from tests.fsa.lattices import lattice_from_arcs
+from toolkit.fsa.discriminative import (
     Criterion,
     LatticeMismatchError,
     PdfClasses,
     lattice_frames,
     sequence_objective,
 )
-from toolkit.fsa.lattice import acoustic_scores  # noqa: E402
-from toolkit.fsa.search import Beam, search_lattice  # noqa: E402
+from toolkit.fsa.fst import Lattice, fst_from_arcs
+# SEARCH
 
 PDFS = 6
 # pdfs 0 and 1 are silence, phones have two pdfs each
@@ -34,13 +34,6 @@ VARIANTS = [
 names = [f"{c.kind}{i}" for i, c in enumerate(VARIANTS)]
 
 
-def with_frames(fsa, frame_of_state):
-    """The attribute that a search leaves: the frame of each arc, -1 for those to the end."""
-    frames = torch.tensor(frame_of_state)[fsa.arcs.values()[:, 0].long()]
-    fsa.frame = torch.where(fsa.labels > 0, frames, -1).int()
-    return fsa
-
-
 def random_lattice(seed, frames=4, width=3):
     """Layers of states, one per frame, arcs between neighbours at random, all states in use."""
     g = torch.Generator().manual_seed(seed)
@@ -53,9 +46,7 @@ def random_lattice(seed, frames=4, width=3):
             for _ in range(1 + int(torch.randint(2, (), generator=g))):
                 pdf = int(torch.randint(PDFS, (), generator=g))
                 arcs.append((a, b, pdf + 1, 0, 2 * float(torch.randn((), generator=g))))
-    fsa = fsa_from_arcs(arcs, layers[-1])
-    frame_of_state = [t for t, layer in enumerate(layers) for _ in layer] + [-1]
-    return with_frames(fsa, frame_of_state)
+    return lattice_from_arcs(arcs, layers[-1], [t for t, layer in enumerate(layers) for _ in layer])
 
 
 def draw(seed, frames=4):
@@ -67,9 +58,8 @@ def draw(seed, frames=4):
 
 def paths(fsa):
     """Every path as (pdfs, graph score in float64)."""
-    arcs = fsa.arcs.values().tolist()
     leaving = {}
-    for (a, b, label, _), score in zip(arcs, fsa.scores.double().tolist(), strict=True):
+    for a, b, label, score, _ in zip(*(x.tolist() for x in columns(fsa)), strict=True):
         leaving.setdefault(a, []).append((b, label, score))
     found = []
 
@@ -119,13 +109,17 @@ def enumerated(fsa, scores, reference, criterion):
     return (totals.softmax(0) * torch.tensor(counts).double()).sum()
 
 
+def columns(fsa):
+    return fsa.source, fsa.target, fsa.labels, fsa.scores, fsa.frame
+
+
 def computed(fsa, scores, reference, criterion):
     """Value and gradient by the code under test."""
     scores = scores.float().detach().requires_grad_()
-    before = fsa.arcs.values().clone()
+    before = [x.copy() for x in columns(fsa)]
     value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
     (gradient,) = torch.autograd.grad(value.objective.sum(), scores)
-    assert torch.equal(fsa.arcs.values(), before)  # the lattice can be used again
+    assert all(map(np.array_equal, columns(fsa), before))  # the lattice can be used again
     return value.objective[0].detach(), gradient
 
 
@@ -168,15 +162,13 @@ def test_gradient_is_kaldis_closed_form(criterion):
     """kappa * gamma * (c - c_hat) by the recursions of LatticeForwardBackwardMpeVariants."""
     fsa = random_lattice(7, frames=12, width=5)
     scores, reference = draw(7, 12)
-    arcs = fsa.arcs.values().tolist()  # sorted by state, which is by time here
+    arcs = list(zip(*(x.tolist() for x in columns(fsa)), strict=True))  # sorted by state: by time
     weight, right = [], []
-    for (_, _, label, _), score, t in zip(
-        arcs, fsa.scores.tolist(), fsa.frame.tolist(), strict=True
-    ):
+    for _, _, label, score, t in arcs:
         heard = criterion.acoustic_scale * scores[t, label - 1].item() if label > 0 else 0.0
         weight.append(criterion.lm_scale * score + heard)
         right.append(accuracy(label - 1, int(reference[t]), criterion) if label > 0 else 0.0)
-    states = fsa.shape[0]
+    states = fsa.num_states
     alpha, beta = [-math.inf] * states, [-math.inf] * states
     alpha[0], beta[-1] = 0.0, 0.0
     alpha_right, beta_right = [0.0] * states, [0.0] * states
@@ -184,18 +176,18 @@ def test_gradient_is_kaldis_closed_form(criterion):
     def log_add(a, b):
         return max(a, b) + math.log1p(math.exp(-abs(a - b))) if min(a, b) > -math.inf else max(a, b)
 
-    for (a, b, _, _), w in zip(arcs, weight, strict=True):
+    for (a, b, *_), w in zip(arcs, weight, strict=True):
         alpha[b] = log_add(alpha[b], alpha[a] + w)
-    for (a, b, _, _), w in zip(reversed(arcs), reversed(weight), strict=True):
+    for (a, b, *_), w in zip(reversed(arcs), reversed(weight), strict=True):
         beta[a] = log_add(beta[a], beta[b] + w)
     assert alpha[-1] == pytest.approx(beta[0], abs=1e-9)
-    for (a, b, _, _), w, r in zip(arcs, weight, right, strict=True):
+    for (a, b, *_), w, r in zip(arcs, weight, right, strict=True):
         alpha_right[b] += math.exp(alpha[a] + w - alpha[b]) * (alpha_right[a] + r)
-    for (a, b, _, _), w, r in zip(*map(reversed, (arcs, weight, right)), strict=True):
+    for (a, b, *_), w, r in zip(*map(reversed, (arcs, weight, right)), strict=True):
         beta_right[a] += math.exp(beta[b] + w - beta[a]) * (beta_right[b] + r)
     assert alpha_right[-1] == pytest.approx(beta_right[0], abs=1e-9)
     expected = torch.zeros(12, PDFS, dtype=torch.float64)
-    for (a, b, label, _), w, r, t in zip(arcs, weight, right, fsa.frame.tolist(), strict=True):
+    for (a, b, label, _, t), w, r in zip(arcs, weight, right, strict=True):
         if label > 0:
             gamma = math.exp(alpha[a] + w + beta[b] - alpha[-1])
             advantage = alpha_right[a] + r + beta_right[b] - alpha_right[-1]
@@ -238,7 +230,6 @@ def test_what_is_constant_over_a_frame_does_not_matter(criterion):
 def test_a_batch_is_its_utterances_and_padding_is_not_read(criterion):
     lengths = [5, 2, 4]
     fsas = [random_lattice(seed, n) for seed, n in enumerate(lengths)]
-    fsas[1] = k2.create_fsa_vec([fsas[1]])  # as a search returns it
     drawn = [draw(seed, n) for seed, n in enumerate(lengths)]
     padded = torch.full((3, 6, PDFS), math.nan)
     for row, (scores, _) in zip(padded, drawn, strict=True):
@@ -260,7 +251,7 @@ def chain(pdfs, scores=None):
     """A lattice of one path."""
     scores = scores or [0.0] * len(pdfs)
     arcs = [(t, t + 1, p + 1, 0, s) for t, (p, s) in enumerate(zip(pdfs, scores, strict=True))]
-    return with_frames(fsa_from_arcs(arcs, [len(pdfs)]), [*range(len(pdfs)), -1, -1])
+    return lattice_from_arcs(arcs, [len(pdfs)], range(len(pdfs) + 1))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +282,7 @@ def test_frames_without_their_reference_are_counted_and_dropped():
     scores, _ = draw(2, 3)
     pdfs = [(2, 3), (2, 3), (2, 0)]
     arcs = [(t, t + 1, pdf + 1, 0, 0.0) for t, pair in enumerate(pdfs) for pdf in pair]
-    fsa = with_frames(fsa_from_arcs(arcs, [3]), [0, 1, 2, -1, -1])
+    fsa = lattice_from_arcs(arcs, [3], range(4))
     reference = torch.tensor([2, 5, 1])  # in the lattice, absent, another silence than pdf 0
     for criterion in VARIANTS:
         value = sequence_objective([fsa], scores[None], [reference], criterion, CLASSES)
@@ -314,15 +305,17 @@ def test_frames_without_their_reference_are_counted_and_dropped():
 def test_lattices_of_a_search(toy):
     """Graph scores and frames as a search leaves them give back the lattice's total score."""
     hmms = toy.senones("onset", variants=2)
-    grammar = fsa_from_arcs([(0, 0, 1, 1, -0.5), (0, 0, 2, 2, -1.0), (0, 0, 3, 3, -1.5)], [0])
+    grammar = fst_from_arcs([(0, 0, 1, 1, -0.5), (0, 0, 2, 2, -1.0), (0, 0, 3, 3, -1.5)], [0])
     graph = toy.decoding_graph(hmms, grammar)
     scores = 2 * torch.randn(9, hmms.num_pdfs, generator=torch.Generator().manual_seed(1))
     lattice = search_lattice(0.5 * scores, graph, Beam(20.0, 8.0, 30, 3000))
-    total = lattice.get_tot_scores(use_double_scores=True, log_semiring=True)
-    graph_alone = k2.Fsa(lattice.arcs.clone())
-    graph_alone.frame = lattice.frame
-    graph_alone.scores = lattice.scores - acoustic_scores(lattice, 0.5 * scores)
-    reference = k2.shortest_path(lattice, use_double_scores=True).labels[:-1].long() - 1
+    found = paths(lattice)
+    total = torch.tensor([score for _, score in found], dtype=torch.float64).logsumexp(0)
+    reads = lattice.labels > 0
+    heard = np.zeros(lattice.num_arcs, np.float32)
+    heard[reads] = 0.5 * scores.numpy()[lattice.frame[reads], lattice.labels[reads] - 1]
+    graph_alone = replace(lattice, scores=lattice.scores - heard)
+    reference = torch.tensor(max(found, key=lambda path: path[1])[0])
     classes = PdfClasses.of(hmms)
     assert classes.silence.tolist() == [phone == 1 for phone in hmms.phone_of_pdf.tolist()]
     criterion = Criterion("mmi", 0.5)
@@ -339,14 +332,23 @@ def test_dead_ends_do_no_harm(criterion):
     whole = random_lattice(4)
     scores, reference = draw(4)
     expected, expected_gradient = computed(whole, scores, reference, criterion)
-    arcs, states = whole.arcs.values(), whole.shape[0]
-    dead = torch.tensor([[1, states - 1, 3, 0], [states - 1, states, 3, 0]], dtype=torch.int32)
-    kept = arcs.clone()
-    kept[kept[:, 1] == states - 1, 1] = states + 1  # the final state stays the last
-    table = torch.cat([kept, dead])
-    order = table[:, 0].argsort(stable=True)
-    fsa = k2.Fsa(table[order].contiguous())
-    fsa.frame = torch.cat([whole.frame, torch.tensor([1, 2]).int()])[order]
+    states = whole.num_states
+    table = np.stack([whole.source, whole.target, whole.labels, whole.frame], axis=1)
+    dead = np.int32([[1, states - 1, 3, 1], [states - 1, states, 3, 2]])
+    table[table[:, 1] == states - 1, 1] = states + 1  # the final state stays the last
+    table = np.concatenate([table, dead])
+    order = table[:, 0].argsort(kind="stable")
+    source, target, labels, frame = table[order].T
+    fsa = Lattice(
+        source=source,
+        target=target,
+        labels=labels,
+        scores=np.append(whole.scores, np.float32([0, 0]))[order],
+        splits=np.zeros(len(table) + 1, np.int32),
+        words=np.zeros(0, np.int32),
+        frame=frame,
+        graph_arc=np.arange(len(table), dtype=np.int32),
+    )
     value, gradient = computed(fsa, scores, reference, criterion)
     assert value.item() == pytest.approx(expected.item(), abs=1e-9)
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-7, rtol=0)
@@ -372,8 +374,7 @@ def test_what_does_not_belong_together_is_refused():
         run(fsa, scores[:3], reference)
     with pytest.raises(LatticeMismatchError, match="2 outputs"):
         run(fsa, scores[:, :2], reference)
-    empty = k2.connect(k2.Fsa.from_str("0 1 1 0.0\n2 3 -1 0.0\n3"))
-    empty.frame = torch.zeros(0, dtype=torch.int32)
+    empty = fsa.taken(np.zeros(fsa.num_arcs, bool))
     assert lattice_frames(empty) == 0
     with pytest.raises(LatticeMismatchError, match="lattice of 0 frames"):
         run(empty, scores, reference)

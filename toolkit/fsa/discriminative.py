@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import k2
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.forward_backward import expected_sums, total_scores
+from toolkit.fsa.fst import FINAL, Lattice
+from toolkit.fsa.packed import pack
 from toolkit.hmm.senones import Senones
 
 
@@ -62,6 +65,10 @@ class PdfClasses:
         silent = [senones.topology.is_silence(phone) for phone in phones.tolist()]
         return cls(torch.tensor(silent), phones)
 
+    def to(self, device: torch.device | str) -> "PdfClasses":
+        """The same on a device."""
+        return PdfClasses(self.silence.to(device), self.phones.to(device))
+
 
 @dataclass(frozen=True)
 class SequenceValue:
@@ -75,17 +82,16 @@ class SequenceValue:
     cannot count as right, other frames are not affected; for `mmi` see `drop_frames`."""
 
 
-def lattice_frames(lattice: k2.Fsa) -> int:
+def lattice_frames(lattice: Lattice) -> int:
     """Count the frames of a lattice; 0 when no path of it reaches the end."""
     emitting = lattice.labels > 0
-    if not bool((lattice.labels == -1).any()) or not bool(emitting.any()):
+    if FINAL not in lattice.labels or not emitting.any():
         return 0
     return int(lattice.frame[emitting].max()) + 1
 
 
-@torch.inference_mode(False)  # k2 reads version counters, which inference tensors lack
 def sequence_objective(
-    lattices: Sequence[k2.Fsa],
+    lattices: Sequence[Lattice],
     log_likelihoods: Tensor,
     references: Sequence[Tensor],
     criterion: Criterion,
@@ -95,73 +101,66 @@ def sequence_objective(
 
     The same function as Kaldi's LatticeForwardBackwardMpeVariants and LatticeForwardBackwardMmi
     on lattices that keep every state sequence, where Kaldi's keep the best one of each word
-    sequence. Autograd takes the gradient through arc posteriors: kappa gamma (c - c_hat).
+    sequence. The gradient comes from arc posteriors: kappa gamma (c - c_hat). Everything that
+    depends on `log_likelihoods` is computed where they are, in float64.
 
     Args:
-      lattices: one per utterance, on the CPU, as `LatticeStore` loads them: labels are pdf + 1,
-        `scores` the graph's part alone, `frame` the row of the scores that an arc reads. Arcs that
-        lead nowhere change values and gradients only in that they count for `missing`.
+      lattices: one per utterance, as `LatticeStore` loads them: labels are pdf + 1, `scores` the
+        graph's part alone, `frame` the row of the scores that an arc reads. Arcs that lead nowhere
+        change values and gradients only in that they count for `missing`.
       log_likelihoods: [N, T, P] log p(x|s), unscaled; what is constant over a frame does not
         matter. Rows beyond an utterance's frames are not read.
-      references: [T_n] the right pdf of every frame.
+      references: [T_n] the right pdf of every frame, best on the device of `log_likelihoods`.
       criterion: what to compute.
-      classes: silence and phones of the P pdfs, on the CPU.
+      classes: silence and phones of the P pdfs, on the device of `log_likelihoods`.
 
     Raises:
       LatticeMismatchError: lattice and reference differ in length, or the lattice is empty or
         has pdfs that the network lacks.
     """
-    scores = log_likelihoods.cpu()
-    bare = [lattice if len(lattice.shape) == 2 else lattice[0] for lattice in lattices]
-    for n, (lattice, reference) in enumerate(zip(bare, references, strict=True)):
-        _check(n, lattice, reference, scores)
-    fsa = k2.create_fsa_vec([k2.Fsa(x.arcs) for x in bare])  # copies, since arcs hold scores too
-    graph_scores = torch.cat([x.scores.detach() for x in bare])
-    utterance = torch.arange(len(bare)).repeat_interleave(torch.tensor([x.num_arcs for x in bare]))
-    emitting = fsa.labels > 0
-    rows = utterance[emitting], torch.cat([x.frame for x in bare])[emitting].long()
-    pdfs = fsa.labels[emitting].long() - 1
+    for n, (lattice, reference) in enumerate(zip(lattices, references, strict=True)):
+        _check(n, lattice, reference, log_likelihoods)
+    device = log_likelihoods.device
+    packed = pack(lattices, device)
+    rows, pdfs = (packed.utterance[packed.emitting], packed.frame), packed.pdf
+    right = pad_sequence([x.to(device).long() for x in references], batch_first=True)
+    right_here = right[rows]
+    real = torch.arange(right.shape[1], device=device) < packed.frames[:, None]
+    hits = torch.zeros_like(right).index_put(rows, (pdfs == right_here).long(), accumulate=True)
+    missing = real & (hits == 0)
 
-    right = torch.zeros(scores.shape[:2], dtype=torch.int64)
-    real = torch.zeros(scores.shape[:2], dtype=torch.bool)
-    for n, reference in enumerate(references):
-        right[n, : len(reference)] = reference
-        real[n, : len(reference)] = True
-    present = torch.zeros_like(real)
-    present[tuple(row[pdfs == right[rows]] for row in rows)] = True
-    missing = real & ~present
-
+    heard = log_likelihoods[(*rows, pdfs)].double()
     if criterion.kind == "mmi" and criterion.drop_frames:
-        scores = torch.where(missing[:, :, None], scores.detach(), scores)
-    emitted = criterion.acoustic_scale * scores[(*rows, pdfs)]
+        heard = torch.where(missing[rows], heard.detach(), heard)
+    emitted = criterion.acoustic_scale * heard
     if criterion.kind == "mmi" and criterion.boost:
-        wrong = (classes.phones[pdfs] != classes.phones[right[rows]]) & ~classes.silence[pdfs]
+        wrong = (classes.phones[pdfs] != classes.phones[right_here]) & ~classes.silence[pdfs]
         emitted = emitted + criterion.boost * wrong
-    fsa.scores = (criterion.lm_scale * graph_scores).index_put(
-        (emitting.nonzero()[:, 0],), emitted.to(graph_scores.dtype), accumulate=True
-    )
+    scores = (criterion.lm_scale * packed.scores).index_add(0, packed.emitting, emitted)
     if criterion.kind == "mmi":
-        along = scores.gather(2, right[:, :, None])[:, :, 0].masked_fill(~real, 0.0)
+        along = log_likelihoods.gather(2, right[:, :, None])[:, :, 0].masked_fill(~real, 0.0)
+        if criterion.drop_frames:
+            along = torch.where(missing, along.detach(), along)
         numerator = criterion.acoustic_scale * along.double().sum(dim=1)
-        objective = numerator - fsa.get_tot_scores(use_double_scores=True, log_semiring=True)
+        objective = numerator - total_scores(packed, scores)
     else:
-        posterior = fsa.get_arc_post(use_double_scores=True, log_semiring=True)[emitting].exp()
-        accuracy = _accuracy(pdfs, right[rows], criterion, classes)
-        objective = posterior.new_zeros(len(bare)).index_add(0, rows[0], posterior * accuracy)
+        accuracy = _accuracy(pdfs, right_here, criterion, classes)
+        values = torch.zeros_like(packed.scores).index_add(0, packed.emitting, accuracy)
+        objective = expected_sums(packed, scores, values)
     return SequenceValue(objective, missing.sum(dim=1))
 
 
 def _accuracy(pdfs: Tensor, right: Tensor, criterion: Criterion, classes: PdfClasses) -> Tensor:
     """1 or 0 for every arc: whether its pdf counts as right."""
-    of_class = classes.phones if criterion.kind == "mpfe" else torch.arange(len(classes.phones))
-    same = of_class[pdfs] == of_class[right]
+    of_class = classes.phones
+    same = of_class[pdfs] == of_class[right] if criterion.kind == "mpfe" else pdfs == right
     silent = classes.silence[pdfs]
     if criterion.one_silence_class:
         return (same | (silent & classes.silence[right])).double()
     return (same & ~silent).double()
 
 
-def _check(n: int, lattice: k2.Fsa, reference: Tensor, scores: Tensor) -> None:
+def _check(n: int, lattice: Lattice, reference: Tensor, scores: Tensor) -> None:
     frames = lattice_frames(lattice)
     if frames == 0 or frames != len(reference) or frames > scores.shape[1]:
         raise LatticeMismatchError(

@@ -1,25 +1,18 @@
 """Lattice pruning to a density, the number of arcs per frame (C8: about 10)."""
 
-import k2
 import numpy as np
-import torch
 from torch import Tensor
 
-from toolkit.fsa.arcs import FINAL
+from toolkit.fsa.best_scores import backward_scores, forward_scores
+from toolkit.fsa.fst import FINAL, Fst, Lattice
 from toolkit.fsa.lattice_codec import LatticeArcs
 
 # Paths whose scores differ by less are kept or dropped together: float64 sums of float32 scores.
 TIE = 1e-6
 
 
-def number_arcs(graph: k2.Fsa) -> k2.Fsa:
-    """Give a graph the attribute `graph_arc`, its arcs' indices, which its lattices inherit."""
-    graph.graph_arc = torch.arange(graph.num_arcs, dtype=torch.int32)
-    return graph
-
-
 def prune_to_density(
-    lattice: k2.Fsa,
+    lattice: Lattice,
     frames: int,
     density: float,
     beam: float,
@@ -32,23 +25,21 @@ def prune_to_density(
     density. So the best path is always kept, and with an arc the best path through it. Kaldi's
     lattice-prune does the same with a fixed threshold.
 
-    k2's lattice is complete up to its output beam. Beyond it there are arcs that depend on when k2
-    pruned, on read speech up to two thirds of all: these are always dropped.
+    A search's lattice is complete up to its output beam. Beyond it there may be arcs that depend on
+    when the search pruned, with k2 on read speech up to two thirds of all: these are always
+    dropped.
 
     Args:
-      lattice: of one utterance, from `search_lattice` with a graph from `number_arcs`.
+      lattice: of one utterance, from `search_lattice`.
       frames: T.
       density: arcs per frame at most; where reference and best path alone have more, so has the
         result.
       beam: the output beam of the search.
       reference: a path that is kept like the best one, whether the search found it or not.
     """
-    total = lattice.get_forward_scores(use_double_scores=True, log_semiring=False)
-    rest = lattice.get_backward_scores(use_double_scores=True, log_semiring=False)
-    arcs = lattice.arcs.values()[:, :2].long()
-    through = total[arcs[:, 0]] + lattice.scores.double() + rest[arcs[:, 1]]
-    loss = (total[-1] - through).numpy()
-    key = _keys(lattice.frame.numpy(), lattice.graph_arc.numpy())
+    total, rest = forward_scores(lattice), backward_scores(lattice)
+    loss = total[-1] - (total[lattice.source] + lattice.scores + rest[lattice.target])
+    key = _keys(lattice.frame, lattice.graph_arc)
     if reference is not None:
         path = _keys(reference.frame, reference.arc)
         loss = np.append(loss[~np.isin(key, path)], np.zeros(len(path)))
@@ -74,33 +65,32 @@ def _keys(frame: np.ndarray, arc: np.ndarray) -> np.ndarray:
     return (frame.astype(np.int64) << 32) + arc
 
 
-def reference_path(pdfs: Tensor, graph: k2.Fsa) -> LatticeArcs | None:
+def reference_path(pdfs: Tensor, graph: Fst) -> LatticeArcs | None:
     """The graph's best path that reads the given pdfs, by its own scores, searched without a beam.
 
     Args:
       pdfs: [T] one for every frame.
-      graph: a single one or an FsaVec of one.
+      graph: the decoding graph.
 
     Returns:
       The path; None where the graph has none, for instance because it lacks a word.
     """
-    first = graph.arcs.row_splits(graph.arcs.num_axes() - 1).numpy()
-    arcs, arc_scores = graph.arcs.values().numpy(), graph.scores.detach().numpy()
+    first, target = graph.first, graph.target
     states, scores = np.zeros(1, np.int64), np.zeros(1)
     steps = []
     for label in [*(pdfs + 1).tolist(), FINAL]:
         degree = first[states + 1] - first[states]
         origin = np.arange(len(states)).repeat(degree)
         arc = np.arange(len(origin)) + (first[states] - degree.cumsum() + degree).repeat(degree)
-        fits = arcs[arc, 2] == label
+        fits = graph.labels[arc] == label
         arc, origin = arc[fits], origin[fits]
-        total = scores[origin] + arc_scores[arc]
-        order = np.lexsort((arc, -total, arcs[arc, 1]))
-        best = order[np.diff(arcs[arc[order], 1], prepend=-1) > 0]
+        total = scores[origin] + graph.scores[arc]
+        order = np.lexsort((arc, -total, target[arc]))
+        best = order[np.diff(target[arc[order]], prepend=-1) > 0]
         if not len(best):
             return None
         steps.append((arc[best], origin[best]))
-        states, scores = arcs[arc[best], 1], total[best]
+        states, scores = target[arc[best]], total[best]
     path, at = [], 0
     for arc, origin in reversed(steps):
         path.append(arc[at])

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-import k2
 import numpy as np
 import torch
 from safetensors import safe_open
@@ -15,7 +14,8 @@ from safetensors.torch import save
 
 from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
-from toolkit.fsa.arcs import FINAL, load_fsa
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import Fst, Lattice, taken_words
 from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs, LatticeBlock, LatticeError, encode
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
@@ -111,14 +111,9 @@ def write_shard(
     write_atomically(path, save({"data": torch.from_numpy(data)}, header))
 
 
-def graph_index(graph: k2.Fsa) -> GraphIndex:
-    """The codec's tables of a graph, or of an FsaVec of one."""
-    single = graph if len(graph.shape) == 2 else graph[0]
-    return GraphIndex(
-        single.arcs.row_splits(1).numpy(),
-        single.arcs.values()[:, 1].numpy(),
-        single.scores.detach().numpy(),
-    )
+def graph_index(graph: Fst) -> GraphIndex:
+    """The codec's tables of a graph."""
+    return GraphIndex(graph.first, graph.target, graph.scores)
 
 
 class LatticeStore:
@@ -169,25 +164,18 @@ class LatticeStore:
             except LatticeError as error:
                 raise LatticeStoreError(f"{shard}: {utterance}: {error}; {ADVICE}") from error
 
-    def load(self, utterance: str) -> k2.Fsa:
+    def load(self, utterance: str) -> Lattice:
         """Read the lattice of an utterance.
 
         Returns:
-          A lattice with memory of its own: `labels` are pdf + 1, `scores` those of the graph alone,
-          without acoustics; `aux_labels` words (ragged), `frame` int32, the row of the network's
-          scores that an arc reads (-1 for arcs to the final state), and `lm_scores`, the language
-          model's part of `scores`, if the graph has it.
+          A lattice with memory of its own; its `scores` are those of the graph alone, without
+          acoustics.
         """
         return build_lattice(self.arcs(utterance), self._graph)
 
     @cached_property
-    def _graph(self) -> k2.Fsa:
-        graph = load_fsa(self._graph_path)
-        if not isinstance(graph.aux_labels, k2.RaggedTensor):
-            raise LatticeStoreError(
-                f"{self._graph_path}: not a decoding graph whose arcs carry words"
-            )
-        return graph
+    def _graph(self) -> Fst:
+        return load_fst(self._graph_path)
 
     @cached_property
     def _index(self) -> GraphIndex:
@@ -214,21 +202,21 @@ class LatticeStore:
         return {**kept, "_blocks": {}}
 
 
-def build_lattice(arcs: LatticeArcs, graph: k2.Fsa) -> k2.Fsa:
+def build_lattice(arcs: LatticeArcs, graph: Fst) -> Lattice:
     """Build a lattice from arcs of the graph (see `LatticeStore.load`)."""
-    number = torch.from_numpy(arcs.arc).long()
-    frame = torch.from_numpy(arcs.frame).long()
-    table = graph.arcs.values()[number]
-    states = graph.shape[0]
-    left = frame * states + table[:, 0]
-    entered = (frame + 1) * states + table[:, 1]
-    keys = torch.cat([left[:1], entered]).unique()
-    rows = torch.stack([torch.searchsorted(keys, left), torch.searchsorted(keys, entered)], dim=1)
-    lattice = k2.Fsa(
-        torch.cat([rows.int(), table[:, 2:]], dim=1).contiguous(),
-        aux_labels=graph.aux_labels.index(number.int(), axis=0)[0],
+    frame = arcs.frame.astype(np.int64)
+    left = frame * graph.num_states + graph.source[arcs.arc]
+    entered = (frame + 1) * graph.num_states + graph.target[arcs.arc]
+    states = np.unique(np.append(left[:1], entered))
+    splits, words = taken_words(graph.splits, graph.words, arcs.arc)
+    return Lattice(
+        source=np.searchsorted(states, left).astype(np.int32),
+        target=np.searchsorted(states, entered).astype(np.int32),
+        labels=graph.labels[arcs.arc],
+        scores=graph.scores[arcs.arc],
+        splits=splits,
+        words=words,
+        lm_scores=None if graph.lm_scores is None else graph.lm_scores[arcs.arc],
+        frame=arcs.frame,
+        graph_arc=arcs.arc,
     )
-    lattice.frame = torch.where(table[:, 2] == FINAL, -1, frame).int()
-    if hasattr(graph, "lm_scores"):
-        lattice.lm_scores = graph.lm_scores[number]
-    return lattice

@@ -1,0 +1,168 @@
+"""Forward-backward against the enumeration of paths, finite differences and k2."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fsa.lattices import lattice_from_arcs, to_k2
+from toolkit.fsa import recursions
+from toolkit.fsa.forward_backward import expected_sums, total_scores
+from toolkit.fsa.packed import pack
+
+CPU = torch.device("cpu")
+
+
+def drawn_lattice(seed, frames, width, parallel=2):
+    """Random arcs between the states of neighbouring frames, of which some lead nowhere."""
+    g = torch.Generator().manual_seed(seed)
+    layers = [[0], *(range(1 + t * width, 1 + (t + 1) * width) for t in range(frames))]
+    arcs = []
+    for t in range(frames):
+        for a in layers[t]:
+            for _ in range(parallel):
+                b = layers[t + 1][int(torch.randint(width, (), generator=g))]
+                arcs.append((a, b, 1, 0, 3 * float(torch.randn((), generator=g))))
+    return lattice_from_arcs(
+        arcs, [int(layers[-1][0]), arcs[-1][1]], [t for t, x in enumerate(layers) for _ in x]
+    )
+
+
+def drawn_batch(seed, sizes=((4, 3), (1, 2), (6, 2))):
+    return [drawn_lattice(seed + n, *size) for n, size in enumerate(sizes)]
+
+
+def drawn_values(seed, lattices):
+    size = sum(x.num_arcs for x in lattices)
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def enumerated(lattices, scores, values):
+    """Total score and expected sum of each lattice by walking all its paths."""
+    totals, sums, first = [], [], 0
+    for x in lattices:
+        arcs = list(zip(x.source.tolist(), x.target.tolist(), strict=True))
+        whole, open_paths = [], [(0, [])]
+        while open_paths:
+            state, path = open_paths.pop()
+            if state == x.num_states - 1:
+                whole.append(path)
+            open_paths += [(b, [*path, first + k]) for k, (a, b) in enumerate(arcs) if a == state]
+        score = torch.stack([scores[path].sum() for path in whole])
+        value = torch.stack([values[path].sum() for path in whole])
+        totals.append(score.logsumexp(0))
+        sums.append((score.softmax(0) * value).sum())
+        first += x.num_arcs
+    return torch.stack(totals), torch.stack(sums)
+
+
+@pytest.fixture(params=["compiled", "by_frame"])
+def recursion(request, monkeypatch):
+    """Both recursions: the CPU's, and the one of other devices, here with tensors of the CPU."""
+    monkeypatch.setattr(recursions, "_compiled", lambda _: request.param == "compiled")
+
+
+def with_gradients(function, scores):
+    scores = scores.detach().requires_grad_()
+    results = function(scores)
+    found = []
+    for result in results:
+        weighted = result * torch.arange(1, 1 + len(result))  # which utterance's gradient is which
+        (gradient,) = torch.autograd.grad(weighted.sum(), scores, retain_graph=True)
+        found.append((result.detach(), gradient))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_and_gradients_are_those_of_all_paths(recursion, seed):
+    lattices = drawn_batch(seed)
+    packed, values = pack(lattices, CPU), drawn_values(seed, lattices)
+    expected = with_gradients(lambda x: enumerated(lattices, x, values), packed.scores)
+    found = with_gradients(
+        lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), packed.scores
+    )
+    for (value, gradient), (right, slope) in zip(found, expected, strict=True):
+        assert value.dtype == torch.float64
+        torch.testing.assert_close(value, right, atol=1e-10, rtol=0)
+        torch.testing.assert_close(gradient, slope, atol=1e-10, rtol=0)
+        assert slope.abs().max() > 1e-2
+
+
+def test_gradients_are_slopes(recursion):
+    lattices = drawn_batch(11)
+    packed, values = pack(lattices, CPU), drawn_values(11, lattices)
+    scores = packed.scores.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: total_scores(packed, x), scores)
+    assert torch.autograd.gradcheck(lambda x: expected_sums(packed, x, values), scores)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 6)), min_size=1, max_size=5),
+    spread=st.sampled_from([0.1, 1.0, 30.0, 1000.0]),
+)
+def test_both_recursions_agree(seed, sizes, spread):
+    lattices = drawn_batch(seed, sizes)
+    packed, values = pack(lattices, CPU), drawn_values(seed, lattices)
+    scores = packed.scores * spread
+
+    def run(compiled):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recursions, "_compiled", lambda _: compiled)
+            return with_gradients(
+                lambda x: (total_scores(packed, x), expected_sums(packed, x, values)), scores
+            )
+
+    for one, other in zip(run(True), run(False), strict=True):
+        for a, b in zip(one, other, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+
+def test_posteriors_of_a_frame_sum_to_one(recursion):
+    lattices = drawn_batch(2, [(200, 5), (120, 4)])
+    packed = pack(lattices, CPU)
+    scores = (50 * packed.scores).requires_grad_()
+    (posterior,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
+    for n, frames in enumerate((200, 120)):
+        of_frame = torch.zeros(frames, dtype=torch.float64)
+        mine = packed.utterance[packed.emitting] == n
+        of_frame.index_add_(0, packed.frame[mine], posterior[packed.emitting[mine]])
+        torch.testing.assert_close(of_frame, torch.ones_like(of_frame), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_scores_that_are_no_numbers(recursion, bad):
+    """NaN reaches the result of its utterance alone; an arc of score -inf is as good as absent."""
+    lattices = drawn_batch(3, [(3, 2), (3, 2)])
+    packed, values = pack(lattices, CPU), drawn_values(3, lattices)
+    scores = packed.scores.clone()
+    scores[0] = bad
+    kept = [lattices[0].taken(lattices[0].graph_arc > 0), lattices[1]]
+    left = pack(kept, CPU)
+    right = expected_sums(left, left.scores, values[1:])
+    found = expected_sums(packed, scores.requires_grad_(), values)
+    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    if math.isnan(bad):
+        assert found.isnan().tolist() == [True, False]
+    else:
+        torch.testing.assert_close(found, right)
+        assert gradient[0] == 0
+        assert gradient.isfinite().all()
+    assert found[1] == right[1]
+
+
+def test_posteriors_are_those_of_k2(recursion):
+    k2 = pytest.importorskip("k2")
+    lattices = drawn_batch(5, [(40, 6), (25, 3), (7, 9)])
+    packed = pack(lattices, CPU)
+    theirs = k2.create_fsa_vec([to_k2(x) for x in lattices])
+    total = theirs.get_tot_scores(use_double_scores=True, log_semiring=True)
+    posterior = theirs.get_arc_post(use_double_scores=True, log_semiring=True).exp()
+    scores = packed.scores.clone().requires_grad_()
+    found = total_scores(packed, scores)
+    torch.testing.assert_close(found, total, atol=1e-9, rtol=0)
+    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    torch.testing.assert_close(gradient, posterior, atol=1e-9, rtol=0)
