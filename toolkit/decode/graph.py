@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from toolkit.fsa.arcs import dump_fsa
 from toolkit.fsa.decoding_graph import compile_decoding_graph
+from toolkit.fsa.files import dump_fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lexicon import lexicon_transducer
 from toolkit.hmm.senones import Senones
@@ -44,5 +44,5 @@ def make_decoding_graph(
         first_phone_disambig=lexicon.phones["#0"],
         first_word_disambig=lexicon.words["#0"],
     )
-    write_atomically(out, dump_fsa(graph))
-    return {"states": graph.shape[0], "arcs": graph.num_arcs}
+    write_atomically(out, dump_fst(graph))
+    return {"states": graph.num_states, "arcs": graph.num_arcs}

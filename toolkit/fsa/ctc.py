@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-import k2
-
-from toolkit.fsa.arcs import EPSILON, Arc, fsa_from_arcs
+from toolkit.fsa.compose import compose
+from toolkit.fsa.connect import arc_sort, connect
 from toolkit.fsa.decoding_graph import compose_words
+from toolkit.fsa.fst import EPSILON, Arc, Fst, fst_from_arcs
 
 
-def ctc_topology(columns: int, blank: int) -> k2.Fsa:
+def ctc_topology(columns: int, blank: int) -> Fst:
     """H: reads column + 1 of every frame, writes column + 1 of each label after CTC's collapse.
 
     As k2's `ctc_topo`, with the blank in any column and no label 0, which is epsilon to dense
@@ -27,7 +27,7 @@ def ctc_topology(columns: int, blank: int) -> k2.Fsa:
         for label in labels:
             written = EPSILON if label == last else label + 1
             arcs.append((source, state[label], label + 1, written, 0.0))
-    return fsa_from_arcs(arcs, sorted(state.values()))
+    return fst_from_arcs(arcs, sorted(state.values()))
 
 
 def spelling_transducer(
@@ -36,7 +36,7 @@ def spelling_transducer(
     word_disambig: int,
     label_disambig: int,
     end_disambig: int,
-) -> k2.Fsa:
+) -> Fst:
     """L: labels to words, with one or more of `between` from word to word, any number at the edges.
 
     Args:
@@ -63,17 +63,17 @@ def spelling_transducer(
             target = ended if i == len(labels) - 1 else count
             arcs.append((source, target, label, word if i == 0 else EPSILON, 0.0))
             source, count = target, count + (target == count)
-    return fsa_from_arcs(arcs, finals)
+    return fst_from_arcs(arcs, finals)
 
 
 def compile_ctc_graph(
     columns: int,
     blank: int,
-    lexicon: k2.Fsa,
-    grammar: k2.Fsa,
+    lexicon: Fst,
+    grammar: Fst,
     first_label_disambig: int,
     first_word_disambig: int,
-) -> k2.Fsa:
+) -> Fst:
     """H∘det(L∘G): reads column + 1 of every frame, writes words.
 
     Args:
@@ -85,6 +85,4 @@ def compile_ctc_graph(
       first_word_disambig: word ids from here on are `#0` and the like.
     """
     lg = compose_words(lexicon, grammar, first_label_disambig, first_word_disambig)
-    topology = k2.arc_sort(ctc_topology(columns, blank))
-    graph = k2.connect(k2.compose(topology, k2.arc_sort(lg)))
-    return k2.arc_sort(graph)
+    return arc_sort(connect(compose(ctc_topology(columns, blank), lg)))

@@ -1,24 +1,30 @@
 """The decoding graph: H, C, L and G composed."""
 
-import k2
-import torch
+from dataclasses import replace
 
+import numpy as np
+
+from toolkit.fsa.compose import compose
+from toolkit.fsa.connect import connect
+from toolkit.fsa.determinize import determinize
+from toolkit.fsa.epsilons import remove_epsilon
+from toolkit.fsa.fst import EPSILON, Fst
 from toolkit.fsa.hmm import expand_phones
 from toolkit.hmm.senones import Senones
 
 
 def compile_decoding_graph(
     senones: Senones,
-    lexicon: k2.Fsa,
-    grammar: k2.Fsa,
+    lexicon: Fst,
+    grammar: Fst,
     first_phone_disambig: int,
     first_word_disambig: int,
-) -> k2.Fsa:
+) -> Fst:
     """H∘C∘det(L∘G): reads pdf + 1 per frame, writes words; no epsilons on the input side.
 
-    The order of operations is icefall's compile_hlg, with two differences: H and C are not
-    composed but written out (see `expand_phones`), and the graph keeps G's own scores as the
-    attribute `lm_scores`, so that a rescoring pass can replace them and leave the rest.
+    The order of operations is that of Kaldi's mkgraph.sh, with two differences: H and C are not
+    composed but written out (see `expand_phones`), and the graph keeps G's own scores as
+    `lm_scores`, so that a rescoring pass can replace them and leave the rest.
 
     Args:
       senones: HMMs in context.
@@ -32,8 +38,8 @@ def compile_decoding_graph(
 
 
 def compose_words(
-    lexicon: k2.Fsa, grammar: k2.Fsa, first_label_disambig: int, first_word_disambig: int
-) -> k2.Fsa:
+    lexicon: Fst, grammar: Fst, first_label_disambig: int, first_word_disambig: int
+) -> Fst:
     """det(L∘G): L's input labels without disambiguation symbols and epsilons, to words.
 
     Args:
@@ -42,33 +48,13 @@ def compose_words(
       first_label_disambig: L's input labels from here on are disambiguation symbols.
       first_word_disambig: word ids from here on are `#0` and the like.
     """
-    grammar.lm_scores = grammar.scores.clone()
-    lg = k2.connect(k2.compose(k2.arc_sort(lexicon), k2.arc_sort(grammar)))
-    lg = k2.connect(k2.determinize(lg))
-    lg = _without_disambiguation(lg, first_label_disambig, first_word_disambig)
-    lg = k2.connect(k2.remove_epsilon(lg))
-    lg.aux_labels = lg.aux_labels.remove_values_eq(0)
-    return lg
-
-
-def _without_disambiguation(lg: k2.Fsa, first_phone: int, first_word: int) -> k2.Fsa:
-    """A copy in which disambiguation symbols are epsilons on both sides.
-
-    A new Fsa, because k2 caches an Fsa's properties and does not see labels edited in place.
-    """
-    arcs = lg.arcs.values().clone()
-    arcs[:, 2][arcs[:, 2] >= first_phone] = 0
-    written = lg.aux_labels
-    if isinstance(written, torch.Tensor):  # there was nothing to determinise: -1 on final arcs
-        written = k2.RaggedTensor(written.clamp(min=0)[:, None])
-    words = written.values.clone()
-    words[words >= first_word] = 0
-    copy = k2.Fsa(arcs, aux_labels=k2.RaggedTensor(written.shape, words))
-    copy.lm_scores = lg.lm_scores
-    return copy
-
-
-def count_words(graph: k2.Fsa) -> torch.Tensor:
-    """[arcs] the number of words on each arc."""
-    splits = graph.aux_labels.shape.row_splits(1)
-    return splits[1:] - splits[:-1]
+    lg = determinize(connect(compose(lexicon, grammar)))
+    labels = np.where(lg.labels >= first_label_disambig, np.int32(EPSILON), lg.labels)
+    spoken = np.append(0, np.cumsum(lg.words < first_word_disambig))
+    lg = replace(
+        lg,
+        labels=labels,
+        splits=spoken[lg.splits].astype(np.int32),
+        words=lg.words[lg.words < first_word_disambig],
+    )
+    return remove_epsilon(lg)

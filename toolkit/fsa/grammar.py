@@ -1,46 +1,154 @@
 """G: an n-gram language model as an acceptor of words."""
 
-import subprocess
-import sys
+import math
 from pathlib import Path
 
-import k2
+import numpy as np
 
 from toolkit.errors import ToolkitError
+from toolkit.fsa.connect import connect
+from toolkit.fsa.fst import EPSILON, FINAL, Fst
+from toolkit.lang.ngram.arpa import ArpaError, read_arpa
+from toolkit.lang.ngram.backoff import BackoffModel
+from toolkit.lang.tables import END, START, SymbolTable
 
 
 class GrammarError(ToolkitError):
     """An ARPA file that cannot be turned into a graph."""
 
 
-def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None) -> k2.Fsa:
-    """G from an ARPA file, by kaldilm.
+def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None) -> Fst:
+    """G from an ARPA file.
 
-    Back-off arcs read `#0` and write epsilon, as in Kaldi's arpa2fst. kaldilm runs in a process of
-    its own, because its copy of OpenFst can clash with others and hang.
+    As Kaldi's arpa2fst with `--disambig-symbol=#0`: a state per context, back-off arcs that read
+    `#0` and write nothing, <s> as the start and </s> as the end, contexts without n-grams passed
+    over. Where an n-gram's own suffix is not listed, the longest one that is takes its place.
 
     Args:
       arpa: the n-gram model.
       words_table: `words.txt`; n-grams with other words are left out, as arpa2fst does.
-      max_order: read only n-grams up to this order.
+      max_order: use only n-grams up to this order.
+
+    Raises:
+      GrammarError: naming the file.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "kaldilm",
-        f"--read-symbol-table={words_table}",
-        "--disambig-symbol=#0",
-    ]
-    if max_order is not None:
-        command.append(f"--max-order={max_order}")
-    done = subprocess.run([*command, str(arpa)], capture_output=True, text=True)
-    if done.returncode != 0 or not done.stdout.strip():
-        last = "\n".join(done.stderr.strip().splitlines()[-20:])
-        raise GrammarError(f"{arpa} could not be turned into a grammar by kaldilm:\n{last}")
+    table = SymbolTable.read(words_table)
     try:
-        return k2.Fsa.from_openfst(done.stdout, acceptor=False)
-    except ValueError as error:
+        model = read_arpa(arpa)
+    except ArpaError as error:
+        raise GrammarError(f"no grammar can be made of this file: {error}") from error
+    ids = np.array([table.get(word, -1) for word in model.vocabulary])
+    backoff = table["#0"]
+    for reserved in (EPSILON, backoff):
+        if reserved in ids:
+            raise GrammarError(
+                f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is no word; train it"
+                " without"
+            )
+    if max_order is not None:
+        model = BackoffModel(model.vocabulary, model.levels[:max_order])
+    fst = connect(_Contexts(model, ids).acceptor(ids, backoff))
+    if not len(fst.words):
         raise GrammarError(
             f"{arpa}: no n-gram is left after dropping those with words that {words_table} lacks;"
             " do both spell words alike (upper case)?"
-        ) from error
+        )
+    return fst
+
+
+class _Contexts:
+    """The n-grams of a model as nodes: 0 is the empty one, then those of each level in turn.
+
+    Args:
+      model: the n-grams.
+      ids: [V] of its words, -1 for those to leave out.
+    """
+
+    def __init__(self, model: BackoffModel, ids: np.ndarray) -> None:
+        self.start, self.end = model.ids[START], model.ids[END]
+        levels = model.levels
+        self.begin = np.cumsum([1, *(len(level.word) for level in levels)])
+        self.word = np.concatenate([[-1], *(level.word for level in levels)])
+        before = [
+            begin + level.context for begin, level in zip([0, *self.begin], levels, strict=False)
+        ]
+        self.context = np.concatenate([[0], *before])
+        scale = math.log(10)
+        self.score = np.concatenate([[0.0], *(level.logprob * scale for level in levels)])
+        self.weight = np.concatenate([[0.0], *(level.backoff * scale for level in levels)])
+        self.weight[self.begin[-2] :] = 0.0  # nothing follows the longest n-grams
+        self.kept = self._kept(ids)
+        self.suffix = self._suffixes(model)
+
+    def _level(self, n: int) -> slice:
+        return slice(self.begin[n], self.begin[n + 1])
+
+    def _kept(self, ids: np.ndarray) -> np.ndarray:
+        """[nodes] bool: n-grams of listed words, <s> only in front and </s> only at the end."""
+        listed = np.append(ids >= 0, True)
+        listed[[self.start, self.end]] = True
+        kept = listed[self.word]
+        for n in range(1, len(self.begin) - 1):
+            level = self._level(n)
+            before = self.context[level]
+            kept[level] &= kept[before] & (self.word[before] != self.end)
+            kept[level] &= self.word[level] != self.start
+        return kept
+
+    def _suffixes(self, model: BackoffModel) -> np.ndarray:
+        """[nodes] the longest listed n-gram that ends like each and is shorter."""
+        suffix = np.zeros(len(self.word), np.int64)
+        for n in range(1, len(self.begin) - 1):
+            level = self._level(n)
+            word, shorter = self.word[level], suffix[self.context[level]]
+            found = np.full(len(word), -1)
+            while (found < 0).any():
+                for k in range(n):
+                    low, high = (self.begin[k - 1] if k else 0), self.begin[k]
+                    rows = np.flatnonzero((found < 0) & (shorter >= low) & (shorter < high))
+                    at = model.find(k, shorter[rows] - low, word[rows])
+                    found[rows] = np.where(at < 0, -1, at + self.begin[k])
+                shorter = suffix[shorter]
+            suffix[level] = found
+        return suffix
+
+    def acceptor(self, ids: np.ndarray, backoff: int) -> Fst:
+        """The acceptor; `backoff` is the label of its back-off arcs."""
+        reads = self.kept & (self.word != self.start)
+        reads[0] = False
+        state = np.zeros(len(self.word), bool)
+        state[self.context[reads]] = True
+        first = 1 + self.start if len(self.begin) > 2 else 0
+        state[[0, first]] = True
+        # Where an n-gram leads to, and the weights of the contexts passed over on the way.
+        reached, passed = np.arange(len(self.word)), np.zeros(len(self.word))
+        for n in range(len(self.begin) - 1):
+            level = np.arange(self.begin[n], self.begin[n + 1])
+            level = level[~state[level]]
+            shorter = self.suffix[level]
+            reached[level] = reached[shorter]
+            passed[level] = self.weight[level] + passed[shorter]
+        ends = np.flatnonzero(reads & (self.word == self.end))
+        ngrams = np.flatnonzero(reads & (self.word != self.end))
+        states = np.flatnonzero(state)
+        contexts = states[states > 0]
+        number = np.full(len(self.word), -1, np.int64)
+        number[np.append(first, states[states != first])] = np.arange(len(states))
+        labels = ids[self.word[ngrams]]
+        shorter = self.suffix[contexts]
+        ending, backing = np.full(len(ends), len(states)), np.full(len(contexts), backoff)
+        source = number[np.concatenate([self.context[ngrams], contexts, self.context[ends]])]
+        target = np.append(number[np.append(reached[ngrams], reached[shorter])], ending)
+        read = np.concatenate([labels, backing, np.full(len(ends), FINAL)])
+        weights = self.weight[contexts] + passed[shorter]
+        scores = np.concatenate([self.score[ngrams] + passed[ngrams], weights, self.score[ends]])
+        writes = np.append(np.ones(len(ngrams), np.int64), np.zeros(len(read) - len(ngrams)))
+        order = np.lexsort((target, read, source))
+        return Fst(
+            source=source[order].astype(np.int32),
+            target=target[order].astype(np.int32),
+            labels=read[order].astype(np.int32),
+            scores=scores[order].astype(np.float32),
+            splits=np.append(0, np.cumsum(writes[order])).astype(np.int32),
+            words=read[order][writes[order] > 0].astype(np.int32),
+        )

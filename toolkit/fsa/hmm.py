@@ -2,15 +2,14 @@
 
 from functools import cached_property
 
-import k2
 import numpy as np
-import torch
 
-from toolkit.fsa.arcs import FINAL
+from toolkit.fsa.connect import connect
+from toolkit.fsa.fst import FINAL, Fst, taken_words
 from toolkit.hmm.senones import Senones
 
 
-def expand_phones(graph: k2.Fsa, senones: Senones, open_end: bool = False) -> k2.Fsa:
+def expand_phones(graph: Fst, senones: Senones, open_end: bool = False) -> Fst:
     """Put every phone of a graph into its context and write it as the states of its HMM.
 
     The same as composing H, C and the graph, with two differences. A phone's unit is chosen when
@@ -32,7 +31,7 @@ def expand_phones(graph: k2.Fsa, senones: Senones, open_end: bool = False) -> k2
     Returns:
       A connected transducer that reads pdf + 1 and writes what `graph` wrote, arcs sorted.
     """
-    arcs = graph.arcs.values().numpy()[:, :3].astype(np.int64)
+    arcs = np.stack([graph.source, graph.target, graph.labels], axis=1).astype(np.int64)
     ids = np.arange(len(arcs))
     final = arcs[:, 2] == FINAL
     chains, entries = _contexts(arcs[~final], ids[~final], arcs[final, 0], senones)
@@ -175,27 +174,21 @@ def _arcs(
     return table
 
 
-def _assemble(table: np.ndarray, graph: k2.Fsa) -> k2.Fsa:
+def _assemble(table: np.ndarray, graph: Fst) -> Fst:
     """The transducer of [n, 4] (source, target, label, arc of `graph` for the attributes)."""
     table = table[np.lexsort((table[:, 1], table[:, 2], table[:, 0]))]
-    origin = torch.from_numpy(table[:, 3])
-    has = origin >= 0
-    scores = torch.where(has, graph.scores[origin.clamp(min=0)], 0.0)
-    columns = torch.from_numpy(table[:, :3].astype(np.int32))
-    arcs = torch.cat([columns, scores.view(torch.int32)[:, None]], dim=1).contiguous()
-    words = graph.aux_labels
-    if isinstance(words, k2.RaggedTensor):
-        # Row 0 of the padded words is empty: it serves the arcs that write nothing.
-        splits = words.shape.row_splits(1)
-        shape = k2.ragged.create_ragged_shape2(
-            torch.cat([splits[:1], splits]), cached_tot_size=len(words.values)
-        )
-        padded = k2.RaggedTensor(shape, words.values)
-        aux, _ = padded.index((origin + 1).int(), axis=0)
-    else:
-        aux = torch.where(has, words[origin.clamp(min=0)], 0)
-        aux[columns[:, 2] == FINAL] = FINAL
-    fsa = k2.Fsa(arcs, aux_labels=aux)
-    if hasattr(graph, "lm_scores"):
-        fsa.lm_scores = torch.where(has, graph.lm_scores[origin.clamp(min=0)], 0.0)
-    return k2.arc_sort(k2.connect(fsa))
+    origin = table[:, 3]
+    # Entry -1 serves the arcs that are inside HMMs; of the words, row 0.
+    nothing = np.float32(0)
+    splits, words = taken_words(np.append(np.int32(0), graph.splits), graph.words, origin + 1)
+    lm_scores = graph.lm_scores
+    fst = Fst(
+        source=table[:, 0].astype(np.int32),
+        target=table[:, 1].astype(np.int32),
+        labels=table[:, 2].astype(np.int32),
+        scores=np.append(graph.scores, nothing)[origin],
+        splits=splits,
+        words=words,
+        lm_scores=None if lm_scores is None else np.append(lm_scores, nothing)[origin],
+    )
+    return connect(fst)

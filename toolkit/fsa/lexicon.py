@@ -3,9 +3,7 @@
 import math
 from collections.abc import Sequence
 
-import k2
-
-from toolkit.fsa.arcs import EPSILON, Arc, fsa_from_arcs
+from toolkit.fsa.fst import EPSILON, Arc, Fst, fst_from_arcs
 
 LOG_HALF = math.log(0.5)
 
@@ -17,7 +15,7 @@ def lexicon_transducer(
     phone_disambig: int,
     silence_disambig: int,
     silence_score: float = LOG_HALF,
-) -> k2.Fsa:
+) -> Fst:
     """L with optional silence at the start and after every word, as Kaldi's make_lexicon_fst.
 
     Args:
@@ -50,4 +48,4 @@ def lexicon_transducer(
                 arcs.append((source, inside, phone, written, score))
                 arcs.append((source, pause, phone, written, score))
     arcs.append((inside, inside, phone_disambig, word_disambig, 0.0))
-    return fsa_from_arcs(arcs, [inside])
+    return fst_from_arcs(arcs, [inside])

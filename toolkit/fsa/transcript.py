@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-import k2
-
-from toolkit.fsa.arcs import Arc, fsa_from_arcs
+from toolkit.fsa.fst import Arc, Fst, fst_from_arcs
 
 Pronunciations = Sequence[Sequence[int]]
 
@@ -24,7 +22,7 @@ def unpack_label(label: int) -> tuple[int, int]:
 
 def transcript_graph(
     words: Sequence[int], pronunciations: Sequence[Pronunciations], silence: int
-) -> k2.Fsa:
+) -> Fst:
     """Phones to words of one transcript: every pronunciation, silence optional between words.
 
     Args:
@@ -53,4 +51,4 @@ def transcript_graph(
                 arcs.append((stations[i], stations[i + 1], phone, pack_label(phone), 0.0))
         arcs.append((following, following_after, silence, pack_label(silence), 0.0))
         plain, after = following, following_after
-    return fsa_from_arcs(arcs, [plain, after])
+    return fst_from_arcs(arcs, [plain, after])

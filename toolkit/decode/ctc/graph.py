@@ -12,8 +12,9 @@ import torch
 from toolkit.decode.ctc.decoder import Decoder, Hypothesis, LogProbs, as_array
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.tune import Pair
-from toolkit.fsa.arcs import Fsa, dump_fsa, load_graph
 from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
+from toolkit.fsa.files import dump_fst, load_fst
+from toolkit.fsa.fst import Fst
 from toolkit.fsa.grammar import grammar_acceptor
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import n_best
@@ -110,8 +111,8 @@ def make_ctc_graph(
         first_label_disambig=first,
         first_word_disambig=table["#0"],
     )
-    write_atomically(out / GRAPH, dump_fsa(graph))
-    return {"states": graph.shape[0], "arcs": graph.num_arcs}
+    write_atomically(out / GRAPH, dump_fst(graph))
+    return {"states": graph.num_states, "arcs": graph.num_arcs}
 
 
 class GraphDecoder(Decoder):
@@ -188,6 +189,6 @@ def _weights(lm_weight: float, word_bonus: float) -> Weights:
 
 
 @lru_cache(maxsize=1)
-def _load(folder: Path) -> tuple[Fsa, SymbolTable]:
+def _load(folder: Path) -> tuple[Fst, SymbolTable]:
     """Load graph and words, once per process."""
-    return load_graph(folder / GRAPH), SymbolTable.read(folder / "words.txt")
+    return load_fst(folder / GRAPH), SymbolTable.read(folder / "words.txt")
