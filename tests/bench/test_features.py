@@ -1,5 +1,5 @@
 from toolkit.bench import features
-from toolkit.features.engine import frontend_engine
+from toolkit.engines import frontend_engine
 
 
 def test_compares_all_contestants(monkeypatch, ticking_clock):

@@ -16,7 +16,7 @@ from toolkit.doctor.doctor import (
     run_process,
 )
 from toolkit.environment import project_root
-from toolkit.features.engine import frontend_engine
+from toolkit.engines import frontend_engine
 
 GOOD = Engine("pytest", "jiwer", ("pytest",))
 ABSENT = Engine("no-such-distribution", "jiwer", ("no-such-distribution==1",))

@@ -8,12 +8,12 @@ import pytest
 import soundfile
 import torch
 
-from toolkit.features.engine import ENGINES
+from toolkit.engines import FRONTENDS
 
 RATE = 16000
 
 
-@pytest.fixture(params=[name for name in ENGINES if find_spec(name)])
+@pytest.fixture(params=[name for name in FRONTENDS if find_spec(name)])
 def engine(request):
     """Each engine of the front end that is installed."""
     return request.param

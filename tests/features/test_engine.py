@@ -2,46 +2,55 @@ import sys
 
 import pytest
 
+from toolkit.engines import FRONTEND_VARIABLE, EngineError, engines, frontend_engine
 from toolkit.features import engine as module
-from toolkit.features.engine import EngineError, engine_version, frontend_engine
+from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig
 
 
 @pytest.fixture(autouse=True)
 def rule(monkeypatch):
     """No variable is set, and nothing is remembered of the imports tried before or in the test."""
-    monkeypatch.delenv(module.VARIABLE, raising=False)
+    monkeypatch.delenv(FRONTEND_VARIABLE, raising=False)
     module._kaldifeat_problem.cache_clear()
     yield
     module._kaldifeat_problem.cache_clear()
 
 
-def test_kaldifeat_computes_where_it_can_be_imported(monkeypatch):
+def test_kaldifeat_computes_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", sys)
-    assert frontend_engine() == "kaldifeat"
+    assert usable_engine() == frontend_engine() == engines()["front end"] == "kaldifeat"
 
 
 def test_torch_computes_elsewhere(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
-    assert frontend_engine() == "torch"
+    assert usable_engine() == frontend_engine() == engines()["front end"] == "torch"
     assert Frontend(FrontendConfig()).engine == "torch"
 
 
 def test_the_variable_forces_an_engine(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldifeat", sys)
-    monkeypatch.setenv(module.VARIABLE, "torch")
-    assert frontend_engine() == "torch"
-    monkeypatch.setenv(module.VARIABLE, "")
-    assert frontend_engine() == "kaldifeat"
+    monkeypatch.setenv(FRONTEND_VARIABLE, "torch")
+    assert usable_engine() == "torch"
+    monkeypatch.setenv(FRONTEND_VARIABLE, "")
+    assert usable_engine() == "kaldifeat"
 
 
 def test_an_engine_that_is_unknown_or_missing_is_told(monkeypatch):
-    monkeypatch.setenv(module.VARIABLE, "kaldi")
+    monkeypatch.setenv(FRONTEND_VARIABLE, "kaldi")
     with pytest.raises(EngineError, match=r"TOOLKIT_FRONTEND is 'kaldi', not one of kaldifeat"):
-        frontend_engine()
+        usable_engine()
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
-    monkeypatch.setenv(module.VARIABLE, "kaldifeat")
-    with pytest.raises(EngineError, match="cannot be imported"):
+    monkeypatch.setenv(FRONTEND_VARIABLE, "kaldifeat")
+    with pytest.raises(EngineError, match=r"cannot be imported .* TOOLKIT_FRONTEND=torch"):
+        Frontend(FrontendConfig())
+
+
+def test_one_that_is_installed_and_broken_is_told(monkeypatch):
+    """Never another engine in its place without a word: the features would differ."""
+    monkeypatch.setattr(module, "frontend_engine", lambda: "kaldifeat")
+    monkeypatch.setitem(sys.modules, "kaldifeat", None)
+    with pytest.raises(EngineError, match="kaldifeat cannot be imported"):
         Frontend(FrontendConfig())
 
 

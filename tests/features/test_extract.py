@@ -11,7 +11,8 @@ import torch
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.features import extract as module
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.engine import VARIABLE, engine_version
+from toolkit.engines import FRONTEND_VARIABLE
+from toolkit.features.engine import engine_version
 from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.store import FeatureStore
@@ -57,7 +58,7 @@ def test_stores_what_the_front_end_gives(cuts, tmp_path):
 def test_the_engine_is_stored_and_logged_once(cuts, tmp_path, monkeypatch, caplog, engine):
     module._log_engine.cache_clear()
     caplog.set_level(logging.INFO, "toolkit")
-    monkeypatch.setenv(VARIABLE, engine)
+    monkeypatch.setenv(FRONTEND_VARIABLE, engine)
     for name in ("one", "two"):
         extract(cuts, CONFIG, tmp_path / name)
     assert FeatureStore(tmp_path / "one").manifest["engine"] == engine_version(engine)
@@ -67,7 +68,7 @@ def test_the_engine_is_stored_and_logged_once(cuts, tmp_path, monkeypatch, caplo
 
 
 def test_what_one_engine_has_begun_the_other_ends(cuts, tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "torch")
+    monkeypatch.setenv(FRONTEND_VARIABLE, "torch")
     extract(cuts, CONFIG, tmp_path / "f")
     for path in sorted((tmp_path / "f" / "done").iterdir())[1:]:
         marker = json.loads(path.read_text())

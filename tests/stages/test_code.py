@@ -39,8 +39,9 @@ def git(folder, *arguments):
 
 
 def test_versions_name_python_the_toolkit_and_what_computes():
-    engines = {"torch", "numpy", "k2", "kaldifeat", "lhotse", "torchaudio"}
-    assert set(versions()) == {"python", "toolkit"} | engines
+    packages = {"torch", "numpy", "k2", "kaldifeat", "lhotse", "torchaudio"}
+    assert set(versions()) == {"python", "toolkit", "front end", "search"} | packages
+    assert versions()["search"] == "native"
 
 
 def test_git_state_tells_commit_and_changes(tmp_path, repository):

@@ -246,3 +246,33 @@ def test_markers_from_before_are_read_as_before(repository):
     path = repository.sample.exp / "stages" / "03.json"
     path.write_text(path.read_text().replace(f'"{repository.first}"', "null"))
     assert "code unknown" in repository.main("--list").output
+
+
+def test_engines_are_not_mixed_in_a_run_directory(sample):
+    """Features of one engine and lattices of another are no experiment."""
+    assert sample.main("--stop-stage", "2").status == 0
+    other = {"TOOLKIT_SEARCH": "k2"}
+    result = sample.main(env=other)
+    assert result.status == 1
+    assert "stage 1 (" in result.output
+    assert "was run with native for search, here it is k2" in result.output
+    assert "Set TOOLKIT_SEARCH=native" in result.output
+    assert not (sample.exp / "stages" / "03.json").exists()
+    mixed = sample.main("--accept-code-change", env=other, before=present_code.cache_clear)
+    assert mixed.status == 0
+    versions = [
+        json.loads((sample.exp / "stages" / f"0{n}.json").read_text())["versions"]["search"]
+        for n in (1, 2, 3)
+    ]
+    assert versions == ["native", "native", "k2"]
+
+
+def test_a_stage_that_names_no_engine_mixes_with_any(sample):
+    """Markers from before engines were recorded."""
+    assert sample.main("--stop-stage", "2").status == 0
+    for number in (1, 2):
+        path = sample.exp / "stages" / f"0{number}.json"
+        marker = json.loads(path.read_text())
+        del marker["versions"]["search"], marker["versions"]["front end"]
+        path.write_text(json.dumps(marker))
+    assert sample.main(env={"TOOLKIT_SEARCH": "k2"}).status == 0

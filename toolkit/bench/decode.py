@@ -18,7 +18,8 @@ from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.fsa.beam import Beam
-from toolkit.fsa.engine import EngineError, engine, search_engine
+from toolkit.engines import EngineError
+from toolkit.fsa.engine import engine, searching_with
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.search import search_with_retries
@@ -61,7 +62,7 @@ def benchmark() -> Table:
         cases = [task.case(OURS.format(beam), beam, task.ours) for beam in BEAMS]
         notes, faster = [task.description()], None
         try:
-            with search_engine("k2"):
+            with searching_with("k2"):
                 engine()
             cases += [task.case(K2.format(beam), beam, task.k2) for beam in BEAMS]
         except EngineError as error:
@@ -202,7 +203,7 @@ class _Task:
 
     def k2(self, beam: float) -> list[list[int]]:
         """Decode as `ours` with k2's search."""
-        with search_engine("k2"):
+        with searching_with("k2"):
             return self.ours(beam)
 
     def wer(self, found: list[list[int]]) -> float:

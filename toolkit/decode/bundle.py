@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.silence import SilencePosteriors
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
+from toolkit.engines import engines
 from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend, FrontendConfig
@@ -53,6 +54,8 @@ class RecogniserSettings:
     """Factor on acoustic log-likelihoods during the search."""
     weights: Weights
     """Acoustic scale and word penalty of the best path, tuned on development data."""
+    made_with: dict[str, str] = field(default_factory=dict)
+    """The engines that decoded the development data (`toolkit.engines`); any recognises with it."""
 
 
 def write_bundle(
@@ -95,7 +98,8 @@ def write_bundle(
     if calibration is not None:
         _copy(calibration, out / CALIBRATION)
     weights = Weights.load(tuned)
-    settings = RecogniserSettings(frontend, config.beam, config.acoustic_scale, weights)
+    scale = config.acoustic_scale
+    settings = RecogniserSettings(frontend, config.beam, scale, weights, engines())
     write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
 
 

@@ -1,33 +1,24 @@
-"""Which library computes the features: kaldifeat where it can be imported, else torch alone."""
+"""The engine of the front end: kaldifeat where it is installed, else torch alone."""
 
-import os
 from functools import cache
 from importlib import metadata
 
-from toolkit.errors import ToolkitError
-
-VARIABLE = "TOOLKIT_FRONTEND"
-"""Environment variable that forces one of `ENGINES`; unset or empty, the rule holds."""
-ENGINES = ("kaldifeat", "torch")
+from toolkit.engines import FRONTEND_VARIABLE, EngineError, frontend_engine
 
 
-class EngineError(ToolkitError):
-    """The variable names no engine, or one that cannot be imported."""
-
-
-def frontend_engine() -> str:
-    """Return the engine that front ends use in this process, one of `ENGINES`.
+def usable_engine() -> str:
+    """Return `toolkit.engines.frontend_engine`, having imported it.
 
     Raises:
-      EngineError: `TOOLKIT_FRONTEND` names another, or kaldifeat where it cannot be imported.
+      EngineError: it is kaldifeat, which cannot be imported.
     """
-    wanted = os.environ.get(VARIABLE)
-    if wanted and wanted not in ENGINES:
-        raise EngineError(f"{VARIABLE} is {wanted!r}, not one of {', '.join(ENGINES)}")
-    problem = _kaldifeat_problem()
-    if wanted == "kaldifeat" and problem:
-        raise EngineError(f"{VARIABLE} is 'kaldifeat', which cannot be imported ({problem})")
-    return wanted or ("torch" if problem else "kaldifeat")
+    engine = frontend_engine()
+    if engine == "kaldifeat" and (problem := _kaldifeat_problem()):
+        raise EngineError(
+            f"kaldifeat cannot be imported ({problem}); with {FRONTEND_VARIABLE}=torch features are"
+            " computed without it"
+        )
+    return engine
 
 
 def engine_version(engine: str) -> str:

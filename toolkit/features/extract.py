@@ -14,7 +14,7 @@ from toolkit.corpus.manifest import speaker_of
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.engine import engine_version, frontend_engine
+from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import (
@@ -215,7 +215,7 @@ def _extract_shard(plan: _Plan, frontend: FrontendConfig, out: Path) -> dict:
     paths = [cuts_path(out / SHARDS, plan.index), features_path(out / SHARDS, plan.index)]
     marker = {
         "plan": plan.digest,
-        "engine": engine_version(frontend_engine()),
+        "engine": engine_version(usable_engine()),
         "bytes": [path.stat().st_size for path in paths],
         "utterances": utterances,
         "frames": frames,

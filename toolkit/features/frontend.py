@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from toolkit.errors import ToolkitError
 from toolkit.features.cepstra import CepstralTransform, PerceptualLinearPrediction
-from toolkit.features.engine import frontend_engine
+from toolkit.features.engine import usable_engine
 from toolkit.features.filterbank import FilterBank, FlooredLog, mel_filters, mel_points
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class Frontend:
     Args:
       config: the settings.
       engine: "kaldifeat", or "torch": the same in torch's operations, on the device of the
-        samples. None: as `toolkit.features.engine.frontend_engine` says. They differ by rounding.
+        samples. None: as `toolkit.engines.frontend_engine` says. They differ by rounding.
     """
 
     def __init__(self, config: FrontendConfig, engine: str | None = None) -> None:
         self.config = config
-        self.engine = engine or frontend_engine()
+        self.engine = engine or usable_engine()
         self._base = (_by_kaldifeat if self.engine == "kaldifeat" else _by_torch)(config)
         if config.kind == "fbank_mfcc":
             self._cepstra = CepstralTransform(config.mel_bins, config.num_ceps)

@@ -6,7 +6,7 @@ import torch
 
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import best_path
-from toolkit.fsa.engine import engine_version
+from toolkit.engines import search_engine
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.fsa.search import search_lattice
 
@@ -29,4 +29,4 @@ def intersect_two_frames() -> str:
     expected = math.log(0.6) - 0.5 + math.log(0.7) - 0.25
     if not found or found.words != [1, 2] or abs(found.score - expected) > 1e-5:
         raise RuntimeError(f"the search found {found}, not the words [1, 2] at {expected}")
-    return f"dense pruned intersection ({engine_version()})"
+    return f"dense pruned intersection ({search_engine()})"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import __version__
+from toolkit.engines import engines
 from toolkit.environment import project_root
 from toolkit.storage.digest import digest_bytes
 from toolkit.storage.reading import validated
@@ -42,7 +43,8 @@ class Code:
     sources: str | None
     """Digest of the toolkit's sources and of those beside the recipe; None in older markers."""
     versions: dict[str, str | None]
-    """Of Python, the toolkit and the packages that a result may depend on; None: not installed."""
+    """Of Python, the toolkit and the packages that a result may depend on (None: not installed);
+    and the engines, see `toolkit.engines.engines`."""
 
     @property
     def commit(self) -> str:
@@ -121,14 +123,14 @@ def present_code(folder: Path) -> Code:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python, toolkit and packages, which are not imported for it."""
+    """Return `Code.versions` of this process; no package is imported for it."""
     found: dict[str, str | None] = {"python": platform.python_version(), "toolkit": __version__}
     for name in DISTRIBUTIONS:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = None
-    return found
+    return found | engines()
 
 
 def git_state(folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Sequence
 from datetime import datetime
 
+from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
 from toolkit.stages.code import Attempt, Difference, present_code
@@ -52,6 +53,7 @@ class Runner:
           ToolkitError: when a stage fails; those before it are finished.
         """
         complete_interrupted(self.directory, self.digests)
+        self._check_engines()
         self._check()
         for stage in self.stages:
             state = self.inspector.state(stage.number)
@@ -67,6 +69,28 @@ class Runner:
                 else:
                     self._attempt(stage, state)
         self.digests.save()
+
+    def _check_engines(self) -> None:
+        """Refuse to mix engines in a run directory.
+
+        Raises:
+          OtherCodeError: a stage that is done was run with another engine.
+        """
+        if self.request.accept_code_change:
+            return
+        for stage in self.stages:
+            marker = self.inspector.state(stage.number).marker
+            if marker is None or stage.number in self.request.forced:
+                continue
+            for name, engine in engines().items():
+                before = marker.versions.get(name)
+                if before and before != engine:
+                    raise OtherCodeError(
+                        f"stage {stage.number} ({stage.title}) was run with {before} for {name},"
+                        f" here it is {engine}: results of both are not to be mixed. Set"
+                        f" {VARIABLES[name]}={before}, take another run directory, or mix them"
+                        " knowingly with --accept-code-change"
+                    )
 
     def _check(self) -> None:
         """Call the checks of the stages that will run, before hours are spent on earlier ones."""

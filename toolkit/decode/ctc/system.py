@@ -35,7 +35,7 @@ class CtcDecodeConfig:
     words: WordsConfig = WordsConfig(width=512)
     """Beam search over dictionary words, without and with the language model."""
     graph: GraphConfig = GraphConfig()
-    """Search by k2 in a graph of dictionary and language model."""
+    """Search in a graph of dictionary and language model."""
     tune: TuneConfig = TuneConfig()
     """The weights to try on the development splits."""
     tune_width: int = 64
@@ -89,7 +89,7 @@ def decode_ctc(
       out: the folder that gets `rows.json`, `graph/` and a folder per search: `tuned.json` where
         weights are tuned and, by split, hypotheses, reports and `row.json`; also
         `unwritable.txt` with the words that the units cannot write, if there are any.
-      jobs: threads, or processes for k2.
+      jobs: threads, or processes for the search in a graph.
       command: the command line, for the results.
       progress: called with (decodes done, decodes).
 

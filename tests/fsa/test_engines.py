@@ -1,0 +1,148 @@
+"""Both engines against the enumeration of a graph's paths, and against each other."""
+
+import sys
+
+import pytest
+import torch
+
+from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+from toolkit.engines import SEARCH_VARIABLE, SEARCHES, EngineError, search_engine
+from toolkit.fsa.beam import Beam, GraphMismatchError
+from toolkit.fsa.best_path import best_path
+from toolkit.fsa import engine as module
+from toolkit.fsa.engine import searching_with
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import fst_from_arcs
+from toolkit.fsa.native_engine import NativeEngine
+from toolkit.fsa.search import search_best_paths, search_lattice
+
+WIDE = Beam(1000.0, 1000.0, 1, 10**6)
+# Ones that meet the bounds on the states too, and a lattice wider than the search.
+BEAMS = [
+    Beam(12.0, 5.0),
+    Beam(6.0, 8.0),
+    Beam(2.0, 2.0, min_active=200, max_active=4000),
+    Beam(15.0, 6.0, min_active=30, max_active=60),
+]
+
+
+@pytest.fixture(params=SEARCHES)
+def engine(request):
+    if request.param != "native":
+        pytest.importorskip(request.param)
+    with searching_with(request.param):
+        yield
+
+
+@pytest.fixture(scope="module")
+def language():
+    return SyntheticSentences.make(words=80)
+
+
+@pytest.fixture(scope="module")
+def graph(language, tmp_path_factory):
+    return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))
+
+
+def drawn(seed, frames, labels):
+    return 3 * torch.randn(frames, labels, generator=torch.Generator().manual_seed(seed))
+
+
+def arcs(lattice):
+    """(frame, arc of the graph) -> score."""
+    places = zip(lattice.frame.tolist(), lattice.graph_arc.tolist(), strict=True)
+    return dict(zip(places, lattice.scores.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("frames", [1, 4])
+def test_without_a_beam_the_lattice_holds_every_path(random_graph, engine, seed, frames):
+    made = random_graph(seed)
+    graph, scores = load_fst(made.path), drawn(seed, frames, made.labels)
+    expected = {(t, arc) for path in made.paths(frames) for t, arc in enumerate(path)}
+    lattice = search_lattice(scores, graph, WIDE)
+    if not expected:
+        assert lattice is None
+        return
+    assert arcs(lattice).keys() == expected
+    for (t, arc), score in arcs(lattice).items():
+        acoustic = scores[t, graph.labels[arc] - 1] if t < frames else 0.0
+        assert score == pytest.approx(float(graph.scores[arc] + acoustic), abs=1e-4)
+    assert lattice.words.tolist() == [
+        word
+        for arc in lattice.graph_arc
+        for word in graph.words[graph.splits[arc] : graph.splits[arc + 1]]
+    ]
+    assert (lattice.lm_scores == graph.lm_scores[lattice.graph_arc]).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_path_is_that_of_enumeration(random_graph, engine, seed):
+    made = random_graph(seed)
+    graph, scores = load_fst(made.path), drawn(seed, 5, made.labels)
+    best = max(made.score(path, scores) for path in made.paths(5))
+    [found] = search_best_paths([scores], [graph], WIDE)
+    assert found.score == pytest.approx(best, abs=1e-4)
+    again = best_path(search_lattice(scores, graph, WIDE))
+    assert again.score == pytest.approx(best, abs=1e-4)
+    assert (found.words, found.word_frames) == (again.words, again.word_frames)
+    assert found.pdfs.tolist() == again.pdfs.tolist()
+
+
+def test_several_utterances_are_each_searched_in_their_graph(random_graph, engine):
+    made = [random_graph(seed) for seed in range(3)]
+    graphs = [load_fst(x.path) for x in made]
+    scores = [drawn(n, 7 - n, made[n].labels) for n in range(3)]
+    together = search_best_paths(scores, graphs, WIDE)
+    for n, path in enumerate(together):
+        [alone] = search_best_paths([scores[n]], [graphs[n]], WIDE)
+        assert (path.score, path.words) == (pytest.approx(alone.score, abs=1e-5), alone.words)
+        assert path.pdfs.tolist() == alone.pdfs.tolist()
+
+
+def test_no_path_to_the_end_is_none(engine):
+    """One word of three frames: two do not suffice, nor do four."""
+    graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 2, 0, 0.0), (2, 3, 1, 0, 0.0)], [3])
+    for frames in (1, 2, 3, 4):
+        scores = torch.zeros(frames, 2)
+        [path] = search_best_paths([scores], [graph], WIDE)
+        assert (path is None) == (search_lattice(scores, graph, WIDE) is None) == (frames != 3)
+    assert search_lattice(torch.zeros(0, 2), graph, WIDE) is None
+    with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
+        search_lattice(torch.zeros(3, 1), graph, WIDE)
+    with pytest.raises(GraphMismatchError, match="has 2 pdfs, the acoustic model 1"):
+        search_best_paths([torch.zeros(3, 1)], [graph], WIDE)
+
+
+@pytest.mark.parametrize("beam", BEAMS, ids=str)
+@pytest.mark.parametrize("seconds", [0.6, 4.0, 9.0])
+def test_both_engines_keep_the_same_arcs(language, graph, beam, seconds):
+    pytest.importorskip("k2")
+    for seed in range(3):
+        scores = language.sentence(seed, seconds).scores * 0.3
+        with searching_with("native"):
+            ours = search_lattice(scores, graph, beam)
+            [path] = search_best_paths([scores], [graph], beam)
+        with searching_with("k2"):
+            theirs = search_lattice(scores, graph, beam)
+        mine, other = arcs(ours), arcs(theirs)
+        # Both add in float32, in another order: arcs at the edge of a beam may differ.
+        assert len(mine.keys() ^ other.keys()) <= 0.002 * len(other)
+        both = mine.keys() & other.keys()
+        assert max(abs(mine[place] - other[place]) for place in both) < 1e-4
+        assert best_path(ours).words == best_path(theirs).words == path.words
+        assert best_path(ours).pdfs.tolist() == best_path(theirs).pdfs.tolist()
+
+
+def test_the_engine_is_chosen_by_a_variable(monkeypatch):
+    monkeypatch.delenv(SEARCH_VARIABLE, raising=False)
+    module._engine.cache_clear()
+    assert search_engine() == "native"
+    assert isinstance(module.engine(), NativeEngine)
+    with searching_with("openfst"), pytest.raises(EngineError, match="not one of native, k2"):
+        module.engine()
+    monkeypatch.setitem(sys.modules, "k2", None)
+    monkeypatch.delitem(sys.modules, "toolkit.fsa.k2_engine", raising=False)
+    with searching_with("k2"), pytest.raises(EngineError, match="'k2', which cannot be imported"):
+        module.engine()
+    assert isinstance(module.engine(), NativeEngine)

@@ -1,0 +1,55 @@
+"""Which of two engines computes features and which searches graphs, without importing them.
+
+Everywhere there is one that needs only what the toolkit depends on. The others are kaldifeat for
+features, used where it is installed, and k2 for dense search, used where it is asked for.
+"""
+
+import os
+from importlib.util import find_spec
+
+from toolkit.errors import ToolkitError
+
+FRONTEND_VARIABLE = "TOOLKIT_FRONTEND"
+"""Environment variable that chooses one of `FRONTENDS`; unset or empty, kaldifeat if installed."""
+FRONTENDS = ("kaldifeat", "torch")
+SEARCH_VARIABLE = "TOOLKIT_SEARCH"
+"""Environment variable that chooses one of `SEARCHES`; unset or empty, the first."""
+SEARCHES = ("native", "k2")
+
+
+VARIABLES = {"front end": FRONTEND_VARIABLE, "search": SEARCH_VARIABLE}
+
+
+class EngineError(ToolkitError):
+    """A variable names no engine, or one that cannot be imported."""
+
+
+def frontend_engine() -> str:
+    """Return the engine that computes features in this process, one of `FRONTENDS`.
+
+    Raises:
+      EngineError: the variable names another.
+    """
+    wanted = _wanted(FRONTEND_VARIABLE, FRONTENDS)
+    return wanted or ("kaldifeat" if find_spec("kaldifeat") else "torch")
+
+
+def search_engine() -> str:
+    """Return the engine that searches graphs in this process, one of `SEARCHES`.
+
+    Raises:
+      EngineError: the variable names another.
+    """
+    return _wanted(SEARCH_VARIABLE, SEARCHES) or SEARCHES[0]
+
+
+def engines() -> dict[str, str]:
+    """Return the engines of this process by what they are for."""
+    return dict(zip(VARIABLES, (frontend_engine(), search_engine()), strict=True))
+
+
+def _wanted(variable: str, names: tuple[str, ...]) -> str | None:
+    wanted = os.environ.get(variable)
+    if wanted and wanted not in names:
+        raise EngineError(f"{variable} is {wanted!r}, not one of {', '.join(names)}")
+    return wanted
