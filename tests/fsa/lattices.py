@@ -1,9 +1,8 @@
-"""Lattices without a search, and as k2 has them."""
+"""Lattices without a search."""
 
 from dataclasses import fields
 
 import numpy as np
-import torch
 
 from toolkit.fsa.fst import Fst, Lattice, fst_from_arcs
 
@@ -15,11 +14,3 @@ def lattice_from_arcs(arcs, finals, frame_of_state):
     numbers = np.arange(fst.num_arcs, dtype=np.int32)
     columns = {field.name: getattr(fst, field.name) for field in fields(Fst)}
     return Lattice(**columns, frame=frames, graph_arc=numbers)
-
-
-def to_k2(fst):
-    """A transducer without its words, as k2 has it."""
-    import k2
-
-    columns = (fst.source, fst.target, fst.labels, fst.scores.view(np.int32))
-    return k2.Fsa(torch.from_numpy(np.stack(columns, axis=1).copy()))
