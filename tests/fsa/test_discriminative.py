@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fsa.lattices import lattice_from_arcs
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.discriminative import (
     Criterion,
     LatticeMismatchError,
@@ -17,7 +18,7 @@ from toolkit.fsa.discriminative import (
     sequence_objective,
 )
 from toolkit.fsa.fst import Lattice, fst_from_arcs
-# SEARCH
+from toolkit.fsa.search import search_lattice
 
 PDFS = 6
 # pdfs 0 and 1 are silence, phones have two pdfs each

@@ -8,8 +8,9 @@ import torch
 
 k2 = pytest.importorskip("k2")
 
-from toolkit.fsa.alignment import AlignConfig, force_align_batch  # noqa: E402
 from toolkit.fsa.arcs import dump_fsa, load_fsa, load_graph  # noqa: E402
+
+from toolkit.fsa.alignment import AlignConfig, force_align_batch  # noqa: E402
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor  # noqa: E402
 from toolkit.fsa.lattice import ScoredLattice, Weights, acoustic_scores  # noqa: E402
 from toolkit.fsa.search import (  # noqa: E402

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 k2 = pytest.importorskip("k2")
 
-from toolkit.fsa.alignment import AlignConfig, TrainingGraph, force_align  # noqa: E402
 from toolkit.fsa.arcs import FINAL, fsa_from_arcs  # noqa: E402
+
+from toolkit.fsa.alignment import AlignConfig, TrainingGraph, force_align  # noqa: E402
 from toolkit.fsa.hmm import expand_phones  # noqa: E402
 from toolkit.fsa.transcript import unpack_label  # noqa: E402
 from toolkit.hmm.senones import Senones  # noqa: E402

@@ -109,20 +109,24 @@ class Trellises:
         return list(self.lengths)
 
     def load(self, name):
-        import k2
+        from toolkit.fsa.fst import FINAL, Lattice
 
         frames = self.lengths[name]
-        if not frames:  # no path
-            fsa = k2.connect(k2.Fsa.from_str("0 1 1 0.0\n2 3 -1 0.0\n3"))
-            fsa.frame = torch.zeros(0, dtype=torch.int32)
-            return fsa
-        label = torch.arange(1, self.pdfs + 1).repeat(frames)
-        start = torch.arange(frames).repeat_interleave(self.pdfs)
-        arcs = torch.stack([start, start + 1, label, torch.zeros_like(label)], dim=1)
-        end = torch.tensor([[frames, frames + 1, -1, 0]])
-        fsa = k2.Fsa(torch.cat([arcs, end]).int())
-        fsa.frame = torch.cat([start, torch.tensor([-1])]).int()
-        return fsa
+        frame = np.repeat(np.arange(frames + 1, dtype=np.int32), self.pdfs)
+        labels = np.tile(np.arange(1, self.pdfs + 1, dtype=np.int32), frames + 1)
+        # One arc to the final state; without frames there is no path.
+        arcs = frames * self.pdfs + 1 if frames else 0
+        labels[frames * self.pdfs :] = FINAL
+        return Lattice(
+            source=frame[:arcs],
+            target=frame[:arcs] + 1,
+            labels=labels[:arcs],
+            scores=np.zeros(arcs, np.float32),
+            splits=np.zeros(arcs + 1, np.int32),
+            words=np.zeros(0, np.int32),
+            frame=frame[:arcs],
+            graph_arc=np.arange(arcs, dtype=np.int32),
+        )
 
 
 @pytest.fixture

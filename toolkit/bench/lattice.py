@@ -3,19 +3,23 @@
 import lzma
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.decode.denominator_lattices import LatticeConfig, search
-from toolkit.fsa.arcs import load_graph
 from toolkit.fsa.discriminative import Criterion, PdfClasses, sequence_objective
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.forward_backward import total_scores
+from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice_codec import LatticeArcs, encode
-from toolkit.fsa.lattice_density import number_arcs
 from toolkit.fsa.lattice_store import (
     LatticeStore,
     graph_digest,
@@ -23,6 +27,7 @@ from toolkit.fsa.lattice_store import (
     shard_path,
     write_shard,
 )
+from toolkit.fsa.packed import pack
 from toolkit.fsa.search import search_lattice
 from toolkit.processes.threads import one_thread
 
@@ -40,6 +45,8 @@ GENERATION = "generation: search, pruning, coding"
 SEARCH = "the search alone"
 LOADING = "loading stored lattices"
 SMBR = "sMBR, forward and backward"
+POSTERIORS = "arc posteriors"
+K2_POSTERIORS = "arc posteriors, k2"
 
 
 def benchmark() -> Table:
@@ -49,20 +56,30 @@ def benchmark() -> Table:
     """
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         task = _Task(Path(folder))
+        cases = [
+            task.case(GENERATION, task.generate),
+            task.case(SEARCH, task.search),
+            task.case(LOADING, task.load),
+            task.case(SMBR, task.train),
+            task.case(POSTERIORS, task.posteriors),
+        ]
+        notes = []
+        try:
+            from toolkit.fsa.k2_posteriors import total_scores_and_posteriors
+
+            k2_posteriors = partial(task.in_batches, total_scores_and_posteriors)
+            cases.append(task.case(K2_POSTERIORS, k2_posteriors))
+        except ImportError as error:
+            notes.append(f"Without k2 no row of its posteriors: {error}.")
         table = compare(
-            [
-                task.case(GENERATION, task.generate),
-                task.case(SEARCH, task.search),
-                task.case(LOADING, task.load),
-                task.case(SMBR, task.train),
-            ],
+            cases,
             unit="s of speech",
             baseline=GENERATION,
             repeats=REPEATS,
             title="Lattices for sequence training on one core",
             clock=process_time,
         )
-        return table.with_notes(*task.notes(), _real_time_factors(table))
+        return table.with_notes(*task.notes(), _real_time_factors(table), *notes)
 
 
 class _Task:
@@ -78,7 +95,7 @@ class _Task:
         self._seconds = self._frames / FRAMES_PER_SECOND
         self._classes = PdfClasses.of(speech.senones)
         path = speech.graph(folder)
-        self._graph = number_arcs(load_graph(path))
+        self._graph = load_fst(path)
         self._index = graph_index(self._graph)
         self._made = self._lattices()
         named = {str(n): lattice for n, lattice in enumerate(self._made)}
@@ -106,12 +123,12 @@ class _Task:
         return encode(self._lattices(), self._index)
 
     def search(self) -> None:
-        """Run only k2's search."""
+        """Run only the search."""
         for scores in self._scores:
             search_lattice(scores, self._graph, CONFIG.beam)
 
     def load(self) -> None:
-        """Load the stored lattices into k2."""
+        """Load the stored lattices."""
         for name in self._store.ids:
             self._store.load(name)
 
@@ -126,6 +143,15 @@ class _Task:
             )
             value.objective.sum().backward()
 
+    def posteriors(self) -> None:
+        """Compute the posteriors of all arcs under the lattices' own scores, in batches."""
+        self.in_batches(_posteriors)
+
+    def in_batches(self, work: Callable[[Sequence[Lattice]], object]) -> None:
+        """Run `work` on the lattices of each batch."""
+        for first in range(0, UTTERANCES, BATCH):
+            work(self._loaded[first : first + BATCH])
+
     def notes(self) -> Sequence[str]:
         """Report sizes, densities and correctness."""
         kept = sum(lattice.num_emitting for lattice in self._made)
@@ -136,7 +162,7 @@ class _Task:
             )
         )
         hours = self._seconds / 3600
-        arrays = b"".join(x.arcs.values().numpy().tobytes() for x in self._loaded)
+        arrays = b"".join(map(_rows, self._loaded))
         size = self._bytes / 1e6 / hours
         outcome = "met" if size <= TARGET else "missed"
         return (
@@ -144,10 +170,23 @@ class _Task:
             f" second, {len(self._made)} lattices; a trigram graph of {WORDS} words and"
             f" {self._graph.num_arcs / 1e6:.1f} M arcs; times are processor time.",
             f"Density {kept / self._frames:.2f} arcs per frame; {size:.3f} MB per hour (target: at"
-            f" most {TARGET}, {outcome}), k2's arrays {len(arrays) / 1e6 / hours:.1f}, the same"
+            f" most {TARGET}, {outcome}), plain arrays {len(arrays) / 1e6 / hours:.1f}, the same"
             f" with lzma {len(lzma.compress(arrays)) / 1e6 / hours:.1f};"
             f" read back {'exactly' if same else 'WITH DIFFERENCES'}.",
         )
+
+
+def _rows(lattice: Lattice) -> bytes:
+    """Source, target, label and score of one arc after the other, as k2 has them in memory."""
+    scores = lattice.scores.view(np.int32)
+    return np.stack([lattice.source, lattice.target, lattice.labels, scores], axis=1).tobytes()
+
+
+def _posteriors(lattices: Sequence[Lattice]) -> Tensor:
+    packed = pack(lattices, torch.device("cpu"))
+    scores = packed.scores.requires_grad_()
+    (posteriors,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
+    return posteriors
 
 
 def _real_time_factors(table: Table) -> str:

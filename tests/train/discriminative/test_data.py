@@ -2,18 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-k2 = pytest.importorskip("k2")
-
-from toolkit.features.low_frame_rate import centre, stack  # noqa: E402
-from toolkit.fsa.discriminative import lattice_frames  # noqa: E402
-from toolkit.train.discriminative.data import (  # noqa: E402
+from toolkit.features.low_frame_rate import centre, stack
+from toolkit.fsa.discriminative import lattice_frames
+from toolkit.train.discriminative.data import (
     SHARDS_TOGETHER,
     SORTED_BATCHES,
     SequenceData,
     SequenceDataConfig,
     Source,
 )
-from toolkit.train.errors import TrainingDataError  # noqa: E402
+from toolkit.train.errors import TrainingDataError
 
 LENGTHS = [30, 9, 61, 45, 1, 17, 90, 33, 52, 70, 24]
 CONFIG = SequenceDataConfig(batch=3, max_frames=25)

@@ -5,19 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-k2 = pytest.importorskip("k2")
-
-from toolkit.features.low_frame_rate import centre, stack  # noqa: E402
-from toolkit.fsa.discriminative import Criterion, PdfClasses  # noqa: E402
-from toolkit.models.lstm import LstmConfig, log_posteriors  # noqa: E402
-from toolkit.models.priors import load_log_priors  # noqa: E402
-from toolkit.models.store import load_model  # noqa: E402
-from toolkit.train.chunks import ChunkConfig  # noqa: E402
-from toolkit.train.corpus import held_out  # noqa: E402
-from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy  # noqa: E402
-from toolkit.train.discriminative.data import SequenceDataConfig  # noqa: E402
-from toolkit.train.discriminative.training import SequenceConfig, train_sequence  # noqa: E402
-from toolkit.train.errors import TrainingDataError, TrainingError  # noqa: E402
+from toolkit.features.low_frame_rate import centre, stack
+from toolkit.fsa.discriminative import Criterion, PdfClasses
+from toolkit.models.lstm import LstmConfig, log_posteriors
+from toolkit.models.priors import load_log_priors
+from toolkit.models.store import load_model
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.corpus import held_out
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.discriminative.data import SequenceDataConfig
+from toolkit.train.discriminative.training import SequenceConfig, train_sequence
+from toolkit.train.errors import TrainingDataError, TrainingError
 
 # All pdfs of the toy are speech; its lattices allow everything, so that the expected accuracy is
 # the mean of softmax(kappa (log p(s|x) - log p(s))) at the right pdf.

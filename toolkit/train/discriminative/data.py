@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
 from toolkit.fsa.discriminative import lattice_frames
+from toolkit.fsa.fst import Lattice
 from toolkit.parallel.batch import Batch
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, Utterance
 from toolkit.train.utterances import by_length, padded
@@ -25,7 +26,7 @@ class Lattices(Protocol):
     ids: list[str]
     """The utterances with a lattice."""
 
-    def load(self, name: str) -> Any:
+    def load(self, name: str) -> Lattice:
         """Read the lattice of an utterance, see `toolkit.fsa.discriminative.sequence_objective`."""
 
 
@@ -49,8 +50,8 @@ class SequenceDataConfig:
 class SequenceBatch(Batch):
     """Whole utterances with their lattices."""
 
-    lattices: Sequence[Any] = ()
-    """One per row."""
+    lattices: Sequence[Lattice] = ()
+    """One per row, in memory wherever the batch is."""
 
 
 @dataclass(frozen=True)

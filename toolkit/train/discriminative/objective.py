@@ -16,8 +16,8 @@ class SequenceObjective:
 
     Args:
       criterion: the criterion to maximise.
-      classes: silence and phones of the pdfs.
-      log_priors: [C] log priors of the model.
+      classes: silence and phones of the pdfs, on the device of the model.
+      log_priors: [C] log priors of the model, on the same device.
       smoothing: h, the weight of the cross entropy: the loss is (1 - h) times minus the criterion
         plus h times the cross entropy.
     """
@@ -37,8 +37,8 @@ class SequenceObjective:
         lengths = batch.lengths.tolist()
         value = sequence_objective(
             batch.lattices,
-            log_posteriors - self._log_priors.to(log_posteriors.device),
-            [row[:n].cpu() for row, n in zip(batch.targets, lengths, strict=True)],
+            log_posteriors - self._log_priors,
+            [row[:n] for row, n in zip(batch.targets, lengths, strict=True)],
             self._criterion,
             self._classes,
         )
@@ -46,12 +46,12 @@ class SequenceObjective:
         right = log_posteriors.gather(2, batch.targets[:, :, None])[:, :, 0]
         cross_entropy = -(right * batch.weights).sum()
         h = self._smoothing
-        loss = h * cross_entropy - (1 - h) * objective.to(logits.device)
+        loss = h * cross_entropy - (1 - h) * objective
         stats = {
             "weight": torch.tensor(float(sum(lengths)), device=logits.device),
             "cross_entropy": cross_entropy.detach(),
-            "missing": value.missing.sum().to(logits.device),
+            "missing": value.missing.sum(),
         }
         if self._criterion.kind != "mmi":
-            stats["accuracy"] = objective.detach().to(logits.device)
+            stats["accuracy"] = objective.detach()
         return loss, stats

@@ -91,7 +91,7 @@ def train_sequence(
       normaliser: of the raw features.
       config: criterion, rates, seed.
       out: folder of this training alone.
-      device: where the network is trained; lattices stay on the CPU.
+      device: where the network is trained, and the criterion computed.
       progress: called from time to time with (steps done, steps in all).
       valid: held-out features, lattices and references; by default training utterances are set
         aside.
@@ -125,7 +125,12 @@ def train_sequence(
     logger.info("%d utterances, %d held out, %s", *counts, config.criterion)
     trainer = Trainer(
         network,
-        SequenceObjective(config.criterion, classes, load_log_priors(model), config.smoothing),
+        SequenceObjective(
+            config.criterion,
+            classes.to(device),
+            load_log_priors(model).to(device),
+            config.smoothing,
+        ),
         data,
         config,
         out,
