@@ -1,47 +1,52 @@
 # make demo     the main job: the LibriSpeech recipe on the offline demo corpus
-# make test     all tests, in the reference environment (Python 3.10, torch 1.13.1, k2)
-# make setup    the reference environment alone, in .venv
+# make test     all tests but those that compare with k2, kaldifeat and kaldilm
+# make setup    the environment .venv, of the newest Python from 3.10 to 3.13 that is found, or PYTHON=3.12 or a path
 # make lint     ruff
-# make test-modern   the tests that need no FSAs, on Python 3.11 and torch 2.13 without k2
+# make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
+# make test-reference    all tests, in the reference environment
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
 # make clean    remove the environments and the site; what recipes made stays
 
+PYTHON := 3.13 3.12 3.11 3.10
 python := .venv/bin/python
-modern := .venv-modern/bin/python
+reference := .venv-reference/bin/python
 docs := .venv-docs/bin/python
-setup_files := pyproject.toml requirements.lock $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
+pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
-.PHONY: setup demo test lint test-modern docs clean
+.PHONY: setup setup-reference demo test test-reference lint docs clean
 
 setup: .venv/ready
 
-# pip stays below 24, because k2's wheel has a tag that later pips refuse; setup/k2.txt has another of its peculiarities.
-.venv/ready: $(setup_files)
-	found=$$(setup/find-python 3.10) && "$$found" -m venv .venv
-	$(python) -m pip install --quiet "pip<24"
-	$(python) -m pip install --quiet --no-deps --require-hashes --requirement setup/k2.txt
-	$(python) -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
-	setup/kaldifeat/install.sh $(python)
+# Wheels alone; which build of torch, is for pip's settings to say (docs/install.md).
+.venv/ready: pyproject.toml $(wildcard setup/*)
+	version=$$(setup/make-environment .venv $(PYTHON)) && \
+	  $(python) -m pip install --quiet --constraint setup/python$$version.lock --editable ".[dev]"
 	touch $@
 
 demo: setup
 	recipes/librispeech/run.py --profile demo
 
 test: setup
-	$(python) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(python) -m $(pytest)
 
 lint: setup
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 
-test-modern: .venv-modern/ready
-	$(modern) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+setup-reference: .venv-reference/ready
 
-.venv-modern/ready: pyproject.toml
-	found=$$(setup/find-python 3.11) && "$$found" -m venv .venv-modern
-	$(modern) -m pip install --quiet "torch==2.13.0"
-	$(modern) -m pip install --quiet --editable ".[dev]"
+# pip stays below 24, because k2's wheel has a tag that later pips refuse; setup/k2.txt has another of its peculiarities.
+.venv-reference/ready: $(setup_files)
+	setup/make-environment .venv-reference 3.10
+	$(reference) -m pip install --quiet "pip<24"
+	$(reference) -m pip install --quiet --no-deps --require-hashes --requirement setup/k2.txt
+	$(reference) -m pip install --quiet --constraint setup/reference.lock --editable ".[dev,reference]"
+	setup/kaldifeat/install.sh $(reference)
 	touch $@
+
+test-reference: setup-reference
+	$(reference) -m $(pytest)
 
 docs: .venv-docs/ready
 	NO_MKDOCS_2_WARNING=1 $(docs) -m mkdocs build --strict
@@ -49,8 +54,7 @@ docs: .venv-docs/ready
 
 # The extra `docs` alone: the pages are made from the sources, without importing them. Any Python from 3.11 on will do.
 .venv-docs/ready: pyproject.toml
-	found=$$(for version in 3.14 3.13 3.12; do setup/find-python $$version 2>/dev/null && exit; done; \
-	  setup/find-python 3.11) && "$$found" -m venv .venv-docs
+	setup/make-environment .venv-docs 3.14 3.13 3.12 3.11
 	$(docs) -c 'import tomllib; \
 	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
 	  >.venv-docs/requirements.txt
@@ -58,4 +62,4 @@ docs: .venv-docs/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-modern .venv-docs site
+	rm -rf .venv .venv-reference .venv-docs site

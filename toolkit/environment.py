@@ -150,6 +150,27 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def peak_bytes(pid: int | None = None) -> int:
+    """Return the peak resident size of a process, by default this one.
+
+    Where the system has no record of it: of this process the peak that the system counts, which may
+    be its parent's from before the fork; of another its present size.
+    """
+    try:
+        with open(f"/proc/{pid or 'self'}/status", encoding="ascii", errors="replace") as file:
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
+    if pid is None:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    import psutil
+
+    return psutil.Process(pid).memory_info().rss
+
+
 def machine() -> dict[str, str | int | None]:
     """Describe the machine for benchmark results: processor, cores, memory, torch threads.
 

@@ -88,7 +88,8 @@ def test_cuts(audio, read, tmp_path, zipped):
     faster = MonoCut("u3", 0.0, 1.0, 0, recording=recording).perturb_speed(1.1, affix_id=False)
     lines = "".join(json.dumps(cut.to_dict()) + "\n" for cut in (whole, part, faster))
     file = tmp_path / ("cuts.jsonl.gz" if zipped else "cuts.jsonl")
-    (gzip.open if zipped else open)(file, "wb").write(lines.encode())
+    with (gzip.open if zipped else open)(file, "wb") as opened:
+        opened.write(lines.encode())
     found = read(file)
     assert torch.equal(found["u1"], load_audio(path, channel=0))
     assert torch.equal(found["../u2"], load_audio(path, 16000, 0.5, 1.0, 1))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.optional import load_torchaudio
 from toolkit.features.deltas import add_deltas
 
 
@@ -30,7 +31,7 @@ def test_equals_nested_regressions_of_the_signal_with_repeated_ends(length, wind
 
 
 def test_first_order_equals_torchaudio():
-    functional = pytest.importorskip("torchaudio.functional")
+    functional = load_torchaudio("functional")
     x = torch.randn(30, 13)
     expected = functional.compute_deltas(x.t(), win_length=5).t()
     torch.testing.assert_close(add_deltas(x, order=1)[:, 13:], expected)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from hypothesis import HealthCheck, settings
 
 from toolkit.errors import ToolkitError
@@ -107,7 +108,7 @@ def remove(path: Path) -> None:
 def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> None:
     """Either it reads, or it says which file is wrong; soon, and without much memory."""
     began = time.process_time()
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = psutil.Process().memory_info().vms
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
     try:

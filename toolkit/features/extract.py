@@ -3,10 +3,11 @@
 import hashlib
 import json
 import logging
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,12 +153,17 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
         speakers.setdefault(speaker_of(cut), []).append(cut)
     if not speakers:
         raise ExtractError("there are no cuts to extract features from")
-    durations = {s: sum(sorted(cut.duration for cut in own)) for s, own in speakers.items()}
-    num_shards = round(sum(sorted(durations.values())) / (3600 * hours))
+    durations = {s: _total(cut.duration for cut in own) for s, own in speakers.items()}
+    num_shards = round(_total(durations.values()) / (3600 * hours))
     return [
         [cut for speaker in shard for cut in _in_time_order(speakers[speaker])]
         for shard in balanced_parts(durations, num_shards)
     ]
+
+
+def _total(seconds: Iterable[float]) -> float:
+    """Add in increasing order, with a rounding at every step: `sum` has none since Python 3.12."""
+    return reduce(operator.add, sorted(seconds))
 
 
 def _in_time_order(cuts: "list[MonoCut]") -> "list[MonoCut]":

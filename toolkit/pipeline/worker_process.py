@@ -8,7 +8,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import resource
 import shutil
 import signal
 import sys
@@ -22,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from toolkit.environment import peak_bytes
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
 from toolkit.pipeline.objects import ObjectStore, StoreConfig
@@ -171,14 +171,6 @@ def _exit_with_parent(scratch: Path) -> None:
     os._exit(1)
 
 
-def _peak_bytes() -> int:
-    """Peak memory of this process; `ru_maxrss` would include its parent's before the fork."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def attempt(job: Job, scratch: Path) -> Attempt:
     """Run one partition and write its marker."""
     store, start = ObjectStore(job.store), time.perf_counter()
@@ -190,7 +182,7 @@ def attempt(job: Job, scratch: Path) -> Attempt:
     def statistics() -> dict[str, Any]:
         return {
             "seconds": round(time.perf_counter() - start, 3),
-            "peak_bytes": _peak_bytes(),
+            "peak_bytes": peak_bytes(),
             "device": job.device,
             **store.counts.to_dict(),
         }

@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from toolkit.config.settings import apply_overrides, load_yaml, resolve_paths
+from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.errors import WorkerLostError
@@ -153,7 +153,7 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
     if options.config:
         config = load_yaml(config, options.config)
     config = apply_overrides(config, options.overrides, Path.cwd())
-    jobs = options.jobs or len(os.sched_getaffinity(0))
+    jobs = options.jobs or usable_cpus()
     request = Request(
         config,
         first,

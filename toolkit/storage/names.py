@@ -67,9 +67,15 @@ def path_below(folder: Path, name: str) -> Path:
     path = Path(folder) / name
     try:
         root, parent = Path(folder).resolve(), path.parent.resolve()
+        if any(place.is_symlink() for place in (parent, *parent.parents)):  # not resolved
+            raise OSError("links in a circle")
         # A file that is a link itself is replaced, not followed.
         inside = parent.is_relative_to(root) and path.name not in ("", "..") and path != folder
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle; NUL
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # RuntimeError: a circle, before Python 3.13
         raise UnsafePathError(f"{path}: is no path to write to ({error})") from error
     if not inside:
         raise UnsafePathError(

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.optional import load_torchaudio
 from toolkit.bench.ctc.decode import (
     FLASHLIGHT,
     OURS,
@@ -59,7 +60,7 @@ def test_material_is_the_same_in_every_call_and_fits(material):
 
 
 def test_a_wide_beam_scores_at_least_as_well_as_flashlight(material, tmp_path):
-    pytest.importorskip("torchaudio")
+    load_torchaudio("models.decoder")
     modes, widths = ("words", "forecast"), (32,)
     rows, missing = measure(material, modes, widths, 1, tmp_path)
     if missing:

@@ -1,16 +1,16 @@
 import math
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+from tests.optional import load_torchaudio
 from toolkit.features.multichannel.beamforming import (
     BeamformingConfig,
-    BeamformingError,
     apply_weights,
     beamform_weights,
     masks,
+    mvdr_weights,
     stft,
 )
 
@@ -66,7 +66,6 @@ def test_delay_and_sum_undoes_the_delays_of_the_speech(scene):
 
 
 def test_mvdr_takes_noise_away_and_leaves_the_speech(scene):
-    pytest.importorskip("torchaudio")
     config = BeamformingConfig()
     assert gain(scene, config) > gain(scene, BeamformingConfig("delay-and-sum")) + 3
     weights = beamform_weights(scene[0] + scene[1], config)
@@ -76,7 +75,6 @@ def test_mvdr_takes_noise_away_and_leaves_the_speech(scene):
 
 
 def test_the_beam_does_not_depend_on_the_loudness(scene):
-    pytest.importorskip("torchaudio")
     mixture = scene[0] + scene[1]
     loud = beamform_weights(mixture, BeamformingConfig())
     faint = beamform_weights(mixture * 1e-4, BeamformingConfig())
@@ -102,10 +100,34 @@ def test_masks_find_the_pauses(scene):
     assert share[:, 10:40].mean() < 0.1 < share.mean()
 
 
-def test_a_missing_torchaudio_is_named(scene, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchaudio", None)
-    with pytest.raises(BeamformingError, match="pip install torchaudio"):
-        beamform_weights(scene[0], BeamformingConfig())
+def test_mvdr_equals_torchaudio(scene):
+    functional = load_torchaudio("functional")
+    config = BeamformingConfig()
+    spectra = stft(scene[0] + scene[1], config)
+    speech, noise = masks(spectra, config)
+    transfer = functional.rtf_evd(functional.psd(spectra, speech))
+    covariance = functional.psd(spectra, noise)
+    expected = functional.mvdr_weights_rtf(transfer, covariance, 0, diag_eps=config.loading)
+    got = mvdr_weights(spectra, speech, noise, config.loading)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_mvdr_of_one_direction_has_the_weights_of_the_formula():
+    # Covariance of the noise I + n n^H, whose inverse is known (Sherman and Morrison).
+    generator = torch.Generator().manual_seed(2)
+    speech, noise = torch.randn(2, 3, dtype=torch.complex128, generator=generator)
+    frames = torch.eye(3, dtype=torch.complex128) * math.sqrt(4)
+    spectra = torch.stack([*frames, noise * 2, speech], dim=1)[:, None]  # [M, 1, T]
+    is_noise = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
+    got = mvdr_weights(spectra, 1 - is_noise, is_noise, 0.0)[0]
+    inverse = torch.eye(3) - torch.outer(noise, noise.conj()) / (1 + noise.abs().square().sum())
+    whitened = inverse @ speech
+    expected = whitened / (speech.conj() @ whitened) * speech[0].conj()
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_silence_has_finite_weights():
+    assert beamform_weights(torch.zeros(3, 4096), BeamformingConfig()).isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
+from toolkit.environment import peak_bytes
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc.batch import CtcBatch
@@ -149,14 +150,5 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
 def _peak_with_children() -> int:
     import psutil
 
-    return sum(map(_peak, [psutil.Process(), *psutil.Process().children(recursive=True)]))
-
-
-def _peak(process: object) -> int:
-    """Return a process's peak resident size; its current one where the system has no record."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
-        [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-        return 1024 * int(kib)
-    except (OSError, ValueError):
-        return process.memory_info().rss
+    children = psutil.Process().children(recursive=True)
+    return peak_bytes() + sum(peak_bytes(child.pid) for child in children)

@@ -3,9 +3,9 @@
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from time import process_time
 
+from toolkit.environment import peak_bytes
 from toolkit.processes.threads import one_thread
 
 
@@ -55,11 +55,4 @@ def _align(seconds: float) -> LongRecordingResult:
     phones = torch.tensor(speech.senones.topology.phone_of_state_id)
     correct = phones[found.states.long()] == phones[spoken.states]
     length = len(spoken.states) / 100
-    return LongRecordingResult(length, used, _peak_bytes(), float(correct.float().mean()))
-
-
-def _peak_bytes() -> int:
-    """Return the peak resident size of this process; `ru_maxrss` would include its parent's."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return 1024 * int(kib)
+    return LongRecordingResult(length, used, peak_bytes(), float(correct.float().mean()))

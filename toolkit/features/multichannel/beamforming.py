@@ -1,4 +1,4 @@
-"""Beamforming to one channel (C1): MVDR by torchaudio, delay and sum as its reference."""
+"""Beamforming to one channel (C1): MVDR, and delay and sum as its reference."""
 
 from dataclasses import dataclass
 
@@ -6,15 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.errors import ToolkitError
-
 MIN_SPEECH = 0.01
 """Lowest value of the speech mask, so that a direction is found at all frequencies."""
+SMALLEST_LOADING = 1e-8
+"""Added where nothing but zeros was recorded."""
 METHODS = ("mvdr", "delay-and-sum", "none")
-
-
-class BeamformingError(ToolkitError):
-    """A package that beamforming needs is missing."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class BeamformingConfig:
     oversubtraction: float = 8.0
     """Factor on that noise before it is subtracted from a frame's power; the rest is speech."""
     loading: float = 1e-3
-    """Diagonal loading of the noise's covariance, relative to its mean diagonal: it limits the
+    """Diagonal loading of the noise's covariance, relative to its trace: it limits the
     amplification of the microphones' own noise."""
 
     def __post_init__(self) -> None:
@@ -54,11 +50,8 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
       microphones: [M, S] float, echo removed.
 
     Returns:
-      [F, M] complex, to be conjugated in the sum over microphones (as torchaudio has them); the
-      first microphone is the one whose speech the beam leaves as it is.
-
-    Raises:
-      BeamformingError: MVDR is asked for and torchaudio is missing.
+      [F, M] complex, to be conjugated in the sum over microphones; the first microphone is the
+      one whose speech the beam leaves as it is.
     """
     spectra = stft(microphones / _rms(microphones), config)
     if config.method == "none" or len(microphones) == 1:
@@ -72,7 +65,7 @@ def beamform_weights(microphones: Tensor, config: BeamformingConfig) -> Tensor:
 
 
 def _rms(microphones: Tensor) -> Tensor:
-    """Return the root mean square: torchaudio adds constants that suppose a certain scale."""
+    """Return the root mean square: `SMALLEST_LOADING` supposes a certain scale."""
     return microphones.square().mean().sqrt().clamp_min(1e-9)
 
 
@@ -124,6 +117,7 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
 
     The speech's transfer to the microphones, relative to the first, is the principal eigenvector
     of its covariance: a covariance of rank one, or frequencies of many paths would be attenuated.
+    These are the weights of torchaudio's `mvdr_weights_rtf` for the transfer of its `rtf_evd`.
 
     Args:
       spectra: [M, F, T] complex.
@@ -133,16 +127,26 @@ def mvdr_weights(spectra: Tensor, speech: Tensor, noise: Tensor, loading: float)
     Returns:
       [F, M] complex.
     """
-    try:
-        from torchaudio import functional
-    except ImportError as error:
-        raise BeamformingError(
-            "MVDR needs torchaudio: pip install torchaudio, or choose delay-and-sum"
-        ) from error
-    single = spectra.to(torch.complex64)  # the products of their channels fill memory
-    transfer = functional.rtf_evd(functional.psd(single, speech.float()).to(spectra.dtype))
-    covariance = functional.psd(single, noise.float()).to(spectra.dtype)
-    return functional.mvdr_weights_rtf(transfer, covariance, 0, diag_eps=loading)
+    transfer = torch.linalg.eigh(_covariance(spectra, speech)).eigenvectors[..., -1]  # [F, M]
+    covariance = _covariance(spectra, noise)
+    power = covariance.diagonal(dim1=-2, dim2=-1).real.sum(dim=-1)  # [F]
+    loads = loading * power + SMALLEST_LOADING
+    covariance += loads[:, None, None] * torch.eye(len(spectra), dtype=covariance.dtype)
+    whitened = torch.linalg.solve(covariance, transfer[..., None]).squeeze(-1)
+    response = (transfer.conj() * whitened).sum(dim=-1).real + SMALLEST_LOADING
+    return whitened / response[:, None] * transfer[:, :1].conj()
+
+
+def _covariance(spectra: Tensor, weights: Tensor) -> Tensor:
+    """Return the covariance of the microphones over weighted frames: [F, M, M] complex.
+
+    Args:
+      spectra: [M, F, T] complex.
+      weights: [F, T], of any sum.
+    """
+    channels = spectra.transpose(0, 1)  # [F, M, T]
+    shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-10)
+    return channels * shares[:, None] @ channels.conj().transpose(1, 2)
 
 
 def delay_and_sum_weights(spectra: Tensor, speech: Tensor) -> Tensor:

@@ -1,0 +1,18 @@
+"""Packages that tests compare with where they can be loaded."""
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+
+def load_torchaudio(name: str) -> ModuleType:
+    """A module of torchaudio; skips the test where it is missing or does not fit this torch.
+
+    torchaudio's library is linked against one build of torch; beside another it fails with an
+    OSError, which `pytest.importorskip` lets pass.
+    """
+    try:
+        return importlib.import_module(f"torchaudio.{name}")
+    except (ImportError, OSError) as error:
+        pytest.skip(f"torchaudio.{name} cannot be loaded: {error}")
