@@ -1,5 +1,4 @@
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +7,8 @@ import torch
 from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
 from toolkit.bench.peers import kaldi_hmm_gmm, process
 from toolkit.bench.peers.process import PeerUnavailableError
+from toolkit.fsa.alignment import TrainingGraph
+from toolkit.fsa.fst import fst_from_arcs
 from toolkit.hmm.gmm import Gmm
 
 STUB = """
@@ -78,9 +79,8 @@ def test_synthetic_model_has_the_size_asked_for():
 @pytest.fixture
 def task():
     gmm = Gmm(torch.arange(9), torch.ones(9), torch.zeros(9, 2), torch.ones(9, 2))
-    arcs = torch.tensor([[0, 0, 1, 0], [0, 1, 2, 0], [1, 2, -1, 0]], dtype=torch.int32)
-    fsa = SimpleNamespace(arcs=SimpleNamespace(values=lambda: arcs))
-    return gmm, [SimpleNamespace(fsa=fsa, pdfs=torch.tensor([4, 7]))], [torch.zeros(5, 2)]
+    fst = fst_from_arcs([(0, 0, 1, 0, 0.0), (0, 1, 2, 0, 0.0)], finals=[1])
+    return gmm, [TrainingGraph(fst, torch.tensor([4, 7]))], [torch.zeros(5, 2)]
 
 
 def stand_in(monkeypatch, tmp_path, answer):

@@ -15,8 +15,8 @@ from toolkit.doctor.doctor import (
     run_checks,
     run_process,
 )
-from toolkit.environment import project_root
 from toolkit.engines import frontend_engine
+from toolkit.environment import project_root
 
 GOOD = Engine("pytest", "jiwer", ("pytest",))
 ABSENT = Engine("no-such-distribution", "jiwer", ("no-such-distribution==1",))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from toolkit.engines import FRONTEND_VARIABLE
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.features import extract as module
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.engines import FRONTEND_VARIABLE
 from toolkit.features.engine import engine_version
 from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
 from toolkit.features.frontend import Frontend, FrontendConfig

@@ -7,9 +7,9 @@ import torch
 
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
 from toolkit.engines import SEARCH_VARIABLE, SEARCHES, EngineError, search_engine
+from toolkit.fsa import engine as module
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import best_path
-from toolkit.fsa import engine as module
 from toolkit.fsa.engine import searching_with
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import fst_from_arcs

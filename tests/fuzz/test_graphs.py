@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import torch
 
-
 from tests.fuzz.hostile import *  # noqa: F403
 from tests.fuzz.trial import Reader
 from toolkit.fsa.beam import Beam

@@ -17,8 +17,8 @@ from toolkit.bench.peers.faster_decoder import FasterDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import DecodeConfig
-from toolkit.fsa.beam import Beam
 from toolkit.engines import EngineError
+from toolkit.fsa.beam import Beam
 from toolkit.fsa.engine import engine, searching_with
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.lattice import ScoredLattice, Weights

@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 
 from toolkit.fsa.fst import Fst
-from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam, grown
+from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam
+from toolkit.fsa.tables import grown
 
 Array = np.ndarray
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from toolkit.fsa.tables import grown
+
 Array = np.ndarray
 FINAL_FRAMES = 4
 """Number of frames at the end that are searched with wider beams."""
@@ -79,16 +81,6 @@ def new_trellis(beam: float) -> Trellis:
         np.zeros(256, np.float32),
         np.zeros(256, np.int32),
     )
-
-
-@njit(cache=True, nogil=True)
-def grown(array: Array, need: int) -> Array:
-    """The array, or a copy with room for `need` and more."""
-    if need <= len(array):
-        return array
-    larger = np.empty(max(need, 2 * len(array)), array.dtype)
-    larger[: len(array)] = array
-    return larger
 
 
 @njit(cache=True, nogil=True)

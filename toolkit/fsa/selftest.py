@@ -4,9 +4,9 @@ import math
 
 import torch
 
+from toolkit.engines import search_engine
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import best_path
-from toolkit.engines import search_engine
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.fsa.search import search_lattice
 
