@@ -7,6 +7,7 @@ from pathlib import Path
 # Small tensors: threads that wait for each other on busy cores take ten times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 import soundfile
@@ -15,6 +16,9 @@ import soundfile
 import toolkit  # noqa: F401  # isort: skip
 import torch  # isort: skip
 
+# No test is timed: on a busy machine any example can take long.
+hypothesis.settings.register_profile("toolkit", deadline=None)
+hypothesis.settings.load_profile("toolkit")
 
 TAKE_MINUTES = ("recipes", "guide", "new_corpus", "parallel")
 """Folders of tests, the longest first."""
