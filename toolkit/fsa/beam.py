@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
 
+MOST_ACTIVE = 2**31 - 1
+
 
 class GraphMismatchError(ToolkitError):
     """The graph and the acoustic model do not belong together."""
@@ -41,6 +43,8 @@ class Beam:
             raise ValueError("beams must be positive")
         if not 0 < self.min_active < self.max_active:
             raise ValueError("need 0 < min_active < max_active")
+        if self.max_active > MOST_ACTIVE:
+            raise ValueError(f"max_active must be at most {MOST_ACTIVE}, more states than graphs have")
 
     def widened(self, factor: float) -> "Beam":
         """The same beam, `factor` times as wide: for a second try."""
