@@ -87,6 +87,17 @@ def test_a_recipe_typed_as_it_is_goes_on_in_the_projects_environment(template, o
         assert result.stdout == f"{expected}\n", (command, result)
 
 
+def test_a_recipe_started_in_the_reference_environment_stays_there(template, outside):
+    reference = template / ".venv-reference"
+    venv.create(reference, symlinks=True, with_pip=False)
+    packages = next((reference / "lib").glob("python3*")) / "site-packages"
+    for name in ("click", "yaml", "torch", "lhotse"):
+        (packages / f"{name}.py").write_text("")
+    script = template / "recipes" / "sample" / "run.py"
+    result = run([reference / "bin" / "python", script], outside, template)
+    assert result.stdout.split()[0] == str(reference), result
+
+
 def test_a_run_inside_a_run_changes_environment_again(template, outside):
     script = template / "recipes" / "sample" / "outer.py"
     script.write_text(

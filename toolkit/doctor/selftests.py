@@ -11,17 +11,6 @@ import wave
 from collections.abc import Callable
 from pathlib import Path
 
-_ONE_GRAM = """\\data\\
-ngram 1=3
-
-\\1-grams:
--0.30103 </s>
--99 <s>
--0.30103 YES
-
-\\end\\
-"""
-
 
 def _expect(holds: bool, what: str) -> None:
     if not holds:
@@ -102,17 +91,6 @@ def lhotse_cut() -> str:
     return "half a recording loaded as a cut"
 
 
-def torchaudio_resample() -> str:
-    """Halve the sampling rate of a tone."""
-    import torch
-    import torchaudio.functional
-
-    tone = torch.sin(torch.arange(1600) * 0.1)
-    slow = torchaudio.functional.resample(tone, 16000, 8000)
-    _expect(torch.allclose(slow[100:-100], tone[::2][100:-100], atol=0.01), "resampled tone")
-    return "resampling"
-
-
 def sentencepiece_round_trip() -> str:
     """Train a model of a few pieces, then encode and decode with it."""
     import sentencepiece
@@ -180,19 +158,6 @@ def numba_loop() -> str:
     return "compiled loop"
 
 
-def kaldilm_graph() -> str:
-    """Turn a 1-gram model into an acceptor."""
-    import kaldilm
-
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "1gram.arpa").write_text(_ONE_GRAM)
-        graph = kaldilm.arpa2fst(
-            input_arpa=str(Path(folder, "1gram.arpa")), disambig_symbol="#0", max_order=1
-        )
-    _expect("0.693147" in graph, f"no arc of probability 1/2 in {graph!r}")
-    return "1-gram acceptor"
-
-
 def espeak_library() -> str:
     """Load the speech synthesiser of the demo corpus and initialise it on its data."""
     import ctypes
@@ -233,10 +198,8 @@ TESTS: dict[str, Callable[[], str]] = {
     "kaldifeat": kaldifeat_fbank,
     "frontend": frontend,
     "lhotse": lhotse_cut,
-    "torchaudio": torchaudio_resample,
     "soundfile": soundfile_flac,
     "sentencepiece": sentencepiece_round_trip,
-    "kaldilm": kaldilm_graph,
     "jiwer": jiwer_wer,
     "numba": numba_loop,
     "click": click_command,

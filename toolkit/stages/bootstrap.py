@@ -25,7 +25,10 @@ GUARD_VARIABLE = "TOOLKIT_BOOTSTRAPPED"
 
 
 def use_project_environment(root: Path) -> None:
-    """Continue in the interpreter of `root`/.venv, with the same arguments, if this is another one.
+    """Continue in the interpreter of `root`/.venv, with the same arguments, unless it is this one.
+
+    Nor does it leave `root`/.venv-reference, the environment in which results can be compared with
+    those of k2.
 
     Does nothing in a program that is not one of the project's own files, such as a test runner
     that imports a recipe. When a module is missing, says how to set up and exits with status 1.
@@ -38,7 +41,8 @@ def use_project_environment(root: Path) -> None:
     # Threads of OpenMP that spin while they wait make training 14 times slower where another
     # process uses one of the cores. The variable is read when torch is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    inside = Path(sys.prefix).resolve() == environment.resolve()
+    reference = environment.with_name(".venv-reference")
+    inside = Path(sys.prefix).resolve() in (environment.resolve(), reference.resolve())
     if not inside and python.exists() and os.environ.get(GUARD_VARIABLE) != str(os.getpid()):
         os.environ[GUARD_VARIABLE] = str(os.getpid())
         sys.stdout.flush()

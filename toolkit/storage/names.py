@@ -75,7 +75,7 @@ def path_below(folder: Path, name: str) -> Path:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # RuntimeError: a circle, before Python 3.13
+    ) as error:  # links in a circle; NUL
         raise UnsafePathError(f"{path}: is no path to write to ({error})") from error
     if not inside:
         raise UnsafePathError(

@@ -1,0 +1,91 @@
+"""The shell scripts that find a Python and make an environment with it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SETUP = Path(__file__).resolve().parents[2] / "setup"
+PYTHON = """#!/bin/sh
+# A Python 3.90 that can tell its version and make environments.
+case "$1 $2" in
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *executable*) echo "3.90 $0" ;;
+  *) echo 3.90 ;;
+esac
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script where there is a Python 3.90, and of others only the system's."""
+    program = tmp_path / "bin" / "python3.90"
+    program.parent.mkdir()
+    program.write_text(PYTHON)
+    program.chmod(0o755)
+
+    def script(name, *arguments):
+        environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+        command = [str(SETUP / name), *map(str, arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    return script
+
+
+def test_the_first_python_that_is_there_is_taken(run, tmp_path):
+    done = run("find-python", "3.99", "3.90", "3.98")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/bin/python3.90\n"
+
+
+def test_a_program_may_be_named(run, tmp_path):
+    assert run("find-python", sys.executable).stdout == f"{sys.executable}\n"
+    program = tmp_path / "bin" / "python3.90"
+    assert run("find-python", "no-such-python", program).stdout == f"{program}\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told", "advice"),
+    [
+        (("3.98", "3.99"), "3.98 or 3.99", "pyenv install 3.98"),
+        (("3.97", "3.98", "3.99"), "3.97, 3.98 or 3.99", "uv python install 3.97"),
+        (("no-such-python",), "no-such-python", "pyenv install 3.13"),
+    ],
+)
+def test_where_there_is_none_it_tells_how_to_get_one(run, wanted, told, advice):
+    done = run("find-python", *wanted)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"No Python {told} was found." in done.stderr
+    assert advice in done.stderr
+
+
+def test_an_environment_is_kept_until_its_python_changes(run, tmp_path):
+    folder = tmp_path / "environment"
+    assert run("make-environment", folder, "3.90").stdout == "3.90\n"
+    (folder / "mark").write_text("")
+    run("make-environment", folder, "3.90")
+    assert (folder / "mark").exists()
+    python = folder / "bin" / "python"
+    python.unlink()
+    python.write_text("#!/bin/sh\necho 3.80\n")
+    python.chmod(0o755)
+    run("make-environment", folder, "3.90")
+    assert not (folder / "mark").exists()
+    assert os.access(python, os.X_OK)
+
+
+def test_a_linked_environment_is_unlinked_and_not_emptied(run, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious").write_text("")
+    (tmp_path / "environment").symlink_to(other)
+    run("make-environment", tmp_path / "environment", "3.90")
+    assert (other / "precious").exists()
+    assert not (tmp_path / "environment").is_symlink()
+
+
+def test_no_environment_is_made_where_there_is_no_python(run, tmp_path):
+    assert run("make-environment", tmp_path / "environment", "3.99").returncode == 1
+    assert not (tmp_path / "environment").exists()
