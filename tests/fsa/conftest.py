@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.engines import SEARCHES
+
 SIL, A, B = 1, 2, 3
 
 
@@ -105,13 +107,18 @@ class Toy:
                         found |= self.pdf_paths(hmms, sequence, frames, begun)
         return found
 
-    def training_graph(self, hmms, words, open_end=False):
-        from toolkit.fsa.alignment import TrainingGraph
+    def transcript(self, hmms, words, open_end=False):
+        """The graph of a transcript, which reads pdf + 1."""
         from toolkit.fsa.hmm import expand_phones
         from toolkit.fsa.transcript import transcript_graph
 
         phones = transcript_graph(words, [self.lexicon[w] for w in words], SIL)
-        return TrainingGraph.of(expand_phones(phones, hmms, open_end))
+        return expand_phones(phones, hmms, open_end)
+
+    def training_graph(self, hmms, words, open_end=False):
+        from toolkit.fsa.alignment import TrainingGraph
+
+        return TrainingGraph.of(self.transcript(hmms, words, open_end))
 
     def decoding_graph(self, hmms, grammar):
         from toolkit.fsa.decoding_graph import compile_decoding_graph
@@ -134,6 +141,7 @@ class RandomGraph:
     labels = 4
 
     def __init__(self, folder, seed, states=6, arcs=18) -> None:
+        from toolkit.fsa.connect import arc_sort, connect
         from toolkit.fsa.files import dump_fst, load_fst
         from toolkit.fsa.fst import fst_from_arcs
 
@@ -148,38 +156,37 @@ class RandomGraph:
         labels = [1 + label for label in draw(self.labels, len(ends))]
         words = [9 if word == 0 else 0 for word in draw(3, len(ends))]
         scores = (-3 * torch.rand(len(ends), generator=generator)).tolist()
-        arcs = [(*e, x, w, s) for e, x, w, s in zip(ends, labels, words, scores, strict=True)]
-        fst = fst_from_arcs(sorted(arcs, key=lambda arc: arc[2]), finals=[states - 1, states // 2])
-        fst = replace(
-            fst,
-            splits=2 * fst.splits,  # two words where there was one
-            words=np.tile(np.int32([9, 8]), len(fst.words)),
-            lm_scores=fst.scores / 2,
+        fst = fst_from_arcs(
+            [(*e, x, w, s) for e, x, w, s in zip(ends, labels, words, scores, strict=True)],
+            finals=[states - 1, states // 2],
         )
+        fst = arc_sort(connect(fst))
+        # Arcs that write 9 write 8 after it.
+        words = np.tile(np.array([9, 8], np.int32), len(fst.words))
+        fst = replace(fst, splits=2 * fst.splits, words=words, lm_scores=fst.scores / 2)
         self.path = folder / f"graph{seed}.safetensors"
         self.path.write_bytes(dump_fst(fst))
-        self.fsa = load_fst(self.path)
+        self.fst = load_fst(self.path)
 
     def paths(self, frames):
         """All paths of so many frames, as tuples of arcs, the one to the final state included."""
-        columns = (self.fsa.source, self.fsa.target, self.fsa.labels)
-        arcs = list(zip(*(x.tolist() for x in columns), strict=True))
+        target, label = self.fst.target.tolist(), self.fst.labels.tolist()
         leaving = {}
-        for number, (source, *_) in enumerate(arcs):
+        for number, source in enumerate(self.fst.source.tolist()):
             leaving.setdefault(source, []).append(number)
         found = [()]
         for frame in range(frames + 1):
             found = [
                 (*path, arc)
                 for path in found
-                for arc in leaving.get(arcs[path[-1]][1] if path else 0, [])
-                if (arcs[arc][2] == -1) == (frame == frames)
+                for arc in leaving.get(target[path[-1]] if path else 0, [])
+                if (label[arc] == -1) == (frame == frames)
             ]
         return found
 
     def score(self, path, scores):
         """The score of a path, the acoustic scores [T, P] included."""
-        labels, own = self.fsa.labels.tolist(), self.fsa.scores.tolist()
+        labels, own = self.fst.labels.tolist(), self.fst.scores.tolist()
         return sum(own[arc] for arc in path) + sum(
             float(scores[t, labels[arc] - 1]) for t, arc in enumerate(path[:-1])
         )
@@ -189,3 +196,14 @@ class RandomGraph:
 def random_graph(tmp_path):
     """random_graph(seed, ...) -> RandomGraph"""
     return lambda seed, **size: RandomGraph(tmp_path, seed, **size)
+
+
+@pytest.fixture(params=SEARCHES)
+def engine(request):
+    """Each engine that is installed searches, one after the other."""
+    from toolkit.fsa.engine import searching_with
+
+    if request.param != "native":
+        pytest.importorskip(request.param)
+    with searching_with(request.param):
+        yield

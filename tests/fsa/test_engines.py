@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
-from toolkit.engines import SEARCH_VARIABLE, SEARCHES, EngineError, search_engine
+from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
 from toolkit.fsa import engine as module
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import best_path
@@ -24,14 +24,6 @@ BEAMS = [
     Beam(2.0, 2.0, min_active=200, max_active=4000),
     Beam(15.0, 6.0, min_active=30, max_active=60),
 ]
-
-
-@pytest.fixture(params=SEARCHES)
-def engine(request):
-    if request.param != "native":
-        pytest.importorskip(request.param)
-    with searching_with(request.param):
-        yield
 
 
 @pytest.fixture(scope="module")

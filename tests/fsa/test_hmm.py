@@ -3,21 +3,19 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-k2 = pytest.importorskip("k2")
-
-from toolkit.fsa.arcs import FINAL, fsa_from_arcs  # noqa: E402
-
-from toolkit.fsa.alignment import AlignConfig, TrainingGraph, force_align  # noqa: E402
-from toolkit.fsa.hmm import expand_phones  # noqa: E402
-from toolkit.fsa.transcript import unpack_label  # noqa: E402
-from toolkit.hmm.senones import Senones  # noqa: E402
-from toolkit.hmm.topology import Topology  # noqa: E402
-from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree  # noqa: E402
+from toolkit.fsa.connect import connect
+from toolkit.fsa.fst import FINAL, fst_from_arcs
+from toolkit.fsa.hmm import expand_phones
+from toolkit.fsa.transcript import unpack_label
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.tree import Leaf, Root, Split, Tree
 
 FORMS = ("plain", "onset", "kaldi")
 
@@ -25,23 +23,22 @@ FORMS = ("plain", "onset", "kaldi")
 def paths(graph, frames):
     """(labels, output labels, scores, LM scores) of every path of so many frames."""
     outgoing = {}
-    words = graph.aux_labels
-    words = words.tolist() if isinstance(words, k2.RaggedTensor) else [[w] for w in words.tolist()]
-    lm_scores = graph.lm_scores.tolist() if hasattr(graph, "lm_scores") else [0.0] * len(words)
-    arcs = graph.arcs.values()[:, :3].tolist()
+    words = [w.tolist() for w in np.split(graph.words, graph.splits[1:-1])]
+    lm_scores = [0.0] * len(words) if graph.lm_scores is None else graph.lm_scores.tolist()
+    arcs = zip(graph.source.tolist(), graph.target.tolist(), graph.labels.tolist(), strict=True)
     rest = zip(words, graph.scores.tolist(), lm_scores, strict=True)
     for (source, *arc), told in zip(arcs, rest, strict=True):
         outgoing.setdefault(source, []).append((*arc, *told))
     open_paths = [(0, (), (), 0.0, 0.0)]
     for _ in range(frames):
         open_paths = [
-            (to, (*read, label), (*wrote, *(w for w in words if w > 0)), total + score, lm + part)
+            (to, (*read, label), (*wrote, *words), total + score, lm + part)
             for state, read, wrote, total, lm in open_paths
             for to, label, words, score, part in outgoing.get(state, ())
             if label != FINAL
         ]
     return [
-        (read, (*wrote, *(w for w in words if w > 0)), total + score, lm + part)
+        (read, (*wrote, *words), total + score, lm + part)
         for state, read, wrote, total, lm in open_paths
         for _, label, words, score, part in outgoing.get(state, ())
         if label == FINAL
@@ -49,15 +46,13 @@ def paths(graph, frames):
 
 
 def read_by_training(graph, frames):
-    return [
-        tuple(graph.pdfs[[x - 1 for x in path[0]]].tolist()) for path in paths(graph.fsa, frames)
-    ]
+    return [tuple(x - 1 for x in read) for read, *_ in paths(graph, frames)]
 
 
 def sentence(words):
     """A grammar of one sentence."""
     arcs = [(i, i + 1, word, word, 0.0) for i, word in enumerate(words)]
-    return k2.arc_sort(fsa_from_arcs(arcs, [len(words)]))
+    return fst_from_arcs(arcs, [len(words)])
 
 
 @pytest.mark.parametrize("variants", [1, 3])
@@ -67,7 +62,7 @@ def test_a_training_graph_accepts_what_its_transcript_may_be_and_nothing_else(
     toy, form, words, variants
 ):
     hmms = toy.senones(form, variants)
-    graph = toy.training_graph(hmms, words)
+    graph = toy.transcript(hmms, words)
     for frames in range(1, 8):
         expected = toy.sentence_paths(hmms, words, frames)
         assert {*read_by_training(graph, frames)} == expected
@@ -85,7 +80,7 @@ def test_training_and_decoding_accept_the_same(toy, words, form, variants, frame
     """The decoding graph of a grammar of one sentence, and that sentence's training graph."""
     hmms = toy.senones(form, variants)
     decoding = paths(toy.decoding_graph(hmms, sentence(words)), frames)
-    training = read_by_training(toy.training_graph(hmms, words), frames)
+    training = read_by_training(toy.transcript(hmms, words), frames)
     assert {tuple(x - 1 for x in read) for read, *_ in decoding} == {*training}
     assert all(wrote == tuple(words) for _, wrote, *_ in decoding)
     # Every choice between silence and none costs log 2.
@@ -97,7 +92,7 @@ def test_training_and_decoding_accept_the_same(toy, words, form, variants, frame
 @pytest.mark.parametrize("form", FORMS)
 def test_an_open_end_accepts_the_beginnings_of_all_paths(toy, form, variants):
     hmms = toy.senones(form, variants)
-    graph = toy.training_graph(hmms, [2, 3], open_end=True)
+    graph = toy.transcript(hmms, [2, 3], open_end=True)
     for frames in range(1, 7):
         expected = toy.sentence_paths(hmms, [2, 3], frames, whole=False)
         assert {*read_by_training(graph, frames)} == expected
@@ -106,14 +101,17 @@ def test_an_open_end_accepts_the_beginnings_of_all_paths(toy, form, variants):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
+    from toolkit.fsa.alignment import AlignConfig, force_align
+
     hmms = toy.senones(form, 2)
     graph = toy.training_graph(hmms, [2, 3], open_end=True)
+    columns = {pdf: column for column, pdf in enumerate(graph.pdfs.tolist())}
     generator = torch.Generator().manual_seed(5)
     for frames in (1, 3, 5):
         scores = torch.randn(frames, len(graph.pdfs), generator=generator) * 3
         best = max(
-            float(scores[range(frames), [x - 1 for x in read]].sum())
-            for read, *_ in paths(graph.fsa, frames)
+            float(scores[range(frames), [columns[pdf] for pdf in read]].sum())
+            for read in read_by_training(toy.transcript(hmms, [2, 3], open_end=True), frames)
         )
         found = force_align(scores, graph, hmms, AlignConfig())
         assert found.score * frames == pytest.approx(best, abs=1e-3)
@@ -123,9 +121,8 @@ def test_an_open_end_aligns_the_beginning_of_a_transcript(toy, form):
 @pytest.mark.parametrize("form", FORMS)
 def test_phones_and_words_are_written_in_the_frames_in_which_they_begin(toy, form):
     hmms = toy.senones(form, 3)
-    graph = toy.training_graph(hmms, [2, 1])
-    for read, wrote, *_ in paths(graph.fsa, 7):
-        pdfs = graph.pdfs[[x - 1 for x in read]]
+    for read, wrote, *_ in paths(toy.transcript(hmms, [2, 1]), 7):
+        pdfs = torch.tensor([x - 1 for x in read])
         phones, words = zip(*map(unpack_label, wrote), strict=True)
         assert [word for word in words if word] == [2, 1]
         heard = [int(p) for p in hmms.phone_of_pdf[pdfs]]
@@ -149,7 +146,7 @@ def test_lm_scores_stay_with_their_words(toy):
             total += score
         return total if state == 2 else None
 
-    graph = toy.decoding_graph(toy.senones("plain", 3), k2.arc_sort(fsa_from_arcs(arcs, [2])))
+    graph = toy.decoding_graph(toy.senones("plain", 3), fst_from_arcs(arcs, [2]))
     seen = set()
     for _, words, total, lm in paths(graph, 7):
         assert lm == pytest.approx(lm_score(words), abs=1e-4)
@@ -164,18 +161,18 @@ def test_lm_scores_stay_with_their_words(toy):
 def test_graphs_have_no_epsilons_and_only_states_that_lead_somewhere(toy):
     hmms = toy.senones("kaldi", 4)
     for graph in (
-        toy.training_graph(hmms, [1, 2, 3]).fsa,
-        toy.training_graph(hmms, [1, 2, 3], open_end=True).fsa,
+        toy.transcript(hmms, [1, 2, 3]),
+        toy.transcript(hmms, [1, 2, 3], open_end=True),
         toy.decoding_graph(hmms, sentence([1, 2, 3])),
     ):
-        assert bool((graph.labels != 0).all())
-        assert k2.connect(graph).num_arcs == graph.num_arcs
+        assert (graph.labels != 0).all()
+        assert connect(graph).num_arcs == graph.num_arcs
 
 
 def test_a_graph_of_nothing_but_silence(toy):
     """An empty transcript; silence of one state may last any time."""
     hmms = toy.senones()
-    graph = toy.training_graph(hmms, [])
+    graph = toy.transcript(hmms, [])
     assert read_by_training(graph, 3) == [(0, 0, 0)]
 
 
@@ -189,6 +186,6 @@ def test_context_reaches_across_words_and_silences():
     )
     hmms = Senones(topology, tree)
     arcs = [(0, 1, 2, 2, 0.0), (1, 2, 1, 0, 0.0), (1, 3, 3, 3, 0.0), (2, 3, 3, 3, 0.0)]
-    graph = TrainingGraph.of(expand_phones(fsa_from_arcs(arcs, [3]), hmms))
+    graph = expand_phones(fst_from_arcs(arcs, [3]), hmms)
     assert {*read_by_training(graph, 2)} == {(1, 2)}  # A B
     assert {*read_by_training(graph, 3)} == {(1, 1, 2), (1, 2, 2), (1, 0, 3)}  # A SIL B

@@ -73,8 +73,8 @@ def test_the_beam_bounds_what_the_density_does_not(random_graph, beam):
 
 def test_paths_of_equal_score_are_kept_together(random_graph):
     graph = random_graph(2)
-    graph.fsa = replace(graph.fsa, scores=np.zeros_like(graph.fsa.scores))
-    graph.path.write_bytes(dump_fst(graph.fsa))
+    graph.fst = replace(graph.fst, scores=np.zeros_like(graph.fst.scores))
+    graph.path.write_bytes(dump_fst(graph.fst))
     scores = torch.zeros(FRAMES, 4)
     everything = set(losses_of(graph, scores))
     found = prune_to_density(searched(graph, scores), FRAMES, 2.0, beam=8.0)
@@ -85,16 +85,16 @@ def test_paths_of_equal_score_are_kept_together(random_graph):
 def test_a_reference_is_kept_whether_found_or_not(random_graph, seed):
     graph, scores = random_graph(seed), drawn_scores(seed)
     ranked = sorted(graph.paths(FRAMES), key=lambda path: graph.score(path, scores))
-    labels = torch.from_numpy(graph.fsa.labels)
+    labels = torch.from_numpy(graph.fst.labels)
     pdfs = labels[list(ranked[0][:-1])] - 1  # of the worst path of all
-    reference = reference_path(pdfs, graph.fsa)
+    reference = reference_path(pdfs, graph.fst)
     lattice = searched(graph, scores, Beam(1000.0, 1.0, 1, 10**6))
     found = prune_to_density(lattice, FRAMES, 3.0, beam=1.0, reference=reference)
     assert places(reference) <= places(found)
     assert set(enumerate(ranked[-1])) <= places(found)
     # What is left are paths: each state that is entered is left, and the other way round.
-    source, target = graph.fsa.source.tolist(), graph.fsa.target.tolist()
-    final = graph.fsa.num_states - 1
+    source, target = graph.fst.source.tolist(), graph.fst.target.tolist()
+    final = graph.fst.num_states - 1
     entered = {(f + 1, target[a]) for f, a in places(found)} - {(FRAMES + 1, final)}
     assert entered | {(0, 0)} == {(f, source[a]) for f, a in places(found)}
 
@@ -102,7 +102,7 @@ def test_a_reference_is_kept_whether_found_or_not(random_graph, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_reference_path_is_the_best_of_those_that_read_it(random_graph, seed):
     graph = random_graph(seed)
-    labels = graph.fsa.labels.tolist()
+    labels = graph.fst.labels.tolist()
     silent = torch.zeros(FRAMES, 4)
     readings = {}
     for path in graph.paths(FRAMES):
@@ -110,7 +110,7 @@ def test_the_reference_path_is_the_best_of_those_that_read_it(random_graph, seed
     assert max(map(len, readings.values())) > 1
     for reading, paths in readings.items():
         best = max(paths, key=lambda path: graph.score(path, silent))
-        found = reference_path(torch.tensor(reading), graph.fsa)
+        found = reference_path(torch.tensor(reading), graph.fst)
         assert tuple(found.arc.tolist()) in paths
         score = graph.score(found.arc.tolist(), silent)
         assert score == pytest.approx(graph.score(best, silent), abs=1e-5)
@@ -120,5 +120,5 @@ def test_the_reference_path_is_the_best_of_those_that_read_it(random_graph, seed
         for n in range(4**FRAMES)
         if (pdfs := np.unravel_index(n, (4,) * FRAMES)) not in readings
     )
-    assert reference_path(torch.tensor(missing), graph.fsa) is None
-    assert reference_path(torch.tensor([7] * FRAMES), graph.fsa) is None  # no such pdf
+    assert reference_path(torch.tensor(missing), graph.fst) is None
+    assert reference_path(torch.tensor([7] * FRAMES), graph.fst) is None  # no such pdf

@@ -79,7 +79,7 @@ def test_with_acoustic_scores_a_whole_lattice_is_the_one_searched(written):
         )
         best = heard.taken(best_arcs(heard.source, heard.target, heard.scores, heard.num_states))
         assert float(best.scores.sum()) == pytest.approx(max(paths.values()), abs=1e-4)
-        own = written.graph.fsa
+        own = written.graph.fst
         arcs = list(max(paths, key=paths.get))
         assert best.labels.tolist() == own.labels[arcs].tolist()
         assert words_of(best) == [words_of(own)[a] for a in arcs]
@@ -90,7 +90,7 @@ def test_with_acoustic_scores_a_whole_lattice_is_the_one_searched(written):
 @pytest.mark.parametrize("density", [2.0, 4.0])
 def test_every_arc_has_what_the_graph_has(random_graph, tmp_path, density):
     written = Written(random_graph(4), tmp_path / "lattices", density)
-    store, own = written.store(), written.graph.fsa
+    store, own = written.store(), written.graph.fst
     for name, arcs in written.arcs.items():
         lattice = store.load(name)
         assert store.arcs(name).arc.tolist() == arcs.arc.tolist()
@@ -143,7 +143,7 @@ def test_another_graph_is_refused_and_named(written, random_graph, tmp_path):
     with pytest.raises(LatticeStoreError, match=r"another graph .*graph8\.safetensors"):
         LatticeStore(written.folder, other.path)
     # The same graph with one score changed a little is another one.
-    other = replace(written.graph.fsa, scores=written.graph.fsa.scores + np.float32(1e-6))
+    other = replace(written.graph.fst, scores=written.graph.fst.scores + np.float32(1e-6))
     written.graph.path.write_bytes(dump_fst(other))
     with pytest.raises(LatticeStoreError, match="make the lattices again"):
         written.store()

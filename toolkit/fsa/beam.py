@@ -44,7 +44,7 @@ class Beam:
         if not 0 < self.min_active < self.max_active:
             raise ValueError("need 0 < min_active < max_active")
         if self.max_active > MOST_ACTIVE:
-            raise ValueError(f"max_active must be at most {MOST_ACTIVE}, more states than graphs have")
+            raise ValueError(f"max_active must be at most {MOST_ACTIVE}")
 
     def widened(self, factor: float) -> "Beam":
         """The same beam, `factor` times as wide: for a second try."""

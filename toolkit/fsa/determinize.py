@@ -33,8 +33,9 @@ def determinize(fst: Fst) -> Fst:
       fst: connected (see `toolkit.fsa.connect`).
 
     Raises:
-      DeterminizationError: the result has more than ten times the arcs, and a million: the scores
-        or words of two cycles that read the same differ (no twins).
+      DeterminizationError: the result has more than ten times the arcs, and a million, or a
+        thousand words wait to be written: the scores or words of two cycles that read the same
+        differ (no twins).
     """
     machine = Machine(
         fst.first,

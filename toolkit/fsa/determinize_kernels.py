@@ -10,6 +10,8 @@ from toolkit.fsa.tables import grown, mixed, roomy, slot_of
 Array = np.ndarray
 _LOW = 32
 _MASK = np.int64(0xFFFFFFFF)
+LONGEST = 1000
+"""The most words that may wait to be written."""
 
 
 class Machine(NamedTuple):
@@ -91,11 +93,11 @@ def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
     num_sets, num_strings, num_arcs, done = 1, 1, 0, 0
     while done < num_sets:
         end = sets.begin[num_sets]
-        if max(num_arcs, end, num_strings) > limit:
-            return False, done, arcs
         label, way, strings, num_strings = _ways(
             machine, elements, sets.begin[done], sets.begin[done + 1], strings, num_strings
         )
+        if num_strings < 0 or max(num_arcs, end, num_strings) > limit:
+            return False, done, arcs
         order = _sorted(label, way)
         count = len(order)
         elements = _roomy_elements(elements, end + count)
@@ -138,7 +140,7 @@ def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
 def _ways(
     machine: Machine, elements: Elements, begin: int, end: int, strings: Strings, num_strings: int
 ) -> tuple[Array, Elements, Strings, int]:
-    """The arcs that leave a set: labels, and the elements they lead to."""
+    """The arcs that leave a set: labels, and the elements they lead to (see `_appended`)."""
     total = 0
     for at in range(begin, end):
         state = elements.state[at]
@@ -153,6 +155,8 @@ def _ways(
                 string, strings, num_strings = _appended(
                     string, machine.words[low:high], strings, num_strings
                 )
+                if num_strings < 0:
+                    return label, way, strings, num_strings
             label[k], way.state[k], way.string[k] = machine.label[arc], machine.target[arc], string
             way.score[k] = elements.score[at] + machine.score[arc]
             way.lm[k] = elements.lm[at] + machine.lm[arc]
@@ -262,10 +266,12 @@ def _same(elements: Elements, sets: Sets, number: int, begin: int, end: int) -> 
 
 @njit(cache=True, nogil=True)
 def _appended(string: int, words: Array, strings: Strings, count: int) -> tuple[int, Strings, int]:
-    """The string with words appended, and the strings, with how many there are then."""
+    """The string with words appended, the strings, and their number; -1 if it is too long."""
     length, rest = 0, string
     while rest:
         length, rest = length + 1, strings.key[rest] & _MASK
+    if length > LONGEST:
+        return string, strings, -1
     before = np.empty(length, np.int32)
     for k in range(length):
         before[k] = strings.key[string] >> _LOW

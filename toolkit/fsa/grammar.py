@@ -27,7 +27,8 @@ def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None
     Args:
       arpa: the n-gram model.
       words_table: `words.txt`; n-grams with other words are left out, as arpa2fst does.
-      max_order: use only n-grams up to this order.
+      max_order: use only n-grams up to this order; as in kaldilm, the longest left keep the
+        back-off weights that they have for longer ones.
 
     Raises:
       GrammarError: naming the file.
@@ -45,9 +46,7 @@ def grammar_acceptor(arpa: Path, words_table: Path, max_order: int | None = None
                 f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is no word; train it"
                 " without"
             )
-    if max_order is not None:
-        model = BackoffModel(model.vocabulary, model.levels[:max_order])
-    fst = connect(_Contexts(model, ids).acceptor(ids, backoff))
+    fst = connect(_Contexts(model, ids, max_order).acceptor(ids, backoff))
     if not len(fst.words):
         raise GrammarError(
             f"{arpa}: no n-gram is left after dropping those with words that {words_table} lacks;"
@@ -62,11 +61,12 @@ class _Contexts:
     Args:
       model: the n-grams.
       ids: [V] of its words, -1 for those to leave out.
+      max_order: see `grammar_acceptor`.
     """
 
-    def __init__(self, model: BackoffModel, ids: np.ndarray) -> None:
+    def __init__(self, model: BackoffModel, ids: np.ndarray, max_order: int | None) -> None:
         self.start, self.end = model.ids[START], model.ids[END]
-        levels = model.levels
+        levels = model.levels[:max_order]
         self.begin = np.cumsum([1, *(len(level.word) for level in levels)])
         self.word = np.concatenate([[-1], *(level.word for level in levels)])
         before = [
@@ -76,7 +76,8 @@ class _Contexts:
         scale = math.log(10)
         self.score = np.concatenate([[0.0], *(level.logprob * scale for level in levels)])
         self.weight = np.concatenate([[0.0], *(level.backoff * scale for level in levels)])
-        self.weight[self.begin[-2] :] = 0.0  # nothing follows the longest n-grams
+        if len(levels) == model.order:
+            self.weight[self.begin[-2] :] = 0.0  # nothing follows the longest n-grams
         self.kept = self._kept(ids)
         self.suffix = self._suffixes(model)
 
@@ -118,7 +119,7 @@ class _Contexts:
         reads[0] = False
         state = np.zeros(len(self.word), bool)
         state[self.context[reads]] = True
-        first = 1 + self.start if len(self.begin) > 2 else 0
+        first = 1 + self.start
         state[[0, first]] = True
         # Where an n-gram leads to, and the weights of the contexts passed over on the way.
         reached, passed = np.arange(len(self.word)), np.zeros(len(self.word))

@@ -1,0 +1,216 @@
+"""G against the definition of back-off, by enumeration, and against kaldilm."""
+
+import itertools
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.fsa.transducers import agree, silent, transductions
+from toolkit.fsa.epsilons import remove_epsilon
+from toolkit.fsa.fst import FINAL
+from toolkit.fsa.grammar import GrammarError, grammar_acceptor
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
+
+WORDS = "<eps> 0\nA 1\nB 2\nC 3\n<UNK> 4\n#0 5\n<s> 6\n</s> 7\n"
+NAMES = {1: "A", 2: "B", 3: "C"}
+# The context "B C" is missing below "A B C"; "C" has no followers; D is not in words.txt.
+ARPA = """\\data\\
+ngram 1=7
+ngram 2=7
+ngram 3=4
+
+\\1-grams:
+-99 <s> -0.3
+-0.8 </s>
+-0.6 A -0.2
+-0.5 B -0.1
+-0.9 C -0.4
+-1.5 D -0.4
+-1.7 <unk>
+
+\\2-grams:
+-0.3 <s> A -0.15
+-0.2 A B -0.25
+-0.4 A </s>
+-0.7 B A
+-0.6 A D -0.1
+-0.1 B D
+-0.2 <s> B -0.35
+
+\\3-grams:
+-0.05 <s> A B
+-0.15 A B C
+-0.45 <s> A D
+-0.55 A B </s>
+
+\\end\\
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "words.txt").write_text(WORDS)
+    (tmp_path / "g.arpa").write_text(ARPA)
+    return tmp_path / "g.arpa", tmp_path / "words.txt"
+
+
+def ngrams(order):
+    found, level = {}, 0
+    for line in ARPA.splitlines():
+        if line.startswith("\\") and "-grams" in line:
+            level = int(line[1])
+        elif level and level <= order and line and not line.startswith("\\"):
+            fields = line.split()
+            backoff = float(fields[level + 1]) if len(fields) > level + 1 else 0.0
+            found[tuple(fields[1 : level + 1])] = (float(fields[0]), backoff)
+    return found
+
+
+def best_scores(order, length):
+    """By enumeration: every listed n-gram may be used, and backed off from, at any place."""
+    listed = {gram: told for gram, told in ngrams(order).items() if "D" not in gram}
+
+    def state(history):
+        history = history[-2:]
+        while history and history not in listed:
+            history = history[1:]
+        return history
+
+    def ways(history, word):
+        total = 0.0
+        while True:
+            if (*history, word) in listed:
+                yield (*history, word), total + listed[(*history, word)][0]
+            if not history:
+                return
+            total += listed[history][1]
+            history = state(history[1:])
+
+    best = {}
+    for n in range(length + 1):
+        for words in itertools.product(NAMES, repeat=n):
+            paths = {state(("<s>",)): 0.0}
+            for word in [*(NAMES[w] for w in words), "</s>"]:
+                longer = {}
+                for history, total in paths.items():
+                    for gram, score in ways(history, word):
+                        after = state(gram)
+                        longer[after] = max(longer.get(after, -math.inf), total + score)
+                paths = longer
+            best[words] = max(paths.values()) * math.log(10)
+    return best
+
+
+def scored(fst, length):
+    """The best score of every string of so many words, back-off arcs reading nothing."""
+    plain = remove_epsilon(replace(fst, labels=np.where(fst.labels == 5, 0, fst.labels)))
+    found = transductions(plain, length + 1)
+    assert all(read == wrote for read, wrote in found)
+    return {read: score for (read, _), score in found.items()}
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, None])
+def test_a_grammar_scores_words_as_the_model_defines(files, order):
+    fst = grammar_acceptor(*files, order)
+    found = {words: s for words, s in scored(fst, 4).items() if 4 not in words}
+    agree(found, best_scores(order or 3, 4))
+
+
+def test_contexts_that_nothing_follows_are_passed_over(files):
+    fst = grammar_acceptor(*files)
+    for state in range(fst.num_states - 1):
+        leaving = fst.labels[fst.source == state].tolist()
+        assert leaving != [5] or state == 0
+    assert (fst.word_counts == ((fst.labels != 5) & (fst.labels != FINAL))).all()
+    assert fst.words.tolist() == fst.labels[fst.word_counts > 0].tolist()
+
+
+def kaldilm(arpa, words, order):
+    """The arcs and final states that kaldilm writes, in fields."""
+    command = [sys.executable, "-m", "kaldilm", f"--read-symbol-table={words}"]
+    command += ["--disambig-symbol=#0"] + ([f"--max-order={order}"] if order else [])
+    done = subprocess.run([*command, str(arpa)], capture_output=True, text=True, check=True)
+    return [line.split() for line in done.stdout.splitlines() if line]
+
+
+def kaldilm_scores(lines, sentences):
+    """The best score of sentences through kaldilm's arcs, `#0` read freely."""
+    arcs, finals = {}, {}
+    for fields in lines:
+        if len(fields) <= 2:
+            finals[fields[0]] = -float(fields[1]) if len(fields) == 2 else 0.0
+        else:
+            weight = -float(fields[4]) if len(fields) == 5 else 0.0
+            arcs.setdefault((fields[0], int(fields[2])), []).append((fields[1], weight))
+    scores = []
+    for sentence in sentences:
+        states = {lines[0][0]: 0.0}
+        for word in [*sentence, None]:
+            waiting = list(states.items())
+            while waiting:
+                state, score = waiting.pop()
+                for after, weight in arcs.get((state, 5), []):
+                    if score + weight > states.get(after, -math.inf):
+                        states[after] = score + weight
+                        waiting.append((after, score + weight))
+            if word is not None:
+                longer = {}
+                for state, score in states.items():
+                    for after, weight in arcs.get((state, word), []):
+                        longer[after] = max(longer.get(after, -math.inf), score + weight)
+                states = longer
+        ends = [score + finals[state] for state, score in states.items() if state in finals]
+        scores.append(max(ends, default=-math.inf))
+    return scores
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, None])
+@pytest.mark.parametrize("source", ["by hand", "estimated"])
+def test_kaldilm_agrees(files, source, order):
+    pytest.importorskip("kaldilm")
+    arpa, words = files
+    rng = np.random.default_rng(0)
+    if source == "estimated":
+        text = [[NAMES[w] for w in rng.integers(1, 4, n)] for n in rng.integers(1, 6, 30)]
+        write_arpa(estimate(text, {"A", "B", "C"}, order=3)[0], arpa)
+    found = scored(grammar_acceptor(arpa, words, order), 4)
+    sentences = [words for words in found if 4 not in words]
+    theirs = kaldilm_scores(kaldilm(arpa, words, order), sentences)
+    agree(dict(zip(sentences, theirs, strict=True)), {words: found[words] for words in sentences})
+    assert len(sentences) == sum(3**n for n in range(5))
+
+
+def test_scores_go_with_words_through_epsilon_removal(files):
+    """As a check of the check: back-off symbols left in, every string is read all the same."""
+    fst = grammar_acceptor(*files)
+    with_symbols = silent(transductions(fst, 9), 5)
+    short = {read: s for (read, _), s in with_symbols.items() if len(read) <= 2}
+    agree(short, {words: s for words, s in scored(fst, 2).items()})
+
+
+def test_broken_arpa_is_reported(tmp_path):
+    (tmp_path / "words.txt").write_text("<eps> 0\nA 1\n#0 2\n")
+    (tmp_path / "bad.arpa").write_text("this is not a language model\n")
+    with pytest.raises(GrammarError, match=r"bad\.arpa"):
+        grammar_acceptor(tmp_path / "bad.arpa", tmp_path / "words.txt")
+
+
+def test_no_common_word_is_reported(files):
+    arpa, words = files
+    arpa.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-1 c\n\n\\end\\\n")
+    with pytest.raises(GrammarError, match="spell words alike") as error:
+        grammar_acceptor(arpa, words)
+    assert str(arpa) in str(error.value)
+    assert str(words) in str(error.value)
+
+
+def test_a_model_of_the_backoff_symbol_is_refused(files):
+    arpa, words = files
+    arpa.write_text(ARPA.replace("-1.7 <unk>", "-1.7 #0"))
+    with pytest.raises(GrammarError, match="no word"):
+        grammar_acceptor(arpa, words)
