@@ -100,6 +100,26 @@ def test_the_numeric_environment_is_that_of_torch_once_it_is_loaded(monkeypatch)
     assert unknown.keys() == found.keys()
 
 
+def test_peak_memory_is_known_with_and_without_proc(monkeypatch):
+    import psutil
+
+    held = psutil.Process().memory_info().rss
+    assert environment.peak_bytes() > held / 2
+    assert environment.peak_bytes(os.getppid()) > 2**16
+
+    def missing(*arguments, **options):
+        raise FileNotFoundError(arguments[0])
+
+    monkeypatch.setattr(environment, "open", missing, raising=False)
+    assert held / 2 < environment.peak_bytes() < 2**40
+    assert environment.peak_bytes(os.getpid()) > held / 2
+
+
+def test_processors_are_counted_where_there_is_no_affinity(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert environment.usable_cpus() == os.cpu_count()
+
+
 def test_gemm_leaves_the_number_of_threads():
     import torch
 

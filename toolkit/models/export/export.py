@@ -1,4 +1,8 @@
-"""Export of acoustic models to TorchScript and ONNX, compared with the original."""
+"""Export of acoustic models to TorchScript and ONNX, compared with the original.
+
+torch 2.15 still has `torch.jit.trace` and ONNX's exporter by tracing (`dynamo=False`), and warns of
+both: they are deprecated. Their successor, `torch.export`, is missing in torch 1.13.1.
+"""
 
 import inspect
 import json
