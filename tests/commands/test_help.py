@@ -14,8 +14,6 @@ RECIPES = (
     "recipes.librispeech.run_ctc",
     "recipes.farfield_ssl.run",
 )
-REFERENCE_ONLY = ("k2", "kaldilm", "torchaudio")
-"""Packages without which some benchmarks cannot be imported."""
 
 
 def commands(command, context):
@@ -23,13 +21,8 @@ def commands(command, context):
     yield pytest.param(command, context, id=context.command_path)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            try:
-                below = command.get_command(context, name)
-            except ModuleNotFoundError as error:
-                if error.name not in REFERENCE_ONLY:
-                    raise
-            else:
-                yield from commands(below, click.Context(below, info_name=name, parent=context))
+            below = command.get_command(context, name)
+            yield from commands(below, click.Context(below, info_name=name, parent=context))
 
 
 ALL = list(commands(main, click.Context(main, info_name="toolkit")))

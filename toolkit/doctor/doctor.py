@@ -246,12 +246,12 @@ def _optional() -> list[tuple[str, str]]:
     )
     card = f" (nvidia-smi sees {cards.text})" if cards.works else ""
     features = self_test("frontend")
-    k2 = _installed("k2")
+    found = self_test("search")
     hint = "; torch 1.13.1 has no code for Hopper and later, torch 2 has" if REFERENCE else ""
     return [
         ("Java", quoted[1] if quoted else "none (only the Spark executor needs it)"),
         ("features", features.text if features.works else f"fail: {features.text}"),
-        ("search", f"own, or k2 {k2}" if k2 else "own (k2 not installed)"),
+        ("search", found.text if found.works else f"BROKEN: {found.text}"),
         ("GPU", (gpu.text if gpu.works else f"fails: {gpu.text}{hint}") + card),
     ]
 

@@ -40,11 +40,19 @@ def torch_matmul() -> str:
     return "matrix product and gradient"
 
 
-def k2_intersection() -> str:
-    """Run the test in `toolkit.fsa`."""
+def search() -> str:
+    """Search a graph with the engine that recipes use here."""
     from toolkit.fsa.selftest import intersect_two_frames
 
     return intersect_two_frames()
+
+
+def k2_search() -> str:
+    """Search a graph with k2."""
+    from toolkit.fsa.engine import searching_with
+
+    with searching_with("k2"):
+        return search()
 
 
 def kaldifeat_fbank() -> str:
@@ -194,7 +202,8 @@ def gemm() -> str:
 
 TESTS: dict[str, Callable[[], str]] = {
     "torch": torch_matmul,
-    "k2": k2_intersection,
+    "k2": k2_search,
+    "search": search,
     "kaldifeat": kaldifeat_fbank,
     "frontend": frontend,
     "lhotse": lhotse_cut,

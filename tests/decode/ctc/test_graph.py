@@ -1,4 +1,4 @@
-"""CTC decoding by k2, against the best alignment of every text."""
+"""CTC decoding in a graph, against the best alignment of every text."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""CTC decoding by k2: dense search in the graph of units, dictionary and language model."""
+"""CTC decoding by dense search in the graph of units, dictionary and language model."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -116,7 +116,7 @@ def make_ctc_graph(
 
 
 class GraphDecoder(Decoder):
-    """Finds the best paths in a graph by k2's pruned search.
+    """Finds the best paths in a graph by pruned search.
 
     Args:
       graph: a folder that `make_ctc_graph` wrote.
@@ -144,7 +144,7 @@ class GraphDecoder(Decoder):
     def decode_many(
         self, utterances: Sequence[LogProbs], jobs: int = 1
     ) -> Iterator[list[Hypothesis]]:
-        """See `Decoder.decode_many`; uses processes, since k2 holds the interpreter lock."""
+        """See `Decoder.decode_many`; uses processes: part of the work is Python's."""
         yield from map_in_processes(partial(GraphDecoder.decode, self), utterances, jobs)
 
     def texts(
