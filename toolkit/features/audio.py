@@ -13,6 +13,7 @@ import torch
 from scipy.signal import resample_poly
 from torch import Tensor
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
@@ -123,7 +124,7 @@ def _read(
 ) -> tuple[np.ndarray, int]:
     """Read samples [S, channels], of 16 bits where the file has those, and their rate."""
     try:
-        with soundfile.SoundFile(source) as file:
+        with open_audio(source) as file:
             start = round(offset * file.samplerate)
             length = file.frames - start
             if duration is not None:

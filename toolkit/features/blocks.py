@@ -10,6 +10,7 @@ import soundfile
 import torch
 from torch import Tensor
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.features.audio import AudioError
 from toolkit.features.resample import Resampler
 
@@ -36,7 +37,7 @@ def audio_blocks(
     """
     if not path.is_file():
         raise AudioError(f"{path}: no such audio file")
-    with _reading(path), soundfile.SoundFile(path) as file:
+    with _reading(path), open_audio(path) as file:
         rate = file.samplerate
         start = round(offset * rate)
         length = file.frames - start
