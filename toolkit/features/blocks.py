@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toolkit.corpus.audio_file import open_audio
-from toolkit.features.audio import AudioError
+from toolkit.features.audio import AudioError, check_rate
 from toolkit.features.resample import Resampler
 
 
@@ -39,6 +39,7 @@ def audio_blocks(
         raise AudioError(f"{path}: no such audio file")
     with _reading(path), open_audio(path) as file:
         rate = file.samplerate
+        check_rate(rate, path)
         start = round(offset * rate)
         length = file.frames - start
         if duration is not None:
@@ -98,7 +99,11 @@ def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) ->
       rate: sampling rate of the pipe, in Hz.
       sampling_rate: rate to resample to, in Hz.
       seconds: length of a block.
+
+    Raises:
+      AudioError: the rate is no audio's.
     """
+    check_rate(rate, "standard input")
     return _resampled(_pcm(file, 2 * max(1, round(seconds * rate))), rate, sampling_rate)
 
 
