@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 import soundfile
 
+from toolkit.storage.reading import regular
+
 UNKNOWN = 1 << 62
 """Samples from which on a length is libsndfile's placeholder for one that is not known."""
 BLOCK = 1 << 18  # samples
@@ -33,6 +35,8 @@ def open_audio(source: Path | str | BinaryIO) -> Iterator[soundfile.SoundFile]:
         cannot either, unless it was cut between two frames, which nobody can tell.
     """
     by_name = isinstance(source, str | os.PathLike)
+    if by_name:
+        regular(source)
     with soundfile.SoundFile(source) as file:
         if file.frames < UNKNOWN:
             yield file
