@@ -24,6 +24,7 @@ from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
+from toolkit.stages.terminal import outlive, told
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
@@ -175,29 +176,37 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         if not (options.listing or options.dry_run or options.stale_code):
             run_follower(recipe.stages, directory, request)
         return
-    _compare_with_last(directory, given)
+    stage_log = StageLog(directory.log)
+    executes = not (options.listing or options.stale_code or options.dry_run)
     try:
-        if options.listing:
-            show_list(recipe, directory, config)
-        elif options.stale_code:
-            show_stale_code(recipe, directory, config)
-        elif options.dry_run:
-            show_plan(recipe, directory, request)
-        else:
-            _execute(recipe, directory, request, given)
-    except BrokenPipeError:  # as with `| head`: click ends the process quietly
+        with outlive(stage_log.record) if executes else told():
+            _compare_with_last(directory, given)
+            if options.listing:
+                show_list(recipe, directory, config)
+            elif options.stale_code:
+                show_stale_code(recipe, directory, config)
+            elif options.dry_run:
+                show_plan(recipe, directory, request)
+            else:
+                _execute(recipe, directory, request, given, stage_log)
+    except BrokenPipeError:  # as with `--list | head`: click ends the process quietly
         raise
     except OSError as error:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
 
 
-def _execute(recipe: Declaration, directory: RunDirectory, request: Request, given: dict) -> None:
+def _execute(
+    recipe: Declaration,
+    directory: RunDirectory,
+    request: Request,
+    given: dict,
+    stage_log: StageLog,
+) -> None:
     with ending_followers():
         directory.refuse_links(directory.stages, directory.partials)
         with lock.hold(directory.lock, request.command):
             last = json.dumps(given | {"command": request.command}, indent=1)
             directory.write(directory.last_command, last + "\n")
-            stage_log = StageLog(directory.log)
             with toolkit_logs(stage_log):
                 Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
