@@ -25,9 +25,10 @@ from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
 from toolkit.stages.terminal import outlive, told
+from toolkit.stages.termination import TerminatedError, terminable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
-INTERRUPTED = 130  # the shell's exit status for Ctrl-C
+INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
 
 
 class SelectionError(ToolkitError):
@@ -57,7 +58,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     """Parse `arguments` (default: the process's own), run what they ask for and exit.
 
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
-    option is not known, 130 after Ctrl-C.
+    option is not known, 130 after Ctrl-C, 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command = shlex.join([sys.argv[0], *arguments])
@@ -112,7 +113,8 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         _run(recipe, Options(**options), command)
 
     try:
-        run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
+        with terminable():
+            run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
         if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
             click.echo(f"error: {error}", err=True)
@@ -121,9 +123,10 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        where = str(interrupt.__cause__ or interrupt) or "interrupted"
+        cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
+        where = str(cause or "") or "interrupted"
         click.echo(f"{where}; the same command continues", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(TERMINATED if isinstance(cause, TerminatedError) else INTERRUPTED)
     sys.exit(0)
 
 
