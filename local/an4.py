@@ -9,6 +9,7 @@ from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.corpus.split import assemble
+from toolkit.storage.reading import reading
 
 AUDIO_SUFFIXES = (".sph", ".flac", ".wav")
 
@@ -36,7 +37,8 @@ def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
     transcription = fileids.with_suffix(".transcription")
     if not transcription.is_file():
         raise ManifestError(f"{fileids} has no {transcription.name} beside it")
-    lines = fileids.read_text(encoding="utf-8", errors="replace").split()
+    with reading(fileids, ManifestError, "fetch the corpus again"):
+        lines = fileids.read_text(encoding="utf-8", errors="replace").split()
     audio = [(line.rpartition("/")[2], Audio(str(_find_audio(root, line)))) for line in lines]
     content = transcription.read_text(encoding="utf-8", errors="replace")
     texts = [parse_line(line, transcription) for line in content.split("\n") if line.strip()]

@@ -9,6 +9,7 @@ from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.corpus.split import assemble, matches
+from toolkit.storage.reading import reading
 
 AUDIO_SUFFIXES = (".flac", ".wav")
 
@@ -84,7 +85,8 @@ def _read_chapter(chapter: Path) -> list[MonoCut]:
         if path.suffix in AUDIO_SUFFIXES:
             audio.append((path.stem, Audio(str(path.absolute()))))
         elif path.name.endswith(".trans.txt"):
-            content = path.read_text(encoding="utf-8", errors="replace")
+            with reading(path, ManifestError, "fetch the corpus again"):
+                content = path.read_text(encoding="utf-8", errors="replace")
             for line in content.split("\n"):
                 if line.strip():
                     id, _, text = line.strip().partition(" ")

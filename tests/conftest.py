@@ -143,6 +143,20 @@ def audio():
 
 
 @pytest.fixture
+def streamed():
+    """Make a FLAC file one that was written to a pipe: its header says 0 samples."""
+
+    def forget(path):
+        content = bytearray(Path(path).read_bytes())
+        content[21] &= 0xF0
+        content[22:26] = bytes(4)
+        Path(path).write_bytes(content)
+        return path
+
+    return forget
+
+
+@pytest.fixture
 def truncate():
     """Cut a file's bytes in half."""
 

@@ -103,3 +103,12 @@ def test_what_is_no_audio_in_memory_is_named_and_nothing_else():
         decode_audio(b"nonsense", "lake/a.wav")
     assert str(error.value).startswith("lake/a.wav: ")
     assert "0x" not in str(error.value)  # an address would differ from run to run
+
+
+def test_a_streamed_flac_is_read_whole_in_part_and_in_memory(audio, streamed, tmp_path):
+    path = audio(tmp_path / "a.flac", seconds=3.0)
+    whole, part = load_audio(path), load_audio(path, offset=1.0, duration=0.5)
+    streamed(path)
+    assert torch.equal(load_audio(path), whole)
+    assert torch.equal(load_audio(path, offset=1.0, duration=0.5), part)
+    assert torch.equal(decode_audio(path.read_bytes(), "a.flac").samples, whole)

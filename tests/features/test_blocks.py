@@ -79,3 +79,14 @@ def test_faults_are_those_of_reading_the_whole(audio, truncate, tmp_path):
     soundfile.write(loud, np.array([0.1, np.nan]), 16000, subtype="FLOAT")
     with pytest.raises(AudioError, match="not numbers"):
         list(audio_blocks(loud, 16000, 0.1))
+
+
+def test_a_rate_that_is_no_audios_is_refused_before_a_filter_is_made_for_it(audio, tmp_path):
+    content = bytearray(audio(tmp_path / "a.wav").read_bytes())
+    content[24:28] = (1_999_999_999).to_bytes(4, "little")
+    (tmp_path / "a.wav").write_bytes(content)
+    for read in (load_audio, lambda path: next(audio_blocks(path, 16000, 1.0))):
+        with pytest.raises(AudioError, match="1,999,999,999 Hz, which is not from 1,000 to"):
+            read(tmp_path / "a.wav")
+    with pytest.raises(AudioError, match="standard input: a sampling rate of 999 Hz"):
+        pcm_blocks(io.BytesIO(), 999, 16000, 0.1)

@@ -165,3 +165,17 @@ def test_a_broken_environment_is_told_and_not_tried_for_ever(template, outside, 
         hidden.rename(settings)
     assert result.returncode == 1
     assert "is incomplete (missing:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [("KeyboardInterrupt", 130, "interrupted\n"), ("ValueError('x')", 1, "ValueError: x\n")],
+)
+def test_an_interrupt_while_modules_are_imported_is_one_word(template, error, status, told):
+    (template / "recipes" / "sample" / "slow.py").write_text(f"raise {error}\n")
+    script = template / "recipes" / "sample" / "interrupted.py"
+    script.write_text(HEAD + "import slow\n")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert ended.returncode == status
+    assert ended.stderr.endswith(told)
+    assert ("Traceback" in ended.stderr) == (status == 1)

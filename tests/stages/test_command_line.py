@@ -57,7 +57,7 @@ def test_what_a_recipe_is_for_is_shown_when_its_last_stage_is_done(sample):
         assert "True demo" not in lines(sample.main(option))
 
 
-@pytest.mark.parametrize("option", ["--dry-run", "--list", "--stage=1"])
+@pytest.mark.parametrize("option", ["--dry-run", "--list", "--stale-code"])
 def test_it_ends_quietly_when_nobody_reads_its_output(sample, option):
     unread, output = os.pipe()
     os.close(unread)

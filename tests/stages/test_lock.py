@@ -68,3 +68,67 @@ def test_a_file_system_without_locks_is_warned_of(path, monkeypatch, capsys):
     with hold(path, "a"):
         pass
     assert "cannot be locked (Function not implemented)" in capsys.readouterr().err
+
+
+@pytest.fixture(params=[errno.ENOLCK, errno.EOPNOTSUPP, None])
+def without_locks(request, monkeypatch):
+    """A file system that cannot lock, or with None a system."""
+
+    def refuse(*arguments):
+        raise OSError(request.param, os.strerror(request.param))
+
+    if request.param is None:
+        monkeypatch.setattr(lock, "fcntl", None)
+    else:
+        monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def test_without_locks_a_second_run_is_refused_all_the_same(path, without_locks):
+    held = path.with_name(".lock.held")
+    with hold(path, "first"):
+        message = f"process {os.getpid()} on .* if no run goes on here any more, remove {held}"
+        with pytest.raises(LockedError, match=message), hold(path, "second"):
+            pass
+        assert held.exists()
+    assert not held.exists()
+    with pytest.raises(RuntimeError), hold(path, "third"):
+        raise RuntimeError
+    assert not held.exists()
+
+
+def test_without_locks_the_file_of_a_killed_run_is_taken_over(path, without_locks):
+    held = path.with_name(".lock.held")
+    child = os.fork()
+    if child == 0:
+        with hold(path, "killed"):
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert json.loads(held.read_text())["pid"] == child
+    with hold(path, "next"):
+        assert json.loads(held.read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"pid": 1, "host": "far", "pid_space": "other"}'])
+def test_without_locks_a_file_of_nobody_knows_whom_is_left_to_the_user(
+    path, without_locks, content
+):
+    path.parent.mkdir(parents=True)
+    held = path.with_name(".lock.held")
+    held.write_text(content)
+    match = "on far holds it" if "far" in content else "an unknown process holds it"
+    with pytest.raises(LockedError, match=match), hold(path, "next"):
+        pass
+    assert held.read_text() == content
+
+
+def test_without_locks_one_of_several_takes_over(path, without_locks):
+    held = path.with_name(".lock.held")
+    child = os.fork()
+    if child == 0:
+        with hold(path, "killed"):
+            os._exit(0)
+    os.waitpid(child, 0)
+    turn = path.with_name(".lock.held.turn")
+    turn.write_text("")
+    with pytest.raises(LockedError, match=f"remove {held} and {turn}"), hold(path, "next"):
+        pass

@@ -112,6 +112,8 @@ def test_a_missing_corpus_names_the_key_that_says_where_it_is(directory):
         run_of(directory).need_outside("/no/such/corpus")
     with pytest.raises(MissingInputError, match=r"`/no/other` does not exist$"):
         run_of(directory).need_outside("/no/other")
+    with pytest.raises(MissingInputError, match=r"`/dev/zero` is not a regular file$"):
+        run_of(directory).need_outside("/dev/zero")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import quoted
+from toolkit.storage.reading import quoted, regular
 
 
 class CtmError(ToolkitError):
@@ -74,7 +74,7 @@ def read_ctm(path: Path) -> list[CtmEntry]:
       CtmError: names the file and line.
     """
     try:
-        content = Path(path).read_bytes()
+        content = regular(path).read_bytes()
     except OSError as error:
         raise CtmError(f"{path}: cannot read it: {error.strerror}") from error
     entries = []

@@ -5,6 +5,8 @@ from typing import Any
 
 import yaml
 
+from toolkit.storage.reading import regular
+
 
 class _PlainLoader(yaml.SafeLoader):
     """Refuses aliases, with which a short file can expand to gigabytes, and repeated keys."""
@@ -37,7 +39,7 @@ def read_yaml(path: Path) -> Any:
       OSError: it cannot be read.
     """
     try:
-        return yaml.load(Path(path).read_text(encoding="utf-8-sig"), _PlainLoader)
+        return yaml.load(regular(path).read_text(encoding="utf-8-sig"), _PlainLoader)
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, ArithmeticError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ValueError(f"not plain YAML: {what}") from error

@@ -11,6 +11,7 @@ import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cuts import parse_cut
 from toolkit.errors import ToolkitError
@@ -41,19 +42,20 @@ class ManifestError(ToolkitError):
 
 
 def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
-    """Read an audio file's header.
+    """Read an audio file's header; of a streamed file, which has no length there, all of it.
 
     Returns:
       The recording and None; or a recording of no samples, and the reason why it cannot be read.
     """
     try:
-        info = soundfile.info(str(path))
-        seconds = info.frames / info.samplerate
+        with open_audio(path) as file:
+            channels = list(range(file.channels))
+            rate, samples = file.samplerate, file.frames
+        seconds = samples / rate
     except (soundfile.SoundFileError, OSError, ValueError, ArithmeticError) as error:
         return empty_recording(str(path), id), _reason(path, error)
-    channels = list(range(info.channels))
     source = AudioSource(type="file", channels=channels, source=str(path))
-    return Recording(id, [source], info.samplerate, info.frames, seconds), None
+    return Recording(id, [source], rate, samples, seconds), None
 
 
 def empty_recording(source: str, id: str) -> Recording:

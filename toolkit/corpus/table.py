@@ -13,7 +13,7 @@ from lhotse import MonoCut
 
 from toolkit.corpus.manifest import ManifestError
 from toolkit.corpus.pairing import Audio, pair
-from toolkit.storage.reading import quoted
+from toolkit.storage.reading import quoted, regular
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "audio": (
@@ -130,7 +130,7 @@ _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 
 def _decode(path: Path) -> str:
     try:
-        data = Path(path).read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:1000]:

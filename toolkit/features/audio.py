@@ -13,7 +13,9 @@ import torch
 from scipy.signal import resample_poly
 from torch import Tensor
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
+from toolkit.features.resample import lowpass
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 
@@ -51,7 +53,7 @@ def load_audio(
     if not path.is_file():
         raise AudioError(f"{path}: no such audio file")
     samples, rate = _read(path, path, offset, duration)
-    _check_rate(rate, path)
+    check_rate(rate, path)
     return torch.from_numpy(resample(_to_mono(samples, path, channel), rate, sampling_rate))
 
 
@@ -82,7 +84,7 @@ def decode_audio(
         `Frontend` takes them too, which saves two passes over them.
     """
     samples, rate = pcm16(content) or _read(io.BytesIO(content), name)
-    _check_rate(rate, name)
+    check_rate(rate, name)
     if int16 and samples.dtype == np.int16 and samples.shape[1] == 1 and rate == sampling_rate:
         own = samples if samples.flags.writeable else samples.copy()  # torch wants writable memory
         return Decoded(torch.from_numpy(own[:, 0]), rate, *samples.shape)
@@ -123,7 +125,7 @@ def _read(
 ) -> tuple[np.ndarray, int]:
     """Read samples [S, channels], of 16 bits where the file has those, and their rate."""
     try:
-        with soundfile.SoundFile(source) as file:
+        with open_audio(source) as file:
             start = round(offset * file.samplerate)
             length = file.frames - start
             if duration is not None:
@@ -153,8 +155,12 @@ def _read(
     return samples, rate
 
 
-def _check_rate(rate: int, path: str | Path) -> None:
-    """Refuse implausible rates: the resampling filter, 20 times the rates' ratio, would be huge."""
+def check_rate(rate: int, path: str | Path) -> None:
+    """Refuse implausible rates: the resampling filter, 20 times the rates' ratio, would be huge.
+
+    Raises:
+      AudioError: the rate, in Hz, is no audio's.
+    """
     if not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise AudioError(
             f"{path}: a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to "
@@ -187,11 +193,11 @@ def check_finite(samples: np.ndarray, name: str | Path) -> np.ndarray:
 
 
 def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
-    """Resample [S] by scipy's polyphase filter; the length is rounded half up, as lhotse does."""
+    """Resample [S] float32 by scipy's polyphase filter; the length is rounded half up."""
     if rate == new_rate:
         return np.ascontiguousarray(samples)
     common = math.gcd(rate, new_rate)
     up, down = new_rate // common, rate // common
-    resampled = resample_poly(samples, up, down)
+    resampled = resample_poly(samples, up, down, window=lowpass(up, down))
     length = (2 * len(samples) * up + down) // (2 * down)
     return np.ascontiguousarray(resampled[:length], dtype=np.float32)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import soundfile
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -121,13 +122,13 @@ def _audio_files(folder: Path) -> list[_Audio]:
     files = []
     for path in paths:
         try:
-            info = soundfile.info(str(path))
-            seconds = info.frames / info.samplerate
+            with open_audio(path) as file:
+                seconds, channels = file.frames / file.samplerate, file.channels
         except (soundfile.SoundFileError, OSError, ArithmeticError) as error:
             raise AugmentError(f"{path}: {error}; remove it from the folder") from error
         if not seconds:
             raise AugmentError(f"{path}: no samples; remove it from the folder")
-        files.append(_Audio(str(path), seconds, info.channels))
+        files.append(_Audio(str(path), seconds, channels))
     return files
 
 

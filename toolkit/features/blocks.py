@@ -10,7 +10,8 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.features.audio import AudioError
+from toolkit.corpus.audio_file import open_audio
+from toolkit.features.audio import AudioError, check_rate
 from toolkit.features.resample import Resampler
 
 
@@ -36,8 +37,9 @@ def audio_blocks(
     """
     if not path.is_file():
         raise AudioError(f"{path}: no such audio file")
-    with _reading(path), soundfile.SoundFile(path) as file:
+    with _reading(path), open_audio(path) as file:
         rate = file.samplerate
+        check_rate(rate, path)
         start = round(offset * rate)
         length = file.frames - start
         if duration is not None:
@@ -97,7 +99,11 @@ def pcm_blocks(file: BinaryIO, rate: int, sampling_rate: int, seconds: float) ->
       rate: sampling rate of the pipe, in Hz.
       sampling_rate: rate to resample to, in Hz.
       seconds: length of a block.
+
+    Raises:
+      AudioError: the rate is no audio's.
     """
+    check_rate(rate, "standard input")
     return _resampled(_pcm(file, 2 * max(1, round(seconds * rate))), rate, sampling_rate)
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import soundfile
 import torch
 from lhotse.audio.backend import LibsndfileBackend, set_current_audio_backend
 from lhotse.cut import Cut, MixedCut
@@ -12,6 +11,7 @@ from lhotse.utils import compute_num_samples
 from torch import Tensor
 
 import toolkit.features.degrade  # noqa: F401 - registers its transforms with lhotse
+from toolkit.corpus.audio_file import open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_finite, load_audio, resample
 from toolkit.storage.reading import reason
@@ -89,7 +89,7 @@ class LocalFiles(LibsndfileBackend):
         """Read samples [channels, S] float32 and their rate, as lhotse's backend of libsndfile."""
         if isinstance(path_or_fd, str | Path) and not Path(path_or_fd).is_file():
             raise AudioError(f"{path_or_fd}: no such audio file")
-        with soundfile.SoundFile(path_or_fd) as file:
+        with open_audio(path_or_fd) as file:
             rate = file.samplerate
             file.seek(compute_num_samples(offset, rate) if offset > 0 else 0)
             frames = -1 if duration is None else compute_num_samples(duration, rate)

@@ -1,12 +1,30 @@
-"""Streaming resampling of audio."""
+"""The filter that resamples audio, and streaming resampling."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy.signal import firwin, resample_poly
 
 REACH = 10
 """Half the filter's length, in samples of the lower rate; scipy's default, as in `load_audio`."""
+
+
+@lru_cache(maxsize=8)
+def lowpass(up: int, down: int) -> np.ndarray:
+    """Design the filter of `resample_poly`, which would do so in every call.
+
+    For two rates without a common divisor the filter has millions of coefficients; to design it
+    takes over ten times as long as to filter a second of audio.
+
+    Returns:
+      [20 * max(up, down) + 1] float32, to be left as it is.
+    """
+    larger = max(up, down)
+    coefficients = firwin(2 * REACH * larger + 1, 1 / larger, window=("kaiser", 5.0))
+    coefficients = coefficients.astype(np.float32)
+    coefficients.setflags(write=False)
+    return coefficients
 
 
 class Resampler:
@@ -21,9 +39,7 @@ class Resampler:
         common = math.gcd(rate, new_rate)
         self._up, self._down = new_rate // common, rate // common
         larger = max(self._up, self._down)
-        # The filter of resample_poly, made once and not for every chunk.
-        self._filter = firwin(2 * REACH * larger + 1, 1 / larger, window=("kaiser", 5.0))
-        self._filter = self._filter.astype(np.float32)
+        self._filter = lowpass(self._up, self._down)
         self._reach = -(-REACH * larger // self._up) + 1
         self._kept = np.zeros(0, np.float32)
         self._begin = 0  # index of the first sample of `_kept`: a multiple of _down

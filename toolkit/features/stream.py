@@ -6,6 +6,7 @@ import soundfile
 import torch
 from torch import Tensor
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.features.frontend import Frontend
 
@@ -109,7 +110,7 @@ class StreamingFrontend:
 
 def _whole_seconds(path: Path) -> int:
     try:
-        info = soundfile.info(str(path))
+        with open_audio(path) as file:
+            return file.frames // file.samplerate
     except (soundfile.SoundFileError, OSError) as error:
         raise AudioError(f"{path}: {error} (missing, or not audio)") from error
-    return info.frames // info.samplerate

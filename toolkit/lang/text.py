@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.storage.reading import regular
 
 
 class TextError(ToolkitError):
@@ -116,7 +117,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     opener = gzip.open if str(path).endswith(".gz") else open
     number = 0
     try:
-        with opener(path, "rb") as file:
+        with opener(regular(path), "rb") as file:
             for number, line in enumerate(file, 1):
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:

@@ -19,6 +19,7 @@ from types import TracebackType
 
 from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
 from toolkit.processes.key_value_store import KeyValueStore
+from toolkit.processes.scope import pid_space
 from toolkit.processes.stalls import StallDetector
 
 HEARTBEAT_INTERVAL = 1.0  # seconds
@@ -41,7 +42,7 @@ class Watchdog:
 
     def __init__(self, store: KeyValueStore, rank: int, world_size: int) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
-        self._host, self._pid_space = socket.gethostname(), _pid_space()
+        self._host, self._pid_space = socket.gethostname(), pid_space()
         self._watched = range(1, world_size) if rank == 0 else range(1)
         now = time.monotonic()
         self._last_exchange = now  # start of the last complete exchange with the store
@@ -250,15 +251,6 @@ def _worker(rank: int, heartbeat: dict | None) -> str:
     if heartbeat is None:
         return f"worker {rank}"
     return f"worker {rank} (process {heartbeat['pid']} on {heartbeat['host']})"
-
-
-def _pid_space() -> str:
-    """Name the scope in which process ids are unique: this boot of the host, and the container."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"  # equal to no other process's
 
 
 def _alive(pid: int) -> bool:

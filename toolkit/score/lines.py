@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.storage.reading import regular
 
 
 class TranscriptError(ToolkitError):
@@ -38,7 +39,7 @@ def numbered_lines(path: Path) -> list[tuple[int, str]]:
 def content(path: Path) -> bytes:
     """Read a file's bytes, gzipped where its name ends in .gz."""
     try:
-        raw = Path(path).read_bytes()
+        raw = regular(path).read_bytes()
         return gzip.decompress(raw) if Path(path).suffix == ".gz" else raw
     except OSError as error:
         why = error.strerror or str(error)

@@ -32,12 +32,14 @@ def use_project_environment(root: Path) -> None:
 
     Does nothing in a program that is not one of the project's own files, such as a test runner
     that imports a recipe. When a module is missing, says how to set up and exits with status 1.
+    Ctrl-C while the recipe's modules are imported ends it with one word and status 130.
     """
     environment = Path(root).resolve() / ".venv"
     python = environment / "bin" / "python"
     main = getattr(sys.modules["__main__"], "__file__", None)
     if main is None or Path(root).resolve() not in Path(main).resolve().parents:
         return
+    sys.excepthook = _end_quietly
     # Threads of OpenMP that spin while they wait make training 14 times slower where another
     # process uses one of the cores. The variable is read when torch is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -56,3 +58,13 @@ def use_project_environment(root: Path) -> None:
             "Set it up with: make -C {} setup\n".format(state, ", ".join(missing), root)
         )
         sys.exit(1)
+
+
+def _end_quietly(kind, error, trace):  # noqa: ANN001, ANN202
+    """Print a traceback, but not of Ctrl-C, which nothing catches before the recipe runs."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    sys.stderr.write("\ninterrupted\n")
+    sys.stderr.flush()
+    os._exit(130)

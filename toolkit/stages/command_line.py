@@ -24,9 +24,11 @@ from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
+from toolkit.stages.terminal import outlive, told
+from toolkit.stages.termination import TerminatedError, terminable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
-INTERRUPTED = 130  # the shell's exit status for Ctrl-C
+INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
 
 
 class SelectionError(ToolkitError):
@@ -56,7 +58,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     """Parse `arguments` (default: the process's own), run what they ask for and exit.
 
     Exit status: 0 when all is done, 1 after an error (one message on standard error), 2 when an
-    option is not known, 130 after Ctrl-C.
+    option is not known, 130 after Ctrl-C, 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command = shlex.join([sys.argv[0], *arguments])
@@ -111,7 +113,8 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         _run(recipe, Options(**options), command)
 
     try:
-        run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
+        with terminable():
+            run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
         if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
             click.echo(f"error: {error}", err=True)
@@ -120,9 +123,10 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        where = str(interrupt.__cause__ or interrupt) or "interrupted"
+        cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
+        where = str(cause or "") or "interrupted"
         click.echo(f"{where}; the same command continues", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(TERMINATED if isinstance(cause, TerminatedError) else INTERRUPTED)
     sys.exit(0)
 
 
@@ -175,29 +179,37 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         if not (options.listing or options.dry_run or options.stale_code):
             run_follower(recipe.stages, directory, request)
         return
-    _compare_with_last(directory, given)
+    stage_log = StageLog(directory.log)
+    executes = not (options.listing or options.stale_code or options.dry_run)
     try:
-        if options.listing:
-            show_list(recipe, directory, config)
-        elif options.stale_code:
-            show_stale_code(recipe, directory, config)
-        elif options.dry_run:
-            show_plan(recipe, directory, request)
-        else:
-            _execute(recipe, directory, request, given)
-    except BrokenPipeError:  # as with `| head`: click ends the process quietly
+        with outlive(stage_log.record) if executes else told():
+            _compare_with_last(directory, given)
+            if options.listing:
+                show_list(recipe, directory, config)
+            elif options.stale_code:
+                show_stale_code(recipe, directory, config)
+            elif options.dry_run:
+                show_plan(recipe, directory, request)
+            else:
+                _execute(recipe, directory, request, given, stage_log)
+    except BrokenPipeError:  # as with `--list | head`: click ends the process quietly
         raise
     except OSError as error:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
 
 
-def _execute(recipe: Declaration, directory: RunDirectory, request: Request, given: dict) -> None:
+def _execute(
+    recipe: Declaration,
+    directory: RunDirectory,
+    request: Request,
+    given: dict,
+    stage_log: StageLog,
+) -> None:
     with ending_followers():
         directory.refuse_links(directory.stages, directory.partials)
         with lock.hold(directory.lock, request.command):
             last = json.dumps(given | {"command": request.command}, indent=1)
             directory.write(directory.last_command, last + "\n")
-            stage_log = StageLog(directory.log)
             with toolkit_logs(stage_log):
                 Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:

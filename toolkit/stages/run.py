@@ -97,12 +97,14 @@ class Run:
         content.
 
         Raises:
-          MissingInputError: it does not exist; the message names the setting that holds it.
+          MissingInputError: it does not exist, or is a pipe or a device; the message names the
+            setting that holds it.
         """
         path = Path(path).absolute()
         content = listing(path) if path.is_dir() else self._inspector.present(str(path), "content")
         if content is None:
-            raise MissingInputError(f"`{path}` does not exist{self._key_hint(path)}")
+            fault = "is not a regular file" if path.exists() else "does not exist"
+            raise MissingInputError(f"`{path}` {fault}{self._key_hint(path)}")
         self._record_input(str(path), content)
         return path
 

@@ -17,6 +17,7 @@ from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
 from toolkit.stages.stage_log import StageLog, duration, headline
+from toolkit.stages.termination import TerminatedError
 from toolkit.storage.digest import Content
 from toolkit.storage.links import LinkError, refuse_links_below
 
@@ -143,6 +144,8 @@ class Runner:
                 attempts=run.record.attempts,
             )
             publish(self.directory, marker, self.digests)
+        except TerminatedError as termination:
+            raise TerminatedError(f"stopped by SIGTERM in stage {number}") from termination
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(f"interrupted in stage {number}") from interrupt
         except (Exception, SystemExit) as error:

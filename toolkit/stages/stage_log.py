@@ -29,6 +29,10 @@ class StageLog:
           LinkError: a link or no regular file is in its place.
         """
         click.echo(line)
+        self.record(line)
+
+    def record(self, line: str) -> None:
+        """Write one line to the log file alone, as `write` does."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
             descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)

@@ -5,8 +5,11 @@ of the file to errors. Nothing here can run code, and no memory is allocated for
 only claims to have.
 """
 
+import errno
 import json
 import lzma
+import os
+import stat
 import struct
 import sys
 import tarfile
@@ -23,6 +26,8 @@ from toolkit.errors import ToolkitError
 
 NATURAL = "a whole number from 0 on"
 """A schema for `validated`: an integer from 0 to 2^63 - 1."""
+SHELLS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+"""What the shell opens for a command: `<(zcat a.gz)`, `< file`."""
 LONGEST_REASON, LONGEST_QUOTE = 200, 80  # characters
 DAMAGE_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
@@ -43,15 +48,37 @@ def reading(
     A `ToolkitError`, which is written for the user already, passes unchanged.
 
     Args:
-      path: of the file or folder, as the message names it.
+      path: of the file or folder, as the message names it. A pipe or a device is refused, see
+        `regular`.
       error: the class to raise, usually that of the package.
       advice: what the user can do about it.
       what: the message's verb, where it can say more than "cannot be read".
     """
     try:
+        regular(path)
         yield
     except DAMAGE_ERRORS as cause:
         raise error(f"{path}: {what} ({reason(cause)}); {advice}") from cause
+
+
+def regular(path: Path | str) -> Path:
+    """Return `path` unless a pipe, a socket or a device has that name: to read it might never end.
+
+    A missing file, a folder and what the shell has opened (`SHELLS`) are left to the reader.
+
+    Raises:
+      OSError: it is none of these and no regular file.
+    """
+    path = Path(path)
+    if str(path).startswith(SHELLS):
+        return path
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return path
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
 
 
 def reason(error: Exception) -> str:
@@ -77,7 +104,7 @@ def read_json(path: Path, schema: Any = Any) -> Any:
     Raises:
       OSError, ValueError, RecursionError: to be caught by `reading`.
     """
-    return validated(json.loads(Path(path).read_bytes()), schema)
+    return validated(json.loads(regular(path).read_bytes()), schema)
 
 
 def validated(value: Any, schema: Any, name: str = "the content") -> Any:
@@ -163,7 +190,7 @@ def read_tensors(
     Raises:
       OSError, ValueError, SafetensorError, ...: to be caught by `reading`.
     """
-    with safe_open(path, framework=framework) as file:
+    with safe_open(regular(path), framework=framework) as file:
         names = set(file.keys())
         for name in sorted({*shapes, *names} - {"*"}):
             if name not in names:

@@ -75,3 +75,14 @@ def test_jobs_do_not_matter(audio, tmp_path):
     assert seen == [(16, 20), (20, 20)]
     assert read_audio_info(paths, 2) == one
     assert list(one) == sorted(paths)
+
+
+def test_a_streamed_flac_is_whole_and_its_length_is_what_it_holds(
+    audio, streamed, truncate, tmp_path
+):
+    whole = decode(str(audio(tmp_path / "whole.flac", seconds=40.0, channels=2)))
+    path = streamed(audio(tmp_path / "streamed.flac", seconds=40.0, channels=2))
+    info = decode(str(path))
+    assert (info.declared, info.decoded, info.error) == (640000, 640000, None)
+    assert info.digest == whole.digest
+    assert decode(str(truncate(path))).error

@@ -205,3 +205,11 @@ def test_a_split_without_utterances_stops(corpus):
     with pytest.raises(CorpusError, match="1 of 1"):
         corpus.check()
     assert (corpus.out / "report.txt").exists()
+
+
+def test_a_streamed_flac_is_used_with_its_true_length(corpus, audio, streamed, tmp_path):
+    corpus.fill("train")
+    cut = corpus.add("train", "s", path=streamed(audio(tmp_path / "s.flac", seconds=2.0, seed=9)))
+    assert (cut.duration, cut.recording.num_samples) == (2.0, 32000)
+    assert not {kind for kind, _, id in corpus.kinds() if id == "s"}
+    assert "s" in corpus.left("train")

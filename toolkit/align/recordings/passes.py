@@ -6,7 +6,6 @@ from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import soundfile
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from toolkit.align.ctm import CtmEntry
 from toolkit.align.recordings.aligner import Aligner
 from toolkit.align.textgrid import write_textgrid
+from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
 from toolkit.hmm.fmllr import FmllrStatistics
 from toolkit.lang.lexicon import Pronunciation
@@ -112,12 +112,11 @@ def extract(job: Job, task: Task) -> RecordingCepstra:
         cepstra = _aligner(job).cepstra(task.audio)
     except ToolkitError as error:
         return RecordingCepstra(task, fault=str(error))
-    info = soundfile.info(str(task.audio))
+    with open_audio(task.audio) as file:
+        seconds = file.frames / file.samplerate
     task.file(job, ".safetensors").write_bytes(save({"cepstra": cepstra}))
     total = cepstra.sum(dim=0, dtype=torch.float64)
-    return RecordingCepstra(
-        task, len(cepstra), info.frames / info.samplerate, tuple(total.tolist())
-    )
+    return RecordingCepstra(task, len(cepstra), seconds, tuple(total.tolist()))
 
 
 def adapt(job: Job, item: tuple[RecordingCepstra, SpeakerAdaptation]) -> FmllrStatistics | None:

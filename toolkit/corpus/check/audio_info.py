@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import soundfile
 
+from toolkit.corpus.audio_file import open_audio
 from toolkit.processes.workers import map_in_processes
 
 FILES_PER_TASK = 16
@@ -62,7 +63,7 @@ def decode(path: str) -> AudioInfo:
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
     try:
-        with soundfile.SoundFile(path) as file:
+        with open_audio(path) as file:
             rate, channels = file.samplerate, file.channels
             declared = max(file.frames, _samples_in_header(path))
             while len(block := file.read(BLOCK, dtype="int16", always_2d=True)) > 0:

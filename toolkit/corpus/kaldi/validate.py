@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit.storage.reading import regular
+
 _FORBIDDEN = ("<s>", "</s>", "#0")
 _PER_UTTERANCE = ("utt2dur", "utt2num_frames", "feats.scp", "vad.scp", "utt2lang", "utt2uniq")
 _PER_SPEAKER = ("cmvn.scp", "spk2gender", "spk2warp")
@@ -39,7 +41,7 @@ def _known_files() -> set[str]:
 
 def _table(path: Path) -> tuple[list[list[str]], list[str]]:
     """Read the fields of lines; find lines that are out of order, repeated or unterminated."""
-    raw = path.read_bytes()
+    raw = regular(path).read_bytes()
     faults = []
     if not raw:
         return [], [f"{path}: is empty"]

@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 
 from toolkit.errors import ToolkitError
-from toolkit.storage.reading import quoted, reason
+from toolkit.storage.reading import quoted, reason, regular
 
 _RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
 _VALUE_BYTES = {b"FM ": 4, b"DM ": 8, b"CM ": 1, b"CM2 ": 2, b"CM3 ": 1}
@@ -136,7 +136,7 @@ def _ark(table: Path) -> Iterator[Entry]:
 def opened(path: Path) -> IO[bytes]:
     """Open a binary file; the error names a file that cannot be opened."""
     try:
-        return open(path, "rb")
+        return open(regular(path), "rb")
     except OSError as error:
         raise KaldiIoError(f"{path}: cannot read it: {error.strerror}") from error
 

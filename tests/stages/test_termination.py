@@ -1,0 +1,65 @@
+import os
+import signal
+import subprocess
+import sys
+
+from tests.stages.conftest import PROJECT
+
+WITH_WORKERS = """
+import os, sys, time
+from toolkit.processes.workers import map_in_processes
+from toolkit.stages.termination import TerminatedError, terminable
+
+def work(seconds):
+    print(os.getpid(), flush=True)
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    try:
+        with terminable():
+            list(map_in_processes(work, [600.0, 600.0], 2))
+    except TerminatedError:
+        sys.exit(143)
+"""
+
+
+def test_a_run_says_that_it_was_terminated_and_the_same_command_continues(sample, finished):
+    process = sample.process(FAULT="3:middle:sleep")
+    lines = iter(process.stdout.readline, "")
+    assert "sleeping\n" in lines
+    process.terminate()
+    assert (
+        process.communicate()[0] == "\nstopped by SIGTERM in stage 3; the same command continues\n"
+    )
+    assert process.returncode == 143
+    assert "continues where the last attempt stopped" in sample.main().output
+    assert sample.outputs() == finished
+
+
+def test_sigterm_at_any_write_is_told_and_loses_nothing(sample, finished):
+    def terminate():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    for point in (5, 30, 60, 90, 120):
+        result = sample.main("--force", 1, at_write=point, fault=terminate)
+        if result.status:
+            assert result.status == 143, result.output
+            assert "; the same command continues" in result.output
+            assert "Traceback" not in result.output
+    assert sample.main().status == 0
+    assert sample.outputs() == finished
+
+
+def test_worker_processes_end_at_once(tmp_path):
+    (tmp_path / "work.py").write_text(WITH_WORKERS)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "work.py")],
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    workers = [int(process.stdout.readline()) for _ in range(2)]
+    process.terminate()
+    assert process.wait(30) == 143
+    process.stdout.close()
+    assert not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]

@@ -1,0 +1,69 @@
+import os
+
+import pytest
+
+from toolkit.align.ctm import read_ctm
+from toolkit.config.plain_yaml import read_yaml
+from toolkit.corpus.kaldi.data_dir import read_scp
+from toolkit.corpus.manifest import read_cuts, recording_or_fault
+from toolkit.corpus.table import read_table
+from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.tables import opened
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.tables import SymbolTable
+from toolkit.score.lines import content
+from toolkit.storage.reading import read_json, read_tensors, reading, regular
+
+READERS = {
+    "words.txt": SymbolTable.read,
+    "lexicon.txt": Lexicon.read,
+    "text.gz": lambda path: list(SymbolTable.read(path)),
+    "ref.txt": content,
+    "table.csv": read_table,
+    "a.ctm": read_ctm,
+    "a.yaml": read_yaml,
+    "a.json": read_json,
+    "a.safetensors": lambda path: read_tensors(path, {}),
+    "cuts.jsonl": read_cuts,
+    "feats.ark": opened,
+    "wav.scp": read_scp,
+}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_waits_for_a_pipe(name, tmp_path):
+    path = tmp_path / name
+    os.mkfifo(path)
+    with pytest.raises((ToolkitError, OSError), match="not a regular file") as caught:
+        READERS[name](path)
+    assert name in str(caught.value)
+
+
+@pytest.mark.timeout(10)
+def test_audio_that_is_a_pipe_is_a_fault(tmp_path):
+    os.mkfifo(tmp_path / "a.wav")
+    _, fault = recording_or_fault(tmp_path / "a.wav", "a")
+    assert "not a regular file" in fault
+
+
+class Error(ToolkitError):
+    pass
+
+
+def test_devices_and_sockets_are_refused_too():
+    message = r"/dev/zero: cannot be read \(not a regular file\); go away"
+    with pytest.raises(Error, match=message), reading("/dev/zero", Error, "go away"):
+        pass
+
+
+def test_what_the_shell_opens_and_what_is_missing_is_left_to_the_reader(tmp_path):
+    read, write = os.pipe()
+    os.write(write, b"{}")
+    os.close(write)
+    assert read_json(f"/dev/fd/{read}") == {}
+    os.close(read)
+    assert regular(tmp_path / "missing") == tmp_path / "missing"
+    assert regular(tmp_path) == tmp_path
+    with pytest.raises(Error, match=r"x\nn:3: cannot be read \(no\)"), reading("x\nn:3", Error, ""):
+        raise ValueError("no")

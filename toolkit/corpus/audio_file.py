@@ -1,0 +1,112 @@
+"""Opens audio files whose header may not know their length."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import soundfile
+
+from toolkit.storage.reading import regular
+
+UNKNOWN = 1 << 62
+"""Samples from which on a length is libsndfile's placeholder for one that is not known."""
+BLOCK = 1 << 18  # samples
+MAGIC = b"fLaC"
+LATEST = 1 << 20
+"""Bytes in which a FLAC file must begin; tags may precede it."""
+
+
+@contextmanager
+def open_audio(source: Path | str | BinaryIO) -> Iterator[soundfile.SoundFile]:
+    """Open a file like `soundfile.SoundFile`, with the true length of a streamed FLAC file.
+
+    An encoder that writes to a pipe does not know how many samples will follow: its header says 0.
+    libsndfile can read such a file only from beginning to end. So that any part can be read, it is
+    decoded once, which gives the length, and read through a view whose header holds that length.
+
+    Args:
+      source: a file's name, or the opened file, which can seek.
+
+    Raises:
+      soundfile.SoundFileError, OSError: it cannot be read; a streamed file whose end is missing
+        cannot either, unless it was cut between two frames, which nobody can tell.
+    """
+    by_name = isinstance(source, str | os.PathLike)
+    if by_name:
+        regular(source)
+    with soundfile.SoundFile(source) as file:
+        if file.frames < UNKNOWN:
+            yield file
+            return
+    if not by_name:
+        source.seek(0)
+        with soundfile.SoundFile(_WithLength(source, _count(source))) as file:
+            yield file
+        return
+    status = os.stat(source)
+    length = _count_file(os.fspath(source), status.st_size, status.st_mtime_ns)
+    with open(source, "rb") as content, soundfile.SoundFile(_WithLength(content, length)) as file:
+        yield file
+
+
+class _Unseekable(soundfile.SoundFile):
+    """Reads without seeking, which soundfile does after every read where it can."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _count_file(path: str, size: int, modified: int) -> int:
+    """Count the samples of this version of a file, once."""
+    with open(path, "rb") as content:
+        return _count(content)
+
+
+def _count(content: BinaryIO) -> int:
+    """Decode to the end and return the number of samples per channel."""
+    count = 0
+    with _Unseekable(content) as file:
+        while read := len(file.read(BLOCK, dtype="int16", always_2d=True)):
+            count += read
+    content.seek(0)
+    return count
+
+
+class _WithLength:
+    """A FLAC file in whose header the number of samples, 36 bits of STREAMINFO, is another.
+
+    Args:
+      content: the file, at its beginning.
+      length: the number of samples per channel.
+    """
+
+    def __init__(self, content: BinaryIO, length: int) -> None:
+        self._content = content
+        head = content.read(LATEST)
+        content.seek(0)
+        if MAGIC not in head:
+            raise soundfile.SoundFileRuntimeError("its header does not say how long it is")
+        self._at = head.index(MAGIC) + 21  # after the magic, the block's header and 13 bytes
+        # Four bits of the first byte belong to the sample size.
+        first = (head[self._at] & 0xF0) | (length >> 32)
+        self._number = bytes([first]) + (length & 0xFFFFFFFF).to_bytes(4, "big")
+
+    def read(self, size: int = -1) -> bytes:
+        begin = self._content.tell()
+        found = self._content.read(size)
+        end = begin + len(found)
+        first, last = max(begin, self._at), min(end, self._at + len(self._number))
+        if first >= last:
+            return found
+        number = self._number[first - self._at : last - self._at]
+        return found[: first - begin] + number + found[last - begin :]
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._content.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._content.tell()

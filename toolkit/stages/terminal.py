@@ -1,0 +1,105 @@
+"""Keeps a run alive when its standard output or error cannot be written, and says which it was."""
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from toolkit.errors import ToolkitError
+
+
+class OutputError(ToolkitError):
+    """Standard output or standard error cannot be written."""
+
+
+class _Stream:
+    """A text stream that passes errors on to a function."""
+
+    def __init__(self, stream: TextIO, name: str, failed: Callable[[str, OSError], None]) -> None:
+        self._stream, self._name, self._failed = stream, name, failed
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._failed(self._name, error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._failed(self._name, error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def outlive(record: Callable[[str], None]) -> Iterator[None]:
+    """Go on when standard output or error cannot be written: a pipe was closed, a disk is full.
+
+    Args:
+      record: writes a line to the log file; it is told what was lost and why.
+    """
+
+    def failed(name: str, error: OSError) -> None:
+        _discard(getattr(sys, name))
+        line = (
+            f"warning: {_NAMES[name]} cannot be written ({error.strerror}); the run goes on "
+            "without, and its lines are in log.txt"
+        )
+        record(line)
+        if name == "stdout":
+            sys.stderr.write(f"{line}\n")
+
+    with _replaced(failed):
+        yield
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn errors of standard output and error into an `OutputError`, except for closed pipes.
+
+    A listing, of which somebody reads only the beginning (`| head`), ends with a BrokenPipeError.
+    """
+
+    lost = set()
+
+    def failed(name: str, error: OSError) -> None:
+        if error.errno == errno.EPIPE:
+            raise error
+        lost.add(name)  # each time, since click tries a stream with an empty text
+        raise OutputError(f"{_NAMES[name]} cannot be written ({error.strerror})") from error
+
+    try:
+        with _replaced(failed):
+            yield
+    finally:
+        for name in lost:
+            _discard(getattr(sys, name))
+
+
+_NAMES = {"stdout": "standard output", "stderr": "standard error"}
+
+
+@contextmanager
+def _replaced(failed: Callable[[str, OSError], None]) -> Iterator[None]:
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        stream and _Stream(stream, name, failed)
+        for name, stream in zip(_NAMES, before, strict=True)
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _discard(stream: TextIO) -> None:
+    """Lead a stream, and what is still in its buffer, to nowhere, here and in new processes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
