@@ -25,7 +25,10 @@ def get_corpus(run: Run) -> dict[str, float] | None:
     """Synthesise or download the corpus, unless `corpus.root` is set."""
     corpus, out = run.config.corpus, run.make("corpus")
     out.mkdir(exist_ok=True)
-    return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
+    if corpus.root:
+        run.need_place(corpus.root)
+        return None
+    return fetch(corpus, out, run.jobs, run.progress)
 
 
 def corpus_root(run: Run) -> Path:

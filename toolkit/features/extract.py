@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.corpus.manifest import speaker_of
+from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
@@ -28,6 +29,7 @@ from toolkit.features.shards import (
 from toolkit.processes.threads import one_thread
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
+from toolkit.storage.places import Places, places_of
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -94,7 +96,8 @@ def extract(
     # Made here too: an engine that is asked for and missing is better reported than in a worker.
     _log_engine(Frontend(config.frontend).engine)
     shards = pack_shards(cuts, config.hours_per_shard)
-    plans = [_Plan(i, _digest(shard, config), shard) for i, shard in enumerate(shards)]
+    places = places_of(out)
+    plans = [_Plan(i, _digest(shard, config, places), shard) for i, shard in enumerate(shards)]
     total = sum(len(plan.cuts) for plan in plans)
     markers = {plan.index: _finished(out, plan) for plan in plans}
     pending = [plan for plan in plans if markers[plan.index] is None]
@@ -173,8 +176,8 @@ class _Plan:
     cuts: "list[MonoCut]"
 
 
-def _digest(cuts: "list[MonoCut]", config: ExtractConfig) -> str:
-    plain = [asdict(config.frontend), [cut.to_dict() for cut in cuts]]
+def _digest(cuts: "list[MonoCut]", config: ExtractConfig, places: Places | None) -> str:
+    plain = [asdict(config.frontend), [portable(cut.to_dict(), places) for cut in cuts]]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

@@ -34,6 +34,10 @@ class FollowerRun(Run):
         """Return the path of an input."""
         return self.need(Path(path).absolute())
 
+    def need_place(self, path: str | Path) -> Path:
+        """Return the path of an input."""
+        return self.need(Path(path).absolute())
+
     def make(self, name: str) -> Path:
         """Return where rank 0 builds the output `name`."""
         path = self._directory.partial(self.stage, name)

@@ -9,11 +9,14 @@ from typing import Any
 
 from toolkit.config.settings import flatten, parameters_of
 from toolkit.stages.directory import RunDirectory
+from toolkit.stages.inputs import InputNames, is_outside, same_setting
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.storage.digest import Content, Digests, difference, listing
 
 MOST_REASONS = 3
+PLACE = "place"
+"""Kind of an input of which only the existence counts."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Inspector:
 
     def __init__(self, directory: RunDirectory, config: Any, digests: Digests) -> None:
         self.directory, self.config, self.digests = directory, config, digests
+        self.names = InputNames(directory.root, config)
 
     def state(self, stage: int) -> State:
         """Return the state of a stage; nothing is written."""
@@ -101,19 +105,23 @@ class Inspector:
 
     def record_changes(self, record: Record) -> list[str]:
         """Return how parameters and inputs differ from those in `record`."""
-        reasons = list(self._parameter_changes(record.parameters))
+        reasons = list(self._parameter_changes(record))
         for name, old in record.inputs.items():
-            change = difference(name, old, self.present(name, old.kind))
+            shown = str(self.names.path(name)) if is_outside(name) else name
+            change = difference(shown, old, self.present(name, old.kind))
             if change:
                 reasons.append(f"input {change}")
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
         """Return the present content of an input."""
-        path = self.directory.root / name
+        path = self.names.path(name)
+        if kind == PLACE:
+            return Content(0, "", kind=PLACE) if path.exists() else None
         return listing(path) if kind == "listing" else self.digests.content(path)
 
-    def _parameter_changes(self, recorded: dict[str, Any]) -> Iterator[str]:
+    def _parameter_changes(self, record: Record) -> Iterator[str]:
+        recorded = record.parameters
         fields = [field.name for field in dataclasses.fields(self.config)]
         present = {
             name: parameters_of(getattr(self.config, name)) for name in fields if name in recorded
@@ -124,6 +132,8 @@ class Inspector:
                 yield f"`{key}` is no longer a parameter"
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
+            elif same_setting(key, old[key], new[key], record.inputs):
+                continue
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 before, after = _show(old[key]), _show(new[key])
                 yield f"`{key}` {before} -> {after}" if before != after else f"`{key}` changed"
@@ -177,7 +187,7 @@ def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int
     unknown = {number for number, marker in markers.items() if marker is None}
     makers: set[int] = set()
     for name in reader.inputs:
-        if not name.startswith("/"):
+        if not is_outside(name):
             owners = {
                 number
                 for number, marker in markers.items()

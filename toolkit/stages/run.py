@@ -12,8 +12,8 @@ from toolkit.errors import ToolkitError
 from toolkit.processes.devices import choose_device
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.partial import Progress, Record
-from toolkit.stages.plan import Inspector, overlap
-from toolkit.storage.digest import Content, listing
+from toolkit.stages.plan import PLACE, Inspector, overlap
+from toolkit.storage.digest import Content
 
 RESERVED = ("stages", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
@@ -94,13 +94,27 @@ class Run:
         """Return the path of an input outside the run directory and record it.
 
         A folder, such as a corpus, is recorded by names, sizes and modification times; a file by
-        content.
+        content. Where they are does not matter if the configuration says it, see
+        `toolkit.stages.inputs`.
 
         Raises:
           MissingInputError: it does not exist; the message names the setting that holds it.
         """
+        return self._need_outside(path, "listing" if Path(path).is_dir() else "content")
+
+    def need_place(self, path: str | Path) -> Path:
+        """Return a path outside the run directory that the stage does not read.
+
+        That it exists is recorded, so that the stage is done wherever it is.
+
+        Raises:
+          MissingInputError: as `need_outside`.
+        """
+        return self._need_outside(path, PLACE)
+
+    def _need_outside(self, path: str | Path, kind: str) -> Path:
         path = Path(path).absolute()
-        content = listing(path) if path.is_dir() else self._inspector.present(str(path), "content")
+        content = self._inspector.present(str(path), kind)
         if content is None:
             raise MissingInputError(f"`{path}` does not exist{self._key_hint(path)}")
         self._record_input(str(path), content)
@@ -167,8 +181,9 @@ class Run:
 
     def _record_input(self, name: str, content: Content) -> None:
         self._needed.add(name)
-        if self.record.inputs.get(name) != content:
-            self.record.inputs[name] = content
+        known = self._inspector.names.names(name, self.record.parameters)
+        if any(self.record.inputs.get(each) != content for each in known):
+            self.record.inputs |= dict.fromkeys(known, content)
             if self.outputs:
                 self._write_record()
 
