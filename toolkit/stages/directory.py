@@ -41,9 +41,13 @@ class RunDirectory:
         self.partials = self.root / ".partial"
         self._trash = self.partials / "trash"
 
-    def load_digests(self) -> Digests:
-        """Return the digests of files, with those remembered in this run directory."""
-        return Digests(self.root, self.digests)
+    def load_digests(self, folders: Mapping[str, str] | None = None) -> Digests:
+        """Return the digests of files, with those remembered in this run directory.
+
+        Args:
+          folders: of the places outside it, `InputNames.folders`.
+        """
+        return Digests(self.root, self.digests, folders)
 
     def marker(self, stage: int) -> Path:
         """Return the path of a stage's marker."""

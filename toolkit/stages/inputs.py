@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config.settings import flatten, to_plain
-from toolkit.storage.places import Places, folder_of
+from toolkit.storage.digest import AUDIO
+from toolkit.storage.places import RUN, Places, folder_of
 
 ROOT = "root"
 """Last part of the settings that are places: names may begin with the folder of one."""
@@ -54,7 +55,12 @@ class InputNames:
         """Return the path of an input; that of a setting which is gone does not exist."""
         if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
             return Path(self._settings[name[1:-1]])
-        return self._root / Places(self.folders).path(name)
+        return self._root / Places({RUN: str(self._root), **self.folders}).path(name)
+
+
+def audio_input(manifest: str) -> str:
+    """Return how a marker names the audio files of a manifest, beside the manifest itself."""
+    return f"{AUDIO}:{manifest}"
 
 
 def is_path(value: Any) -> bool:

@@ -2,17 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toolkit.config.settings import flatten, parameters_of
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.inputs import InputNames, is_outside, same_setting
+from toolkit.stages.inputs import InputNames, audio_input, is_outside, same_setting
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.storage.digest import Content, Digests, difference, listing
+from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
+from toolkit.storage.manifest_audio import audio_names
 
 MOST_REASONS = 3
 PLACE = "place"
@@ -88,6 +89,13 @@ class Inspector:
             return State("partial", why, marker, percent)
         return State("stale", why, marker) if why else State("pending")
 
+    def marker(self, stage: int) -> Marker | None:
+        """Return the marker of a stage, None when there is none that can be read."""
+        try:
+            return Marker.read(self.directory.marker(stage))
+        except UnreadableMarkerError:
+            return None
+
     def outputs(self, stage: int) -> list[str]:
         """Return the names of what a stage made when it last finished."""
         return outputs_of(self.directory.marker(stage))
@@ -108,6 +116,7 @@ class Inspector:
         reasons = list(self._parameter_changes(record))
         for name, old in record.inputs.items():
             shown = str(self.names.path(name)) if is_outside(name) else name
+            shown = shown.removeprefix(audio_input(""))
             change = difference(shown, old, self.present(name, old.kind))
             if change:
                 reasons.append(f"input {change}")
@@ -115,10 +124,38 @@ class Inspector:
 
     def present(self, name: str, kind: str) -> Content | None:
         """Return the present content of an input."""
+        if kind == AUDIO:
+            return self.audio(name.removeprefix(audio_input("")))[0]
         path = self.names.path(name)
         if kind == PLACE:
             return Content(0, "", kind=PLACE) if path.exists() else None
-        return listing(path) if kind == "listing" else self.digests.content(path)
+        since = self.digests.since
+        return listing(path, since) if kind == "listing" else self.digests.content(path)
+
+    def audio(
+        self, manifest: str, found: Mapping[str, str] | None = None
+    ) -> tuple[Content | None, dict[str, str]]:
+        """Return the content of the audio files that a manifest names.
+
+        Args:
+          manifest: its path, relative to the run directory.
+          found: digests by path that are known already.
+
+        Returns:
+          Their content, None without the manifest, and their digests by path; "" stands for a file
+          that is not there.
+        """
+        path, known = self.directory.root / manifest, found or {}
+        if not path.is_file():
+            return None, {}
+        files = {name: self.names.path(name) for name in audio_names(path)}
+        digests = {str(f): known.get(str(f)) or self._digest(f) for f in files.values()}
+        by_name = {name: digests[str(file)] for name, file in files.items()}
+        return Content(0, combined(by_name), len(files), AUDIO), digests
+
+    def _digest(self, file: Path) -> str:
+        content = self.digests.content(file)
+        return content.digest if content else ""
 
     def _parameter_changes(self, record: Record) -> Iterator[str]:
         recorded = record.parameters
