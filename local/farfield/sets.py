@@ -33,10 +33,12 @@ from local.farfield.pools import make_pools
 from local.farfield.rooms import FarfieldError
 from local.farfield.selection import UNLABELLED, FarfieldUtterance, select_utterances
 from toolkit.config.settings import to_plain
+from toolkit.corpus.relocation import portable
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digest import digest_bytes
 from toolkit.storage.files import write_atomically
+from toolkit.storage.places import Places, places_of
 
 logger = logging.getLogger("toolkit.farfield")  # runs show the logs of `toolkit`
 
@@ -115,7 +117,8 @@ def manifests(root: Path) -> dict[str, list[MonoCut | MultiCut]]:
 
 def _check_settings(out: Path, config: FarfieldConfig, utterances: list[FarfieldUtterance]) -> None:
     """Write config and sources to `out`, or check that the sets there have the same."""
-    sources = [[u.split, u.id, u.array, _source_of(u)] for u in utterances]
+    places = places_of(out)
+    sources = [[u.split, u.id, u.array, _source_of(u, places)] for u in utterances]
     plain = {
         "config": to_plain(config),
         "utterances": digest_bytes(json.dumps(sources, sort_keys=True).encode()),
@@ -130,9 +133,9 @@ def _check_settings(out: Path, config: FarfieldConfig, utterances: list[Farfield
     write_atomically(path, content)
 
 
-def _source_of(utterance: FarfieldUtterance) -> dict[str, Any]:
+def _source_of(utterance: FarfieldUtterance, places: Places | None) -> dict[str, Any]:
     """Return a source as plain data; of unlabelled speech without the transcript."""
-    plain = utterance.source.to_dict()
+    plain = portable(utterance.source.to_dict(), places)
     return {**plain, "supervisions": []} if utterance.split == UNLABELLED else plain
 
 

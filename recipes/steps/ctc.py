@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from recipes.steps.data import copies, cuts, has_copies, lm_config, splits, texts
+from recipes.steps.data import check_audio, copies, cuts, has_copies, lm_config, splits, texts
+from recipes.steps.features import extract_changed
 from toolkit.bench.ctc.sweep import stored_sweep
 from toolkit.bench.instruments.platform import describe
 from toolkit.bench.instruments.utilisation import sampling
@@ -15,14 +16,12 @@ from toolkit.bench.tta.feature_panels import utterance_figure
 from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
-from toolkit.corpus.check.check import check
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.extract import extract
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
@@ -42,10 +41,9 @@ def check_letters(run: Run) -> dict[str, float]:
 
     Words of held-out transcripts may be unknown.
     """
-    manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
-    words = {word for cut in read_cuts(manifests["train"]) for word in text_of(cut).split()}
-    letters = {word: len(word) for word in sorted(words)}
-    return check(manifests, letters, run.make("check"), run.config.check, run.jobs, run.progress)
+    train = read_cuts(run.need(f"data/{splits(run).train}.jsonl"))
+    words = {word for cut in train for word in text_of(cut).split()}
+    return check_audio(run, {word: len(word) for word in sorted(words)})
 
 
 def prepare_units(run: Run) -> dict[str, float]:
@@ -73,9 +71,7 @@ def extract_features(run: Run) -> dict[str, float]:
         utterances = cuts(run, split)
         if split == splits(run).train and has_copies(run):
             utterances += copies(run)
-        hours[f"hours {split}"] = extract(utterances, run.config.features, out / split, run.jobs)[
-            "hours"
-        ]
+        hours[f"hours {split}"] = extract_changed(run, utterances, run.config.features, out, split)
     store = FeatureStore(out / splits(run).train)
     estimate_normaliser(store, run.config.prior_frames).save(out / "normaliser.json")
     return hours

@@ -1,6 +1,6 @@
 """Steps that all recipes share: corpus, manifests, language model text, results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import glob
 from itertools import chain
@@ -10,6 +10,7 @@ from lhotse import MonoCut
 
 from local import fetch, manifests
 from toolkit.corpus.audio_folders import audio_folders
+from toolkit.corpus.check.check import check
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
 from toolkit.corpus.split_names import Splits
 from toolkit.features.augment import augmented
@@ -25,7 +26,10 @@ def get_corpus(run: Run) -> dict[str, float] | None:
     """Synthesise or download the corpus, unless `corpus.root` is set."""
     corpus, out = run.config.corpus, run.make("corpus")
     out.mkdir(exist_ok=True)
-    return None if corpus.root else fetch(corpus, out, run.jobs, run.progress)
+    if corpus.root:
+        run.need_place(corpus.root)
+        return None
+    return fetch(corpus, out, run.jobs, run.progress)
 
 
 def corpus_root(run: Run) -> Path:
@@ -57,6 +61,19 @@ def splits(run: Run) -> Splits:
 def cuts(run: Run, split: str) -> list[MonoCut]:
     """Return the cuts of a split, without those that the check excluded."""
     return read_cuts(run.need(f"data/{split}.jsonl"), run.need("check/excluded.tsv"))
+
+
+def check_audio(run: Run, lexicon: Mapping[str, int]) -> dict[str, float]:
+    """Check all splits with the smallest number of phones by word.
+
+    Every file is decoded for it; their digests tell later which audio has changed.
+    """
+    manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
+    out, config = run.make("check"), run.config.check
+    found = check(manifests, lexicon, out, config, run.jobs, run.progress, run.remember)
+    for split in manifests:
+        run.need_audio(f"data/{split}.jsonl")
+    return found
 
 
 def texts(run: Run) -> dict[str, dict[str, str]]:

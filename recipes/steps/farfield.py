@@ -6,14 +6,13 @@ from local import manifests
 from local.farfield import sets as farfield_sets
 from local.farfield.cuts import CLEAN_SETS
 from recipes.steps.data import corpus_root, cuts, need_user_files
-from recipes.steps.features import extract_fbank
+from recipes.steps.features import extract_changed, extract_fbank
 from recipes.steps.gmm import align_system
 from recipes.steps.network import decode_network, targets
 from recipes.steps.placements import PLACEMENTS
 from toolkit.align.store import LowRateAlignments
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, write_cuts
 from toolkit.corpus.split_names import Splits
-from toolkit.features.extract import extract
 from toolkit.features.store import FeatureStore
 from toolkit.lang.letters import normaliser
 from toolkit.stages.run import Run
@@ -46,7 +45,7 @@ def extract_features(run: Run) -> dict[str, float]:
     for split, twins in CLEAN_SETS.items():
         kept = {cut.id for cut in cuts(run, split)}
         found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
-        extract(found, run.config.cepstra, plp / twins, run.jobs)
+        extract_changed(run, found, run.config.cepstra, plp, twins)
     return extract_fbank(run, fbank)
 
 

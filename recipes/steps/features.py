@@ -1,22 +1,55 @@
 """Feature extraction of all splits and of the augmented copies."""
 
+from collections.abc import Iterable
 from pathlib import Path
+
+from lhotse import MonoCut
 
 from recipes.steps.data import copies, cuts, has_copies, splits
 from toolkit.features.extract import ExtractConfig, extract
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
+from toolkit.storage.places import places_of
 
 
 def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool) -> dict:
     """Extract the features of every split and of the copies, if there are any."""
     hours = {}
     for split in splits(run).all:
-        hours[split] = extract(cuts(run, split), config, out / split, run.jobs)["hours"]
+        hours[split] = extract_changed(run, cuts(run, split), config, out, split)
     if also_copies and has_copies(run):
-        hours["copies"] = extract(copies(run), config, out / "copies", run.jobs)["hours"]
+        hours["copies"] = extract_changed(run, copies(run), config, out, "copies", "train")
     return hours
+
+
+def extract_changed(
+    run: Run,
+    utterances: Iterable[MonoCut],
+    config: ExtractConfig,
+    out: Path,
+    name: str,
+    split: str | None = None,
+) -> float:
+    """Extract features; shards whose utterances and audio are as before are taken over.
+
+    Args:
+      run: the run of the stage.
+      utterances: what to extract features of.
+      config: front end and size of shards.
+      out: what `run.make` has returned.
+      name: the folder in `out`.
+      split: whose manifest names the utterances' audio; None: `name`.
+
+    Returns:
+      Hours of audio.
+    """
+    audio, folder = run.need_audio(f"data/{split or name}.jsonl"), out / name
+    if places_of(out) is None:  # a run from before digests of audio: its shards do not tell of them
+        return extract(utterances, config, folder, run.jobs)["hours"]
+    before = run.previous(out)
+    previous = before / name if before else None
+    return extract(utterances, config, folder, run.jobs, audio=audio, previous=previous)["hours"]
 
 
 def extract_fbank(run: Run, out: Path) -> dict[str, float]:

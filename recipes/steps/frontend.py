@@ -51,6 +51,7 @@ def _arrays(run: Run) -> dict[str, list[MultiCut]]:
     for name in PLACEMENTS:
         kept = {cut.id for cut in cuts(run, name)}
         arrays = read_cuts(run.need(f"data/{name}-array.jsonl"))
+        run.need_audio(f"data/{name}-array.jsonl")
         found[name] = [cut for cut in arrays if cut.id in kept]
     return found
 
@@ -60,6 +61,7 @@ def _versions(run: Run) -> dict[str, list[MonoCut]]:
     after, found = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
     for name in PLACEMENTS:
         ids = {cut.id for cut in after[name]}
+        run.need_audio(f"data/{name}.jsonl")
         found[f"{name}-raw"] = [cut for cut in cuts(run, name) if cut.id in ids]
         found[f"{name}-enhanced"] = after[name]
     return found

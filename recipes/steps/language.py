@@ -1,7 +1,6 @@
 """Steps of the hybrid recipes before acoustic training: data check, lexicon, language models."""
 
-from recipes.steps.data import lm_config, need_user_files, splits, texts
-from toolkit.corpus.check.check import check
+from recipes.steps.data import check_audio, lm_config, need_user_files, splits, texts
 from toolkit.corpus.manifest import iter_cuts, text_of
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lang import Lang
@@ -18,12 +17,10 @@ def lang_config(run: Run) -> LangConfig:
 
 def check_splits(run: Run) -> dict[str, float]:
     """Check all splits; utterances that cannot be used are excluded."""
-    manifests = {split: run.need(f"data/{split}.jsonl") for split in splits(run).all}
-    words = {
-        w for path in manifests.values() for cut in iter_cuts(path) for w in text_of(cut).split()
-    }
+    manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
+    words = {w for path in manifests for cut in iter_cuts(path) for w in text_of(cut).split()}
     lexicon = source_lexicon(lang_config(run), words).shortest()
-    found = check(manifests, lexicon, run.make("check"), run.config.check, run.jobs, run.progress)
+    found = check_audio(run, lexicon)
     if found["errors"] or found["warnings"]:
         print("   faults and remedies: check/report.txt in the run directory")
     return found

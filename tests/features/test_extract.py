@@ -195,3 +195,30 @@ def test_a_speakers_cuts_go_by_time_or_else_by_id(make_cut):
 def test_refuses_impossible_settings(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ExtractConfig(**wrong)
+
+
+def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, make_cut):
+    from toolkit.features.degrade import AddNoise
+
+    noise = make_cut("noise").recording.sources[0].source
+    for cut in cuts:
+        if cut.supervisions[0].speaker == "b":
+            cut.recording.transforms = [AddNoise(noise, 0.0, 10.0)]
+    audio = {cut.recording.sources[0].source: f"digest of {cut.id}" for cut in cuts}
+    old, new = tmp_path / "old", tmp_path / "new"
+    extract(cuts, CONFIG, old, audio=audio)
+    changed = next(cut for cut in cuts if cut.supervisions[0].speaker == "c")
+    audio[changed.recording.sources[0].source] = "of other audio"
+    extract(cuts, CONFIG, new, audio=audio, previous=old)
+    store = FeatureStore(new)
+    kept = {
+        store.speaker(ids[0])
+        for number, ids in enumerate(store.shards)
+        if (new / f"shards/features.{number:06d}.tar").samefile(
+            old / f"shards/features.{number:06d}.tar"
+        )
+    }
+    assert [store.speaker(ids[0]) for ids in store.shards] == ["a", "b", "c"]
+    assert kept == {"a"}
+    extract(cuts, CONFIG, tmp_path / "whole", audio=audio)
+    assert digests(new) == digests(tmp_path / "whole")

@@ -228,3 +228,16 @@ def finished(commands, tmp_path_factory):
     result = commands.run(*commands.demo, "--jobs", 1, "--exp", root)
     assert result.status == 0, result.output + result.errors
     return Exp(root, result, time.monotonic() - start)
+
+
+@pytest.fixture
+def small(tmp_path, capsys):
+    """The small recipe, finished once."""
+    from tests.recipes.small_recipe import ALL, Small, write_table
+
+    corpus = tmp_path / "speech"
+    write_table(corpus)
+    (tmp_path / "recipe").mkdir()
+    small = Small(tmp_path, corpus, tmp_path / "first" / "exp", capsys)
+    assert small.run().ran == ALL
+    return small

@@ -53,10 +53,24 @@ def test_a_parameter_makes_just_its_readers_stale(done, override, reason, stages
     assert ran(done.main("--set", override)) == set()
 
 
-def test_a_new_corpus_folder_is_a_parameter_and_an_input(done):
-    shutil.copytree(done.folder / "corpus", done.folder / "other")
-    result = done.main("--set", f"corpus.root={done.folder / 'other'}")
+def test_of_a_new_corpus_folder_the_content_counts_and_not_the_path(done):
+    other = done.folder / "other"
+    shutil.copytree(done.folder / "corpus", other)
+    assert ran(done.main("--set", f"corpus.root={other}")) == set()
+    os.utime(other / "a.txt", (1, 1))
+    result = done.main("--set", f"corpus.root={other}")
     # The same texts: what the first stage makes is the same, so nothing else runs.
+    assert ran(result) == {1}
+    assert f"stale: input the files in `{other}` changed" in result.output
+
+
+def test_a_setting_whose_path_was_not_recorded_as_an_input_counts_by_its_text(done):
+    marker = done.exp / "stages" / "01.json"
+    root = str(done.folder / "corpus")
+    edit(marker, '"{corpus.root}"', f'"{root}"')  # as markers were written before
+    assert ran(done.main()) == set()
+    shutil.copytree(root, done.folder / "other")
+    result = done.main("--set", f"corpus.root={done.folder / 'other'}")
     assert ran(result) == {1}
     assert "stale: `corpus.root`" in result.output
 

@@ -1,3 +1,4 @@
+import json
 import os
 import time
 
@@ -188,3 +189,57 @@ A, B = Content(1, "a"), Content(1, "b")
 )
 def test_differences_are_told_precisely(old, new, words):
     assert difference("lang", old, new) == words
+
+
+def test_a_touched_file_stays_the_same_in_a_listing_if_its_content_is_known(folder, reads):
+    known, path = digests(folder), folder / "lang" / "lexicon.txt"
+    before = listing(folder / "lang", known.since)
+    assert reads == []
+    known.content(path)
+    os.utime(path, (1, 1))
+    assert listing(folder / "lang") != before
+    assert listing(folder / "lang", known.since) == before
+    # Of the other file no content is known, so its time counts.
+    os.utime(folder / "lang" / "deep" / "phones.txt", (1, 1))
+    assert listing(folder / "lang", known.since) != before
+
+
+@pytest.mark.parametrize("age", [0, 10**18])
+def test_an_edit_changes_a_listing_whatever_time_it_sets(folder, reads, monkeypatch, age):
+    monkeypatch.setattr(module, "RACY_AGE", age)
+    known, path = digests(folder), folder / "lang" / "lexicon.txt"
+    known.content(path)
+    before, status = listing(folder / "lang", known.since), path.stat()
+    path.write_text("b AH\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = listing(folder / "lang", known.since)
+    assert after != before
+    assert listing(folder / "lang", known.since) == after
+
+
+def test_files_of_a_place_are_known_after_it_was_moved(folder, tmp_path, reads):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a").write_text("1")
+    file = folder / "stages" / "digests.json"
+    first = Digests(folder, file, {"corpus.root": str(tmp_path / "old")})
+    content = first.content(tmp_path / "old" / "a")
+    first.save()
+    os.rename(tmp_path / "old", tmp_path / "new")
+    reads.clear()
+    second = Digests(folder, file, {"corpus.root": str(tmp_path / "new")})
+    assert second.content(tmp_path / "new" / "a") == content
+    assert reads == []
+
+
+def test_digests_remembered_by_an_earlier_version_are_used(folder, reads):
+    known, path = digests(folder), folder / "lang" / "lexicon.txt"
+    content = known.content(path)
+    known.save()
+    file = folder / "stages" / "digests.json"
+    old = {name: entry[:5] for name, entry in json.loads(file.read_text()).items()}
+    file.write_text(json.dumps(old))
+    reads.clear()
+    again = digests(folder)
+    assert again.content(path) == content
+    assert reads == []
+    assert again.since(path, path.stat()) == path.stat().st_mtime_ns

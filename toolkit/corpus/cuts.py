@@ -16,7 +16,9 @@ from lhotse.augmentation import AudioTransform
 from lhotse.cut import Cut, MixedCut, PaddingCut
 from lhotse.serialization import deserialize_item
 
+from toolkit.corpus.relocation import resolved
 from toolkit.errors import ToolkitError
+from toolkit.storage.places import Places
 from toolkit.storage.reading import quoted, validated
 
 SOURCES = frozenset({"file", "memory"})
@@ -44,12 +46,13 @@ class UnsafeCutError(ToolkitError):
     """A cut that names something other than local files."""
 
 
-def parse_cut(plain: Any, place: str) -> Cut:
+def parse_cut(plain: Any, place: str, places: Places | None = None) -> Cut:
     """Make a cut from the plain data of a manifest.
 
     Args:
       plain: as `json.loads` gives it; lhotse changes it.
       place: file and line, for messages.
+      places: of the manifest, `places_of(path)`: what names of audio in it stand for.
 
     Raises:
       UnsafeCutError: it names a command, an address, an archive that would be unpickled, or a
@@ -57,6 +60,7 @@ def parse_cut(plain: Any, place: str) -> Cut:
       ValueError, KeyError, TypeError, ...: it is no cut; to be caught by `reading`.
     """
     id = validated(plain, {"id": str, "type": str}, "the line")["id"]
+    plain = resolved(plain, places)
     for fault in _faults(plain):
         raise UnsafeCutError(f"{place}: {id}: {fault}")
     cut = deserialize_item(plain)

@@ -14,8 +14,10 @@ from lhotse.audio import AudioSource
 from toolkit.corpus.audio_file import open_audio
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cuts import parse_cut
+from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
+from toolkit.storage.places import places_of
 from toolkit.storage.reading import NATURAL, reading, validated
 
 OVERSHOOT_SECONDS = 0.5
@@ -147,11 +149,14 @@ def audio_of(cut: MonoCut) -> str:
 
 
 def write_cuts(cuts: Iterable[MonoCut], path: Path) -> int:
-    """Write cuts in the order given, the same bytes for the same cuts; return their number."""
-    count = 0
+    """Write cuts in the order given, the same bytes for the same cuts; return their number.
+
+    In a run directory paths that lie in it or in the corpus are written relative to them.
+    """
+    count, places = 0, places_of(path)
     with open_atomically(path) as file:
         for cut in cuts:
-            file.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
+            file.write(json.dumps(portable(cut.to_dict(), places), ensure_ascii=False) + "\n")
             count += 1
     return count
 
@@ -169,11 +174,12 @@ def iter_cuts(path: Path, excluded: Path | None = None) -> Iterator[MonoCut]:
     """
     out = read_exclusions(excluded, Path(path).stem) if excluded is not None else set()
     copies: dict[str, int] = {}
+    places = places_of(path)
     with _naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             with _naming(f"{path}:{number}", "is no cut"):
                 plain = validated(json.loads(line), _CUT, "the line")
-                cut = parse_cut(plain, f"{path}:{number}")
+                cut = parse_cut(plain, f"{path}:{number}", places)
             copies[cut.id] = copies.get(cut.id, 0) + 1
             if (cut.id, copies[cut.id]) not in out:
                 yield cut

@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
 from toolkit.storage.names import first_clash, safe_name
+from toolkit.storage.places import places_of
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -122,13 +123,13 @@ class Inputs:
         from toolkit.lang.text import read_lines
         from toolkit.storage.reading import reading
 
-        sources = []
+        sources, places = [], places_of(path)
         for number, line in read_lines(path):
             place = f"{path}:{number}"
             with reading(place, SourceError, "write the cuts again", "no cut"):
                 plain = json.loads(line)
                 try:
-                    blocks = partial(_cut_blocks, parse_cut(plain, place), self)
+                    blocks = partial(_cut_blocks, parse_cut(plain, place, places), self)
                 except UnsafeCutError as error:
                     blocks = partial(_broken, str(error))
                 sources.append(Source(plain["id"], safe_name(plain["id"]), blocks))

@@ -5,16 +5,18 @@ import json
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.corpus.manifest import speaker_of
+from toolkit.corpus.manifest import audio_of, speaker_of
+from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
 from toolkit.features.packing import balanced_parts
@@ -28,7 +30,8 @@ from toolkit.features.shards import (
 )
 from toolkit.processes.threads import one_thread
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.files import write_atomically
+from toolkit.storage.files import link_or_copy, write_atomically
+from toolkit.storage.places import Places, places_of
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -67,13 +70,15 @@ def extract(
     out: Path,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    audio: Mapping[str, str] | None = None,
+    previous: Path | None = None,
 ) -> dict[str, float]:
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
     `out` gains `shards/` (lhotse's Shar layout), `features.json` (what the shards hold and what
     computed it; written last), `failed.tsv` (utterance, reason) and `done/` (one marker per shard).
-    Called again, it keeps every shard whose cuts and configuration are unchanged, by whichever
-    engine. The bytes do not depend on `jobs`.
+    Called again, it keeps every shard whose cuts, audio as far as `audio` tells, and configuration
+    are unchanged, by whichever engine. The bytes of shards do not depend on `jobs`.
 
     Args:
       cuts: of unique ids, one supervision each, in any order.
@@ -81,6 +86,9 @@ def extract(
       out: folder to write.
       jobs: processes.
       progress: called with the utterances done and their total after every shard.
+      audio: digests of audio files by path; a shard with another one is extracted anew.
+      previous: a folder as `out` from an earlier time; shards of the same engine that would be made
+        again are linked from there. It needs `audio`.
 
     Returns:
       hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
@@ -95,8 +103,11 @@ def extract(
     # Made here too: an engine that is asked for and missing is better reported than in a worker.
     _log_engine(Frontend(config.frontend).engine)
     shards = pack_shards(cuts, config.hours_per_shard)
-    plans = [_Plan(i, _digest(shard, config), shard) for i, shard in enumerate(shards)]
+    digest = partial(_digest, config=config, places=places_of(out), audio=audio or {})
+    plans = [_Plan(i, digest(shard), shard) for i, shard in enumerate(shards)]
     total = sum(len(plan.cuts) for plan in plans)
+    if previous is not None:
+        _take_over(previous, out, plans)
     markers = {plan.index: _finished(out, plan) for plan in plans}
     pending = [plan for plan in plans if markers[plan.index] is None]
     (out / MANIFEST).unlink(missing_ok=True)
@@ -179,8 +190,15 @@ class _Plan:
     cuts: "list[MonoCut]"
 
 
-def _digest(cuts: "list[MonoCut]", config: ExtractConfig) -> str:
-    plain = [asdict(config.frontend), [cut.to_dict() for cut in cuts]]
+def _digest(
+    cuts: "list[MonoCut]",
+    config: ExtractConfig,
+    places: Places | None,
+    audio: Mapping[str, str],
+) -> str:
+    plain = [asdict(config.frontend), [portable(cut.to_dict(), places) for cut in cuts]]
+    if audio:
+        plain.append([audio.get(audio_of(cut), "") for cut in cuts])
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -198,6 +216,30 @@ def _finished(out: Path, plan: _Plan) -> dict | None:
         return None
     same = marker["plan"] == plan.digest and marker["bytes"] == [cuts_size, tar_size]
     return marker if same else None
+
+
+def _take_over(previous: Path, out: Path, plans: list[_Plan]) -> None:
+    """Link the finished shards of another folder that are as planned and of the same engine.
+
+    Not those with noise or rooms, of whose files the plan has no digests.
+    """
+    engine = engine_version(usable_engine())
+    for plan in plans:
+        marker = None if _finished(out, plan) else _finished(previous, plan)
+        degraded = any(map(_is_degraded, plan.cuts))
+        if marker is not None and marker.get("engine") == engine and not degraded:
+            names = [cuts_path, features_path]
+            pairs = [(f(previous / SHARDS, plan.index), f(out / SHARDS, plan.index)) for f in names]
+            pairs.append((_marker_path(previous, plan.index), _marker_path(out, plan.index)))
+            for old, new in pairs:  # the marker last
+                new.parent.mkdir(parents=True, exist_ok=True)
+                new.unlink(missing_ok=True)
+                link_or_copy(old, new)
+
+
+def _is_degraded(cut: "MonoCut") -> bool:
+    transforms = cut.recording.transforms or []
+    return any(isinstance(transform, AddNoise | Reverberate) for transform in transforms)
 
 
 def _remove_strays(out: Path, kept: set[int]) -> None:

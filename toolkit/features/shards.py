@@ -21,10 +21,12 @@ import torch
 from lhotse.cut import MonoCut
 from torch import Tensor
 
+from toolkit.corpus.relocation import portable
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.tars import TarWriter, read_members
 from toolkit.storage.arrays import parse_array
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.places import places_of
 
 MANIFEST = "features.json"
 SHARDS = "shards"
@@ -80,6 +82,7 @@ def write_shard(
     """
     num_utterances = num_frames = 0
     current, state = None, CmnState.empty(config.dimension)
+    places = places_of(cuts_path(folder, index))
     # Opened and closed together: the file of cuts gets its name after that of the features.
     with (
         open_atomically(cuts_path(folder, index)) as lines,
@@ -89,7 +92,7 @@ def write_shard(
         for cut, speaker, features in utterances:
             if speaker != current:
                 current, state = speaker, CmnState.empty(config.dimension)
-            plain = cut if isinstance(cut, Mapping) else cut.to_dict()
+            plain = portable(cut if isinstance(cut, Mapping) else cut.to_dict(), places)
             stored = features.to(torch.float16)
             manifest = _manifest(plain, len(stored), config)
             tar.add_array(plain["id"], stored.numpy(), manifest)

@@ -22,6 +22,7 @@ from toolkit.features.shards import (
     read_array,
 )
 from toolkit.processes.workers import map_in_processes
+from toolkit.storage.places import Places, places_of
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading, validated
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class FeatureStore:
         return names
 
     @cached_property
+    def _places(self) -> Places | None:
+        return places_of(self.path / MANIFEST)
+
+    @cached_property
     def ids(self) -> list[str]:
         """All utterance ids, in shard order."""
         return [name for shard in self.shards for name in shard]
@@ -142,7 +147,7 @@ class FeatureStore:
         path = cuts_path(self.path / SHARDS, entry.shard)
         with reading(path, StoreError, ADVICE, f"{name} is damaged"), open(path, "rb") as file:
             file.seek(entry.line)
-            return parse_cut(json.loads(file.readline()), str(path))
+            return parse_cut(json.loads(file.readline()), str(path), self._places)
 
     def load(self, name: str) -> Tensor:
         """Read the raw features of an utterance: [T, F] float32."""

@@ -14,6 +14,7 @@ import soundfile
 
 from toolkit.corpus.cuts import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.storage.places import places_of
 
 RATE = 16000
 """Sampling rate in Hz of the audio on the page."""
@@ -59,7 +60,7 @@ def read_clip(manifest: Path, line: int) -> Clip:
     """
     with open(manifest, "rb") as file:
         file.seek(line)
-        cut = parse_cut(json.loads(file.readline()), str(manifest))
+        cut = parse_cut(json.loads(file.readline()), str(manifest), places_of(manifest))
     samples = load_cut_audio(cut, RATE).numpy()
     return Clip(len(samples) / RATE, flac(samples), spectrogram(samples))
 

@@ -20,6 +20,7 @@ from toolkit.stages import lock
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
+from toolkit.stages.inputs import InputNames
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
@@ -210,6 +211,7 @@ def _execute(
         with lock.hold(directory.lock, request.command):
             last = json.dumps(given | {"command": request.command}, indent=1)
             directory.write(directory.last_command, last + "\n")
+            directory.write_places(InputNames(directory.root, request.config).folders)
             with toolkit_logs(stage_log):
                 Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:

@@ -4,13 +4,14 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import Digests
 from toolkit.storage.files import write_atomically
 from toolkit.storage.links import refuse_links
+from toolkit.storage.places import PLACES, places_text
 
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 
@@ -40,9 +41,13 @@ class RunDirectory:
         self.partials = self.root / ".partial"
         self._trash = self.partials / "trash"
 
-    def load_digests(self) -> Digests:
-        """Return the digests of files, with those remembered in this run directory."""
-        return Digests(self.root, self.digests)
+    def load_digests(self, folders: Mapping[str, str] | None = None) -> Digests:
+        """Return the digests of files, with those remembered in this run directory.
+
+        Args:
+          folders: of the places outside it, `InputNames.folders`.
+        """
+        return Digests(self.root, self.digests, folders)
 
     def marker(self, stage: int) -> Path:
         """Return the path of a stage's marker."""
@@ -71,6 +76,16 @@ class RunDirectory:
     def progress(self, stage: int) -> Path:
         """Return the path of how far a stage's partial outputs are."""
         return self.partials / f"{stage:02d}.progress.json"
+
+    def write_places(self, folders: Mapping[str, str]) -> None:
+        """Write where the places are that names in manifests begin with.
+
+        A run directory that was begun without them goes on with absolute paths: to write its
+        manifests in another way would make everything after them stale.
+        """
+        path = self.root / PLACES
+        if path.exists() or not any(self.stages.glob("[0-9]*.json")):
+            self.write(path, places_text(folders))
 
     def refuse_links(self, *paths: Path) -> None:
         """Raise a `LinkError` if one of `paths`, or a folder on the way to it, is a link."""

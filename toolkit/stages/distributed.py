@@ -34,6 +34,14 @@ class FollowerRun(Run):
         """Return the path of an input."""
         return self.need(Path(path).absolute())
 
+    def need_audio(self, manifest: str) -> dict[str, str]:
+        """Return nothing: rank 0 records the audio."""
+        return {}
+
+    def need_place(self, path: str | Path) -> Path:
+        """Return the path of an input."""
+        return self.need(Path(path).absolute())
+
     def make(self, name: str) -> Path:
         """Return where rank 0 builds the output `name`."""
         path = self._directory.partial(self.stage, name)

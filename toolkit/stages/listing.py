@@ -8,6 +8,7 @@ import click
 from toolkit.stages.code import UNKNOWN, Code, differences, present_code
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory
+from toolkit.stages.inputs import InputNames
 from toolkit.stages.partial import read_record
 from toolkit.stages.plan import Inspector, State, Step, plan
 from toolkit.stages.runner import refusal
@@ -60,7 +61,8 @@ def show_plan(recipe: Declaration, directory: RunDirectory, request: Request) ->
 
 
 def _inspector(directory: RunDirectory, config: Any) -> Inspector:
-    return Inspector(directory, config, directory.load_digests())
+    folders = InputNames(directory.root, config).folders
+    return Inspector(directory, config, directory.load_digests(folders))
 
 
 def _states(recipe: Declaration, inspector: Inspector) -> list[tuple[int, str, State]]:

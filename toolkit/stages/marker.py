@@ -45,7 +45,7 @@ class Marker:
     parameters: dict[str, Any]
     """Each configuration section that the stage read, as plain data."""
     inputs: dict[str, Content]
-    """By path relative to the run directory, or absolute when outside it."""
+    """By name, see `toolkit.stages.inputs`."""
     outputs: dict[str, Content]
     """By path relative to the run directory."""
     versions: dict[str, str | None]

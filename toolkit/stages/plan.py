@@ -2,18 +2,22 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toolkit.config.settings import flatten, parameters_of
 from toolkit.stages.directory import RunDirectory
+from toolkit.stages.inputs import InputNames, audio_input, is_outside, same_setting
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.storage.digest import Content, Digests, difference, listing
+from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
+from toolkit.storage.manifest_audio import audio_names
 
 MOST_REASONS = 3
+PLACE = "place"
+"""Kind of an input of which only the existence counts."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Inspector:
 
     def __init__(self, directory: RunDirectory, config: Any, digests: Digests) -> None:
         self.directory, self.config, self.digests = directory, config, digests
+        self.names = InputNames(directory.root, config)
 
     def state(self, stage: int) -> State:
         """Return the state of a stage; nothing is written."""
@@ -84,6 +89,13 @@ class Inspector:
             return State("partial", why, marker, percent)
         return State("stale", why, marker) if why else State("pending")
 
+    def marker(self, stage: int) -> Marker | None:
+        """Return the marker of a stage, None when there is none that can be read."""
+        try:
+            return Marker.read(self.directory.marker(stage))
+        except UnreadableMarkerError:
+            return None
+
     def outputs(self, stage: int) -> list[str]:
         """Return the names of what a stage made when it last finished."""
         return outputs_of(self.directory.marker(stage))
@@ -101,19 +113,52 @@ class Inspector:
 
     def record_changes(self, record: Record) -> list[str]:
         """Return how parameters and inputs differ from those in `record`."""
-        reasons = list(self._parameter_changes(record.parameters))
+        reasons = list(self._parameter_changes(record))
         for name, old in record.inputs.items():
-            change = difference(name, old, self.present(name, old.kind))
+            shown = str(self.names.path(name)) if is_outside(name) else name
+            shown = shown.removeprefix(audio_input(""))
+            change = difference(shown, old, self.present(name, old.kind))
             if change:
                 reasons.append(f"input {change}")
         return reasons
 
     def present(self, name: str, kind: str) -> Content | None:
         """Return the present content of an input."""
-        path = self.directory.root / name
-        return listing(path) if kind == "listing" else self.digests.content(path)
+        if kind == AUDIO:
+            return self.audio(name.removeprefix(audio_input("")))[0]
+        path = self.names.path(name)
+        if kind == PLACE:
+            return Content(0, "", kind=PLACE) if path.exists() else None
+        since = self.digests.since
+        return listing(path, since) if kind == "listing" else self.digests.content(path)
 
-    def _parameter_changes(self, recorded: dict[str, Any]) -> Iterator[str]:
+    def audio(
+        self, manifest: str, found: Mapping[str, str] | None = None
+    ) -> tuple[Content | None, dict[str, str]]:
+        """Return the content of the audio files that a manifest names.
+
+        Args:
+          manifest: its path, relative to the run directory.
+          found: digests by path that are known already.
+
+        Returns:
+          Their content, None without the manifest, and their digests by path; "" stands for a file
+          that is not there.
+        """
+        path, known = self.directory.root / manifest, found or {}
+        if not path.is_file():
+            return None, {}
+        files = {name: self.names.path(name) for name in audio_names(path)}
+        digests = {str(f): known.get(str(f)) or self._digest(f) for f in files.values()}
+        by_name = {name: digests[str(file)] for name, file in files.items()}
+        return Content(0, combined(by_name), len(files), AUDIO), digests
+
+    def _digest(self, file: Path) -> str:
+        content = self.digests.content(file)
+        return content.digest if content else ""
+
+    def _parameter_changes(self, record: Record) -> Iterator[str]:
+        recorded = record.parameters
         fields = [field.name for field in dataclasses.fields(self.config)]
         present = {
             name: parameters_of(getattr(self.config, name)) for name in fields if name in recorded
@@ -124,6 +169,8 @@ class Inspector:
                 yield f"`{key}` is no longer a parameter"
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"
+            elif same_setting(key, old[key], new[key], record.inputs):
+                continue
             elif old[key] != new[key] or isinstance(old[key], bool) != isinstance(new[key], bool):
                 before, after = _show(old[key]), _show(new[key])
                 yield f"`{key}` {before} -> {after}" if before != after else f"`{key}` changed"
@@ -177,7 +224,7 @@ def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int
     unknown = {number for number, marker in markers.items() if marker is None}
     makers: set[int] = set()
     for name in reader.inputs:
-        if not name.startswith("/"):
+        if not is_outside(name):
             owners = {
                 number
                 for number, marker in markers.items()

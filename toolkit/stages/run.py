@@ -10,10 +10,12 @@ from typing import Any
 from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.errors import ToolkitError
 from toolkit.processes.devices import choose_device
+from toolkit.stages.code import differences
 from toolkit.stages.directory import RunDirectory
+from toolkit.stages.inputs import audio_input
 from toolkit.stages.partial import Progress, Record
-from toolkit.stages.plan import Inspector, overlap
-from toolkit.storage.digest import Content, listing
+from toolkit.stages.plan import PLACE, Inspector, overlap
+from toolkit.storage.digest import Content, FileDigest
 
 RESERVED = ("stages", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
@@ -64,6 +66,7 @@ class Run:
         self._directory: RunDirectory = inspector.directory
         self._other_stages, self._device = other_stages, device
         self._needed: set[str] = set()
+        self._seen: dict[str, str] = {}
         self._started = time.monotonic() - seconds_before
         self._progress_written = -PROGRESS_EVERY
 
@@ -94,14 +97,54 @@ class Run:
         """Return the path of an input outside the run directory and record it.
 
         A folder, such as a corpus, is recorded by names, sizes and modification times; a file by
-        content.
+        content. Where they are does not matter if the configuration says it, see
+        `toolkit.stages.inputs`.
 
         Raises:
           MissingInputError: it does not exist, or is a pipe or a device; the message names the
             setting that holds it.
         """
+        return self._need_outside(path, "listing" if Path(path).is_dir() else "content")
+
+    def need_audio(self, manifest: str) -> dict[str, str]:
+        """Record the contents of the audio files that a manifest of cuts names.
+
+        They are read once, if `remember` has not been told of them, and again only if size, times
+        or inode change.
+
+        Args:
+          manifest: its path, relative to the run directory.
+
+        Returns:
+          Digests by absolute path, "" for files that are not there.
+
+        Raises:
+          MissingInputError: there is no such manifest.
+        """
+        content, digests = self._inspector.audio(manifest, self._seen)
+        if content is None:
+            raise MissingInputError(self._missing(manifest))
+        self._record_input(audio_input(manifest), content)
+        return digests
+
+    def remember(self, path: str, found: FileDigest) -> None:
+        """Note the digest of an audio file that was read, for `need_audio` afterwards."""
+        self._seen[path] = found.digest
+        self._inspector.digests.remember(Path(path), found)
+
+    def need_place(self, path: str | Path) -> Path:
+        """Return a path outside the run directory that the stage does not read.
+
+        That it exists is recorded, so that the stage is done wherever it is.
+
+        Raises:
+          MissingInputError: as `need_outside`.
+        """
+        return self._need_outside(path, PLACE)
+
+    def _need_outside(self, path: str | Path, kind: str) -> Path:
         path = Path(path).absolute()
-        content = listing(path) if path.is_dir() else self._inspector.present(str(path), "content")
+        content = self._inspector.present(str(path), kind)
         if content is None:
             fault = "is not a regular file" if path.exists() else "does not exist"
             raise MissingInputError(f"`{path}` {fault}{self._key_hint(path)}")
@@ -141,6 +184,33 @@ class Run:
         partial.parent.mkdir(parents=True, exist_ok=True)
         return partial
 
+    def previous(self, made: Path) -> Path | None:
+        """Return an output as the stage finished it last, so that parts of it can be taken over.
+
+        The marker will then name the attempts that made it, too.
+
+        Args:
+          made: what `make` has returned for the output.
+
+        Returns:
+          None if there is none, if it is not as it was, if other code or packages made it, or after
+          `--force`.
+        """
+        name = made.relative_to(self._directory.partial(self.stage)).as_posix()
+        marker = self._inspector.marker(self.stage)
+        last = self.record.attempts[-1] if self.record.attempts else None
+        if self.record.forced or marker is None or last is None or name not in marker.outputs:
+            return None
+        if any(code is None or differences(code, last.code) for code in marker.codes):
+            return None
+        present = self._inspector.present(name, "content")
+        if present is None or present.digest != marker.outputs[name].digest:
+            return None
+        earlier = [a for a in marker.attempts if a not in self.record.attempts]
+        self.record.attempts[:0] = earlier
+        self._write_record()
+        return self._directory.root / name
+
     def progress(self, done: float, total: float) -> None:
         """Record that `done` of `total` units of work are done, for `--list`."""
         now = time.monotonic()
@@ -169,8 +239,9 @@ class Run:
 
     def _record_input(self, name: str, content: Content) -> None:
         self._needed.add(name)
-        if self.record.inputs.get(name) != content:
-            self.record.inputs[name] = content
+        known = self._inspector.names.names(name, self.record.parameters)
+        if any(self.record.inputs.get(each) != content for each in known):
+            self.record.inputs |= dict.fromkeys(known, content)
             if self.outputs:
                 self._write_record()
 

@@ -10,6 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages.code import Attempt, Difference, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
+from toolkit.stages.inputs import InputNames
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector, State, join_reasons, plan
@@ -42,7 +43,8 @@ class Runner:
     ) -> None:
         self.stages, self.directory = stages, directory
         self.request, self.stage_log = request, stage_log
-        self.digests = directory.load_digests()
+        folders = InputNames(directory.root, request.config).folders
+        self.digests = directory.load_digests(folders)
         # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
         self.code = present_code(request.source)
         self.inspector = Inspector(directory, request.config, self.digests)

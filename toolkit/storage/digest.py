@@ -11,18 +11,20 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolkit.storage.files import write_atomically
+from toolkit.storage.places import Places
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 CHUNK = 1 << 20  # bytes
 # A file changed this recently could change again, unnoticed, within one tick of the file system's
-# clock; its digest is not remembered.
+# clock; its digest is not trusted later.
 RACY_AGE = 20_000_000  # ns
+AUDIO = "audio"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Content:
     """Size and digest of a file or folder.
 
     `files` maps the relative paths in a folder to their digests. It is empty for a file, and for
-    `kind` "listing", whose `digest` covers only names, sizes and modification times.
+    `kind` "listing", whose `digest` covers only names, sizes and modification times. That of `kind`
+    "audio" covers the contents of the audio files that a manifest names.
     """
 
     size: int
@@ -38,6 +41,11 @@ class Content:
     count: int = 1
     kind: str = "content"
     files: dict[str, str] = field(default_factory=dict)
+
+
+def combined(digests: Mapping[str, str]) -> str:
+    """Return a digest of names with their digests, in the order given."""
+    return digest_bytes(_encode("".join(f"{name}\0{digest}\n" for name, digest in digests.items())))
 
 
 def digest_bytes(data: bytes) -> str:
@@ -51,10 +59,11 @@ class Digests:
     Args:
       root: the folder that cached paths are relative to.
       file: the JSON file of the cache.
+      folders: of places outside `root`, by name: files in them stay known after a move.
     """
 
-    def __init__(self, root: Path, file: Path) -> None:
-        self._root, self._file = root, file
+    def __init__(self, root: Path, file: Path, folders: Mapping[str, str] | None = None) -> None:
+        self._root, self._file, self._places = root, file, Places(folders or {})
         self._known: dict[str, list] = _read_cache(file)
         self._changed = False
 
@@ -68,9 +77,8 @@ class Digests:
         if path.is_dir():
             found = list(_walk(path))
             files = {name: self._digest(path / name, status, sync) for name, status in found}
-            lines = "".join(f"{name}\0{digest}\n" for name, digest in files.items())
             size = sum(status.st_size for _, status in found)
-            return Content(size, digest_bytes(_encode(lines)), len(files), files=files)
+            return Content(size, combined(files), len(files), files=files)
         if not path.is_file():
             return None
         status = path.stat()
@@ -83,7 +91,27 @@ class Digests:
             status = (new / name).stat()
             now = _stamp(status)
             if known and [*known[:2], known[3]] == [*now[:2], now[3]]:
-                self._known[self._key(new / name)] = [*now, known[4]]
+                self._known[self._key(new / name)] = [*now, *known[4:]]
+
+    def remember(self, path: Path, found: "FileDigest") -> None:
+        """Keep the digest of a file that another process has read."""
+        key, stamp = self._key(path), found.stamp
+        recent = abs(time.time_ns() - stamp[2]) <= RACY_AGE
+        entry = [*stamp[:3], -1 if recent else stamp[3]]  # no file has that inode: it is read again
+        self._known[key] = [*entry, found.digest, _since(found, self._known.get(key))]
+        self._changed = True
+
+    def since(self, path: Path, status: os.stat_result) -> int:
+        """Return the modification time, in ns, that a file had when it first had its content.
+
+        That is the present one where the content is not known from before: the file is not read
+        for this alone. A file that was touched thus stays the same in a `listing`.
+        """
+        known = self._known.get(self._key(path))
+        if known is None or known[0] != status.st_size:
+            return status.st_mtime_ns
+        self._digest(path, status, sync=False)
+        return self._known[self._key(path)][5]
 
     def save(self) -> None:
         """Write the cache if that is possible; if not, files are merely hashed again."""
@@ -91,7 +119,7 @@ class Digests:
             lines = [
                 f"{json.dumps(key)}: {json.dumps(known)}"
                 for key, known in sorted(self._known.items())
-                if os.path.lexists(self._root / key)
+                if os.path.lexists(self._root / self._places.path(key))
             ]
             text = "{\n" + ",\n".join(lines) + "\n}\n"
             with contextlib.suppress(OSError):
@@ -103,32 +131,62 @@ class Digests:
         known = self._known.get(key)
         if known and known[:4] == _stamp(status) and not sync:
             return known[4]
-        hasher = hashlib.blake2b(digest_size=16)
-        with open(path, "rb") as file:
-            while chunk := file.read(CHUNK):
-                hasher.update(chunk)
-            if sync:
-                os.fsync(file.fileno())
-        self._known.pop(key, None)
-        if abs(time.time_ns() - status.st_ctime_ns) > RACY_AGE:
-            self._known[key] = [*_stamp(status), hasher.hexdigest()]
-        self._changed = True
-        return hasher.hexdigest()
+        found = FileDigest(_stamp(status), _hash(path, sync))
+        self.remember(path, found)
+        return found.digest
 
     def _key(self, path: Path) -> str:
         root = f"{self._root}{os.sep}"
-        return str(path).removeprefix(root)
+        text = str(path)
+        return text.removeprefix(root) if text.startswith(root) else self._places.name(text)
 
 
-def listing(path: Path) -> Content | None:
+@dataclass(frozen=True)
+class FileDigest:
+    """The digest of a file, and what told it from others before it was read."""
+
+    stamp: list[int]
+    """Size, modification time and change time in ns, inode."""
+    digest: str
+
+
+def file_digest(path: Path) -> FileDigest:
+    """Read a file to its end, for `Digests.remember` in another process.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    return FileDigest(_stamp(os.stat(path)), _hash(path))
+
+
+def _hash(path: Path, sync: bool = False) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            hasher.update(chunk)
+        if sync:
+            os.fsync(file.fileno())
+    return hasher.hexdigest()
+
+
+def listing(
+    path: Path, since: Callable[[Path, os.stat_result], int] | None = None
+) -> Content | None:
     """Return a digest of the names, sizes and modification times in a folder, unlike `content`.
 
     The files are not read. None when there is no such folder.
+
+    Args:
+      path: of the folder.
+      since: the modification time in ns that counts for a file, `Digests.since`; None: its own.
     """
     if not path.is_dir():
         return None
     found = list(_walk(path))
-    lines = "".join(f"{name}\0{s.st_size}\0{s.st_mtime_ns}\n" for name, s in found)
+    times = [since(path / name, s) if since else s.st_mtime_ns for name, s in found]
+    lines = "".join(
+        f"{name}\0{s.st_size}\0{t}\n" for (name, s), t in zip(found, times, strict=True)
+    )
     size = sum(status.st_size for _, status in found)
     return Content(size, digest_bytes(_encode(lines)), len(found), "listing")
 
@@ -139,6 +197,8 @@ def difference(name: str, old: Content, new: Content | None) -> str | None:
         return f"`{name}` is missing"
     if old.digest == new.digest:
         return None
+    if old.kind == AUDIO:
+        return f"audio that `{name}` names changed"
     if old.kind == "listing":
         before, after = (f"{c.count} files, {c.size} bytes" for c in (old, new))
         detail = f"{before} -> {after}" if before != after else "modification times or names"
@@ -184,6 +244,14 @@ def _stamp(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
+def _since(found: FileDigest, known: list | None) -> int:
+    """Return the time since when a file has its content, which `known` may hold already."""
+    if known is not None and known[4] == found.digest:
+        return known[5]
+    kept = known is not None and known[5] == found.stamp[1]  # by an edit that set the time back
+    return found.stamp[2] if kept else found.stamp[1]
+
+
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
@@ -194,5 +262,7 @@ def _read_cache(path: Path) -> dict[str, list]:
         known = read_json(path, {str: [Any]})
     except DAMAGE_ERRORS:
         return {}
-    kinds = [int, int, int, int, str]
-    return {name: entry for name, entry in known.items() if [type(x) for x in entry] == kinds}
+    kinds = [int, int, int, int, str, int]
+    # Entries from before have no last item: the content is known since the file's time.
+    full = {name: [*entry, *entry[1:2]][:6] for name, entry in known.items()}
+    return {name: entry for name, entry in full.items() if [type(x) for x in entry] == kinds}

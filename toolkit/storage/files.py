@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,6 +58,18 @@ def write_atomically(path: Path, content: str | bytes, own: bool = False) -> Non
     """Write `content` to `path` with `open_atomically`."""
     with open_atomically(path, "wb" if isinstance(content, bytes) else "w", own) as file:
         file.write(content)
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """Make `new` the same file as `old`, or a copy where the file system has no hard links.
+
+    Neither may be changed in place afterwards; what is written with `open_atomically` is not.
+    """
+    try:
+        os.link(old, new)
+    except OSError:
+        with open(old, "rb") as source, open_atomically(new, "wb") as target:
+            shutil.copyfileobj(source, target)
 
 
 def remove_temporaries(folder: Path) -> None:

@@ -10,6 +10,8 @@ import soundfile
 
 from toolkit.corpus.audio_file import open_audio
 from toolkit.processes.workers import map_in_processes
+from toolkit.storage.digest import FileDigest, file_digest
+from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
@@ -35,6 +37,8 @@ class AudioInfo:
     """Digest of the 16-bit samples; empty where there are none."""
     error: str | None = None
     """The decoder's message, if it failed."""
+    file: FileDigest | None = None
+    """Digest of the file's bytes; None where it cannot be read."""
 
 
 def read_audio_info(
@@ -62,7 +66,9 @@ def decode(path: str) -> AudioInfo:
     """Read a file to its end; never raises for a broken one."""
     rate = channels = declared = decoded = 0
     silent, digest, error = True, hashlib.blake2b(digest_size=16), None
+    content: FileDigest | None = None
     try:
+        content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path) as file:
             rate, channels = file.samplerate, file.channels
             declared = max(file.frames, _samples_in_header(path))
@@ -81,6 +87,7 @@ def decode(path: str) -> AudioInfo:
         silent,
         digest.hexdigest() if decoded else "",
         error,
+        content,
     )
 
 

@@ -14,6 +14,7 @@ from toolkit.corpus.check.utterances import SplitChecker, between_splits
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import audio_of, read_cuts, speaker_of, text_of
 from toolkit.errors import ToolkitError
+from toolkit.storage.digest import FileDigest
 
 
 class CorpusError(ToolkitError):
@@ -27,6 +28,7 @@ def check(
     config: CheckConfig,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    remember: Callable[[str, FileDigest], None] | None = None,
 ) -> dict[str, float]:
     """Check all splits in one pass over the audio; write reports and the utterances to exclude.
 
@@ -37,6 +39,7 @@ def check(
         utterances) and excluded.tsv, which `read_cuts` takes.
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
+      remember: called with the path and the digest of every file that was read.
 
     Returns:
       Numbers of utterances, excluded ones, errors and warnings, the OOV rate in percent, and the
@@ -51,6 +54,9 @@ def check(
         audio_of(cut) for part in cuts.values() for cut in part if "fault" not in (cut.custom or {})
     )
     info = read_audio_info(readable, jobs, progress)
+    for item in info.values():
+        if remember is not None and item.file is not None:
+            remember(item.path, item.file)
     findings: list[Finding] = []
     summaries: list[SplitSummary] = []
     oov: dict[str, dict[str, list[str]]] = {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.files import open_atomically
+from toolkit.storage.places import places_of
 from toolkit.storage.reading import reading
 
 HEADER = "split\tutterance\tcopy\treason\n"
@@ -30,11 +31,17 @@ class Exclusion:
 
 
 def write_exclusions(exclusions: Iterable[Exclusion], path: Path) -> None:
-    """Write a header and one tab-separated line per exclusion, sorted."""
+    """Write a header and one tab-separated line per exclusion, sorted.
+
+    Paths in reasons are written as in manifests: later stages read this file, and a move must not
+    change it.
+    """
+    places = places_of(path)
     with open_atomically(path) as file:
         file.write(HEADER)
         for item in sorted(exclusions):
             reason = " ".join(item.reason.split())
+            reason = places.names_in(reason) if places else reason
             file.write(f"{item.split}\t{item.id}\t{item.copy}\t{reason}\n")
 
 

@@ -1,0 +1,81 @@
+"""How markers name the inputs of a stage, so that they hold after those were moved.
+
+What lies in the run directory is named by its path there. What a setting names is called after the
+setting, such as `{lm.text}`; what lies in a corpus by its path in the corpus's folder, such as
+`{corpus.root}/wav`. Everything else has its absolute path.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from toolkit.config.settings import flatten, to_plain
+from toolkit.storage.digest import AUDIO
+from toolkit.storage.places import RUN, Places, folder_of
+
+ROOT = "root"
+"""Last part of the settings that are places: names may begin with the folder of one."""
+
+
+class InputNames:
+    """Names and paths of inputs under one configuration.
+
+    Args:
+      root: the run directory.
+      config: of the recipe.
+    """
+
+    def __init__(self, root: Path, config: Any) -> None:
+        plain = flatten(to_plain(config))
+        self._root = root
+        self._settings = {key: value for key, value in plain.items() if is_path(value)}
+
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """The folders of the settings that are places."""
+        settings = self._settings.items()
+        return {key: folder_of(value) for key, value in settings if key.split(".")[-1] == ROOT}
+
+    def names(self, path: str, sections: Iterable[str]) -> list[str]:
+        """Return how a marker names an input: by each setting that it is, by a place, or as it is.
+
+        Args:
+          path: absolute, or relative to the run directory.
+          sections: the top-level fields of the configuration that the stage has read; the input is
+            not called after others, on which the stage does not depend.
+        """
+        sections = set(sections)
+        read = {key for key in self._settings if key.split(".")[0] in sections}
+        exact = [f"{{{key}}}" for key in sorted(read) if self._settings[key] == path]
+        folders = {key: folder for key, folder in self.folders.items() if key in read}
+        return exact or [Places(folders).name(path)]
+
+    def path(self, name: str) -> Path:
+        """Return the path of an input; that of a setting which is gone does not exist."""
+        if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:
+            return Path(self._settings[name[1:-1]])
+        return self._root / Places({RUN: str(self._root), **self.folders}).path(name)
+
+
+def audio_input(manifest: str) -> str:
+    """Return how a marker names the audio files of a manifest, beside the manifest itself."""
+    return f"{AUDIO}:{manifest}"
+
+
+def is_path(value: Any) -> bool:
+    """Whether a plain setting is an absolute path, as all paths in a configuration are."""
+    return isinstance(value, str) and value.startswith("/")
+
+
+def is_outside(name: str) -> bool:
+    """Whether an input lies outside the run directory, by its name."""
+    return name.startswith(("/", "{"))
+
+
+def same_setting(key: str, old: Any, new: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether a setting is another path to what the stage has recorded as an input.
+
+    Then the contents decide, see `Inspector.record_changes`.
+    """
+    return f"{{{key}}}" in inputs and is_path(old) and is_path(new)
