@@ -1,5 +1,6 @@
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -41,7 +42,13 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
     table = decode.benchmark()
     narrow, wide = (table.row(decode.OURS.format(beam)) for beam in (6.0, 16.0))
     assert narrow.rate == wide.rate >= 2 * 2.0  # s of speech, sentences not cut off
-    about, missing, rates, torchaudio = table.notes
+    about, *without_k2, missing, rates, torchaudio = table.notes
+    if find_spec("k2"):
+        theirs = [table.row(decode.K2.format(beam)) for beam in (6.0, 16.0)]
+        assert [row.rate for row in theirs] == [narrow.rate, wide.rate]
+        assert f"k2, beam 16 {1 / wide.rate:.5f}" in rates
+    else:
+        assert "'k2', which cannot be imported" in without_k2[0]
     assert "2 utterances of synthetic sentences of 100 words" in about
     assert "pip install 'kaldi-decoder==" in missing
     assert f"ours, beam 16 {1 / wide.rate:.5f}" in rates
