@@ -73,9 +73,9 @@ def extract_features(run: Run) -> dict[str, float]:
         utterances = cuts(run, split)
         if split == splits(run).train and has_copies(run):
             utterances += copies(run)
-        hours[f"hours {split}"] = extract(utterances, run.config.features, out / split, run.jobs)[
-            "hours"
-        ]
+        folder = out / split
+        found = extract(utterances, run.config.features, folder, run.jobs, device=run.device)
+        hours[f"hours {split}"] = found["hours"]
     store = FeatureStore(out / splits(run).train)
     estimate_normaliser(store, run.config.prior_frames).save(out / "normaliser.json")
     return hours

@@ -46,7 +46,7 @@ def extract_features(run: Run) -> dict[str, float]:
     for split, twins in CLEAN_SETS.items():
         kept = {cut.id for cut in cuts(run, split)}
         found = [cut for cut in read_cuts(run.need(f"data/{twins}.jsonl")) if cut.id in kept]
-        extract(found, run.config.cepstra, plp / twins, run.jobs)
+        extract(found, run.config.cepstra, plp / twins, run.jobs, device=run.device)
     return extract_fbank(run, fbank)
 
 

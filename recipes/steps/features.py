@@ -13,9 +13,11 @@ def extract_splits(run: Run, config: ExtractConfig, out: Path, also_copies: bool
     """Extract the features of every split and of the copies, if there are any."""
     hours = {}
     for split in splits(run).all:
-        hours[split] = extract(cuts(run, split), config, out / split, run.jobs)["hours"]
+        found = extract(cuts(run, split), config, out / split, run.jobs, device=run.device)
+        hours[split] = found["hours"]
     if also_copies and has_copies(run):
-        hours["copies"] = extract(copies(run), config, out / "copies", run.jobs)["hours"]
+        found = extract(copies(run), config, out / "copies", run.jobs, device=run.device)
+        hours["copies"] = found["hours"]
     return hours
 
 
