@@ -43,7 +43,9 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
         from toolkit.processes.devices import choose_device
         from toolkit.storage.files import write_atomically
 
-        table = module.benchmark() if device is None else module.benchmark(choose_device(device))
+        table = (
+            module.benchmark() if device is None else module.benchmark(device=choose_device(device))
+        )
         table.print()
         if json_file is not None:
             write_atomically(json_file, json.dumps(table.to_json(), indent=1) + "\n")

@@ -56,7 +56,9 @@ def benchmark(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa
         def decode(scored: Scored) -> list[int]:
             scores = scored.log_likelihoods
             lattice, _ = search_with_retries(scores, graph, CONFIG.beams())
-            return lattice and ScoredLattice(lattice, scores, 1.0).best_words(Weights(1.0)) or []
+            if lattice is None:
+                return []
+            return ScoredLattice(lattice, scores, 1.0).best_words(Weights(1.0))
 
         found: dict[str, list[list[int]]] = {}
 
@@ -104,7 +106,7 @@ class _Network:
     frame_shift = LOW_RATE_FACTOR / 100
 
     def __init__(self, config: LstmConfig, device: str, scores: dict[str, Tensor]) -> None:
-        self.device = device if device != "cpu" else "cpu in batches"
+        self.device = "cpu:0" if device == "cpu" else device  # the CPU too as if it were a device
         self.computes = True
         self.seconds = sum(map(len, scores.values())) / FRAMES_PER_SECOND
         self.store = SimpleNamespace(num_frames=lambda name: LOW_RATE_FACTOR * len(scores[name]))

@@ -13,6 +13,7 @@ from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.frontend import Frontend, FrontendConfig
 from toolkit.features.on_device import BATCH, features_on_device
 from toolkit.features.shards import write_shard
+from toolkit.processes.ahead import map_in_threads
 from toolkit.processes.threads import one_thread
 
 SECONDS = 10.0
@@ -54,8 +55,6 @@ def benchmark(device: str) -> Table:
             return list(features_on_device(cuts, batched, jobs))
 
         def audio() -> None:
-            from toolkit.processes.ahead import map_in_threads
-
             list(map_in_threads(load_cut_audio, cuts, jobs, 2 * jobs))
 
         def stored() -> None:
