@@ -94,6 +94,7 @@ def test_paths_come_from_standard_input(transcriber):
         (["--stream", "--format", "ctm", "a.wav"], "text or json"),
         (["--stream", "--out", "x", "a.wav"], "it takes no other --format, and no --out"),
         (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
+        (["--stream", "--device", "cuda", "a.wav"], "--stream recognises on the CPU"),
         (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
         (["--channel", "0", "a.wav"], "--channel"),
         ([], "AUDIO"),

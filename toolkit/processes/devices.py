@@ -27,10 +27,10 @@ def choose_device(requested: str | None) -> str:
 
 
 def to_device(tensor: "Tensor", device: "torch.device") -> "Tensor":
-    """Copy a tensor to a device; from the CPU to a GPU without waiting, through pinned memory."""
+    """Copy a tensor to a device without waiting; from the CPU to a GPU through pinned memory."""
     if device.type == "cuda" and tensor.device.type == "cpu":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def full_float32(device: "torch.device") -> AbstractContextManager[None]:

@@ -124,7 +124,9 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
 
 def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-    return {"fused": True} if on_gpu and "fused" in inspect.signature(kind).parameters else {}
+    # Torch 1.13 has it for Adam, but cannot go on from a checkpoint.
+    has_it = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
+    return {"fused": True} if on_gpu and has_it else {}
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -45,14 +45,16 @@ class FiniteCheck:
             _, copied, _ = self._steps[0]
             if copied is not None and len(self._steps) <= STEPS_BEHIND and not copied.query():
                 return None
-            if bad := self._look():
+            bad = self._look()
+            if bad is not None:
                 return bad
         return None
 
     def all(self) -> Batch | None:
         """Return the first bad batch among all steps, None without; waits for them."""
         while self._steps:
-            if bad := self._look():
+            bad = self._look()
+            if bad is not None:
                 return bad
         return None
 

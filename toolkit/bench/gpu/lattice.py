@@ -113,7 +113,8 @@ def benchmark(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa
     return table.with_notes(
         f"{UTTERANCES} synthetic utterances of {SECONDS:g} s, {BATCH} per step,"
         f" {task.arcs:.1f} arcs per frame, {config.output_dim} pdfs;"
-        f" {per_frame / 1e6:.0f} MFLOP per frame, GEMM {per_frame / seconds[LIMIT] / 1e12:.3g} TFLOP/s.",
+        f" {per_frame / 1e6:.0f} MFLOP per frame,"
+        f" GEMM {per_frame / seconds[LIMIT] / 1e12:.3g} TFLOP/s.",
         "Share of the bfloat16 limit: cross entropy"
         f" {100 * seconds[LIMIT] / seconds[CE_STEP]:.1f} %,"
         f" sMBR {100 * seconds[LIMIT] / seconds[SMBR_STEP]:.1f} %.",
