@@ -1,5 +1,7 @@
 """Bad steps are found when a GPU's copies arrive; the GPU is made of fake events."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ CPU = torch.device("cpu")
 class Event:
     """The end of a copy; done when told, or waited for."""
 
-    made = []
+    made: ClassVar[list] = []
 
     def __init__(self):
         self.done, self.waited = False, False

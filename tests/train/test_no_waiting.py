@@ -44,6 +44,7 @@ def test_a_step_asks_for_no_value(criterion, sentences, monkeypatch):
     assert {x.device for x in stats.values()} == {META}
 
 
+@pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.13 has no convolutions there")
 @pytest.mark.parametrize("criterion", ["ctc", "ctc both ways"])
 def test_a_ctc_network_asks_for_no_value(criterion, sentences):
     task = make(criterion, META, sentences)
@@ -60,5 +61,5 @@ def test_the_detector_detects():
         ):
             with pytest.raises(AssertionError, match="waits for the device"):
                 wait()
-        with pytest.raises(RuntimeError, match="meta"):
+        with pytest.raises(RuntimeError, match="(?i)meta"):
             torch.zeros((), device=META).item()

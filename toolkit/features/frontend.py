@@ -213,7 +213,9 @@ def _scaled(samples: Tensor) -> Tensor:
     return samples.float() if samples.dtype == torch.int16 else samples * 32768
 
 
-def kaldifeat_computer(config: FrontendConfig, device: torch.device) -> "kaldifeat.OfflineFeature":
+def kaldifeat_computer(
+    config: FrontendConfig, device: torch.device | str = "cpu"
+) -> "kaldifeat.OfflineFeature":
     """Return kaldifeat's object for a config; `fbank_mfcc` without its cepstra."""
     import kaldifeat
 
@@ -223,7 +225,7 @@ def kaldifeat_computer(config: FrontendConfig, device: torch.device) -> "kaldife
         "mfcc": kaldifeat.MfccOptions,
         "plp": kaldifeat.PlpOptions,
     }[config.kind]()
-    options.device = device
+    options.device = torch.device(device)
     options.frame_opts.samp_freq = float(config.sampling_rate)
     options.frame_opts.frame_length_ms = config.frame_length_ms
     options.frame_opts.frame_shift_ms = config.frame_shift_ms
