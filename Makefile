@@ -4,6 +4,7 @@
 # make lint     ruff
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
 # make test-reference    all tests, in the reference environment
+# make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
 # make clean    remove the environments and the site; what recipes made stays
 
@@ -14,7 +15,7 @@ docs := .venv-docs/bin/python
 pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
-.PHONY: setup setup-reference demo test test-reference lint docs clean
+.PHONY: setup setup-reference demo test test-gpu test-reference lint docs clean
 
 setup: .venv/ready
 
@@ -29,6 +30,11 @@ demo: setup
 
 test: setup
 	$(python) -m $(pytest)
+
+# Without `setup`: where there is a GPU, the environment with its build of torch may be another, python=python3.
+test-gpu:
+	$(python) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU")'
+	$(python) -m pytest tests/gpu
 
 lint: setup
 	$(python) -m ruff check .

@@ -39,7 +39,7 @@ def make_denominators(
     normaliser = normaliser or features / "normaliser.json"
     made: dict[str, float] = {}
     for part in _sequence_parts(run):
-        scorer = NeuralScorer(run.need(system), normaliser, features / part)
+        scorer = NeuralScorer(run.need(system), normaliser, features / part, device=run.device)
         for folder in ("ali", "lattices"):
             (out / part / folder).mkdir(parents=True, exist_ok=True)
         align_corpus(scorer, senones, lang, run.config.align, out / part / "ali", run.jobs)

@@ -46,10 +46,11 @@ def extract_changed(
     """
     audio, folder = run.need_audio(f"data/{split or name}.jsonl"), out / name
     if places_of(out) is None:  # a run from before digests of audio: its shards do not tell of them
-        return extract(utterances, config, folder, run.jobs)["hours"]
+        return extract(utterances, config, folder, run.jobs, device=run.device)["hours"]
     before = run.previous(out)
     previous = before / name if before else None
-    return extract(utterances, config, folder, run.jobs, audio=audio, previous=previous)["hours"]
+    changed = {"audio": audio, "previous": previous, "device": run.device}
+    return extract(utterances, config, folder, run.jobs, **changed)["hours"]
 
 
 def extract_fbank(run: Run, out: Path) -> dict[str, float]:

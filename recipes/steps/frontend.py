@@ -38,8 +38,8 @@ def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
     config = replace(run.config.fbank, hours_per_shard=HOURS_PER_SHARD)
     rows = []
     for split, found in _versions(run).items():
-        extract(found, config, fbank / split, run.jobs)
-        scorer = NeuralScorer(run.need(system), normaliser, fbank / split)
+        extract(found, config, fbank / split, run.jobs, device=run.device)
+        scorer = NeuralScorer(run.need(system), normaliser, fbank / split, device=run.device)
         rows.append(_decode(run, system, split, scorer, out))
     record_results(out / "rows.json", rows)
     return {f"wer {row.split}": row.wer for row in rows}

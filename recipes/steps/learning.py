@@ -37,7 +37,9 @@ def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[
       aligner: the GMM system that has aligned val.
     """
     normaliser = run.need("fbank/normaliser.json")
-    models = [TrainedModel(run.need(system), normaliser) for system in (teacher, student)]
+    models = [
+        TrainedModel(run.need(system), normaliser, run.device) for system in (teacher, student)
+    ]
     features, alignments = validation(run, aligner)
     out = run.make("teacher_judged")
     found = measure_calibration(
@@ -102,6 +104,7 @@ def recognise_unlabelled(run: Run, teacher: str) -> dict[str, float]:
         out=run.make("recognised"),
         jobs=run.jobs,
         progress=run.progress,
+        device=run.device,
     )
 
 

@@ -66,7 +66,10 @@ def network_scorers(
 ) -> dict[str, Scorer]:
     """Return scorers of a network for all splits to decode."""
     model, normaliser = run.need(system), normaliser or features / "normaliser.json"
-    return {s: NeuralScorer(model, normaliser, features / s) for s in splits(run).decoded}
+    return {
+        s: NeuralScorer(model, normaliser, features / s, device=run.device)
+        for s in splits(run).decoded
+    }
 
 
 def network_decoder(run: Run) -> Decoder:

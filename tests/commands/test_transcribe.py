@@ -19,8 +19,9 @@ def transcriber(monkeypatch):
     """A recogniser that hears the names of files; those called broken are."""
     module = SimpleNamespace(asked=[])
 
-    def transcribe(model, sources, details):
+    def transcribe(model, sources, details, device):
         module.asked.append((model.name, details))
+        module.device = device
         for source in sources:
             fault = f"{source.name}: not audio" if "broken" in source.name else ""
             word = Word(source.key.upper(), 0.5, 1.0, 0.9)
@@ -83,6 +84,13 @@ def test_writes_a_file_per_recording(transcriber, tmp_path):
     assert "x/a.wav and y/a.wav" in result.stderr
 
 
+def test_the_network_computes_on_the_device_that_is_named(transcriber):
+    run("--model", "final", "a.wav")
+    assert transcriber.device == "cpu"
+    run("--model", "final", "--device", "cpu:0", "a.wav")
+    assert transcriber.device == "cpu:0"
+
+
 def test_paths_come_from_standard_input(transcriber):
     assert run("--model", "final", "-", stdin="a.wav\nb.wav\n").stdout == "a.wav A\nb.wav B\n"
 
@@ -94,6 +102,7 @@ def test_paths_come_from_standard_input(transcriber):
         (["--stream", "--format", "ctm", "a.wav"], "text or json"),
         (["--stream", "--out", "x", "a.wav"], "it takes no other --format, and no --out"),
         (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
+        (["--stream", "--device", "cuda", "a.wav"], "--stream recognises on the CPU"),
         (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
         (["--channel", "0", "a.wav"], "--channel"),
         ([], "AUDIO"),

@@ -11,6 +11,8 @@ import torch
 from toolkit.engines import FRONTEND_VARIABLE
 from toolkit.environment import BLAS_VARIABLE
 from toolkit.features import extract as module
+from toolkit.features import on_device
+from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.engine import engine_version
 from toolkit.features.extract import ExtractConfig, ExtractError, extract, pack_shards
@@ -222,3 +224,31 @@ def test_takes_over_what_would_be_made_again_and_nothing_else(cuts, tmp_path, ma
     assert kept == {"a"}
     extract(cuts, CONFIG, tmp_path / "whole", audio=audio)
     assert digests(new) == digests(tmp_path / "whole")
+
+
+def test_another_device_stores_what_the_cpu_stores(cuts, tmp_path, make_cut):
+    """`cpu:0` takes the path of a GPU."""
+    short = make_cut("short", "b", seconds=0.01)
+    broken = make_cut("broken", "c", seconds=0.3)
+    Path(broken.recording.sources[0].source).write_bytes(b"broken")
+    config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.5)
+    expected = extract([*cuts, short, broken], config, tmp_path / "cpu")
+    found = extract([*cuts, short, broken], config, tmp_path / "device", jobs=3, device="cpu:0")
+    assert {**found, "xRT": 0} == {**expected, "xRT": 0}
+    stores = FeatureStore(tmp_path / "cpu"), FeatureStore(tmp_path / "device")
+    assert stores[0].shards == stores[1].shards
+    for name in stores[0].ids:
+        features = [store.load(name) for store in stores]
+        torch.testing.assert_close(*features, rtol=2**-10, atol=1e-4)
+    failed = [(tmp_path / name / "failed.tsv").read_text() for name in ("cpu", "device")]
+    assert failed[0] == failed[1]
+    assert failed[0].count("\n") == 2
+
+
+def test_a_bug_on_another_device_names_the_utterance(cuts, tmp_path, monkeypatch):
+    def fail(cut, rate):
+        raise RuntimeError("a bug") if cut.id == "b1" else AudioError("broken")
+
+    monkeypatch.setattr(on_device, "load_cut_audio", fail)
+    with pytest.raises(ExtractError, match=r"b1: .*a bug"):
+        extract(cuts, CONFIG, tmp_path / "f", jobs=2, device="cpu:0")

@@ -215,3 +215,17 @@ def test_samples_of_16_bits_give_the_same_bits_as_kaldifeat_at_once(kind, engine
 def test_refuses_windows_that_would_take_all_memory(wrong):
     with pytest.raises(ValueError, match=r"sampling_rate|frame_length_ms|low_freq"):
         FrontendConfig(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
+def test_a_batch_is_its_utterances(kind, engine):
+    frontend = Frontend(FrontendConfig(kind), engine)
+    utterances = [0.1 * torch.randn(n) for n in (16000, 479, 8123)]
+    utterances += [torch.zeros(4000), torch.zeros(100), torch.full((4000,), float("nan"))]
+    *found, silence, short, broken = frontend.batch(utterances)
+    for features, samples in zip([*found, silence], utterances, strict=False):
+        torch.testing.assert_close(features, frontend(samples), rtol=2e-6, atol=5e-5)
+    for error, message in ((short, "fewer than one window"), (broken, "not finite")):
+        assert isinstance(error, FrontendError)
+        assert message in str(error)
+    assert frontend.batch([]) == []

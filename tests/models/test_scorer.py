@@ -57,3 +57,10 @@ def test_a_scorer_pickles_as_paths(scorer):
         scorer.features,
     )
     assert again.frame_shift == 0.03
+
+
+def test_a_batch_is_its_utterances(scorer):
+    scorer, expected = scorer
+    for scores in scorer.batch_log_likelihoods(["u", "u"]):
+        torch.testing.assert_close(scores, expected)
+        assert scores.device.type == "cpu"

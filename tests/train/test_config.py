@@ -1,7 +1,10 @@
+import inspect
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.config import TrainerConfig, load_optimizer, make_optimizer
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.schedule import exponential_rate
 
@@ -38,3 +41,50 @@ def test_adadelta_has_the_constants_of_its_library(name, rate, rho, epsilon):
 def test_the_rate_can_be_constant():
     rates = {exponential_rate(step, 7, 0.3, 0.3) for step in range(7)}
     assert rates == {0.3}
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "adadelta"])
+def test_a_step_on_a_gpu_is_one_kernel_where_torch_has_it(name, monkeypatch):
+    made = {}
+    kind = {"adam": "Adam", "sgd": "SGD", "adadelta": "Adadelta"}[name]
+    has_it = "fused" in inspect.signature(getattr(torch.optim, kind)).parameters
+    has_it = has_it and torch.__version__ >= "2"
+
+    def construct(parameters, lr, fused=False, **constants):
+        made.update(fused=fused)
+
+    construct.__signature__ = inspect.signature(getattr(torch.optim, kind))
+    monkeypatch.setattr(torch.optim, kind, construct)
+    model = torch.nn.Linear(1, 1)
+    make_optimizer(model, TrainerConfig(optimizer=name))
+    assert not made["fused"]
+    on_gpu = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_cuda=True)])
+    make_optimizer(on_gpu, TrainerConfig(optimizer=name))
+    assert made["fused"] == has_it
+
+
+def test_an_optimizer_of_a_gpu_goes_on_on_the_cpu():
+    def trained(steps, state=None):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = make_optimizer(model, TrainerConfig())
+        for step in range(steps):
+            optimizer.zero_grad()
+            model(torch.full((4, 3), float(step))).square().sum().backward()
+            optimizer.step()
+        if state is not None:
+            load_optimizer(optimizer, state)
+        return optimizer
+
+    saved = trained(3).state_dict()
+    saved["param_groups"][0] |= {"fused": True, "foreach": True, "betas": (0.8, 0.9)}
+    loaded = trained(0, saved)
+    group = loaded.param_groups[0]
+    assert not group["fused"]
+    assert group["foreach"] is None
+    assert group["betas"] == (0.8, 0.9)
+    for found, expected in zip(
+        loaded.state_dict()["state"].values(), saved["state"].values(), strict=True
+    ):
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert saved["param_groups"][0]["fused"]  # what was read is left as it is

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from toolkit.align.batched import align_batched
 from toolkit.align.graphs import TrainingGraphCompiler
+from toolkit.align.scored import Scored, map_scored, map_scored_shards, on_gpu
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import Outcome, read_table, write_shard, write_table
 from toolkit.corpus.manifest import text_of
 from toolkit.errors import ToolkitError
-from toolkit.features.store import map_shards
-from toolkit.fsa.alignment import AlignConfig
+from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 
@@ -58,16 +58,16 @@ def align_corpus(
       config: search and limits.
       out: gets one `ali.NNNNNN.safetensors` per feature shard and `table.tsv`; shards that an
         earlier run finished are kept.
-      jobs: worker processes.
+      jobs: worker processes; threads beside a network on a GPU.
       progress: called with (shards done, shards).
 
     Raises:
       AlignmentFailuresError: more than `max_failed` of the utterances failed. In any case
         `table.tsv` lists the failed ones with reasons.
     """
-    work = partial(_align_shard, scorer, senones, lang, config.search, out)
+    work = partial(_align_shard, senones, lang, config.search, out)
     outcomes: list[Outcome] = []
-    for path in map_shards(work, scorer.store, jobs, "align", progress):
+    for path in map_scored_shards(work, scorer, jobs, "align", progress):
         outcomes += read_table(path)
     write_table(out / "table.tsv", outcomes)
     for part in out.glob("ali.*.tsv"):
@@ -91,11 +91,12 @@ def align_corpus(
 
 
 def _align_shard(
-    scorer: Scorer,
     senones: Senones,
     lang: Path,
     search: AlignConfig,
     out: Path,
+    scorer: Scorer,
+    threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
@@ -112,9 +113,20 @@ def _align_shard(
         frames[utterance] = len(scores)
         return scores
 
+    def align(scored: Scored) -> tuple[str, UtteranceAlignment | None]:
+        frames[scored.utterance] = len(scored.log_likelihoods)
+        alone = [(scored.utterance, words[scored.utterance])]
+        columns = lambda _, pdfs: scored.log_likelihoods[:, pdfs]  # noqa: E731
+        return next(align_batched(alone, columns, compiler, search))
+
+    aligned = (
+        map_scored(align, scorer, ids, threads)
+        if on_gpu(scorer)
+        else align_batched(words.items(), score, compiler, search)
+    )
     alignments: dict[str, Tensor] = {}
     outcomes = []
-    for utterance, found in align_batched(words.items(), score, compiler, search):
+    for utterance, found in aligned:
         if found is None:
             needed = compiler.min_frames(words[utterance])
             reason = (

@@ -11,6 +11,7 @@ from time import process_time
 
 from torch import Tensor
 
+from toolkit.bench.gpu import decode as gpu_decode
 from toolkit.bench.instruments.harness import BenchmarkError, Case, Table, compare
 from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.bench.peers.faster_decoder import FasterDecoder
@@ -48,13 +49,17 @@ K2 = "k2, beam {:g}"
 FASTER_DECODER = "FasterDecoder, beam {:g}"
 
 
-def benchmark() -> Table:
+def benchmark(device: str | None = None) -> Table:
     """Measure seconds of speech per second of processor time on one core.
 
     Scores and graph are computed beforehand and the same for all. Ours generates a lattice and
     takes its best path, as the recipes do, and includes repeating the search with a wider beam
     where no path survives, and so does k2's; FasterDecoder finds only the best path.
+
+    With a device see `toolkit.bench.gpu.decode`.
     """
+    if device is not None:
+        return gpu_decode.benchmark(device)
     with one_thread(), tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         run = os.environ.get(VARIABLE)

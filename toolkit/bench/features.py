@@ -5,30 +5,36 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bench.gpu import features as gpu_features
 from toolkit.bench.instruments.harness import Case, Table, compare
+from toolkit.bench.instruments.noise import RATE, write_noise
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
     from torch import Tensor
 
-RATE = 16000
 SECONDS = 10.0
 FILES = 20
 REPEATS = 9
 
 
-def benchmark() -> Table:
+def benchmark(device: str | None = None) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
     Rows from samples exclude the decoding of FLAC. "Ours" is the front end by the engine that
     recipes use here; without kaldifeat its row is absent and the ratios are to the torch engine.
     lhotse's default is 80 log-mel by its own torch code; the row of window and FFT has frames of
     400 samples and a real FFT of 512 points.
+
+    With a device see `toolkit.bench.gpu.features`.
     """
     from toolkit.processes.threads import one_thread
 
+    if device is not None:
+        return gpu_features.benchmark(device)
+
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        cases = _cases([_write_noise(Path(folder), number) for number in range(FILES)])
+        cases = _cases([write_noise(Path(folder), number, SECONDS) for number in range(FILES)])
         return compare(
             cases,
             unit="s of audio",
@@ -37,20 +43,6 @@ def benchmark() -> Table:
             title="Features on one core",
             notes=(f"{FILES} FLAC files of noise, {SECONDS:g} s each, one at a time",),
         )
-
-
-def _write_noise(folder: Path, number: int) -> "MonoCut":
-    import numpy as np
-    import soundfile
-    from lhotse import Recording, SupervisionSegment
-    from lhotse.cut import MonoCut
-
-    path = folder / f"noise-{number}.flac"
-    noise = np.random.default_rng(number).normal(0.0, 0.1, round(SECONDS * RATE))
-    soundfile.write(path, noise.clip(-1, 1), RATE)
-    recording = Recording.from_file(path)
-    supervision = SupervisionSegment(path.stem, path.stem, 0.0, SECONDS, text="", speaker="noise")
-    return MonoCut(path.stem, 0.0, SECONDS, 0, supervisions=[supervision], recording=recording)
 
 
 def _cases(cuts: "Sequence[MonoCut]") -> list[Case]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from toolkit.bench.gpu import lattice as gpu_lattice
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.bench.instruments.synthetic_sentences import FRAMES_PER_SECOND, SyntheticSentences
 from toolkit.decode.denominator_lattices import LatticeConfig, search
@@ -49,11 +50,14 @@ POSTERIORS = "arc posteriors"
 K2_POSTERIORS = "arc posteriors, k2"
 
 
-def benchmark() -> Table:
+def benchmark(device: str | None = None) -> Table:
     """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
-    The network is not included: its scores are computed beforehand.
+    The network is not included: its scores are computed beforehand. With a device see
+    `toolkit.bench.gpu.lattice`.
     """
+    if device is not None:
+        return gpu_lattice.benchmark(device)
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         task = _Task(Path(folder))
         cases = [

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toolkit.bench.instruments import gemm
-from toolkit.bench.instruments.gemm import Gemm, synchronised
+from toolkit.bench.instruments.flops import flops_per_frame
+from toolkit.bench.instruments.gemm import Gemm, size_on, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
 from toolkit.parallel.batch import Batch
+from toolkit.processes.devices import choose_device
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
 from toolkit.train.corpus import Corpus
@@ -26,6 +27,7 @@ from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceCon
 UTTERANCE_FRAMES = 1200  # 12 s of 10 ms frames, about the mean of LibriSpeech
 UTTERANCES = 48
 STEPS = {"cpu": 2, "cuda": 100}
+LARGE_BATCHES = (156, 312)  # a quarter and a half of the chunks of UTTERANCES
 
 LIMIT = "GEMM limit, float32"
 CHUNKS = "chunks of 32 frames, batch 64, float32"
@@ -63,64 +65,73 @@ class _Targets:
         return self._targets
 
 
-def flops_per_frame(config: LstmConfig) -> int:
-    """Floating point operations of training on one frame: 2 per weight forward, 4 backward.
-
-    Biases, activations and the look-ahead's extra frames are not counted.
-    """
-    hidden = config.hidden
-    first = config.input_dim + hidden
-    weights = 4 * hidden * (first + (config.layers - 1) * 2 * hidden) + hidden * config.output_dim
-    return 6 * weights
-
-
-def benchmark(config: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
+def benchmark(
+    config: LstmConfig = LstmConfig(),  # noqa: B008 - frozen
+    device: str | None = None,
+) -> Table:
     """Measure low-rate frames per second of complete training steps (C6, C7), on a GPU if any.
 
     Loader, chunker, model, loss, clipping and Adam are all included; so the ratio of a row is the
     fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is the
-    obvious implementation: load an utterance, run torch's LSTM, take one step of Adam.
+    obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. On a GPU
+    there are rows of larger batches too, which it takes to fill one.
+
+    Args:
+      config: sizes of the network.
+      device: where to train; None: on a GPU if there is one.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    steps, per_frame = STEPS[device.type], flops_per_frame(config)
+    where = torch.device(choose_device(device))
+    steps, per_frame = STEPS[where.type], flops_per_frame(config)
     whole = WholeUtteranceConfig()
     with tempfile.TemporaryDirectory() as folder:
         runs = {
-            LIMIT: Gemm(device, torch.float32, per_frame),
-            "GEMM limit, bfloat16": Gemm(device, torch.bfloat16, per_frame),
-            CHUNKS: _Steps(config, None, "fp32", steps, folder, device),
+            LIMIT: Gemm(where, torch.float32, per_frame),
+            "GEMM limit, bfloat16": Gemm(where, torch.bfloat16, per_frame),
+            CHUNKS: _Steps(config, None, "fp32", steps, folder, where),
             "chunks of 32 frames, batch 64, bfloat16": _Steps(
-                config, None, "bf16", steps, folder, device
+                config, None, "bf16", steps, folder, where
             ),
+            **(_large_batches(config, folder, where) if where.type == "cuda" else {}),
             f"whole utterances, {whole.batch_frames} frames, float32": _Steps(
-                config, whole, "fp32", max(1, steps // 4), folder, device
+                config, whole, "fp32", max(1, steps // 4), folder, where
             ),
-            LOOP: _PlainLoop(config, max(1, steps // 4), device),
+            LOOP: _PlainLoop(config, max(1, steps // 4), where),
             "loader and chunker alone": _Loader(config, 10 * steps),
         }
-        cases = [Case(name, synchronised(run, device)) for name, run in runs.items()]
+        cases = [Case(name, synchronised(run, where)) for name, run in runs.items()]
         table = compare(
             cases,
             unit="frames",
             baseline=LIMIT,
             repeats=3,
             title=f"Training {config.layers} x {config.hidden}, {config.input_dim} inputs, "
-            f"{config.output_dim} targets, {device.type}",
+            f"{config.output_dim} targets, {where.type}",
         )
     rates = {name: table.row(name).rate for name in runs}
     half, chunks16 = list(runs)[1], list(runs)[3]
+    fastest = max((name for name in runs if name.startswith("chunks")), key=lambda x: rates[x])
     overhead, share = runs[CHUNKS].computed / runs[CHUNKS].scored, table.row(CHUNKS).ratio
     return table.with_notes(
-        f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {gemm.SIZE} x {gemm.SIZE}: "
+        f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {size_on(where)} x {size_on(where)}: "
         f"{rates[LIMIT] * per_frame / 1e9:.0f} GFLOP/s, "
         f"in bfloat16 {rates[half] * per_frame / 1e9:.0f}.",
         f"Of their own GEMM limits: float32 {100 * share:.0f} %, "
         f"bfloat16 {100 * rates[chunks16] / rates[half]:.0f} %; bfloat16 is "
-        f"{rates[chunks16] / rates[CHUNKS]:.2f} times as fast.",
+        f"{rates[chunks16] / rates[CHUNKS]:.2f} times as fast. At best {rates[fastest]:.4g} frames "
+        f"per second, {100 * rates[fastest] / rates[half]:.1f} % of the bfloat16 limit: {fastest}.",
         f"For each scored frame {overhead:.3f} are computed, with the look-ahead and the "
         f"padding of short chunks; counting these, float32 is at {100 * overhead * share:.0f} %.",
         f"Chunking is {rates[CHUNKS] / rates[LOOP]:.1f} times as fast as the plain loop.",
     )
+
+
+def _large_batches(config: LstmConfig, folder: str, device: torch.device) -> dict[str, "_Steps"]:
+    return {
+        f"chunks of 32 frames, batch {size}, bfloat16": _Steps(
+            config, None, "bf16", STEPS["cuda"] // 4, folder, device, ChunkConfig(batch=size)
+        )
+        for size in LARGE_BATCHES
+    }
 
 
 class _Steps:
@@ -134,15 +145,19 @@ class _Steps:
         steps: int,
         out: str,
         device: torch.device,
+        cutting: ChunkConfig = ChunkConfig(),  # noqa: B008 - frozen
     ) -> None:
-        chunks = _chunks(config)
+        chunks = _chunks(config, cutting)
         source = chunks
         if whole is not None:
             source = ShuffledUtterances(chunks.windows, whole, config.lookahead, seed=0)
         model = LstmModel(config).train()
         settings = TrainerConfig(amp=amp)
         self._trainer = Trainer(model, CrossEntropy(), source, settings, Path(out), device=device)
-        self._batches = prefetched(_endless(source), depth=4)
+        batches = _endless(source)
+        if device.type == "cuda":
+            batches = (batch.pin() for batch in batches)
+        self._batches = prefetched(batches, depth=4)
         self._steps = steps
         self._device = device
         self.scored = self.computed = 0
@@ -199,10 +214,10 @@ class _Loader:
         return float(sum(next(self._batches).frames for _ in range(self._steps)))
 
 
-def _chunks(config: LstmConfig) -> Chunks:
+def _chunks(config: LstmConfig, cutting: ChunkConfig = ChunkConfig()) -> Chunks:  # noqa: B008
     noise = _Noise(config.input_dim // 3, config.output_dim)
     corpus = Corpus([(noise, noise.alignments)], noise, config.output_dim)
-    return Chunks(corpus, ChunkConfig(), config.lookahead, seed=0)
+    return Chunks(corpus, cutting, config.lookahead, seed=0)
 
 
 def _endless(source: Chunks | ShuffledUtterances) -> Iterator[Batch]:

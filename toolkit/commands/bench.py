@@ -1,6 +1,7 @@
 """`toolkit bench`: a subcommand for each benchmark in `toolkit/bench`."""
 
 import importlib
+import inspect
 import json
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,8 @@ class _Benchmarks(click.Group):
     """One subcommand per benchmark.
 
     A module that defines `command` is run with its own options; one that defines only
-    `benchmark()`, which returns a table, gets the options common to all tables.
+    `benchmark()`, which returns a table, gets the options common to all tables, and `--device` if
+    its benchmark takes one.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -37,15 +39,21 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
 
     @click.command(name, help=f"{module.__doc__}\n\n{example}")
     @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
-    def run(json_file: Path | None) -> None:
+    def run(json_file: Path | None, device: str | None = None) -> None:
+        from toolkit.processes.devices import choose_device
         from toolkit.storage.files import write_atomically
 
-        table = module.benchmark()
+        table = (
+            module.benchmark() if device is None else module.benchmark(device=choose_device(device))
+        )
         table.print()
         if json_file is not None:
             write_atomically(json_file, json.dumps(table.to_json(), indent=1) + "\n")
 
-    return run
+    if "device" not in inspect.signature(module.benchmark).parameters:
+        return run
+    about = "Measure what runs on this device: cuda, cuda:1, ...; without, as described above."
+    return click.option("--device", metavar="NAME", help=about)(run)
 
 
 @click.group(cls=_Benchmarks, subcommand_metavar="NAME [OPTIONS]")

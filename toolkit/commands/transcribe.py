@@ -57,6 +57,12 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     type=click.FloatRange(0.1),
     help="Silence that ends an utterance of a stream, in seconds.",
 )
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="Where the network computes: cpu, cuda, cuda:1, ...; a stream's on the CPU.",
+)
 @click.argument("audio", nargs=-1, required=True)
 @click.pass_context
 def transcribe(
@@ -70,6 +76,7 @@ def transcribe(
     stream: bool,
     piece: float | None,
     endpoint: float | None,
+    device: str,
     audio: tuple[str, ...],
 ) -> None:
     """Recognise the speech in recordings of any length.
@@ -91,6 +98,7 @@ def transcribe(
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
     from toolkit.decode.sources import Inputs, check_keys
+    from toolkit.processes.devices import choose_device
 
     if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
@@ -100,6 +108,8 @@ def transcribe(
         )
     if not stream and (piece is not None or endpoint is not None):
         raise click.UsageError("--piece and --endpoint need --stream")
+    if stream and device != "cpu":
+        raise click.UsageError("--stream recognises on the CPU: leave out --device")
     if raw_rate is not None and "-" not in audio:
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate)
@@ -110,14 +120,19 @@ def transcribe(
         if stream:
             faults = _stream(model, sources, form, piece or 0.1, endpoint)
         else:
-            faults = _transcribe(model, sources, form, out, channel or 1)
+            faults = _transcribe(model, sources, form, out, channel or 1, choose_device(device))
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)
 
 
 def _transcribe(
-    model: Path, sources: "Sequence[Source]", form: str, out: Path | None, channel: int
+    model: Path,
+    sources: "Sequence[Source]",
+    form: str,
+    out: Path | None,
+    channel: int,
+    device: str,
 ) -> list[str]:
     """Print or write the transcripts; return error messages of recordings that failed."""
     from tqdm import tqdm
@@ -128,7 +143,7 @@ def _transcribe(
     from toolkit.storage.names import UnsafePathError, path_below
 
     faults = []
-    transcripts = transcribe_sources(model, sources, form in WITH_WORDS)
+    transcripts = transcribe_sources(model, sources, form in WITH_WORDS, device=device)
     quiet = True if out is None else None
     for transcript in tqdm(transcripts, "transcribe", len(sources), disable=quiet):
         if transcript.fault:

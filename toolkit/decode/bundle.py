@@ -113,12 +113,13 @@ class Recogniser:
 
     Args:
       bundle: the folder.
+      device: where the network computes; the front end and the search are the CPU's.
 
     Raises:
       BundleError: the folder is not a bundle.
     """
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Path, device: str = "cpu") -> None:
         self._bundle = Path(bundle)
         if not (self._bundle / SETTINGS).is_file():
             raise BundleError(
@@ -133,7 +134,8 @@ class Recogniser:
         )
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
-        self.model = NeuralModel(self._bundle / "model", self._bundle / "normaliser.json")
+        normaliser = self._bundle / "normaliser.json"
+        self.model = NeuralModel(self._bundle / "model", normaliser, device)
         self._words = SymbolTable.read(self._bundle / "words.txt")
 
     @property

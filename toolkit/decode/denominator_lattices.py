@@ -1,6 +1,5 @@
 """Denominator lattices of a corpus, for sequence-discriminative training (C8)."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -8,10 +7,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.errors import ToolkitError
 from toolkit.features.low_frame_rate import centre
-from toolkit.features.store import map_shards
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst
@@ -72,7 +71,7 @@ class _ShardResult:
     facts: ShardHeader
     audio_seconds: float
     seconds: float | None
-    """Processor time; None for a shard of an earlier run."""
+    """Time of scores and searches; None for a shard of an earlier run."""
     bytes: int
 
 
@@ -95,7 +94,7 @@ def make_lattices(
       graph: the decoding graph's file.
       config: search, density and limits.
       out: the folder to write.
-      jobs: worker processes.
+      jobs: worker processes; threads beside a network on a GPU.
       references: the reference pdf of every raw frame, or of every frame of the scores. Its path
         is added to an utterance's lattice where the graph accepts it: MMI needs it, sMBR does not.
       progress: called with (shards done, shards).
@@ -107,8 +106,8 @@ def make_lattices(
     Raises:
       LatticeFailuresError: more than `max_failed` of the utterances have no lattice.
     """
-    work = partial(_make_shard, scorer, graph, config, references, out)
-    made = list(map_shards(work, scorer.store, jobs, "lattices", progress))
+    work = partial(_make_shard, graph, config, references, out)
+    made = list(map_scored_shards(work, scorer, jobs, "lattices", progress))
     current = {shard_path(out, number) for number in range(len(made))}
     for leftover in set(out.glob("lattices.*.safetensors")) - current:
         leftover.unlink()
@@ -158,11 +157,12 @@ def _graph(path: Path) -> _Graph:
 
 
 def _make_shard(
-    scorer: Scorer,
     graph_path: Path,
     config: LatticeConfig,
     references: Alignments | None,
     out: Path,
+    scorer: Scorer,
+    threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> _ShardResult:
     number, ids = shard
@@ -172,25 +172,31 @@ def _make_shard(
     kept = _finished(path, graph.digest, ids)
     if kept is not None:
         return _ShardResult(kept, audio, None, path.stat().st_size)
-    start = time.process_time()
-    lattices: dict[str, LatticeArcs] = {}
-    failed, retried = [], 0
     with_reference = set(references.ids) if references is not None else set()
-    for utterance in ids:
-        scores = scorer.log_likelihoods(utterance) * config.acoustic_scale
+
+    def make(scored: Scored) -> tuple[LatticeArcs | None, Beam, float]:
+        start = scored.clock() - scored.seconds
+        scores = scored.log_likelihoods * config.acoustic_scale
         reference = None
-        if utterance in with_reference:
-            pdfs = _subsampled(scores, references.load(utterance), utterance)
+        if scored.utterance in with_reference:
+            pdfs = _subsampled(scores, references.load(scored.utterance), scored.utterance)
             reference = reference_path(pdfs, graph.fst)
-        found, beam = search(scores, graph.fst, config, reference)
+        found = search(scores, graph.fst, config, reference)
+        return *found, scored.clock() - start
+
+    lattices: dict[str, LatticeArcs] = {}
+    failed, retried, seconds = [], 0, 0.0
+    made = map_scored(make, scorer, ids, threads)
+    for utterance, (found, beam, spent) in zip(ids, made, strict=True):
+        seconds += spent
         if found is None:
-            reason = f"no path within beam {beam.search:g}" if len(scores) else "no frames"
+            some = scorer.store.num_frames(utterance)
+            reason = f"no path within beam {beam.search:g}" if some else "no frames"
             failed.append((utterance, reason))
             continue
         retried += beam != config.beam
         lattices[utterance] = found
     write_shard(path, lattices, graph.index, graph.digest, retried, failed)
-    seconds = time.process_time() - start
     return _ShardResult(ShardHeader.read(path), audio, seconds, path.stat().st_size)
 
 

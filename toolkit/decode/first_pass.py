@@ -1,16 +1,16 @@
 """First-pass decoding and lattice rescoring, with the best paths of a grid of weights."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
-from toolkit.features.store import map_shards
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
@@ -80,7 +80,8 @@ class Decoded:
     audio_seconds: float
     """Length of the utterance."""
     decode_seconds: float
-    """Processor time of the network, this pass and those before it, for one pair of weights."""
+    """Processor time of the network, this pass and those before it, for one pair of weights; of a
+    network on a GPU the utterance's share of its batch's wall time."""
     beam: float
     """The search beam that gave a lattice; 0 if none did, in which case hypotheses are empty."""
     hypotheses: tuple[str, ...]
@@ -100,26 +101,26 @@ class SearchResult:
     lattices: tuple[Lattice, ...]
     """One for each pass; empty when no path survived the widest beam."""
     seconds: tuple[float, ...]
-    """Processor time from the start to the end of each pass."""
+    """Time of the scores and processor time up to the end of each pass."""
     cut: bool
     """See `Decoded.cut`."""
 
 
-def search(utterance: str, scorer: Scorer, decoder: Decoder) -> SearchResult:
+def search(scored: Scored, decoder: Decoder) -> SearchResult:
     """Make the lattices of one utterance, one for each pass."""
     graph, config = decoding_graph(decoder.graph), decoder.config
     grammar = decoder.rescorer and _grammar(decoder.rescorer, decoder.words)
-    start = time.process_time()
-    scores = scorer.log_likelihoods(utterance) * config.acoustic_scale
+    start = scored.clock() - scored.seconds
+    scores = scored.log_likelihoods * config.acoustic_scale
     lattice, beam = search_with_retries(scores, graph, config.beams())
-    seconds = [time.process_time() - start] * decoder.passes
+    seconds = [scored.clock() - start] * decoder.passes
     if lattice is None:
         return SearchResult(scores, 0.0, (), tuple(seconds), False)
     lattices, cut = [lattice], False
     if grammar is not None:
         rescored = rescore_lattice(lattice, grammar, config.rescoring)
         lattices, cut = [lattice, rescored.lattice], rescored.cut
-        seconds[1] = time.process_time() - start
+        seconds[1] = scored.clock() - start
     return SearchResult(scores, beam.search, tuple(lattices), tuple(seconds), cut)
 
 
@@ -142,15 +143,15 @@ def decode_store(
       decoder: graph and search.
       weights: for each pass the pairs of scale and penalty to decode with.
       out: the folder that gets a file per feature shard; those of an earlier run are kept.
-      jobs: worker processes.
+      jobs: worker processes; threads beside a network on a GPU.
       progress: called with (shards done, shards).
 
     Returns:
       For each pass the utterances in the order of the store.
     """
-    work = partial(_decode_shard, scorer, decoder, weights, out)
+    work = partial(_decode_shard, decoder, weights, out)
     decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
-    for path in map_shards(work, scorer.store, jobs, "decode", progress):
+    for path in map_scored_shards(work, scorer, jobs, "decode", progress):
         for line in path.read_text(encoding="utf-8").splitlines():
             for found, plain in zip(decoded, json.loads(line), strict=True):
                 found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
@@ -163,6 +164,13 @@ def decoding_graph(path: Path) -> Fst:
     return load_fst(path)
 
 
+def load_once(decoder: Decoder) -> None:
+    """Load what searches read, before several threads of this process do so."""
+    decoding_graph(decoder.graph)
+    if decoder.rescorer is not None:
+        _grammar(decoder.rescorer, decoder.words)
+
+
 @lru_cache(maxsize=1)
 def _grammar(path: Path, words: Path) -> Grammar:
     """Load the language model of the second pass, once per process."""
@@ -170,44 +178,58 @@ def _grammar(path: Path, words: Path) -> Grammar:
 
 
 def _decode_shard(
-    scorer: Scorer,
     decoder: Decoder,
     weights: Sequence[Sequence[Weights]],
     out: Path,
+    scorer: Scorer,
+    threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
     path = out / f"passes.{number:06d}.jsonl"
     if path.exists():
         return path
+    load_once(decoder)
     table = SymbolTable.read(decoder.words)
-    lines = []
-    for utterance in ids:
-        found = search(utterance, scorer, decoder)
-        plain = []
-        for pass_number, pairs in enumerate(weights):
-            start = time.process_time()
-            hypotheses = [""] * len(pairs)
-            if found.lattices:
-                scored = ScoredLattice(
-                    found.lattices[pass_number], found.scores, decoder.config.acoustic_scale
-                )
-                paths = [scored.best_words(pair) for pair in pairs]
-                hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
-            seconds = found.seconds[pass_number] + (time.process_time() - start) / len(pairs)
-            plain.append(
-                {
-                    "utterance": utterance,
-                    "audio_seconds": round(scorer.store.cut(utterance).duration, 4),
-                    "decode_seconds": round(seconds, 4),
-                    "beam": found.beam,
-                    "hypotheses": hypotheses,
-                    "cut": found.cut and pass_number > 0,
-                }
-            )
-        lines.append(json.dumps(plain))
-    write_atomically(path, "".join(line + "\n" for line in lines))
+
+    def decode(scored: Scored) -> str:
+        seconds = scorer.store.cut(scored.utterance).duration
+        return json.dumps(_decoded(scored, decoder, weights, table, seconds)) + "\n"
+
+    write_atomically(path, "".join(map_scored(decode, scorer, ids, threads)))
     return path
+
+
+def _decoded(
+    scored: Scored,
+    decoder: Decoder,
+    weights: Sequence[Sequence[Weights]],
+    table: SymbolTable,
+    audio_seconds: float,
+) -> list[dict[str, Any]]:
+    """The fields of `Decoded` for each pass."""
+    found, plain = search(scored, decoder), []
+    for pass_number, pairs in enumerate(weights):
+        start = scored.clock()
+        hypotheses = [""] * len(pairs)
+        if found.lattices:
+            lattice = ScoredLattice(
+                found.lattices[pass_number], found.scores, decoder.config.acoustic_scale
+            )
+            paths = [lattice.best_words(pair) for pair in pairs]
+            hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
+        seconds = found.seconds[pass_number] + (scored.clock() - start) / len(pairs)
+        plain.append(
+            {
+                "utterance": scored.utterance,
+                "audio_seconds": round(audio_seconds, 4),
+                "decode_seconds": round(seconds, 4),
+                "beam": found.beam,
+                "hypotheses": hypotheses,
+                "cut": found.cut and pass_number > 0,
+            }
+        )
+    return plain
 
 
 def real_time_factor(decoded: Sequence[Decoded]) -> float:

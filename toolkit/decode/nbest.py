@@ -7,12 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
+from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.decode.calibrate import LatticeSummary, read_summaries, write_confidences
-from toolkit.decode.first_pass import Decoder, SearchResult, decoding_graph, search
+from toolkit.decode.first_pass import (
+    Decoder,
+    SearchResult,
+    decoding_graph,
+    load_once,
+    search,
+)
 from toolkit.decode.system import Scorers, references_of
 from toolkit.decode.word_times import SAMPLES, WordAligner
-from toolkit.features.store import map_shards
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_codec import LatticeArcs
@@ -62,7 +68,7 @@ def write_nbest_and_ctm(
       config: what is extracted.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
         `words.ctm` and, with `config.lattices`, `lattices/`.
-      jobs: worker processes.
+      jobs: worker processes; threads beside a network on a GPU.
       progress: called with (splits done, splits).
 
     Returns:
@@ -73,8 +79,8 @@ def write_nbest_and_ctm(
     for split, scorer in scorers.items():
         folder = out / split / "explored"
         folder.mkdir(parents=True, exist_ok=True)
-        extract = _Extractor(scorer, decoder, weights, lang, senones, config, folder)
-        paths = map_shards(extract, scorer.store, jobs, "n-best")
+        extract = _Extractor(decoder, weights, lang, senones, config, folder)
+        paths = map_scored_shards(extract, scorer, jobs, "n-best")
         found[split] = [summary for path in paths for summary in read_summaries(path)]
         write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
         progress(len(found), len(scorers))
@@ -98,7 +104,6 @@ class _Extractor:
     It is passed to worker processes.
     """
 
-    scorer: Scorer
     decoder: Decoder
     weights: Weights
     lang: Path
@@ -106,7 +111,7 @@ class _Extractor:
     config: NbestConfig
     out: Path
 
-    def __call__(self, shard: tuple[int, Sequence[str]]) -> Path:
+    def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
         path = self.out / f"explored.{number:06d}.jsonl"
@@ -116,16 +121,25 @@ class _Extractor:
             self.lang,
             self.senones,
             calibration=None,
-            frame_shift=self.scorer.frame_shift,
+            frame_shift=scorer.frame_shift,
             beam=self.decoder.config.beam.search,
             samples=self.config.samples,
         )
+        load_once(self.decoder)
+
+        def explore(scored: Scored) -> tuple[str, LatticeArcs | None]:
+            found = search(scored, self.decoder)
+            line = json.dumps(self._summary(scored.utterance, found, aligner))
+            if not (self.config.lattices and found.lattices):
+                return line, None
+            return line, _graph_arcs(found.lattices[0], len(found.scores))
+
         lines, lattices = [], {}
-        for utterance in ids:
-            found = search(utterance, self.scorer, self.decoder)
-            lines.append(json.dumps(self._summary(utterance, found, aligner)))
-            if self.config.lattices and found.lattices:
-                lattices[utterance] = _graph_arcs(found.lattices[0], len(found.scores))
+        explored = map_scored(explore, scorer, ids, threads)
+        for utterance, (line, lattice) in zip(ids, explored, strict=True):
+            lines.append(line)
+            if lattice is not None:
+                lattices[utterance] = lattice
         if self.config.lattices:
             self._write_lattices(lattices, number)
         write_atomically(path, "".join(line + "\n" for line in lines))

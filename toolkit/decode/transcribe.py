@@ -25,6 +25,7 @@ def transcribe(
     sources: Iterable[Source],
     details: bool = False,
     config: SegmentConfig | None = None,
+    device: str = "cpu",
 ) -> Iterator[Transcript]:
     """Transcribe recordings one by one, in the order given.
 
@@ -38,11 +39,12 @@ def transcribe(
       sources: the recordings.
       details: find word times and confidences too.
       config: where long recordings are cut; None: the default.
+      device: where the network computes.
 
     Raises:
       BundleError: `model` is not a bundle, or has no senones, which `details` needs.
     """
-    recogniser, config = Recogniser(model), config or SegmentConfig()
+    recogniser, config = Recogniser(model, device), config or SegmentConfig()
     if details:
         recogniser.word_aligner  # noqa: B018 - fails now rather than at the first word
     for source in sources:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial, reduce
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.degrade import AddNoise, Reverberate
 from toolkit.features.engine import engine_version, usable_engine
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.on_device import features_on_device
 from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import (
     MANIFEST,
@@ -35,6 +37,7 @@ from toolkit.storage.places import Places, places_of
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
+    from torch import Tensor
 
 MARKERS = "done"
 FAILED = "failed.tsv"
@@ -72,6 +75,7 @@ def extract(
     progress: Callable[[int, int], None] | None = None,
     audio: Mapping[str, str] | None = None,
     previous: Path | None = None,
+    device: str = "cpu",
 ) -> dict[str, float]:
     """Extract raw features into shards that `FeatureStore` and lhotse read.
 
@@ -84,11 +88,12 @@ def extract(
       cuts: of unique ids, one supervision each, in any order.
       config: front end, shard size and limit of failures.
       out: folder to write.
-      jobs: processes.
+      jobs: processes; on another device than the CPU threads, which read audio ahead of it.
       progress: called with the utterances done and their total after every shard.
       audio: digests of audio files by path; a shard with another one is extracted anew.
       previous: a folder as `out` from an earlier time; shards of the same engine that would be made
         again are linked from there. It needs `audio`.
+      device: where to compute; it matters by rounding.
 
     Returns:
       hours (of audio extracted), utterances, failed, and, where a shard was computed, xRT (seconds
@@ -116,7 +121,11 @@ def extract(
     start = time.perf_counter()
     work = partial(_extract_shard, frontend=config.frontend, out=out)
     with tqdm(total=total, initial=done, unit="utt", desc="features", disable=None) as bar:
-        for plan, marker in zip(pending, map_in_processes(work, pending, jobs), strict=True):
+        if device == "cpu":
+            made = map_in_processes(work, pending, jobs)
+        else:
+            made = _extract_on_device(pending, config.frontend, out, device, jobs)
+        for plan, marker in zip(pending, made, strict=True):
             markers[plan.index] = marker
             done += len(plan.cuts)
             bar.update(len(plan.cuts))
@@ -254,12 +263,33 @@ def _remove_strays(out: Path, kept: set[int]) -> None:
 
 
 def _extract_shard(plan: _Plan, frontend: FrontendConfig, out: Path) -> dict:
-    """Write one shard and then its marker."""
-    failed: list[tuple[str, str]] = []
+    """Compute and write one shard."""
+    compute = Frontend(frontend)
+    found = (_features(cut, compute) for cut in plan.cuts)
     with one_thread():
-        utterances, frames = write_shard(
-            out / SHARDS, plan.index, _features(plan.cuts, frontend, failed), frontend
-        )
+        return _write_shard(plan, found, frontend, out)
+
+
+def _extract_on_device(
+    plans: list[_Plan], frontend: FrontendConfig, out: Path, device: str, jobs: int
+) -> Iterator[dict]:
+    """Write shards one after the other; the device is ahead of that."""
+    cuts = chain.from_iterable(plan.cuts for plan in plans)
+    found = features_on_device(cuts, Frontend(frontend, device=device), jobs)
+    for plan in plans:
+        with one_thread():
+            marker = _write_shard(plan, islice(found, len(plan.cuts)), frontend, out)
+        yield marker
+
+
+def _write_shard(
+    plan: _Plan, found: "Iterator[Tensor | Exception]", frontend: FrontendConfig, out: Path
+) -> dict:
+    """Write the features that were found for the cuts of a shard, and then its marker."""
+    failed: list[tuple[str, str]] = []
+    utterances, frames = write_shard(
+        out / SHARDS, plan.index, _usable(plan.cuts, found, failed), frontend
+    )
     paths = [cuts_path(out / SHARDS, plan.index), features_path(out / SHARDS, plan.index)]
     marker = {
         "plan": plan.digest,
@@ -273,16 +303,22 @@ def _extract_shard(plan: _Plan, frontend: FrontendConfig, out: Path) -> dict:
     return marker
 
 
-def _features(
-    cuts: "list[MonoCut]", config: FrontendConfig, failed: list[tuple[str, str]]
+def _features(cut: "MonoCut", compute: Frontend) -> "Tensor | Exception":
+    try:
+        return compute(load_cut_audio(cut, compute.config.sampling_rate))
+    except Exception as error:
+        return error
+
+
+def _usable(
+    cuts: "list[MonoCut]",
+    found: "Iterator[Tensor | Exception]",
+    failed: list[tuple[str, str]],
 ) -> Iterator[tuple]:
-    compute = Frontend(config)
-    for cut in cuts:
-        try:
-            features = compute(load_cut_audio(cut, config.sampling_rate))
-        except (AudioError, FrontendError) as error:
-            failed.append((cut.id, " ".join(str(error).split())))
-        except Exception as error:
-            raise ExtractError(f"{cut.id}: {error!r} during feature extraction") from error
+    for cut, features in zip(cuts, found, strict=True):
+        if isinstance(features, AudioError | FrontendError):
+            failed.append((cut.id, " ".join(str(features).split())))
+        elif isinstance(features, Exception):
+            raise ExtractError(f"{cut.id}: {features!r} during feature extraction") from features
         else:
             yield cut, speaker_of(cut), features

@@ -73,17 +73,18 @@ class FilterBank(nn.Module):
         self.register_buffer("_window", (0.5 - 0.5 * angles.cos()).pow(0.85).float())
         self.register_buffer("_filters", filters)
 
-    def forward(self, samples: Tensor) -> Tensor:
-        """Compute the energies of an utterance.
+    def forward(self, *utterances: Tensor) -> Tensor:
+        """Compute the energies of one utterance or several.
 
         Args:
-          samples: [S] float32, S >= W, on the module's device.
+          utterances: [S] float32 each, S >= W, on the module's device.
 
         Returns:
-          [T, M] float32, T = round(S / step).
+          [T, M] float32, the utterances' frames one after the other; each has round(S / step).
         """
-        frames = self._frames(samples)
-        if samples.device.type != "cpu":
+        first, *others = (self._frames(samples) for samples in utterances)
+        frames = torch.cat([first, *others]) if others else first
+        if frames.device.type != "cpu":
             return self._energies(frames)
         return torch.cat([self._energies(block) for block in frames.split(BLOCK)])
 

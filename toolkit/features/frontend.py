@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.cepstra import CepstralTransform, PerceptualLinearPrediction
 from toolkit.features.engine import usable_engine
 from toolkit.features.filterbank import FilterBank, FlooredLog, mel_filters, mel_points
+from toolkit.processes.devices import to_device
 
 if TYPE_CHECKING:
     import kaldifeat
@@ -121,12 +122,19 @@ class Frontend:
       config: the settings.
       engine: "kaldifeat", or "torch": the same in torch's operations, on the device of the
         samples. None: as `toolkit.engines.frontend_engine` says. They differ by rounding.
+      device: where the samples will be; kaldifeat needs to know.
     """
 
-    def __init__(self, config: FrontendConfig, engine: str | None = None) -> None:
+    def __init__(
+        self, config: FrontendConfig, engine: str | None = None, device: str = "cpu"
+    ) -> None:
         self.config = config
         self.engine = engine or usable_engine()
-        self._base = (_by_kaldifeat if self.engine == "kaldifeat" else _by_torch)(config)
+        self._device = torch.device(device)
+        if self.engine == "kaldifeat":
+            self._base = _by_kaldifeat(config, self._device)
+        else:
+            self._base = _by_torch(config)
         if config.kind == "fbank_mfcc":
             self._cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
 
@@ -143,10 +151,8 @@ class Frontend:
         Raises:
           FrontendError: fewer samples than one window, or features that are not numbers.
         """
-        window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
-        if samples.numel() < window:
-            raise FrontendError(f"{samples.numel()} samples, fewer than one window of {window}")
-        scaled = samples.float() if samples.dtype == torch.int16 else samples * 32768
+        self._check_length(samples)
+        scaled = _scaled(samples)
         features = self._compute(scaled)
         if not math.isfinite(features.sum().item()):
             bad = ~torch.isfinite(features).all(dim=1)
@@ -156,14 +162,60 @@ class Frontend:
                 raise FrontendError("the features are not finite numbers")
         return features
 
-    def _compute(self, scaled: Tensor) -> Tensor:
-        features = self._base(scaled)
+    def batch(self, utterances: Sequence[Tensor]) -> list[Tensor | FrontendError]:
+        """Compute the features of several utterances together, on the device of this front end.
+
+        Args:
+          utterances: [S] each on the CPU, see `__call__`.
+
+        Returns:
+          For each [T, F] float32 on the CPU, or the error that `__call__` would raise.
+        """
+        found: list[Tensor | FrontendError | None] = [None] * len(utterances)
+        for row, samples in enumerate(utterances):
+            try:
+                self._check_length(samples)
+            except FrontendError as error:
+                found[row] = error
+        rows = [row for row, result in enumerate(found) if result is None]
+        if not rows:
+            return found
+        step = int(self.config.frame_shift_ms * self.config.sampling_rate / 1000)
+        sizes = [len(utterances[row]) for row in rows]
+        samples = to_device(torch.cat([utterances[row] for row in rows]), self._device)
+        features = self._compute(*_scaled(samples).split(sizes)).cpu()
+        parts = features.split([(size + step // 2) // step for size in sizes])
+        for row, part in zip(rows, parts, strict=True):
+            found[row] = part if math.isfinite(part.sum().item()) else self._alone(utterances[row])
+        return found
+
+    def _alone(self, samples: Tensor) -> Tensor | FrontendError:
+        try:
+            return self(samples.to(self._device)).cpu()
+        except FrontendError as error:
+            return error
+
+    def _check_length(self, samples: Tensor) -> None:
+        window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
+        if samples.numel() < window:
+            raise FrontendError(f"{samples.numel()} samples, fewer than one window of {window}")
+
+    def _compute(self, *scaled: Tensor) -> Tensor:
+        """Features of utterances [S] each, the frames one after the other: [T, F]."""
+        features = self._base(*scaled)
         if self.config.kind != "fbank_mfcc":
             return features
         return torch.cat([features, self._cepstra.to(features.device)(features)], dim=1)
 
 
-def kaldifeat_computer(config: FrontendConfig) -> "kaldifeat.OfflineFeature":
+def _scaled(samples: Tensor) -> Tensor:
+    """Samples as Kaldi's: from -32768 to 32767."""
+    return samples.float() if samples.dtype == torch.int16 else samples * 32768
+
+
+def kaldifeat_computer(
+    config: FrontendConfig, device: torch.device | str = "cpu"
+) -> "kaldifeat.OfflineFeature":
     """Return kaldifeat's object for a config; `fbank_mfcc` without its cepstra."""
     import kaldifeat
 
@@ -173,7 +225,7 @@ def kaldifeat_computer(config: FrontendConfig) -> "kaldifeat.OfflineFeature":
         "mfcc": kaldifeat.MfccOptions,
         "plp": kaldifeat.PlpOptions,
     }[config.kind]()
-    options.device = torch.device("cpu")
+    options.device = torch.device(device)
     options.frame_opts.samp_freq = float(config.sampling_rate)
     options.frame_opts.frame_length_ms = config.frame_length_ms
     options.frame_opts.frame_shift_ms = config.frame_shift_ms
@@ -191,13 +243,18 @@ def kaldifeat_computer(config: FrontendConfig) -> "kaldifeat.OfflineFeature":
     return classes.get(config.kind, kaldifeat.Fbank)(options)
 
 
-def _by_kaldifeat(config: FrontendConfig) -> Callable[[Tensor], Tensor]:
-    kaldi = kaldifeat_computer(config)
-    # As `kaldi(scaled)`, which copies the overlapping frames once more.
-    return lambda scaled: kaldi.compute(kaldi.convert_samples_to_frames(scaled))
+def _by_kaldifeat(config: FrontendConfig, device: torch.device) -> Callable[..., Tensor]:
+    kaldi = kaldifeat_computer(config, device)
+
+    def compute(*utterances: Tensor) -> Tensor:
+        # As `kaldi(samples)`, which copies the overlapping frames once more.
+        first, *others = map(kaldi.convert_samples_to_frames, utterances)
+        return kaldi.compute(torch.cat([first, *others]) if others else first)
+
+    return compute
 
 
-def _by_torch(config: FrontendConfig) -> Callable[[Tensor], Tensor]:
+def _by_torch(config: FrontendConfig) -> Callable[..., Tensor]:
     # Kaldi rounds down.
     window = int(config.frame_length_ms * config.sampling_rate / 1000)
     step = int(config.frame_shift_ms * config.sampling_rate / 1000)
@@ -205,10 +262,15 @@ def _by_torch(config: FrontendConfig) -> Callable[[Tensor], Tensor]:
     filters = mel_filters(points, 2 ** (window - 1).bit_length(), config.sampling_rate)
     bank = FilterBank(filters, window, step, power=config.kind != "fbank_mfcc")
     if config.kind == "plp":
-        steps = nn.Sequential(bank, PerceptualLinearPrediction(points, config.num_ceps))
+        rest = nn.Sequential(PerceptualLinearPrediction(points, config.num_ceps))
     elif config.kind == "mfcc":
         cepstra = CepstralTransform(config.mel_bins, config.num_ceps)
-        steps = nn.Sequential(bank, FlooredLog(), cepstra)
+        rest = nn.Sequential(FlooredLog(), cepstra)
     else:
-        steps = nn.Sequential(bank, FlooredLog())
-    return lambda scaled: steps.to(scaled.device)(scaled)
+        rest = nn.Sequential(FlooredLog())
+
+    def compute(*utterances: Tensor) -> Tensor:
+        device = utterances[0].device
+        return rest.to(device)(bank.to(device)(*utterances))
+
+    return compute

@@ -66,7 +66,8 @@ def log_sums(steps: Steps, scores: Tensor) -> Tensor:
     # The best path into each state, and all of them in multiples of it.
     best = scores.new_full((steps.num_states,), -torch.inf)
     multiple = torch.zeros_like(best)
-    best[steps.begin], multiple[steps.begin] = 0.0, 1.0
+    best.index_fill_(0, steps.begin, 0.0)
+    multiple.index_fill_(0, steps.begin, 1.0)
     if _compiled(scores):
         tensors = (steps.source, steps.target, scores, best, multiple)
         _log_sums(*(x.numpy() for x in tensors))

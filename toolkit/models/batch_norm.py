@@ -59,7 +59,9 @@ class MaskedBatchNorm(nn.Module):
 
     def _track(self, mean: Tensor, var: Tensor, count: Tensor | int) -> None:
         """Update the running statistics; the variance there is the unbiased estimate."""
-        unbiased = var * (count / torch.as_tensor(count - 1, device=var.device).clamp(min=1))
+        fewer = count - 1
+        fewer = fewer.clamp(min=1) if isinstance(fewer, Tensor) else max(fewer, 1)
+        unbiased = var * (count / fewer)
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(unbiased, self.momentum)

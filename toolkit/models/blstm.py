@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from toolkit.models.lstm import initialise
+from toolkit.models.padded import run_padded
 from toolkit.models.recurrence import faster_than_torch, run_lstm
 
 
@@ -71,10 +71,4 @@ class BlstmModel(nn.Module):
             return self.output(run_lstm(self.lstm, inputs, lengths=lengths)[0]), None
         if lengths is None or bool((lengths == inputs.shape[1]).all()):
             return self.output(self.lstm(inputs)[0]), None
-        packed = pack_padded_sequence(
-            inputs, lengths.clamp(min=1), batch_first=True, enforce_sorted=False
-        )
-        hidden, _ = pad_packed_sequence(
-            self.lstm(packed)[0], batch_first=True, total_length=inputs.shape[1]
-        )
-        return self.output(hidden), None
+        return self.output(run_padded(self.lstm, inputs, lengths)), None

@@ -7,10 +7,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from toolkit.models.batch_norm import MaskedBatchNorm
+from toolkit.models.padded import run_padded
 from toolkit.models.recurrence import faster_than_torch, run_lstm
+from toolkit.processes.devices import full_float32, to_device
 
 
 @dataclass(frozen=True)
@@ -209,10 +210,7 @@ class CtcModel(nn.Module):
             return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
         if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
             return lstm(x)[0]
-        packed = pack_padded_sequence(
-            x, lengths.clamp(min=1), batch_first=True, enforce_sorted=False
-        )
-        return pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+        return run_padded(lstm, x, lengths)
 
 
 @torch.inference_mode()
@@ -229,7 +227,9 @@ def ctc_log_probs(model: CtcModel, utterances: Sequence[Tensor]) -> list[Tensor]
     model.eval()
     inputs = nn.utils.rnn.pad_sequence(list(utterances), batch_first=True)
     lengths = torch.tensor([len(features) for features in utterances])
-    log_probs, lengths = model(inputs.to(model.output.weight.device), lengths)
+    device = model.output.weight.device
+    with full_float32(device):
+        log_probs, lengths = model(to_device(inputs, device), lengths)
     return [row[:n] for row, n in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
 
 
@@ -243,7 +243,7 @@ def _mask(lengths: Tensor, x: Tensor) -> Tensor | None:
     frames = x.shape[1]
     if bool((lengths == frames).all()):
         return None
-    return torch.arange(frames, device=x.device) < lengths.to(x.device)[:, None]
+    return torch.arange(frames, device=x.device) < to_device(lengths, x.device)[:, None]
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

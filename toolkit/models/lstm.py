@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.models.recurrence import faster_than_torch, run_lstm
+from toolkit.processes.devices import full_float32, to_device
 
 LstmState = tuple[Tensor, Tensor]
 """Hidden and cell state after the last input frame, each [layers, N, hidden]."""
@@ -124,7 +125,9 @@ def log_posteriors(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tenso
       For each utterance [T_n, C], float32, natural logarithm, on the CPU. The batch an utterance
       is in changes its values by rounding at most.
     """
-    return [row.float().log_softmax(dim=-1).cpu() for row in batch_logits(model, utterances)]
+    logits = batch_logits(model, utterances)
+    found = torch.cat(logits).float().log_softmax(dim=-1).cpu()  # one copy of all rows
+    return list(found.split([len(row) for row in logits]))
 
 
 @torch.inference_mode()
@@ -136,6 +139,7 @@ def batch_logits(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]
     model.eval()
     device = next(model.parameters()).device
     rows = [with_lookahead(features.float(), model.config.lookahead) for features in utterances]
-    inputs = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
-    logits, _ = model(inputs, lengths=torch.tensor([len(features) for features in utterances]))
+    inputs = to_device(nn.utils.rnn.pad_sequence(rows, batch_first=True), device)
+    with full_float32(device):
+        logits, _ = model(inputs, lengths=torch.tensor([len(features) for features in utterances]))
     return [row[: len(features)] for row, features in zip(logits, utterances, strict=True)]

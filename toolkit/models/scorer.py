@@ -1,5 +1,6 @@
 """The neural acoustic model as a scorer for decoding and alignment."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +22,14 @@ class NeuralModel:
     Args:
       folder: the trained model, with `priors.json`.
       normaliser: the file of the features' normaliser.
+      device: where the network computes.
 
     Raises:
       ModelError, NormaliserError: they cannot be read, or do not belong together.
     """
 
-    def __init__(self, folder: Path, normaliser: Path) -> None:
-        self.model: nn.Module = load_model(folder)
+    def __init__(self, folder: Path, normaliser: Path, device: str = "cpu") -> None:
+        self.model: nn.Module = load_model(folder).to(device)
         self.normaliser = Normaliser.load(normaliser)
         self.log_priors = load_log_priors(folder)
         sizes = self.model.config.input_dim, self.model.config.output_dim
@@ -49,10 +51,16 @@ class NeuralModel:
           offset: 0, 1 or 2, the raw frame that the first stack begins with.
 
         Returns:
-          [ceil((T - offset) / 3), P] at 33 Hz.
+          [ceil((T - offset) / 3), P] at 33 Hz, on the CPU.
         """
-        inputs = stack(self.normaliser.apply(features, state), offset)
-        return log_posteriors(self.model, [inputs])[0] - self.log_priors
+        return self.batch_log_likelihoods([(features, state)], offset)[0]
+
+    def batch_log_likelihoods(
+        self, utterances: Sequence[tuple[Tensor, CmnState | None]], offset: int = 0
+    ) -> list[Tensor]:
+        """As `log_likelihoods`, for the features and states of several utterances in one batch."""
+        inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
+        return [row - self.log_priors for row in log_posteriors(self.model, inputs)]
 
 
 @dataclass
@@ -69,6 +77,8 @@ class NeuralScorer:
     """The raw frame that the first stack begins with: 0, 1 or 2."""
     frame_shift: float = 0.03
     """Seconds between frames."""
+    device: str = "cpu"
+    """Where the network computes; on a GPU see `toolkit.align.scored`."""
 
     @cached_property
     def store(self) -> FeatureStore:
@@ -77,10 +87,14 @@ class NeuralScorer:
 
     @cached_property
     def _model(self) -> NeuralModel:
-        return NeuralModel(self.model, self.normaliser)
+        return NeuralModel(self.model, self.normaliser, self.device)
 
     def log_likelihoods(self, utterance: str, pdfs: Tensor | None = None) -> Tensor:
         """Scaled likelihoods [T, P], or of `pdfs` only, given the speaker's earlier utterances."""
-        features, state = self.store.load(utterance), self.store.state(utterance)
-        scores = self._model.log_likelihoods(features, state, self.offset)
+        (scores,) = self.batch_log_likelihoods([utterance])
         return scores if pdfs is None else scores[:, pdfs]
+
+    def batch_log_likelihoods(self, utterances: Sequence[str]) -> list[Tensor]:
+        """Scaled likelihoods of several utterances in one batch: [T, P] each, on the CPU."""
+        stored = [(self.store.load(name), self.store.state(name)) for name in utterances]
+        return self._model.batch_log_likelihoods(stored, self.offset)

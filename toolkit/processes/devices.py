@@ -1,6 +1,13 @@
-"""Which torch device to compute on."""
+"""Which torch device to compute on, and how to compute there."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 def choose_device(requested: str | None) -> str:
@@ -17,3 +24,27 @@ def choose_device(requested: str | None) -> str:
     if requested.startswith("cuda") and not available:
         raise ToolkitError(f"--device {requested}: torch finds no GPU; use --device cpu")
     return requested
+
+
+def to_device(tensor: "Tensor", device: "torch.device") -> "Tensor":
+    """Copy a tensor to a device without waiting; from the CPU to a GPU through pinned memory."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def full_float32(device: "torch.device") -> AbstractContextManager[None]:
+    """Compute float32 with all its bits: cuDNN otherwise rounds factors to 10 bits (TF32).
+
+    For results that shall not depend on the device.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    from torch.backends import cudnn
+
+    return cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=cudnn.benchmark,
+        deterministic=cudnn.deterministic,
+        allow_tf32=False,
+    )

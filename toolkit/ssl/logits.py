@@ -26,16 +26,18 @@ class TrainedModel:
     """Folder of the model."""
     normaliser: Path
     """File of the normaliser."""
+    device: str = "cpu"
+    """Where the model computes."""
 
     def load(self) -> tuple[nn.Module, Normaliser]:
         """Load model and normaliser."""
-        return load_model(self.model), Normaliser.load(self.normaliser)
+        return load_model(self.model).to(self.device), Normaliser.load(self.normaliser)
 
 
 def compute_logits(
     models: Sequence[tuple[nn.Module, Normaliser]], store: FeatureStore, names: Iterable[str]
 ) -> Iterator[tuple[str, list[Tensor]]]:
-    """Compute the logits of several models on the same utterances, at offset 0, on the CPU.
+    """Compute the logits of several models on the same utterances, at offset 0.
 
     Args:
       models: each with the normaliser of its features.
@@ -43,8 +45,8 @@ def compute_logits(
       names: ids of utterances that have frames.
 
     Yields:
-      Utterance id and each model's logits, [T, C] float32; from the longest utterance to the
-      shortest, for little padding.
+      Utterance id and each model's logits, [T, C] float32, on the CPU; from the longest utterance
+      to the shortest, for little padding.
     """
     ordered = sorted(names, key=lambda name: (-store.num_frames(name), name))
     lengths = [low_rate_length(store.num_frames(name)) for name in ordered]
@@ -56,7 +58,7 @@ def compute_logits(
             for model, normaliser in models
         ]
         for number, name in enumerate(batch):
-            yield name, [logits[number].float() for logits in found]
+            yield name, [logits[number].float().cpu() for logits in found]
 
 
 def sample_utterances(names: Iterable[str], number: int) -> list[str]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.align.corpus import CorpusAlignConfig, align_corpus
+from toolkit.align.scored import Scored, map_scored, map_scored_shards
+from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.decode.confidence import Calibration, word_confidences
-from toolkit.decode.first_pass import Decoder, search
+from toolkit.decode.first_pass import Decoder, load_once, search
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
-from toolkit.features.store import FeatureStore, map_shards
+from toolkit.features.store import FeatureStore
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
@@ -114,6 +116,7 @@ def recognise_and_align(
     jobs: int,
     calibration: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    device: str = "cpu",
 ) -> dict[str, float]:
     """Recognise unlabelled data, select the most confident utterances, and align them.
 
@@ -134,6 +137,7 @@ def recognise_and_align(
       calibration: `calibration.json` of the system's word confidences; None: uncalibrated
         posteriors.
       progress: called as progress(shards done, shards); each shard counts four times.
+      device: where the network computes.
 
     Returns:
       `utterances` and `kept`, `hours` and `kept_hours`, `confidence` (mean over the frames of those
@@ -142,24 +146,24 @@ def recognise_and_align(
     Raises:
       TrainingDataError: no utterance is confident enough.
     """
-    scorer = NeuralScorer(model, normaliser, features)
+    scorer = NeuralScorer(model, normaliser, features, device=device)
     shards = len(scorer.store.shards)
     total = (1 + LOW_RATE_FACTOR) * shards
     weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
-    work = _Recogniser(scorer, decoder, weights, config.samples, calibration, out / "recognised")
+    work = _Recogniser(decoder, weights, config.samples, calibration, out / "recognised")
     found: list[Recognised] = []
 
     def report(done: int, _: int, before: int = 0) -> None:
         progress(before + done, total)
 
-    for path in map_shards(work, scorer.store, jobs, "recognise", report):
+    for path in map_scored_shards(work, scorer, jobs, "recognise", report):
         lines = path.read_text(encoding="utf-8").splitlines()
         found += [Recognised(**json.loads(line)) for line in lines]
     kept = most_confident(found, config)
     _write(found, kept, out)
     aligned = 0.0
     for offset in range(LOW_RATE_FACTOR):
-        own = RecognisedScorer(model, normaliser, features, offset, texts=out / TEXT)
+        own = RecognisedScorer(model, normaliser, features, offset, device=device, texts=out / TEXT)
         folder = out / f"ali.{offset}"
         folder.mkdir(parents=True, exist_ok=True)
         further = partial(report, before=(1 + offset) * shards)
@@ -221,14 +225,13 @@ def most_confident(found: Sequence[Recognised], config: SelfTrainingConfig) -> l
 class _Recogniser:
     """Recognises a shard of features; passed to worker processes."""
 
-    scorer: NeuralScorer
     decoder: Decoder
     weights: Weights
     samples: int
     calibration: Path | None
     out: Path
 
-    def __call__(self, shard: tuple[int, Sequence[str]]) -> Path:
+    def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write a line per utterance; a file of an earlier run is kept."""
         number, ids = shard
         path = self.out / f"recognised.{number:06d}.jsonl"
@@ -237,23 +240,25 @@ class _Recogniser:
         table = SymbolTable.read(self.decoder.words)
         calibrated = Calibration() if self.calibration is None else None
         calibrated = calibrated or Calibration.load(self.calibration)
-        lines = []
-        for utterance in ids:
-            words, posteriors = self._words(utterance)
+        load_once(self.decoder)
+
+        def recognise(scored: Scored) -> str:
+            words, posteriors = self._words(scored)
             confidences = calibrated(posteriors)
             plain = {
-                "utterance": utterance,
-                "frames": self.scorer.store.num_frames(utterance),
+                "utterance": scored.utterance,
+                "frames": scorer.store.num_frames(scored.utterance),
                 "text": " ".join(map(table.symbol, words)),
                 "confidence": round(sum(confidences) / len(confidences), 6) if confidences else 0.0,
             }
-            lines.append(json.dumps(plain) + "\n")
-        write_atomically(path, "".join(lines))
+            return json.dumps(plain) + "\n"
+
+        write_atomically(path, "".join(map_scored(recognise, scorer, ids, threads)))
         return path
 
-    def _words(self, utterance: str) -> tuple[Sequence[int], list[float]]:
+    def _words(self, scored: Scored) -> tuple[Sequence[int], list[float]]:
         """Return the best words and their posteriors; empty if the search finds no path."""
-        found = search(utterance, self.scorer, self.decoder)
+        found = search(scored, self.decoder)
         if not found.lattices:
             return (), []
         scale = self.decoder.config.acoustic_scale

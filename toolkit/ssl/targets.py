@@ -7,6 +7,7 @@ logits are stored as log posteriors: float16 is finest where the probabilities a
 stored values sum to one with the tail.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,13 @@ class KBest:
     def tail(self) -> np.ndarray:
         """[T] float32: total probability of the senones that are not stored."""
         return np.exp(self.log_tail.astype(np.float32))
+
+    def split(self, frames: Sequence[int]) -> list["KBest"]:
+        """Divide the targets of utterances that lie one after the other, of so many frames each."""
+        parts = (
+            np.split(x, np.cumsum(frames)[:-1]) for x in (self.ids, self.logits, self.log_tail)
+        )
+        return [KBest(*one) for one in zip(*parts, strict=True)]
 
     def probabilities(self) -> Tensor:
         """Return the reconstructed posteriors of the stored senones: [T, k] float32, rows sum to 1.

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -19,8 +18,9 @@ from toolkit.parallel.batch import Batch, DataSource
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
-from toolkit.train.config import TrainerConfig, make_optimizer
+from toolkit.train.config import TrainerConfig, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError
+from toolkit.train.finite import FiniteCheck
 from toolkit.train.metrics import accumulate, means
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
@@ -103,7 +103,7 @@ class Trainer:
         self._monitor = Monitor(self._out, sum(self._steps), progress if shown else None, shown)
         self._epoch = self._step = 0  # position of the next step
         self._sums: dict[str, Tensor] = {}  # statistics of the epoch so far, float64 on the device
-        self._unchecked: tuple[Tensor, Batch] | None = None
+        self._finite = FiniteCheck(self._device)
         self._saved = monotonic()
         self.history: list[dict[str, float]] = []
         """A record per finished epoch."""
@@ -198,8 +198,8 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
         self._optimizer.step()
         self._strategy.after_step()
-        self._check()
-        self._unchecked = (loss.detach() + norm, batch)
+        self._check(self._finite.known())
+        self._finite.add(loss.detach() + norm, batch)
         stats = {"loss": loss.detach(), **stats}
         accumulate(self._sums, stats)
         return stats
@@ -214,7 +214,7 @@ class Trainer:
         self._model.eval()
         with torch.inference_mode():
             mine = islice(self._valid or (), self._rank, None, self._world_size)
-            for batch in prefetched(mine, BATCHES_AHEAD):
+            for batch in prefetched(self._pinned(mine), BATCHES_AHEAD):
                 loss, stats = self._compute(batch.to(self._device))
                 accumulate(sums, {"loss": loss, **stats})
         self._strategy.barrier()  # ranks may take different times
@@ -226,9 +226,7 @@ class Trainer:
         before = sum(self._steps[:epoch])
         monitor = self._monitor.epoch(title, self._steps[epoch], self._step, before)
         batches = self._source.batches(epoch, self._step, self._rank, self._world_size)
-        if self._device.type == "cuda":
-            batches = (batch.pin() for batch in batches)
-        ahead = prefetched(batches, BATCHES_AHEAD)
+        ahead = prefetched(self._pinned(batches), BATCHES_AHEAD)
         self._model.train()
         try:
             for batch in monitor.timed(ahead):
@@ -241,24 +239,24 @@ class Trainer:
         finally:
             ahead.close()
             monitor.close()
-        self._check()
+        self._check(self._finite.all())
         self._finish_epoch(monitor)
+
+    def _pinned(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """For a GPU, batches in memory from which they are copied without waiting."""
+        return (batch.pin() for batch in batches) if self._device.type == "cuda" else batches
 
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
             return self._objective(self._model, batch)
 
-    def _check(self) -> None:
-        """Check the loss and gradient norm of the previous step, without waiting for the device.
+    def _check(self, batch: Batch | None) -> None:
+        """Stop at the first batch whose loss or gradient norm was not finite, if there is one.
 
         Raises:
-          TrainingError: one was not finite; no checkpoint has been written since.
+          TrainingError: it was found; no checkpoint has been written since.
         """
-        if self._unchecked is None:
-            return
-        value, batch = self._unchecked
-        self._unchecked = None
-        if math.isfinite(value.item()):
+        if batch is None:
             return
         name = "bad_batch" if self._rank == 0 else f"bad_batch-{self._rank}"
         path = self._out / "checkpoints" / f"{name}.safetensors"
@@ -331,7 +329,7 @@ class Trainer:
         """
         if not self.can_checkpoint():
             return
-        self._check()
+        self._check(self._finite.all())
         self._saved = monotonic()
         own = self._strategy.rank_state()
         wrote = self._strategy.sum_over_ranks({str(self._rank): torch.ones(())} if own else {})
@@ -377,7 +375,7 @@ class Trainer:
         self.history = state["history"]
         self._observer.load_state(state["observer"])
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self._optimizer, state["optimizer"])
         mine = range(self._rank, old_size, self._world_size)  # this rank alone for equal sizes
         wrote = state.get("own", range(old_size if old_size > 1 else 0))  # not in version 0.1
         own = [self._checkpoints.load_rank_state(*position, rank) for rank in mine if rank in wrote]

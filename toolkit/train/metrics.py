@@ -1,5 +1,6 @@
 """Metrics of an epoch: sums of statistics over its batches, and their means."""
 
+import torch
 from torch import Tensor
 
 
@@ -11,5 +12,9 @@ def accumulate(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:
 
 
 def means(sums: dict[str, Tensor]) -> dict[str, float]:
-    """Divide the sums by that of `weight`; `weight` itself is left out."""
-    return {k: (v / sums["weight"]).item() for k, v in sums.items() if k != "weight"}
+    """Divide the sums by that of `weight`, which is left out; the device is read once."""
+    names = [name for name in sums if name != "weight"]
+    if not names:
+        return {}
+    values = torch.stack([sums[name] for name in names]) / sums["weight"]
+    return dict(zip(names, values.tolist(), strict=True))

@@ -50,7 +50,7 @@ def train_with_realignment(
       align: search, limits and rounds.
       out: gets the last model as `train_cross_entropy` writes it, and earlier rounds in `rounds/`.
       jobs: number of alignment processes.
-      device: device to train on.
+      device: device to train and to align on.
       progress: called as progress(steps done, total steps) of each training.
       copies: the feature store of augmented copies, which get the targets of their originals.
       valid: held-out features and alignments; by default training utterances are held out.
@@ -77,7 +77,7 @@ def train_with_realignment(
             def realign(offset: int, folder: Path = folder) -> None:
                 aligned = folder / f"ali.{offset}"
                 aligned.mkdir(exist_ok=True)
-                scorer = NeuralScorer(folder, normaliser, features, offset)
+                scorer = NeuralScorer(folder, normaliser, features, offset, device=str(device))
                 align_corpus(scorer, senones, lang, align, aligned, jobs)
 
             for offset in range(OFFSETS):

@@ -6,7 +6,14 @@ from time import perf_counter
 import torch
 
 SIZE = 2048
+GPU_SIZE = 8192
+"""As large as a GPU needs to reach its peak."""
 REPEATS = 8
+
+
+def size_on(device: torch.device) -> int:
+    """Rows and columns of the matrices on a device."""
+    return SIZE if device.type == "cpu" else GPU_SIZE
 
 
 class Gemm:
@@ -19,13 +26,14 @@ class Gemm:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, per_unit: float) -> None:
-        a, b = (torch.rand(SIZE, SIZE, device=device).to(dtype) for _ in range(2))
+        size = size_on(device)
+        a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
         candidates = [lambda: torch.mm(a, b)]
         if device.type == "cpu" and dtype is torch.float32:
             x, y = a.numpy(), b.numpy()
             candidates.append(lambda: x @ y)
         self._product = min(candidates, key=_median_seconds)
-        self._amount = REPEATS * 2 * SIZE**3 / per_unit
+        self._amount = REPEATS * 2 * size**3 / per_unit
 
     def run(self) -> float:
         """Multiply some times and return the units of work done."""
@@ -34,13 +42,18 @@ class Gemm:
         return self._amount
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def synchronised(work, device: torch.device):  # noqa: ANN001, ANN201
     """Return a function that runs `work` and synchronises with the device."""
 
     def run() -> float:
         amount = work.run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        synchronise(device)
         return amount
 
     return run

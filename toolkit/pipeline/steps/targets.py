@@ -23,6 +23,7 @@ from toolkit.pipeline.steps.stats import read_utterances
 from toolkit.processes.threads import torch_threads
 from toolkit.ssl.targets import KBest, k_best
 from toolkit.storage.files import open_atomically
+from toolkit.train.prefetch import prefetched
 
 WINDOW = 256
 """Utterances sorted by length together, so that batches have little padding."""
@@ -109,6 +110,8 @@ class Targets:
                 (name, stack(normaliser.apply(x, state), self.config.offset))
                 for name, x, state in read_utterances(shard, store, resources.scratch)
             )
+            if resources.device != "cpu":
+                inputs = prefetched(inputs, WINDOW)
             with open_atomically(path, "wb") as file:
                 tar = TarWriter(file)
                 for name, best in compute_targets(model, inputs, self.config):
@@ -142,8 +145,8 @@ def compute_targets(
         found: dict[int, KBest] = {}
         for batch in batches([len(x) for _, x in window], config.batch_frames):
             logits = batch_logits(model, [window[row][1] for row in batch])
-            for row, utterance in zip(batch, logits, strict=True):
-                found[row] = k_best(utterance, config.k)
+            together = k_best(torch.cat(logits), config.k)  # one copy from a GPU
+            found |= zip(batch, together.split([len(rows) for rows in logits]), strict=True)
         for row, (name, _) in enumerate(window):
             yield name, found[row] if row in found else _no_targets(model, config.k)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from toolkit.processes.devices import to_device
 from toolkit.train.ctc.batch import CtcBatch
 
 Weight = Literal["utterances", "labels"]
@@ -52,7 +53,7 @@ class CtcObjective:
         counted = possible.float()
         stats = {"utterances": counted.sum(), "excluded": (~possible).sum()}
         if self._weight == "labels":
-            counted = counted * batch.label_lengths.to(counted.device)
+            counted = counted * to_device(batch.label_lengths, counted.device)
         weight = counted.sum().clamp(min=1)  # a batch without any alignment has loss 0
         return losses.sum(), {"weight": weight, **stats}
 
@@ -75,10 +76,11 @@ def ctc_losses(
         blank between two equal labels; at least one frame in any case.
     """
     device = log_probs.device
-    inside = torch.arange(1, labels.shape[1], device=device) < label_lengths.to(device)[:, None]
+    label_counts = to_device(label_lengths, device)
+    inside = torch.arange(1, labels.shape[1], device=device) < label_counts[:, None]
     repeats = ((labels[:, 1:] == labels[:, :-1]) & inside).sum(dim=1)
-    needed = (label_lengths.to(device) + repeats).clamp(min=1)
-    possible = lengths.to(device) >= needed
+    needed = (label_counts + repeats).clamp(min=1)
+    possible = to_device(lengths, device) >= needed
     losses = functional.ctc_loss(
         log_probs.transpose(0, 1),
         labels,

@@ -294,9 +294,11 @@ def _move(model: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
     """Move a model and its optimizer state; the gradients are dropped."""
     optimizer.zero_grad(set_to_none=True)
     model.to(device)
+    fused = any(group.get("fused") for group in optimizer.param_groups)
     for state in optimizer.state.values():
         for name, value in state.items():
-            if isinstance(value, Tensor) and value.dim():
+            # The number of steps stays on the CPU, unless a fused step reads it.
+            if isinstance(value, Tensor) and (value.dim() or fused):
                 state[name] = value.to(device)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -48,7 +48,7 @@ class SequenceObjective:
         h = self._smoothing
         loss = h * cross_entropy - (1 - h) * objective
         stats = {
-            "weight": torch.tensor(float(sum(lengths)), device=logits.device),
+            "weight": torch.full((), float(sum(lengths)), device=logits.device),
             "cross_entropy": cross_entropy.detach(),
             "missing": value.missing.sum(),
         }

@@ -1,0 +1,79 @@
+"""The benchmarks of a device, run on the CPU: the same code with another name of the device."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from toolkit.bench import features as on_one_core
+from toolkit.bench import train
+from toolkit.bench.gpu import decode, features, lattice
+from toolkit.bench.instruments import gemm
+from toolkit.commands.bench import bench
+from toolkit.models.lstm import LstmConfig
+
+SMALL = LstmConfig(input_dim=12, output_dim=20, hidden=8, layers=1, lookahead=1)
+
+
+def shrink(monkeypatch, module, **values):
+    for name, value in values.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def test_features_alone_and_fed(monkeypatch, ticking_clock):
+    ticking_clock(features)
+    shrink(monkeypatch, features, FILES=3, SECONDS=0.5, REPEATS=1)
+    table = features.benchmark("cpu")
+    assert [row.rate for row in table.rows] == [3 * 0.5] * 5  # every row did all of the audio
+    assert f"{features.DEVICE} {1.5 / 3600:.4g}" in table.notes[1]
+
+
+def test_decoding_overlapped_finds_the_words_of_the_search_alone(monkeypatch, ticking_clock):
+    ticking_clock(decode)
+    shrink(monkeypatch, decode, UTTERANCES=3, SECONDS=2.0, WORDS=40, SENTENCES=200, REPEATS=1)
+    table = decode.benchmark("cpu", SMALL)
+    assert len({row.rate for row in table.rows}) == 1  # all did all of the speech
+    assert table.rows[0].rate >= 3 * 2.0
+    assert "with the same words" in table.notes[1]
+
+
+def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
+    ticking_clock(lattice)
+    monkeypatch.setattr(gemm, "SIZE", 64)
+    shrink(monkeypatch, lattice, UTTERANCES=3, SECONDS=1.0, WORDS=40, REPEATS=1, BATCH=2)
+    table = lattice.benchmark("cpu", SMALL)
+    frames = {row.rate for row in table.rows if row.name != lattice.LIMIT}
+    assert len(frames) == 1
+    assert frames.pop() >= 3 * 33
+    # The clock ticks once a case: both steps take as long, and the criterion all of one.
+    assert "0 % is what one with cross entropy does not need" in table.notes[2]
+    assert "takes 100 % of it" in table.notes[2]
+
+
+def test_the_command_takes_a_device_where_the_benchmark_does(monkeypatch):
+    asked = []
+    monkeypatch.setattr(features, "benchmark", lambda device: asked.append(device) or Printed())
+    monkeypatch.setattr(on_one_core, "SECONDS", 0.0)
+    done = CliRunner().invoke(bench, ["features", "--device", "cpu"])
+    assert (done.exit_code, asked) == (0, ["cpu"])
+    assert CliRunner().invoke(bench, ["score", "--device", "cpu"]).exit_code == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_missing_is_told():
+    done = CliRunner().invoke(bench, ["train", "--device", "cuda"])
+    assert "torch finds no GPU" in str(done.exception)
+
+
+def test_large_batches_divide_the_chunks_of_the_synthetic_corpus():
+    chunks = train._chunks(SMALL).steps(0) * 64
+    for size in train.LARGE_BATCHES:
+        cut = train._chunks(SMALL, train.ChunkConfig(batch=size))
+        assert cut.steps(0) == -(-train.UTTERANCES * 13 // size)
+        assert size * cut.steps(0) <= chunks
+
+
+class Printed:
+    """A table that prints nothing."""
+
+    def print(self):
+        pass

@@ -1,0 +1,118 @@
+"""A small network, objective and batch for each training criterion."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+from toolkit.fsa.discriminative import Criterion, PdfClasses
+from toolkit.models.blstm import BlstmConfig, BlstmModel
+from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.batch import Batch
+from toolkit.train.config import TrainerConfig
+from toolkit.train.ctc.batch import CtcBatch
+from toolkit.train.ctc.objective import CtcObjective
+from toolkit.train.discriminative.data import SequenceBatch
+from toolkit.train.discriminative.objective import SequenceObjective
+from toolkit.train.distillation import Distillation, KBestBatch
+from toolkit.train.loop import Trainer
+from toolkit.train.objectives import CrossEntropy
+
+CRITERIA = ("chunks", "padded", "distillation", "smbr", "mpfe", "mmi", "ctc", "ctc both ways")
+INPUTS, OUTPUTS, HIDDEN = 12, 30, 64
+
+
+@dataclass
+class Batches:
+    """A data source that gives the same batches in every epoch."""
+
+    given: list
+
+    def steps(self, epoch, world_size=1):
+        return len(self.given) // world_size
+
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        yield from self.given[start * world_size + rank :: world_size]
+
+
+@dataclass
+class Task:
+    """What is trained and on what."""
+
+    model: nn.Module
+    objective: object
+    batch: Batch
+
+    def trainer(self, out, device, **config):
+        settings = TrainerConfig(**{"epochs": 1, **config})
+        source = Batches([self.batch] * 1000)
+        return Trainer(self.model.train(), self.objective, source, settings, out, device=device)
+
+
+def make(criterion, device, sentences):
+    """The task of a criterion, the same for every device."""
+    torch.manual_seed(5)
+    if criterion.startswith("ctc"):
+        return _ctc(bidirectional="both" in criterion)
+    if criterion in ("smbr", "mpfe", "mmi"):
+        return _sequence(criterion, device, *sentences)
+    config = {"input_dim": INPUTS, "output_dim": OUTPUTS, "hidden": HIDDEN, "layers": 2}
+    if criterion == "padded":
+        return Task(BlstmModel(BlstmConfig(**config)), CrossEntropy(), _batch([40, 25, 33], 0))
+    model = LstmModel(LstmConfig(**config, lookahead=3))
+    if criterion == "chunks":
+        return Task(model, CrossEntropy(), _batch([32] * 7 + [20], 3))
+    batch = _batch([32] * 7 + [20], 3)
+    senones = torch.rand(8, 32, OUTPUTS).argsort(dim=-1)[..., :5]
+    logits = 3 * torch.randn(8, 32, 5)
+    soft = KBestBatch(**{**vars(batch), "targets": senones[..., 0]}, senones=senones, logits=logits)
+    return Task(model, Distillation(), soft)
+
+
+def _batch(lengths, lookahead):
+    counts, longest = torch.tensor(lengths), max(lengths)
+    return Batch(
+        ids=[str(n) for n in range(len(lengths))],
+        inputs=torch.randn(len(lengths), longest + lookahead, INPUTS),
+        targets=torch.randint(OUTPUTS, (len(lengths), longest)),
+        weights=(torch.arange(longest) < counts[:, None]).float(),
+        lengths=counts,
+        frames=sum(lengths),
+    )
+
+
+def _sequence(kind, device, language, pairs):
+    config = LstmConfig(INPUTS, language.senones.num_pdfs, HIDDEN, layers=2, lookahead=2)
+    lengths = [len(sentence.pdfs) for _, sentence in pairs]
+    plain = _batch(lengths, 2)
+    targets = pad_sequence([sentence.pdfs for _, sentence in pairs], batch_first=True)
+    lattices = [lattice for lattice, _ in pairs]
+    batch = SequenceBatch(**{**vars(plain), "targets": targets}, lattices=lattices)
+    classes = PdfClasses.of(language.senones).to(device)
+    priors = torch.zeros(config.output_dim, device=device)
+    objective = SequenceObjective(Criterion(kind), classes, priors, smoothing=0.1)
+    return Task(LstmModel(config), objective, batch)
+
+
+def _ctc(bidirectional):
+    config = CtcConfig(
+        input_dim=INPUTS,
+        output_dim=9,
+        channels=(32,),
+        lstm_layers=2,
+        hidden=HIDDEN,
+        bidirectional=bidirectional,
+        dropout=0.0,
+    )
+    lengths, counts = torch.tensor([90, 61, 70]), torch.tensor([8, 5, 6])
+    batch = CtcBatch(
+        ids=["a", "b", "c"],
+        inputs=torch.randn(3, 90, INPUTS),
+        input_lengths=lengths,
+        labels=torch.randint(8, (3, 8)),
+        label_lengths=counts,
+        frames=int(lengths.sum()),
+    )
+    return Task(CtcModel(config), CtcObjective(blank=8), batch)

@@ -1,0 +1,151 @@
+"""Training steps on a GPU: the CPU's loss and gradients, no waiting, no growing memory."""
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from tests.gpu.steps import CRITERIA, Batches, make
+from toolkit.train.config import TrainerConfig
+from toolkit.train.errors import TrainingError
+from toolkit.train.loop import Trainer
+from toolkit.train.objectives import CrossEntropy
+
+CPU = torch.device("cpu")
+STEPS = 50
+
+
+def step(criterion, device, sentences, out, **config):
+    """Loss per weight and gradients of one step."""
+    task = make(criterion, device, sentences)
+    trainer = task.trainer(out, device, **config)
+    stats = trainer.update(task.batch.to(device))
+    gradients = {name: p.grad.cpu() for name, p in trainer.model.named_parameters()}
+    return (stats["loss"] / stats["weight"]).item(), gradients
+
+
+def distance(found, expected):
+    """The difference of two sets of gradients as a share of the expected ones' norm."""
+    difference = sum((found[name] - expected[name]).square().sum() for name in expected)
+    return (difference / sum(x.square().sum() for x in expected.values())).sqrt().item()
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_step_is_the_cpus(criterion, device, sentences, tmp_path):
+    loss, gradients = step(criterion, device, sentences, tmp_path / "device")
+    expected, others = step(criterion, CPU, sentences, tmp_path / "cpu")
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert distance(gradients, others) < 1e-4
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_step_in_bfloat16_is_nearly_the_cpus(criterion, device, sentences, tmp_path):
+    loss, gradients = step(criterion, device, sentences, tmp_path / "device", amp="bf16")
+    expected, others = step(criterion, CPU, sentences, tmp_path / "cpu")
+    assert loss == pytest.approx(expected, rel=0.02)
+    assert distance(gradients, others) < 0.1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "adadelta"])
+@pytest.mark.parametrize("first", ["cpu", "device"])
+def test_a_training_goes_on_on_another_device(optimizer, first, device, sentences, tmp_path):
+    class Interrupted(CrossEntropy):
+        def __call__(self, model, batch):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return super().__call__(model, batch)
+
+    def train(name, where, left):
+        task, objective = make("chunks", where, sentences), Interrupted()
+        objective.left = left
+        config = TrainerConfig(epochs=2, optimizer=optimizer, checkpoint_seconds=0)
+        source = Batches([task.batch] * 4)
+        trainer = Trainer(task.model, objective, source, config, tmp_path / name, device=where)
+        trainer.run()
+        return torch.cat([p.detach().cpu().flatten() for p in trainer.model.parameters()])
+
+    expected = train("whole", CPU, 100)
+    devices = [CPU, device] if first == "cpu" else [device, CPU]
+    with pytest.raises(KeyboardInterrupt):
+        train("parts", devices[0], 3)
+    found = train("parts", devices[1], 6)  # of 8 steps; the third may have been lost
+    assert (found - expected).norm() < 1e-3 * expected.norm()
+
+
+@contextmanager
+def no_waiting():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("amp", ["fp32", "bf16"])
+@pytest.mark.parametrize("criterion", [name for name in CRITERIA if not name.startswith("ctc")])
+def test_a_step_never_waits_for_the_gpu(criterion, amp, gpu, sentences, tmp_path):
+    task = make(criterion, gpu, sentences)
+    trainer = task.trainer(tmp_path, gpu, amp=amp)
+    pinned = task.batch.pin()
+    for _ in range(3):
+        trainer.update(pinned.to(gpu))
+    with no_waiting():
+        for _ in range(5):
+            trainer.update(pinned.to(gpu))
+
+
+@pytest.mark.parametrize("criterion", ["ctc", "ctc both ways"])
+def test_a_ctc_network_never_waits_for_the_gpu(criterion, gpu, sentences):
+    """The loss does: torch copies the lengths for it."""
+    task = make(criterion, gpu, sentences)
+    model, pinned = task.model.to(gpu).train(), task.batch.pin()
+    for attempt in range(4):
+        batch = pinned.to(gpu)
+        if attempt < 3:
+            model(batch.inputs, batch.input_lengths)[0].sum().backward()
+            continue
+        with no_waiting():
+            model(batch.inputs, batch.input_lengths)[0].sum().backward()
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_memory_does_not_grow(criterion, gpu, sentences, tmp_path):
+    task = make(criterion, gpu, sentences)
+    trainer = task.trainer(tmp_path, gpu)
+    used = []
+    for number in range(10 + STEPS):
+        trainer.update(task.batch.to(gpu))
+        if number >= 9:
+            assert trainer._finite.all() is None  # and lets go of the batches it held
+            used.append((torch.cuda.memory_allocated(gpu), torch.cuda.memory_reserved(gpu)))
+    assert used[-1] == used[0]
+
+
+def test_weights_stay_in_one_piece_for_cudnn(gpu, sentences, tmp_path):
+    task = make("chunks", gpu, sentences)
+    trainer = task.trainer(tmp_path, gpu)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*single contiguous chunk.*")
+        trainer.update(task.batch.to(gpu))
+        trainer.model.load_state_dict(trainer.model.state_dict())
+        trainer.update(task.batch.to(gpu))
+
+
+def test_the_optimizer_takes_a_step_in_one_kernel(gpu, sentences, tmp_path):
+    for optimizer in ("adam", "sgd"):
+        trainer = make("chunks", gpu, sentences).trainer(tmp_path, gpu, optimizer=optimizer)
+        assert trainer.optimizer.param_groups[0]["fused"]
+
+
+def test_a_loss_that_is_no_number_is_found_later_and_named(device, sentences, tmp_path):
+    task = make("chunks", device, sentences)
+    trainer = task.trainer(tmp_path, device)
+    batch = task.batch.to(device)
+    trainer.update(batch)
+    bad = type(batch)(**{**vars(batch), "inputs": batch.inputs * float("nan"), "ids": ["bad"] * 8})
+    trainer.update(bad)
+    with pytest.raises(TrainingError, match=r"not finite .* batch of bad"):
+        list(map(trainer.update, [batch] * 20))

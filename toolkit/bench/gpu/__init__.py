@@ -1,0 +1,1 @@
+"""What runs on a GPU, measured beside the CPU that feeds it."""
