@@ -174,6 +174,12 @@ def test_the_number_of_frames_is_that_of_every_kind(kind, num_samples, engine):
 
 
 @pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
+def test_rows_are_frames_in_memory_too(kind, engine):
+    """As files and kernels want them."""
+    assert Frontend(FrontendConfig(kind), engine)(torch.randn(16000)).is_contiguous()
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp", "fbank_mfcc"])
 def test_digital_silence_is_finite(kind, engine):
     assert Frontend(FrontendConfig(kind=kind), engine)(torch.zeros(4000)).isfinite().all()
 

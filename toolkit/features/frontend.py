@@ -202,7 +202,7 @@ class Frontend:
 
     def _compute(self, *scaled: Tensor) -> Tensor:
         """Features of utterances [S] each, the frames one after the other: [T, F]."""
-        features = self._base(*scaled)
+        features = self._base(*scaled).contiguous()  # torch's cepstra come column by column
         if self.config.kind != "fbank_mfcc":
             return features
         return torch.cat([features, self._cepstra.to(features.device)(features)], dim=1)
