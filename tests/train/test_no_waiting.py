@@ -61,5 +61,5 @@ def test_the_detector_detects():
         ):
             with pytest.raises(AssertionError, match="waits for the device"):
                 wait()
-        with pytest.raises(RuntimeError, match="(?i)meta"):
+        with pytest.raises(RuntimeError, match=r"(?i)meta"):
             torch.zeros((), device=META).item()
