@@ -26,9 +26,12 @@ def test_a_batch_on_the_device_is_the_cpus(config, device, utterances):
     alone = Frontend(config, "torch")
     found = Frontend(config, "torch", str(device)).batch(utterances)
     for features, samples in zip(found, utterances, strict=True):
-        # PLP amplifies roundings, and in 10 ms windows a filter may hold next to nothing.
-        bound = 5e-3 if config.kind == "plp" or config.frame_length_ms == 10 else 2e-4
-        torch.testing.assert_close(features, alone(samples), rtol=2e-6, atol=bound)
+        expected = alone(samples)
+        # A narrow filter that holds next to nothing shows roundings, and PLP amplifies them.
+        torch.testing.assert_close(features, expected, rtol=0, atol=5e-3)
+        if config.kind != "plp":
+            apart = (features - expected).abs() > 2e-4
+            assert apart.float().mean() < 1e-3
 
 
 def test_an_utterance_that_is_too_short_does_not_spoil_its_batch(device, utterances):

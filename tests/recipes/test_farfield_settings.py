@@ -48,7 +48,8 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     cuts = [spoken(f"s{n % 4}", n) for n in range(36)]
     shards = []
 
-    def extract(found, config, out, jobs):
+    def extract(found, config, out, jobs, device):
+        assert device == "cuda"
         shards.append(len(pack_shards(found, config.hours_per_shard)))
 
     monkeypatch.setattr(frontend, "_versions", lambda run: {"DP1-raw": cuts})
@@ -56,7 +57,11 @@ def test_array_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(frontend, "record_results", lambda *_: None)
     monkeypatch.setattr(frontend, "extract", extract)
     run = SimpleNamespace(
-        config=PROFILES["mini"](), jobs=2, make=tmp_path.joinpath, need=tmp_path.joinpath
+        config=PROFILES["mini"](),
+        jobs=2,
+        make=tmp_path.joinpath,
+        need=tmp_path.joinpath,
+        device="cuda",
     )
     frontend.decode_arrays(run, "student_smbr", tmp_path)
     assert shards == [4]

@@ -126,7 +126,10 @@ def sequence_objective(
     right = pad_sequence([x.to(device).long() for x in references], batch_first=True)
     right_here = right[rows]
     real = torch.arange(right.shape[1], device=device) < packed.frames[:, None]
-    hits = torch.zeros_like(right).index_put(rows, (pdfs == right_here).long(), accumulate=True)
+    # Not `index_put`, which waits for a GPU to check the range of the indices.
+    place = packed.utterance[packed.emitting] * right.shape[1] + packed.frame
+    hits = torch.zeros_like(right).flatten().index_add(0, place, (pdfs == right_here).long())
+    hits = hits.view_as(right)
     missing = real & (hits == 0)
 
     heard = log_likelihoods[(*rows, pdfs)].double()
