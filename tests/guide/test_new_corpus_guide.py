@@ -132,7 +132,11 @@ def test_a_function_of_ones_own(outputs, project):
 
 
 def test_a_recording_that_was_mended_is_noticed(outputs, project):
-    (project / "speech" / "wav" / "ann" / "0000.wav").touch()
+    recording = project / "speech" / "wav" / "ann" / "0000.wav"
+    before = recording.read_bytes()
+    recording.touch()
+    assert "run: input" not in " ".join(dry_run(project))
+    recording.write_bytes(before[:-2] + b"ab")
     actions = dry_run(project)
     assert actions[0] == "skip: done"
     assert re.match(r"run: input the files in `.*/speech/wav/ann` changed", actions[1])

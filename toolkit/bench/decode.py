@@ -59,7 +59,7 @@ def benchmark(device: str | None = None) -> Table:
     With a device see `toolkit.bench.gpu.decode`.
     """
     if device is not None:
-        return gpu_decode.benchmark(device)
+        return gpu_decode.measure(device)
     with one_thread(), tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         run = os.environ.get(VARIABLE)

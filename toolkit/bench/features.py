@@ -31,7 +31,7 @@ def benchmark(device: str | None = None) -> Table:
     from toolkit.processes.threads import one_thread
 
     if device is not None:
-        return gpu_features.benchmark(device)
+        return gpu_features.measure(device)
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
         cases = _cases([write_noise(Path(folder), number, SECONDS) for number in range(FILES)])

@@ -57,7 +57,7 @@ def benchmark(device: str | None = None) -> Table:
     `toolkit.bench.gpu.lattice`.
     """
     if device is not None:
-        return gpu_lattice.benchmark(device)
+        return gpu_lattice.measure(device)
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         task = _Task(Path(folder))
         cases = [

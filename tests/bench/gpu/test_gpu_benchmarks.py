@@ -22,7 +22,7 @@ def shrink(monkeypatch, module, **values):
 def test_features_alone_and_fed(monkeypatch, ticking_clock):
     ticking_clock(features)
     shrink(monkeypatch, features, FILES=3, SECONDS=0.5, REPEATS=1)
-    table = features.benchmark("cpu")
+    table = features.measure("cpu")
     assert [row.rate for row in table.rows] == [3 * 0.5] * 5  # every row did all of the audio
     assert f"{features.DEVICE} {1.5 / 3600:.4g}" in table.notes[1]
 
@@ -30,7 +30,7 @@ def test_features_alone_and_fed(monkeypatch, ticking_clock):
 def test_decoding_overlapped_finds_the_words_of_the_search_alone(monkeypatch, ticking_clock):
     ticking_clock(decode)
     shrink(monkeypatch, decode, UTTERANCES=3, SECONDS=2.0, WORDS=40, SENTENCES=200, REPEATS=1)
-    table = decode.benchmark("cpu", SMALL)
+    table = decode.measure("cpu", SMALL)
     assert len({row.rate for row in table.rows}) == 1  # all did all of the speech
     assert table.rows[0].rate >= 3 * 2.0
     assert "with the same words" in table.notes[1]
@@ -40,7 +40,7 @@ def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
     ticking_clock(lattice)
     monkeypatch.setattr(gemm, "SIZE", 64)
     shrink(monkeypatch, lattice, UTTERANCES=3, SECONDS=1.0, WORDS=40, REPEATS=1, BATCH=2)
-    table = lattice.benchmark("cpu", SMALL)
+    table = lattice.measure("cpu", SMALL)
     frames = {row.rate for row in table.rows if row.name != lattice.LIMIT}
     assert len(frames) == 1
     assert frames.pop() >= 3 * 33
@@ -51,7 +51,7 @@ def test_smbr_is_measured_as_a_share_of_its_step(monkeypatch, ticking_clock):
 
 def test_the_command_takes_a_device_where_the_benchmark_does(monkeypatch):
     asked = []
-    monkeypatch.setattr(features, "benchmark", lambda device: asked.append(device) or Printed())
+    monkeypatch.setattr(features, "measure", lambda device: asked.append(device) or Printed())
     monkeypatch.setattr(on_one_core, "SECONDS", 0.0)
     done = CliRunner().invoke(bench, ["features", "--device", "cpu"])
     assert (done.exit_code, asked) == (0, ["cpu"])

@@ -34,7 +34,7 @@ SEARCH = "the search alone, {} threads"
 OVERLAPPED = "network and search, overlapped"
 
 
-def benchmark(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
+def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
     """Measure seconds of speech per second of wall time, as `toolkit.align.scored` decodes.
 
     The network is as large as the paper's (C6) and has random weights: it scores random features in

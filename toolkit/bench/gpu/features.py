@@ -27,7 +27,7 @@ FED = "device and threads, FLAC to features"
 STORED = "device and threads, FLAC to shard"
 
 
-def benchmark(device: str) -> Table:
+def measure(device: str) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
     Samples come from and features return to the processor's memory in all rows, so that the device

@@ -43,7 +43,7 @@ CE_STEP = "training step, cross entropy, bfloat16"
 SMBR_STEP = "training step, sMBR, bfloat16"
 
 
-def benchmark(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
+def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: B008 - frozen
     """Measure low-rate frames per second of wall time, on lattices of synthetic sentences.
 
     Args:
