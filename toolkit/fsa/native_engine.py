@@ -27,9 +27,7 @@ class NativeEngine:
         limits = (beam.search, beam.min_active, beam.max_active)
         found: list[BestPath | None] = []
         for rows, graph in zip(scores, graphs, strict=True):
-            arcs, score = np.zeros(0, np.int64), -np.inf
-            if graph.num_arcs:
-                arcs, score = viterbi(graph_arrays(graph), rows_of(rows), limits)
+            arcs, score = viterbi(graph_arrays(graph), rows_of(rows), limits)
             found.append(path_of(graph, arcs, score) if len(arcs) else None)
         return found
 

@@ -68,4 +68,10 @@ def search_best_paths(
     """
     for rows, graph in zip(scores, graphs, strict=True):
         GraphMismatchError.check(graph.top_label, rows.shape[1])
-    return engine().best_paths(scores, graphs, beam)
+    found: list[BestPath | None] = [None] * len(graphs)
+    some = [n for n, graph in enumerate(graphs) if graph.num_arcs]
+    if some:
+        own = [scores[n] for n in some], [graphs[n] for n in some]
+        for n, path in zip(some, engine().best_paths(*own, beam), strict=True):
+            found[n] = path
+    return found

@@ -87,15 +87,16 @@ _NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 @contextmanager
 def _replaced(failed: Callable[[str, OSError], None]) -> Iterator[None]:
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (
-        stream and _Stream(stream, name, failed)
-        for name, stream in zip(_NAMES, before, strict=True)
-    )
+    before = {name: getattr(sys, name) for name in _NAMES}
+    ours = {name: stream and _Stream(stream, name, failed) for name, stream in before.items()}
+    for name, stream in ours.items():
+        setattr(sys, name, stream)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        for name, stream in ours.items():
+            if getattr(sys, name) is stream:  # and not what another thread has put there
+                setattr(sys, name, before[name])
 
 
 def _discard(stream: TextIO) -> None:
