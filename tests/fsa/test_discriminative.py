@@ -387,22 +387,3 @@ def test_what_does_not_belong_together_is_refused():
 def test_impossible_criteria_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Criterion(**wrong)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("criterion", VARIANTS, ids=names)
-def test_a_gpu_computes_the_same(criterion):
-    lengths = [40, 17, 25]
-    fsas = [random_lattice(seed, n, width=5) for seed, n in enumerate(lengths)]
-    drawn = [draw(seed, n) for seed, n in enumerate(lengths)]
-    padded = torch.nn.utils.rnn.pad_sequence([scores for scores, _ in drawn], batch_first=True)
-    found = []
-    for device in ("cpu", "cuda"):
-        scores = padded.to(device).requires_grad_()
-        references = [reference.to(device) for _, reference in drawn]
-        value = sequence_objective(fsas, scores, references, criterion, CLASSES.to(device))
-        value.objective.sum().backward()
-        assert value.objective.device.type == value.missing.device.type == device
-        found.append((value.objective.cpu(), value.missing.cpu(), scores.grad.cpu()))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
