@@ -207,3 +207,19 @@ def engine(request):
         pytest.importorskip(request.param)
     with searching_with(request.param):
         yield
+
+
+@pytest.fixture(scope="session")
+def language():
+    """A language of 80 words."""
+    from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+
+    return SyntheticSentences.make(words=80)
+
+
+@pytest.fixture(scope="session")
+def graph(language, tmp_path_factory):
+    """Its decoding graph."""
+    from toolkit.fsa.files import load_fst
+
+    return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))

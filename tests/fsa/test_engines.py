@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+from tests.fsa.enumeration import arcs
 from toolkit.engines import SEARCH_VARIABLE, EngineError, search_engine
 from toolkit.fsa import engine as module
 from toolkit.fsa.beam import Beam, GraphMismatchError
@@ -28,24 +28,8 @@ BEAMS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def language():
-    return SyntheticSentences.make(words=80)
-
-
-@pytest.fixture(scope="module")
-def graph(language, tmp_path_factory):
-    return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))
-
-
 def drawn(seed, frames, labels):
     return 3 * torch.randn(frames, labels, generator=torch.Generator().manual_seed(seed))
-
-
-def arcs(lattice):
-    """(frame, arc of the graph) -> score."""
-    places = zip(lattice.frame.tolist(), lattice.graph_arc.tolist(), strict=True)
-    return dict(zip(places, lattice.scores.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,31 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
+from tests.fsa.enumeration import arcs
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import best_path
-from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import FINAL, Fst, fst_from_arcs, taken_words
 from toolkit.fsa.online import OnlineSearch
 from toolkit.fsa.search import search_lattice
 
 SCALE = 0.3
-
-
-@pytest.fixture(scope="module")
-def language():
-    return SyntheticSentences.make(words=80)
-
-
-@pytest.fixture(scope="module")
-def graph(language, tmp_path_factory):
-    return load_fst(language.graph(tmp_path_factory.mktemp("graph"), sentences=200))
-
-
-def arcs(lattice):
-    """(frame, arc of the graph) -> score."""
-    places = zip(lattice.frame.tolist(), lattice.graph_arc.tolist(), strict=True)
-    return dict(zip(places, lattice.scores.tolist(), strict=True))
 
 
 def advanced(graph, beam, scores, piece):

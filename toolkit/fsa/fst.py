@@ -95,6 +95,39 @@ class Lattice(Fst):
     graph_arc: np.ndarray
     """[A] int32, the arc of the graph."""
 
+    @classmethod
+    def of(
+        cls,
+        graph: Fst,
+        graph_arc: np.ndarray,
+        frame: np.ndarray,
+        source: np.ndarray,
+        target: np.ndarray,
+        scores: np.ndarray,
+    ) -> "Lattice":
+        """A lattice that writes, in each of its arcs, what the arc of its graph writes.
+
+        Args:
+          graph: searched in.
+          graph_arc: see `Lattice.graph_arc`.
+          frame: see `Lattice.frame`.
+          source: [A] the lattice's own states, ascending.
+          target: [A] likewise.
+          scores: [A] float32.
+        """
+        splits, words = taken_words(graph.splits, graph.words, graph_arc)
+        return cls(
+            source=source.astype(np.int32),
+            target=target.astype(np.int32),
+            labels=graph.labels[graph_arc],
+            scores=scores,
+            splits=splits,
+            words=words,
+            lm_scores=None if graph.lm_scores is None else graph.lm_scores[graph_arc],
+            frame=frame,
+            graph_arc=graph_arc,
+        )
+
 
 def _columns(kind: type) -> set[str]:
     """The fields with an entry for each arc."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import BestPath, best_path
-from toolkit.fsa.fst import Fst, Lattice, taken_words
+from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.pruning import prune
 
 
@@ -78,17 +78,7 @@ def _lattices(
         mine = slice(int(arcs[states[n]]), int(arcs[states[n + 1]]))
         number = found.graph_arc[mine].numpy()
         # k2 numbers arcs through all the graphs of an FsaVec; `graph_arc` counts in each.
-        splits, words = taken_words(graph.splits, graph.words, number)
-        lattice = Lattice(
-            source=table[mine, 0].copy(),
-            target=table[mine, 1].copy(),
-            labels=table[mine, 2].copy(),
-            scores=found.scores[mine].detach().numpy(),
-            splits=splits,
-            words=words,
-            lm_scores=None if graph.lm_scores is None else graph.lm_scores[number],
-            frame=found.frame[mine].numpy(),
-            graph_arc=number,
-        )
+        frame, scores = found.frame[mine].numpy(), found.scores[mine].detach().numpy()
+        lattice = Lattice.of(graph, number, frame, table[mine, 0], table[mine, 1], scores)
         lattices.append(prune(lattice))
     return lattices

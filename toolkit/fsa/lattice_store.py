@@ -15,7 +15,7 @@ from safetensors.torch import save
 from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.files import load_fst
-from toolkit.fsa.fst import Fst, Lattice, taken_words
+from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs, LatticeBlock, LatticeError, encode
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
@@ -208,15 +208,5 @@ def build_lattice(arcs: LatticeArcs, graph: Fst) -> Lattice:
     left = frame * graph.num_states + graph.source[arcs.arc]
     entered = (frame + 1) * graph.num_states + graph.target[arcs.arc]
     states = np.unique(np.append(left[:1], entered))
-    splits, words = taken_words(graph.splits, graph.words, arcs.arc)
-    return Lattice(
-        source=np.searchsorted(states, left).astype(np.int32),
-        target=np.searchsorted(states, entered).astype(np.int32),
-        labels=graph.labels[arcs.arc],
-        scores=graph.scores[arcs.arc],
-        splits=splits,
-        words=words,
-        lm_scores=None if graph.lm_scores is None else graph.lm_scores[arcs.arc],
-        frame=arcs.frame,
-        graph_arc=arcs.arc,
-    )
+    source, target = np.searchsorted(states, left), np.searchsorted(states, entered)
+    return Lattice.of(graph, arcs.arc, arcs.frame, source, target, graph.scores[arcs.arc])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import BestPath, path_of, viterbi
-from toolkit.fsa.fst import Fst, Lattice, taken_words
+from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.pruning import prune
 from toolkit.fsa.search_kernels import GraphArrays, Trellis, search
 
@@ -52,18 +52,9 @@ def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
     frame = np.repeat(np.arange(frames + 1, dtype=np.int32), counts)
     every = slice(0, int(trellis.arcs_at[frames + 1]))
     arc = trellis.arc[every].copy()
-    splits, words = taken_words(graph.splits, graph.words, arc)
-    lattice = Lattice(
-        source=(trellis.source[every] + trellis.states_at[frame]).astype(np.int32),
-        target=(trellis.target[every] + trellis.states_at[frame + 1]).astype(np.int32),
-        labels=graph.labels[arc],
-        scores=trellis.score[every].copy(),
-        splits=splits,
-        words=words,
-        lm_scores=None if graph.lm_scores is None else graph.lm_scores[arc],
-        frame=frame,
-        graph_arc=arc,
-    )
+    source = trellis.source[every] + trellis.states_at[frame]
+    target = trellis.target[every] + trellis.states_at[frame + 1]
+    lattice = Lattice.of(graph, arc, frame, source, target, trellis.score[every].copy())
     return prune(lattice)
 
 

@@ -8,11 +8,10 @@ audio files that are objects of their own are prefetched, many at a time.
 import os
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -20,6 +19,7 @@ from typing import BinaryIO, TypeVar
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.lake import Record, resolve
 from toolkit.pipeline.objects import MissingObjectError, ObjectError, ObjectStore
+from toolkit.processes.ahead import map_in_threads
 
 GAP_BYTES = 8 << 20
 """Largest gap between records that is read along rather than skipped by another call."""
@@ -201,18 +201,8 @@ class _Workers:
             for item in items:
                 yield function(self._store, item)
             return
-        pending: deque[Future] = deque()
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                for item in items:
-                    pending.append(pool.submit(self._call, function, item))
-                    if len(pending) > 2 * threads:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
+        # One more than two for each thread: the one whose result is awaited.
+        yield from map_in_threads(partial(self._call, function), items, threads, 2 * threads + 1)
 
     def _call(self, function: Callable[[ObjectStore, Item], Value], item: Item) -> Value:
         if not hasattr(self._local, "store"):
