@@ -1,5 +1,5 @@
 # make demo     the main job: the LibriSpeech recipe on the offline demo corpus
-# make test     all tests but those that compare with k2, kaldifeat and kaldilm
+# make test     all tests but those that compare with k2, kaldifeat, kaldilm and torchaudio
 # make setup    the environment .venv, of the newest Python from 3.10 to 3.13 that is found, or PYTHON=3.12 or a path
 # make lint     ruff
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
@@ -8,7 +8,7 @@
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
 # make clean    remove the environments and the site; what recipes made stays
 
-PYTHON := 3.13 3.12 3.11 3.10
+PYTHON ?= 3.13 3.12 3.11 3.10
 python := .venv/bin/python
 reference := .venv-reference/bin/python
 docs := .venv-docs/bin/python
@@ -42,7 +42,7 @@ lint: setup
 
 setup-reference: .venv-reference/ready
 
-# pip stays below 24, because k2's wheel has a tag that later pips refuse; setup/k2.txt has another of its peculiarities.
+# pip stays below 24, since newer ones refuse the names of k2's wheels; setup/k2.txt has another of their peculiarities.
 .venv-reference/ready: $(setup_files)
 	setup/make-environment .venv-reference 3.10
 	$(reference) -m pip install --quiet "pip<24"

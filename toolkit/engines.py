@@ -21,7 +21,7 @@ VARIABLES = {"front end": FRONTEND_VARIABLE, "search": SEARCH_VARIABLE}
 
 
 class EngineError(ToolkitError):
-    """A variable names no engine, or one that cannot be imported."""
+    """A variable names no engine, or one that is not installed or cannot be imported."""
 
 
 def frontend_engine() -> str:
@@ -52,4 +52,6 @@ def _wanted(variable: str, names: tuple[str, ...]) -> str | None:
     wanted = os.environ.get(variable)
     if wanted and wanted not in names:
         raise EngineError(f"{variable} is {wanted!r}, not one of {', '.join(names)}")
+    if wanted in ("kaldifeat", "k2") and find_spec(wanted) is None:
+        raise EngineError(f"{variable} is {wanted!r}, which is not installed")
     return wanted

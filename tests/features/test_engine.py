@@ -42,7 +42,7 @@ def test_an_engine_that_is_unknown_or_missing_is_told(monkeypatch):
         usable_engine()
     monkeypatch.setitem(sys.modules, "kaldifeat", None)
     monkeypatch.setenv(FRONTEND_VARIABLE, "kaldifeat")
-    with pytest.raises(EngineError, match=r"cannot be imported .* TOOLKIT_FRONTEND=torch"):
+    with pytest.raises(EngineError, match="is 'kaldifeat', which is not installed"):
         Frontend(FrontendConfig())
 
 

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from toolkit.fsa.engine import searching_with
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import fst_from_arcs
 from toolkit.fsa.native_engine import NativeEngine
+from toolkit.fsa.online import OnlineSearch
 from toolkit.fsa.search import search_best_paths, search_lattice
 
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
@@ -106,6 +108,21 @@ def test_no_path_to_the_end_is_none(engine):
         search_best_paths([torch.zeros(3, 1)], [graph], WIDE)
 
 
+def test_a_graph_without_arcs_has_no_paths(engine):
+    empty = fst_from_arcs([], finals=[0]).taken(np.zeros(1, bool))
+    assert search_lattice(torch.zeros(3, 2), empty, WIDE) is None
+    assert search_best_paths([torch.zeros(3, 2)], [empty], WIDE) == [None]
+    with pytest.raises(GraphMismatchError, match="no arcs"):
+        OnlineSearch(empty, WIDE)
+
+
+@pytest.mark.parametrize("frames", [3, 19, 20, 21, 40, 45])
+def test_a_search_that_dies_early_ends_as_none(engine, frames):
+    """Two frames suffice for the whole graph: the levels after them are empty."""
+    graph = fst_from_arcs([(0, 1, 1, 7, 0.0), (1, 2, 1, 0, 0.0)], [2])
+    assert search_lattice(torch.zeros(frames, 1), graph, WIDE) is None
+
+
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
 @pytest.mark.parametrize("seconds", [0.6, 4.0, 9.0])
 def test_both_engines_keep_the_same_arcs(language, graph, beam, seconds):
@@ -134,7 +151,12 @@ def test_the_engine_is_chosen_by_a_variable(monkeypatch):
     with searching_with("openfst"), pytest.raises(EngineError, match="not one of native, k2"):
         module.engine()
     monkeypatch.setitem(sys.modules, "k2", None)
-    monkeypatch.delitem(sys.modules, "toolkit.fsa.k2_engine", raising=False)
-    with searching_with("k2"), pytest.raises(EngineError, match="'k2', which cannot be imported"):
+    with searching_with("k2"), pytest.raises(EngineError, match="'k2', which is not installed"):
         module.engine()
+    # Installed, and broken.
+    monkeypatch.setattr(module, "search_engine", lambda: "k2")
+    monkeypatch.delitem(sys.modules, "toolkit.fsa.k2_engine", raising=False)
+    with pytest.raises(EngineError, match="'k2', which cannot be imported"):
+        module.engine()
+    monkeypatch.undo()
     assert isinstance(module.engine(), NativeEngine)

@@ -128,3 +128,14 @@ def test_memory_does_not_grow_with_what_is_decided(language, graph):
     kept = np.diff(search._trellis.arcs_at[: search.num_frames + 1]).tolist()
     assert max(kept[:-60]) < max(kept[-10:])
     assert search._count < 2000  # of some hundred thousand beginnings
+
+
+def test_the_callers_memory_may_be_used_again(language, graph):
+    scores = language.sentence(3, 1.5).scores * SCALE
+    search, buffer = OnlineSearch(graph, BEAMS[0]), torch.empty(1, scores.shape[1])
+    for row in scores:
+        buffer[0] = row
+        search.advance(buffer)
+    assert arcs(search.finish()) == arcs(advanced(graph, BEAMS[0], scores, 1).finish())
+    with pytest.raises(ValueError, match="has ended"):
+        search.finish()

@@ -119,7 +119,7 @@ def test_without_an_environment_it_tells_how_to_set_up(template, outside, tmp_pa
     assert result.returncode == 1
     assert result.stdout == ""
     assert "is not set up yet (missing: click, yaml, torch, lhotse)" in result.stderr
-    assert f"make -C {template} setup" in result.stderr
+    assert f"make -C {template} -B setup" in result.stderr
 
 
 def test_an_incomplete_environment_is_told(template, outside, tmp_path):

@@ -39,7 +39,7 @@ def git(folder, *arguments):
 
 
 def test_versions_name_python_the_toolkit_and_what_computes():
-    packages = {"torch", "numpy", "k2", "kaldifeat", "lhotse", "torchaudio"}
+    packages = {"torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", "torchaudio"}
     assert set(versions()) == {"python", "toolkit", "front end", "search"} | packages
     assert versions()["search"] == "native"
 

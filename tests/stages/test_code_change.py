@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -248,31 +249,51 @@ def test_markers_from_before_are_read_as_before(repository):
     assert "code unknown" in repository.main("--list").output
 
 
-def test_engines_are_not_mixed_in_a_run_directory(sample):
-    """Features of one engine and lattices of another are no experiment."""
-    assert sample.main("--stop-stage", "2").status == 0
-    other = {"TOOLKIT_SEARCH": "k2"}
-    result = sample.main(env=other)
-    assert result.status == 1
-    assert "stage 1 (" in result.output
-    assert "was run with native for search, here it is k2" in result.output
-    assert "Set TOOLKIT_SEARCH=native" in result.output
-    assert not (sample.exp / "stages" / "03.json").exists()
-    mixed = sample.main("--accept-code-change", env=other, before=present_code.cache_clear)
-    assert mixed.status == 0
-    versions = [
-        json.loads((sample.exp / "stages" / f"0{n}.json").read_text())["versions"]["search"]
-        for n in (1, 2, 3)
-    ]
-    assert versions == ["native", "native", "k2"]
-
-
-def test_a_stage_that_names_no_engine_mixes_with_any(sample):
-    """Markers from before engines were recorded."""
+@pytest.fixture
+def of_k2(sample):
+    """The first two stages are done, by k2 as their markers say."""
     assert sample.main("--stop-stage", "2").status == 0
     for number in (1, 2):
-        path = sample.exp / "stages" / f"0{number}.json"
-        marker = json.loads(path.read_text())
-        del marker["versions"]["search"], marker["versions"]["front end"]
-        path.write_text(json.dumps(marker))
-    assert sample.main(env={"TOOLKIT_SEARCH": "k2"}).status == 0
+        set_engine(sample, number, "k2")
+    return sample
+
+
+def set_engine(sample, number, name):
+    path = sample.exp / "stages" / f"0{number}.json"
+    marker = json.loads(path.read_text())
+    if name is None:
+        del marker["versions"]["search"]
+    else:
+        marker["versions"]["search"] = name
+    path.write_text(json.dumps(marker))
+
+
+def test_engines_are_not_mixed_in_a_run_directory(of_k2):
+    """Lattices of one engine and features of another are no experiment."""
+    result = of_k2.main()
+    assert result.status == 1
+    assert "was run with k2 for search, here it is native" in result.output
+    assert "Set TOOLKIT_SEARCH=k2" in result.output
+    assert not (of_k2.exp / "stages" / "03.json").exists()
+    assert of_k2.main("--accept-code-change").status == 0
+
+
+def test_where_nothing_runs_or_nothing_stays_engines_may_differ(of_k2):
+    assert of_k2.main("--stop-stage", "2").status == 0  # done, skipped
+    assert of_k2.main("--force", "1", "--force", "2", "--stop-stage", "2").status == 0
+    assert of_k2.main().status == 0
+
+
+def test_a_stage_that_names_no_engine_mixes_with_any(of_k2):
+    """Markers from before engines were recorded."""
+    for number in (1, 2):
+        set_engine(of_k2, number, None)
+    assert of_k2.main().status == 0
+
+
+def test_an_engine_that_is_not_installed_is_told_at_once(sample, monkeypatch):
+    monkeypatch.setitem(sys.modules, "k2", None)
+    result = sample.main(env={"TOOLKIT_SEARCH": "k2"}, before=present_code.cache_clear)
+    assert result.status == 1
+    assert "TOOLKIT_SEARCH is 'k2', which is not installed" in result.output
+    assert not (sample.exp / "stages" / "01.json").exists()

@@ -20,7 +20,7 @@ def kaldi() -> None:
 
     Data directories, lexicons, features and alignments can be exported and imported. ARPA language
     models, CTM files and %WER lines are in Kaldi's format already. Features need kaldi_native_io:
-    pip install 'asr-recipe-toolkit[kaldi]'.
+    pip install kaldi_native_io.
 
     \b
     Example:

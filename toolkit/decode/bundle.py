@@ -55,7 +55,7 @@ class RecogniserSettings:
     weights: Weights
     """Acoustic scale and word penalty of the best path, tuned on development data."""
     made_with: dict[str, str] = field(default_factory=dict)
-    """The engines that decoded the development data (`toolkit.engines`); any recognises with it."""
+    """The engines of the process that wrote it (`toolkit.engines`); any recognises with it."""
 
 
 def write_bundle(

@@ -102,7 +102,7 @@ class Finding:
 K2_WHEEL = (
     "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
 )
-"""The wheel for Python 3.10: all wheels of k2 have the tag py3, which pip 24 refuses."""
+"""The wheel for Python 3.10: older pips take any of k2's wheels, newer ones none of 1.23.4."""
 PATIENCE = 5
 """Factor on the time limit of a test that is repeated."""
 
@@ -216,7 +216,8 @@ def run_checks(engines: Sequence[Engine] = ENGINES) -> bool:
                 print(f"           to repair it: {remedy(finding)}", flush=True)
     if fatal:
         print(f"{len(fatal)} of {len(engines)} packages do not work: {', '.join(fatal)}.")
-        print("`make setup` in the project's folder installs what is missing.")
+        target = "setup-reference" if REFERENCE else "setup"
+        print(f"`make -B {target}` in the project's folder installs what is missing.")
         return False
     print("All packages that the recipes need here work.")
     return True

@@ -35,7 +35,8 @@ def best_path(lattice: Fst) -> BestPath:
 def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
     """The path along arcs of a graph or lattice, one per frame and one to the final state."""
     counts = fst.word_counts[arcs]
-    frames = np.repeat(np.arange(len(arcs)), counts)
+    # What is written at the end belongs to the last frame.
+    frames = np.repeat(np.minimum(np.arange(len(arcs)), len(arcs) - 2), counts)
     words = [fst.words[fst.splits[arc] : fst.splits[arc + 1]] for arc in arcs[counts > 0]]
     labels = fst.labels[arcs[:-1]].astype(np.int64)
     joined = np.concatenate(words) if words else np.zeros(0, np.int32)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolkit.fsa.compose import compose
+from toolkit.fsa.compose import CompositionError, compose
 from toolkit.fsa.connect import connect
 from toolkit.fsa.determinize import determinize
 from toolkit.fsa.epsilons import remove_epsilon
@@ -47,8 +47,14 @@ def compose_words(
       grammar: see `compile_decoding_graph`.
       first_label_disambig: L's input labels from here on are disambiguation symbols.
       first_word_disambig: word ids from here on are `#0` and the like.
+
+    Raises:
+      CompositionError: they have no sentence in common.
     """
-    lg = determinize(connect(compose(lexicon, grammar)))
+    lg = connect(compose(lexicon, grammar))
+    if not lg.num_arcs:
+        raise CompositionError("lexicon and language model have no sentence in common")
+    lg = determinize(lg)
     labels = np.where(lg.labels >= first_label_disambig, np.int32(EPSILON), lg.labels)
     spoken = np.append(0, np.cumsum(lg.words < first_word_disambig))
     lg = replace(

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from toolkit.errors import ToolkitError
-from toolkit.fsa.fst import FINAL, Fst
+from toolkit.fsa.fst import EPSILON, FINAL, Fst
 from toolkit.storage.reading import read_tensors, reading
 
 _SHAPES = {"arcs": ("I32", 2), "scores": ("F32", 1), "aux_labels": ("I32", 1)}
@@ -19,7 +19,8 @@ class GraphError(ToolkitError):
 def dump_fst(fst: Fst) -> bytes:
     """One transducer as a safetensors file: arcs, output labels, LM scores.
 
-    `arcs` is k2's table: source, destination, label and the bits of the float32 score.
+    `arcs` is k2's table: source, destination, label and the bits of the float32 score. Arc a writes
+    `aux_labels[aux_splits[a] : aux_splits[a + 1]]`.
     """
     columns = (fst.source, fst.target, fst.labels, fst.scores.view(np.int32))
     tensors = {
@@ -70,11 +71,15 @@ def _check(tensors: dict[str, np.ndarray]) -> None:
         raise ValueError("its tensors do not belong together")
     if splits[0] != 0 or splits[-1] != len(words) or (np.diff(splits) < 0).any():
         raise ValueError("output labels that belong to no arc")
+    if not len(arcs):
+        raise ValueError("no arcs")
     source, target, labels = arcs[:, 0], arcs[:, 1], arcs[:, 2]
-    final = int(arcs[:, :2].max()) if len(arcs) else 0
+    final = int(arcs[:, :2].max())
     if final > len(arcs) or (arcs[:, :2] < 0).any():
         raise ValueError("states that no arc leads to or from")
     if (np.diff(source) < 0).any() or (source == final).any():
         raise ValueError("arcs that are not sorted by their source states")
     if not np.array_equal(labels == FINAL, target == final) or (labels < FINAL).any():
         raise ValueError("arcs to the final state without label -1, or other arcs with it")
+    if (labels == EPSILON).any():
+        raise ValueError("arcs that read nothing")

@@ -61,6 +61,11 @@ class Fst:
         """[A] the number of words on each arc."""
         return np.diff(self.splits)
 
+    @cached_property
+    def writes(self) -> np.ndarray:
+        """[A] bool: whether the arc writes a word."""
+        return self.word_counts > 0
+
     def taken(self: Self, arcs: np.ndarray, **changes: Any) -> Self:
         """The transducer of some of the arcs, in their order (which must be that of sources).
 
@@ -82,7 +87,7 @@ class Fst:
 class Lattice(Fst):
     """What a search kept of an utterance: paths through its graph, one arc per frame.
 
-    Arcs lead from states of one frame to states of the next, and every arc is on a path to the end.
+    Arcs lead from states of one frame to states of the next.
     """
 
     frame: np.ndarray
@@ -100,7 +105,7 @@ def taken_words(
     splits: np.ndarray, words: np.ndarray, arcs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits and words of some of the arcs, in their order."""
-    counts = np.diff(splits)[arcs]
+    counts = splits[arcs + 1] - splits[arcs]
     taken = np.zeros(len(arcs) + 1, np.int32)
     np.cumsum(counts, out=taken[1:])
     within = np.arange(taken[-1]) - np.repeat(taken[:-1], counts)

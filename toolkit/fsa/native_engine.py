@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from toolkit.fsa.beam import Beam
+from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.best_path import BestPath, path_of, viterbi
 from toolkit.fsa.fst import Fst, Lattice, taken_words
 from toolkit.fsa.pruning import prune
@@ -18,7 +18,7 @@ class NativeEngine:
     def lattice(self, scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
         """See `toolkit.fsa.search.search_lattice`."""
         limits = (beam.search, beam.min_active, beam.max_active)
-        return lattice_of(search(graph_arrays(graph), _rows(scores), limits, beam.output), graph)
+        return lattice_of(search(graph_arrays(graph), rows_of(scores), limits, beam.output), graph)
 
     def best_paths(
         self, scores: Sequence[Tensor], graphs: Sequence[Fst], beam: Beam
@@ -27,14 +27,22 @@ class NativeEngine:
         limits = (beam.search, beam.min_active, beam.max_active)
         found: list[BestPath | None] = []
         for rows, graph in zip(scores, graphs, strict=True):
-            arcs, score = viterbi(graph_arrays(graph), _rows(rows), limits)
+            arcs, score = np.zeros(0, np.int64), -np.inf
+            if graph.num_arcs:
+                arcs, score = viterbi(graph_arrays(graph), rows_of(rows), limits)
             found.append(path_of(graph, arcs, score) if len(arcs) else None)
         return found
 
 
 def graph_arrays(graph: Fst) -> GraphArrays:
-    """A graph as the kernels take it."""
-    return GraphArrays(graph.first, graph.target, graph.labels, graph.scores, graph.word_counts > 0)
+    """A graph as the kernels take it.
+
+    Raises:
+      GraphMismatchError: it has no arcs.
+    """
+    if not graph.num_arcs:
+        raise GraphMismatchError("the graph has no arcs: it accepts nothing")
+    return GraphArrays(graph.first, graph.target, graph.labels, graph.scores, graph.writes)
 
 
 def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
@@ -61,5 +69,6 @@ def lattice_of(trellis: Trellis, graph: Fst) -> Lattice | None:
     return prune(lattice)
 
 
-def _rows(scores: Tensor) -> np.ndarray:
+def rows_of(scores: Tensor) -> np.ndarray:
+    """Scores [T, P] as the kernels take them: float32, on the CPU."""
     return np.ascontiguousarray(scores.detach().cpu().numpy(), dtype=np.float32)

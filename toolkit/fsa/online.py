@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toolkit.fsa.beam import Beam, GraphMismatchError
 from toolkit.fsa.fst import Fst, Lattice, taken_words
-from toolkit.fsa.native_engine import graph_arrays, lattice_of
+from toolkit.fsa.native_engine import graph_arrays, lattice_of, rows_of
 from toolkit.fsa.online_kernels import collect_histories, extend_histories, next_word_arc
 from toolkit.fsa.search_kernels import (
     FINAL_FRAMES,
@@ -59,8 +59,8 @@ class OnlineSearch:
           GraphMismatchError: see `toolkit.fsa.search.search_lattice`.
         """
         GraphMismatchError.check(self._graph.top_label, scores.shape[1])
-        for row in scores.cpu().contiguous().numpy():
-            self._rows = [*self._rows, row][-FINAL_FRAMES:]
+        for row in rows_of(scores):
+            self._rows = [*self._rows, row.copy()][-FINAL_FRAMES:]
             self._step(row, FINAL_FRAMES)
             self._remember()
             # Frames that may turn out to be the last ones are not pruned yet.
@@ -88,9 +88,15 @@ class OnlineSearch:
         return [] if arc < 0 else self._words([arc])
 
     def finish(self) -> Lattice | None:
-        """End the utterance; return what `search_lattice` returns for all its scores."""
+        """End the utterance; return what `search_lattice` returns for all its scores.
+
+        Raises:
+          ValueError: it has ended already.
+        """
         if self.num_frames == 0:
             return None
+        if not self._rows:
+            raise ValueError("the search has ended")
         # Search the last frames again, now that they are known to be the last: with wider beams.
         self._trellis.frames[0] -= len(self._rows)
         for left, row in zip(range(len(self._rows) - 1, -1, -1), self._rows, strict=True):
@@ -98,6 +104,7 @@ class OnlineSearch:
             if self.num_frames % PRUNE_EVERY == 0:
                 prune_trellis(self._trellis, PRUNE_BACK, 0, self._output)
         self._step(self._rows[-1], -1)
+        self._rows = []
         prune_end(self._trellis, self._output)
         return lattice_of(self._trellis, self._graph)
 

@@ -50,6 +50,6 @@ def _sample(first: Array, target: Array, scores: Array, count: int, length: int)
                     if left < share:
                         break
                     left -= share
-            left = min(left / share, 1.0)  # 1: by rounding
+            left = min(left / share, 1.0)
             paths[n, step], state = chosen, target[chosen]
     return paths

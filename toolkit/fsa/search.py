@@ -24,7 +24,7 @@ def search_lattice(scores: Tensor, graph: Fst, beam: Beam) -> Lattice | None:
     Raises:
       GraphMismatchError: the graph has labels without a column in `scores`.
     """
-    if len(scores) == 0:
+    if len(scores) == 0 or graph.num_arcs == 0:
         return None
     GraphMismatchError.check(graph.top_label, scores.shape[1])
     return engine().lattice(scores, graph, beam)

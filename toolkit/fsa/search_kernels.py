@@ -242,7 +242,9 @@ def _compact(trellis: Trellis, begin: int, kept: Array, alive: Array) -> None:
     for t in range(first_frame, n):
         from_level, to_level = trellis.states_at[t] - base, trellis.states_at[t + 1] - base
         # A level's first state that is left.
-        from_first = number[from_level] - alive[from_level] + 1 if t >= begin else 0
+        from_first = 0
+        if begin <= t and from_level < len(alive):
+            from_first = number[from_level] - alive[from_level] + 1
         to_first = number[to_level] - alive[to_level] + 1 if to_level < len(alive) else 0
         for k in range(read, trellis.arcs_at[t + 1]):
             if not kept[k - first_arc]:

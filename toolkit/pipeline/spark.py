@@ -80,8 +80,8 @@ def check_spark() -> None:
     if missing:
         raise SparkError(
             f"Spark cannot start, as {' and '.join(missing)} cannot be found: install pyspark with "
-            "`pip install -e '.[spark]'` and a Java 17 on the PATH or at JAVA_HOME, or let the "
-            "local executor do the work"
+            "`.venv/bin/python -m pip install -e '.[spark]'` and a Java 17 on the PATH or at"
+            " JAVA_HOME, or let the local executor do the work"
         )
 
 

@@ -55,7 +55,7 @@ def use_project_environment(root: Path) -> None:
         state = "is incomplete" if python.exists() else "is not set up yet"
         sys.stderr.write(
             "The project's environment {} (missing: {}).\n"
-            "Set it up with: make -C {} setup\n".format(state, ", ".join(missing), root)
+            "Set it up with: make -C {} -B setup\n".format(state, ", ".join(missing), root)
         )
         sys.exit(1)
 

@@ -23,7 +23,7 @@ from toolkit.storage.reading import validated
 
 UNKNOWN = "unknown"
 """What stands for code that was not recorded."""
-DISTRIBUTIONS = ("torch", "numpy", "k2", "kaldifeat", "lhotse", "torchaudio")
+DISTRIBUTIONS = ("torch", "numpy", "numba", "k2", "kaldifeat", "lhotse", "torchaudio")
 GIT_TIMEOUT = 20.0  # seconds
 GIT_FORM, VERSIONS_FORM = {str: str | bool | None}, {str: str | None}
 _ATTEMPT = {

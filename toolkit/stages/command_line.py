@@ -108,7 +108,9 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         "--device", metavar="NAME", help="cpu, cuda, ...; default: a GPU if there is one."
     )
     @click.option(
-        "--jobs", type=click.IntRange(min=1), help="Worker processes; default: one per core."
+        "--jobs",
+        type=click.IntRange(min=1),
+        help="Worker processes, or threads beside a GPU; default: one per core.",
     )
     def run(**options: Any) -> None:
         _run(recipe, Options(**options), command)

@@ -74,22 +74,27 @@ class Runner:
         self.digests.save()
 
     def _check_engines(self) -> None:
-        """Refuse to mix engines in a run directory.
+        """Refuse to run stages beside others that stay and were run with another engine.
+
+        Markers from before engines were recorded go with any.
 
         Raises:
-          OtherCodeError: a stage that is done was run with another engine.
+          OtherCodeError: there is such a stage.
         """
-        if self.request.accept_code_change:
+        states = [(s.number, s.title, self.inspector.state(s.number)) for s in self.stages]
+        steps = plan(states, self.request.forced)
+        chosen = range(self.request.first, self.request.last + 1)
+        runs = any(step.action == "run" and step.number in chosen for step in steps)
+        if self.request.accept_code_change or not runs:
             return
-        for stage in self.stages:
-            marker = self.inspector.state(stage.number).marker
-            if marker is None or stage.number in self.request.forced:
+        for step in steps:
+            if step.action != "skip" or step.state.marker is None:
                 continue
             for name, engine in engines().items():
-                before = marker.versions.get(name)
+                before = step.state.marker.versions.get(name)
                 if before and before != engine:
                     raise OtherCodeError(
-                        f"stage {stage.number} ({stage.title}) was run with {before} for {name},"
+                        f"stage {step.number} ({step.title}) was run with {before} for {name},"
                         f" here it is {engine}: results of both are not to be mixed. Set"
                         f" {VARIABLES[name]}={before}, take another run directory, or mix them"
                         " knowingly with --accept-code-change"

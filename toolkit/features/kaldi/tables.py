@@ -39,7 +39,7 @@ def native() -> ModuleType:
         import kaldi_native_io
     except ImportError as error:
         raise KaldiIoError(
-            f"kaldi_native_io cannot be imported ({error}): pip install 'asr-recipe-toolkit[kaldi]'"
+            f"kaldi_native_io cannot be imported ({error}): pip install kaldi_native_io"
         ) from error
     return kaldi_native_io
 
