@@ -75,7 +75,8 @@ def _decode(run: Run, system: str, split: str, scorer: NeuralScorer, out: Path) 
     ]
     folder = out / split / "decoded"
     folder.mkdir(parents=True, exist_ok=True)
-    decoded = decode_store(scorer, network_decoder(run), weights, folder, run.jobs)[-1]
+    decoder = network_decoder(run).at(weights[-1][0].acoustic_scale)
+    decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
     known = [scorer.store.cut(name) for name in scorer.store.ids]
     return score_split(
         {cut.id: text_of(cut) for cut in known},

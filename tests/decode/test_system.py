@@ -50,7 +50,7 @@ def test_among_equals_the_smallest_penalty_is_chosen(recogniser, tmp_path):
     graph, words = recogniser.graph, recogniser.words
     decode_system("made-up", scorers, ["dev"], graph, words, "2gram", config, out, 1, "./run.py")
     grid = [line.split("\t") for line in (out / "grid.tsv").read_text().splitlines()[1:]]
-    assert {errors for _, _, errors, _, _ in grid} == {"0"}
+    assert {errors for _, _, errors, *_ in grid} == {"0"}
     tuned = json.loads((out / "tuned.json").read_text())
     assert tuned == {"acoustic_scale": 1.0, "word_penalty": -0.1}
 
@@ -72,7 +72,9 @@ def test_weights_are_tuned_on_dev_and_used_on_test(recogniser, tmp_path):
     )
     assert headline == {"wer dev": 0.0, "wer test": 50.0, "no path": 1}
     grid = (out / "grid.tsv").read_text().splitlines()
-    assert len(grid) == 1 + 4
+    # A penalty of 0 was the highest of the grid, which was widened.
+    assert {line.split("\t")[1] for line in grid[1:]} == {"-200", "0", "200"}
+    assert {line.split("\t")[5] for line in grid[1:]} == {"1"}
     tuned = json.loads((out / "tuned.json").read_text())
     errors = {
         tuple(map(float, line.split("\t")[:2])): int(line.split("\t")[2]) for line in grid[1:]

@@ -98,7 +98,7 @@ def write_bundle(
     if calibration is not None:
         _copy(calibration, out / CALIBRATION)
     weights = Weights.load(tuned)
-    scale = config.acoustic_scale
+    scale = weights.acoustic_scale
     settings = RecogniserSettings(frontend, config.beam, scale, weights, engines())
     write_atomically(out / SETTINGS, json.dumps(asdict(settings), indent=1) + "\n")
 

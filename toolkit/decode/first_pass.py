@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class DecodeConfig:
     """The search, and the grid of weights tried on the development set (C2)."""
 
     acoustic_scale: float = 0.1
-    """Factor on acoustic log-likelihoods during the search."""
+    """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
     scales: tuple[float, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
@@ -38,10 +38,6 @@ class DecodeConfig:
     """Factors by which the beam is widened when no path survives."""
     rescoring: RescoreLimits = RescoreLimits()
     """Pruning when a larger language model rescores the lattices."""
-
-    def grid(self) -> list[Weights]:
-        """Return every pair of acoustic scale and word penalty."""
-        return [Weights(scale, penalty) for scale in self.scales for penalty in self.penalties]
 
     def beams(self) -> list[Beam]:
         """Return the beams to try, in order."""
@@ -64,6 +60,10 @@ class Decoder:
     rescorer: Path | None = None
     """The language model that rescores the lattices in a second pass, as written by
     `toolkit.lang.ngram.binary`; None for a single pass."""
+
+    def at(self, acoustic_scale: float) -> "Decoder":
+        """The same, searching at another acoustic scale."""
+        return replace(self, config=replace(self.config, acoustic_scale=acoustic_scale))
 
     @property
     def passes(self) -> int:

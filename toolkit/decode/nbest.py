@@ -75,6 +75,7 @@ def write_nbest_and_ctm(
       The expected calibration error of each split's confidences.
     """
     weights = Weights.load(tuned)
+    decoder = decoder.at(weights.acoustic_scale)
     found: dict[str, list[LatticeSummary]] = {}
     for split, scorer in scorers.items():
         folder = out / split / "explored"

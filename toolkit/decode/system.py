@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from toolkit.align.scorer import Scorer
@@ -14,10 +15,12 @@ from toolkit.decode.first_pass import (
     decode_store,
     real_time_factor,
 )
+from toolkit.decode.tuning import Grid, Tuning, tune
 from toolkit.fsa.lattice import Weights
 from toolkit.score.results import Result, record_results
 from toolkit.score.split import score_split
 from toolkit.score.wer import score
+from toolkit.storage.digest import digest_bytes
 from toolkit.storage.files import write_atomically
 
 Scorers = Mapping[str, Scorer]
@@ -101,47 +104,40 @@ def decode_passes(
       WER of the last pass in percent by split, and the numbers of utterances without a path
       ("no path") and of those cut in rescoring, where there are any.
     """
-    grid = decoder.config.grid()
+    config = decoder.config
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
     speakers = {
         split: {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
         for split, scorer in scorers.items()
     }
-    decoded: dict[str, list[list[Decoded]]] = {}
-
-    def run(split: str, weights: Sequence[Sequence[Weights]]) -> None:
-        folder = out / split / "decoded"
-        folder.mkdir(parents=True, exist_ok=True)
-        decoded[split] = decode_store(scorers[split], decoder, weights, folder, jobs)
-        progress(len(decoded), len(scorers))
-
-    for split in tune_on:
-        run(split, [grid] * len(passes))
-    chosen = []
+    searches = _Searches(decoder, scorers, out, jobs)
+    tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
-        tuning = {split: decoded[split][number] for split in tune_on}
-        chosen.append(_tune(grid, tuning, references, decoding_pass.out))
-        tuned = json.dumps(asdict(grid[chosen[-1]]), indent=1)
-        write_atomically(decoding_pass.out / "tuned.json", tuned)
-    for split in scorers:
-        if split not in tune_on:
-            run(split, [[grid[best]] for best in chosen])
+        errors = partial(_errors, searches, number, {s: references[s] for s in tune_on})
+        tuning = tune(errors, config.acoustic_scale, Grid(config.scales, config.penalties))
+        _write_tuning(tuning, decoding_pass.out)
+        tunings.append(tuning)
 
-    rows: dict[str, list[Result]] = {}
-    for number, decoding_pass in enumerate(passes):
-        rows[decoding_pass.lm] = []
-        for split, found in decoded.items():
-            best = chosen[number] if split in tune_on else 0
+    rows: dict[str, list[Result]] = {decoding_pass.lm: [] for decoding_pass in passes}
+    decoded: dict[str, list[list[Decoded]]] = {}
+    for split in scorers:
+        decoded[split] = [
+            searches.best(split, number, tunings, tuned=split in tune_on)
+            for number in range(len(passes))
+        ]
+        for decoding_pass, utterances in zip(passes, decoded[split], strict=True):
             known = references[split], speakers[split]
-            row = _result(system, split, decoding_pass, best, found[number], *known, command)
+            row = _result(system, split, decoding_pass, utterances, *known, command)
             rows[decoding_pass.lm].append(row)
+        progress(len(decoded), len(scorers))
     record_results(out / "rows.json", [row for one in rows.values() for row in one])
     last = [utterance for found in decoded.values() for utterance in found[-1]]
     counts = {
         "no path": sum(not utterance.beam for utterance in last),
         "cut in rescoring": sum(utterance.cut for utterance in last),
     }
+    counts |= {f"tuned to the {side} of the grid": 1 for t in tunings for side in t.at_edge}
     errors = {f"wer {row.split}": row.wer for row in rows[passes[-1].lm]}
     return errors | {name: count for name, count in counts.items() if count}
 
@@ -155,45 +151,89 @@ def _result(
     system: str,
     split: str,
     decoding_pass: Pass,
-    chosen: int,
     utterances: Sequence[Decoded],
     references: Mapping[str, str],
     speakers: Mapping[str, str],
     command: str,
 ) -> Result:
     """Score a split and write its hypotheses and reports."""
-    hypotheses = {d.utterance: d.hypotheses[chosen] for d in utterances}
+    hypotheses = {d.utterance: d.hypotheses[0] for d in utterances}
     rtf = real_time_factor(utterances)
     named = {"system": system, "split": split, "lm": decoding_pass.lm, "command": command}
     out = decoding_pass.out / split
     return score_split(references, hypotheses, speakers, out, rtf=rtf, **named)
 
 
-def _tune(
-    grid: Sequence[Weights],
-    decoded: Mapping[str, Sequence[Decoded]],
-    references: Mapping[str, Mapping[str, str]],
-    out: Path,
-) -> int:
-    """Return the index of the weights with the fewest word errors, and write the whole grid.
+@dataclass
+class _Searches:
+    """Decoded splits by acoustic scale and weights, each searched once."""
 
-    Ties go to the smallest absolute penalty, then to the smallest scale, which change the scores
-    least.
-    """
-    errors = []
-    for i in range(len(grid)):
+    decoder: Decoder
+    scorers: Scorers
+    out: Path
+    jobs: int
+    _found: dict[tuple[str, float, tuple[Weights, ...]], list[list[Decoded]]] = field(
+        default_factory=dict
+    )
+
+    def decoded(self, split: str, scale: float, weights: Sequence[Weights]) -> list[list[Decoded]]:
+        """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
+        key = (split, scale, tuple(weights))
+        if key not in self._found:
+            name = digest_bytes(json.dumps([scale, *map(asdict, weights)]).encode())
+            folder = self.out / split / "decoded" / f"{scale:g}-{name[:8]}"
+            folder.mkdir(parents=True, exist_ok=True)
+            every = [weights] * self.decoder.passes
+            decoder, scorer = self.decoder.at(scale), self.scorers[split]
+            self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
+        return self._found[key]
+
+    def best(
+        self, split: str, number: int, tunings: Sequence[Tuning], tuned: bool
+    ) -> list[Decoded]:
+        """A split decoded by one pass with its weights, searched at their scale.
+
+        Args:
+          split: the split.
+          number: of the pass.
+          tunings: of all passes: those with the same scale share a search.
+          tuned: whether the weights were tuned on this split, which was searched then.
+        """
+        tuning = tunings[number]
+        scale = tuning.best.acoustic_scale
+        weights = [t.best for t in tunings if t.best.acoustic_scale == scale]
+        if tuned:
+            weights = tuning.grid.pairs()
+        chosen = list(dict.fromkeys(weights)).index(tuning.best)
+        found = self.decoded(split, scale, list(dict.fromkeys(weights)))[number]
+        return [replace(d, hypotheses=(d.hypotheses[chosen],)) for d in found]
+
+
+def _errors(
+    searches: _Searches,
+    number: int,
+    references: Mapping[str, Mapping[str, str]],
+    scale: float,
+    grid: Grid,
+) -> list[tuple[int, int]]:
+    """Word errors and words of a pass on all splits of `references`, for each pair of the grid."""
+    pairs = grid.pairs()
+    decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
+    counts = []
+    for i in range(len(pairs)):
         scores = [
             score(references[split], {d.utterance: d.hypotheses[i] for d in utterances})
             for split, utterances in decoded.items()
         ]
-        errors.append((sum(s.errors for s in scores), sum(s.ref_units for s in scores)))
-    lines = ["acoustic_scale\tword_penalty\terrors\twords\twer"]
+        counts.append((sum(s.errors for s in scores), sum(s.ref_units for s in scores)))
+    return counts
+
+
+def _write_tuning(tuning: Tuning, out: Path) -> None:
+    lines = ["acoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
     lines += [
-        f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{100 * e / n:.2f}"
-        for w, (e, n) in zip(grid, errors, strict=True)
+        f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{100 * e / n:.2f}\t{scale:g}"
+        for w, (scale, (e, n)) in sorted(tuning.tried.items())
     ]
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
-    return min(
-        range(len(grid)),
-        key=lambda i: (errors[i][0], abs(grid[i].word_penalty), grid[i].acoustic_scale),
-    )
+    write_atomically(out / "tuned.json", json.dumps(asdict(tuning.best), indent=1))

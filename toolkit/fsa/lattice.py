@@ -16,7 +16,7 @@ class WeightsError(ToolkitError):
     """A file of weights that cannot be read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Weights:
     """Weights of the acoustic model and the word count against the language model."""
 

@@ -150,6 +150,7 @@ def recognise_and_align(
     shards = len(scorer.store.shards)
     total = (1 + LOW_RATE_FACTOR) * shards
     weights = Weights(**json.loads(tuned.read_text(encoding="utf-8")))
+    decoder = decoder.at(weights.acoustic_scale)
     work = _Recogniser(decoder, weights, config.samples, calibration, out / "recognised")
     found: list[Recognised] = []
 

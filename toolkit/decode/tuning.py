@@ -1,0 +1,121 @@
+"""Tuning of acoustic scale and word penalty by searching (C2).
+
+Lattices that were searched at one acoustic scale lack paths that a search at another would find:
+the beam is in units of the scaled scores. So the weights found in lattices are where the next
+search is made, and only what was found by a search at its own scale counts.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.fsa.lattice import Weights
+
+MOST_SEARCHES = 10
+MOST_WIDENINGS = 6
+"""Times that a grid is widened on each of its four sides."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Pairs of weights: every scale with every penalty."""
+
+    scales: tuple[float, ...]
+    """Ascending."""
+    penalties: tuple[float, ...]
+    """Ascending."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scales", tuple(sorted(set(self.scales))))
+        object.__setattr__(self, "penalties", tuple(sorted(set(self.penalties))))
+
+    def pairs(self) -> list[Weights]:
+        """Every pair."""
+        return [Weights(scale, penalty) for scale in self.scales for penalty in self.penalties]
+
+    def edges(self, best: Weights) -> list[str]:
+        """The sides of the grid on which a pair lies; a single value has no sides."""
+        found = []
+        for name, values, value in (
+            ("scale", self.scales, best.acoustic_scale),
+            ("penalty", self.penalties, best.word_penalty),
+        ):
+            if len(values) > 1 and value in (values[0], values[-1]):
+                found.append(f"{'lowest' if value == values[0] else 'highest'} {name}")
+        return found
+
+    def widened(self, side: str) -> "Grid":
+        """The grid with one more value on a side: scales by ratio, penalties by difference."""
+        s, p = self.scales, self.penalties
+        if side == "lowest scale":
+            return replace(self, scales=(round(s[0] ** 2 / s[1], 6), *s))
+        if side == "highest scale":
+            return replace(self, scales=(*s, round(s[-1] ** 2 / s[-2], 6)))
+        if side == "lowest penalty":
+            return replace(self, penalties=(round(2 * p[0] - p[1], 6), *p))
+        return replace(self, penalties=(*p, round(2 * p[-1] - p[-2], 6)))
+
+
+Count = tuple[int, int]
+"""Word errors, words."""
+Searched = Callable[[float, Grid], Sequence[Count]]
+"""Searches at an acoustic scale; returns errors and words for each pair of a grid."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The weights chosen, and what was tried."""
+
+    best: Weights
+    """Fewest errors of those that were searched at their own scale."""
+    grid: Grid
+    """The grid of the search at that scale."""
+    at_edge: list[str]
+    """Sides of the grid on which the weights lie although it was widened as often as allowed."""
+    tried: dict[Weights, tuple[float, Count]]
+    """The scale of the search in whose lattices each pair was tried, its own if there was one, and
+    the count."""
+
+
+def tune(searched: Searched, start: float, grid: Grid) -> Tuning:
+    """Find the weights with the fewest errors.
+
+    Searches at `start`, then at the best scale found in the lattices, until that is one at which it
+    has searched already. Where the best weights lie on a side of the grid, the grid is widened.
+    Ties go to the smallest absolute penalty, then to the scale nearest to that of the search, so
+    that a set with few errors does not draw the weights to a side.
+
+    Args:
+      searched: makes a search and counts errors.
+      start: the acoustic scale of the first search.
+      grid: scales and penalties to begin with.
+    """
+    tried: dict[tuple[float, Weights], Count] = {}
+    last: dict[float, Grid] = {}
+    widened: dict[str, int] = {}
+    scale = start
+    for _ in range(MOST_SEARCHES):
+        found = dict(zip(grid.pairs(), searched(scale, grid), strict=True))
+        tried |= {(scale, pair): count for pair, count in found.items()}
+        last[scale] = grid
+        best = _fewest(found, scale)
+        for side in grid.edges(best):
+            if widened.get(side, 0) < MOST_WIDENINGS:
+                widened[side] = widened.get(side, 0) + 1
+                grid = grid.widened(side)
+        scale = best.acoustic_scale
+        if last.get(scale) == grid:
+            break
+    own = {pair: count for (at, pair), count in tried.items() if at == pair.acoustic_scale}
+    best = _fewest(own, start)
+    at = {pair: (scale, count) for (scale, pair), count in tried.items()}
+    at |= {pair: (pair.acoustic_scale, count) for pair, count in own.items()}
+    return Tuning(best, last[best.acoustic_scale], grid.edges(best), at)
+
+
+def _fewest(counts: Mapping[Weights, Count], scale: float) -> Weights:
+    def rank(pair: Weights) -> tuple[float, ...]:
+        away = abs(math.log(pair.acoustic_scale / scale))
+        return counts[pair][0], abs(pair.word_penalty), away, pair.acoustic_scale
+
+    return min(counts, key=rank)
