@@ -31,6 +31,8 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.lfmmi.data import PieceConfig
+from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
@@ -64,6 +66,19 @@ class Config(HybridConfig):
         )
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
+    chain: bool = False
+    """Also train an LSTM with lattice-free MMI."""
+    chain_tree: TreeConfig = TreeConfig(max_leaves=2000, context=("left",))
+    """The tree of `chain`: left biphones, as in Kaldi, which keep the denominator small."""
+    lfmmi: LfmmiConfig = field(default_factory=LfmmiConfig)
+    """The LSTM of `chain` and its training."""
+    chain_decode: DecodeConfig = DecodeConfig(
+        acoustic_scale=1.0,
+        scales=(0.7, 0.85, 1.0, 1.2),
+        penalties=(-2.0, -1.0, 0.0, 1.0),
+        beam=Beam(search=15.0, output=8.0, max_active=7000),
+    )
+    """Decoding with the LSTM of `chain`, whose scores are log-likelihoods without a factor."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists and confidences of the sMBR-trained network."""
 
@@ -72,6 +87,19 @@ def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
     """Return the training of three layers that one core can train in minutes."""
     model = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
     return small_network(model, epochs, ChunkConfig(batch=32))
+
+
+def _small_lfmmi(hidden: int, epochs: int) -> LfmmiConfig:
+    """Return the LF-MMI training of as small an LSTM."""
+    return LfmmiConfig(
+        epochs=epochs,
+        initial_rate=2e-3,
+        final_rate=1e-4,
+        threads=1,
+        average_epochs=3,
+        model=LstmConfig(hidden=hidden, layers=3, dropout=0.2),
+        pieces=PieceConfig(batch_frames=1600),
+    )
 
 
 def _small_shards(kind: str) -> ExtractConfig:
@@ -94,6 +122,8 @@ def _small_systems(
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
+        "chain_tree": TreeConfig(max_leaves=senones, context=("left",)),
+        "lfmmi": _small_lfmmi(hidden=256, epochs=6),
         "blstm": small_network(blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=32)),
         "sequence": SMALL_SEQUENCE,
         "cepstra": _small_shards("plp"),

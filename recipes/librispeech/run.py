@@ -13,6 +13,7 @@ use_project_environment(ROOT)
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
 from recipes.steps.bundle import write_bundles
+from recipes.steps.chain import decode_chain, train_chain
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import extract_fbank, extract_splits
@@ -194,13 +195,30 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
     return decode_network(run, "blstm", run.need("independent"))
 
 
-@recipe.stage(26, "Write the recogniser and aligner bundles and list the results")
+@recipe.stage(26, "Train an LSTM with lattice-free MMI", parallel=True)
+def train_lattice_free(run: Run) -> dict[str, float] | None:
+    """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
+    if not run.config.chain:
+        return None
+    return train_chain(run, "chain", "sat", run.need("fbank"))
+
+
+@recipe.stage(27, "Decode with the LSTM trained with lattice-free MMI")
+def decode_lattice_free(run: Run) -> dict[str, float] | None:
+    """Scores without priors, at acoustic scale 1 or near it."""
+    if not run.config.chain:
+        return None
+    return decode_chain(run, "chain", run.need("fbank"))
+
+
+@recipe.stage(28, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
     systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
     systems += ["lstm_fmllr"] if run.config.adapted else []
     systems += ["blstm"] if run.config.bidirectional else []
+    systems += ["chain"] if run.config.chain else []
     return list_results(run, systems)
 
 

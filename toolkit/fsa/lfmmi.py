@@ -76,9 +76,10 @@ class _Lfmmi(torch.autograd.Function):
 
 def _numerators(scores: Tensor, lattices: Sequence[Lattice]) -> tuple[Tensor, Tensor]:
     """Totals [N] of numerators, and their posteriors [N, T, P]; float64."""
-    packed = pack(lattices, scores.device)
-    places = (packed.utterance[packed.emitting], packed.frame, packed.pdf)
-    with torch.enable_grad():
+    # Their gradients are needed in validation too.
+    with torch.inference_mode(False), torch.enable_grad():
+        packed = pack(lattices, scores.device)
+        places = (packed.utterance[packed.emitting], packed.frame, packed.pdf)
         heard = scores[places].double().requires_grad_()
         totals = total_scores(packed, packed.scores.index_add(0, packed.emitting, heard))
         (share,) = torch.autograd.grad(totals.sum(), heard)

@@ -91,24 +91,18 @@ class NumeratorMaker:
         self._denominator = denominator
         self._tolerance = tolerance
 
-    def lattice(self, times: PhoneTimes, piece: Piece) -> Lattice:
+    def lattice(self, times: PhoneTimes, piece: Piece) -> Lattice | None:
         """The numerator of a piece, whose arcs have the denominator's scores.
 
         Where the phones leave no path (a copy at a higher speed may have too few frames for some
-        of them), the tolerance is doubled until they do.
-
-        Raises:
-          ValueError: the whole utterance has fewer frames than phones, or the denominator was
-            estimated without its phones.
+        of them), the tolerance is doubled, and doubled again. None if that does not help: there
+        are fewer frames than phones, or the denominator was estimated without them.
         """
-        tolerance = self._tolerance
-        while True:
-            lattice = self._within(times, piece, tolerance)
+        for factor in (1, 2, 4):
+            lattice = self._within(times, piece, factor * self._tolerance)
             if lattice.num_arcs:
                 return lattice
-            if tolerance > times.frames:
-                raise ValueError("no path through the phones is in the denominator")
-            tolerance = max(1, 2 * tolerance)
+        return None
 
     def _within(self, times: PhoneTimes, piece: Piece, tolerance: int) -> Lattice:
         windows = times.windows(piece.offset, tolerance) - piece.start
