@@ -57,13 +57,16 @@ class Config(HybridConfig):
     first pass."""
     bidirectional: bool = False
     """Also train a BLSTM on the features of the LDA + MLLT GMMs. It needs the whole utterance and
-    the speaker's mean over all utterances, so that the bundle holds the LSTM instead."""
+    the speaker's mean over all utterances."""
     blstm: CrossEntropyConfig = field(
         default_factory=lambda: CrossEntropyConfig(
             model=BlstmConfig(), chunks=BIDIRECTIONAL_CHUNKS, whole=WholeUtteranceConfig(epochs=2)
         )
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
+    bundle: str | None = None
+    """The system that the bundle holds; None: that with the fewest errors on the development
+    splits."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists and confidences of the sMBR-trained network."""
 

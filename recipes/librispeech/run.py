@@ -12,7 +12,7 @@ use_project_environment(ROOT)
 
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
-from recipes.steps.bundle import write_bundles
+from recipes.steps.bundle import DecodedSystem, write_aligner, write_bundles
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import extract_fbank, extract_splits
@@ -111,8 +111,9 @@ def train_adapted(run: Run) -> dict[str, float]:
 
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
 def decode_adapted(run: Run) -> dict[str, float]:
-    """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode the second pass."""
-    return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
+    """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode the second pass and rescore."""
+    transforms = adapt(run, "sat", first_pass="lda_mllt")
+    return decode_gmm(run, "sat", transforms, rescore=True)
 
 
 @recipe.stage(15, "Align the training data")
@@ -197,11 +198,17 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
 @recipe.stage(26, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
-    write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
-    systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
-    systems += ["lstm_fmllr"] if run.config.adapted else []
-    systems += ["blstm"] if run.config.bidirectional else []
-    return list_results(run, systems)
+    systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
+    systems += [DecodedSystem("sat", first_pass="lda_mllt")]
+    systems += [DecodedSystem(name, "fbank") for name in ("lstm_ce", "lstm_smbr")]
+    if run.config.adapted:
+        systems += [DecodedSystem("lstm_fmllr", "adapted", gmm="sat", first_pass="lda_mllt")]
+    if run.config.bidirectional:
+        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt")]
+    out = run.make("final")
+    chosen = write_bundles(run, systems, out)
+    write_aligner(run, out / "aligner")
+    return list_results(run, [system.name for system in systems]) | chosen
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from typing import Any
 
 from recipes.steps.data import splits
 from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.system import Pass
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run
 
@@ -13,6 +14,14 @@ def compose_graph(run: Run, senones: Senones, graph: Path) -> None:
     """Compile a decoding graph, unless an interrupted run has already written it."""
     if not graph.exists():
         make_decoding_graph(run.need("lang"), run.need("lm/lm.arpa"), senones, graph)
+
+
+def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
+    """Return the search with the small language model, and rescoring with the larger one."""
+    if not rescore:
+        return [Pass(f"{run.config.lm.order}gram", out)]
+    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
+    return [first, Pass(f"{run.config.rescoring.order}gram", out)]
 
 
 def decoding_options(run: Run, out: Path) -> dict[str, Any]:

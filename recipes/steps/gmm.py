@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options
+from recipes.steps.decoding import compose_graph, decoding_options, passes
 from toolkit.align.corpus import align_corpus
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.lda_mllt import train_lda_mllt
@@ -15,7 +15,8 @@ from toolkit.align.gmm.sat import train_sat
 from toolkit.align.gmm.triphone import train_triphone
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.system import decode_system
+from toolkit.decode.first_pass import Decoder
+from toolkit.decode.system import decode_passes
 from toolkit.hmm.senones import Senones
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
@@ -65,9 +66,19 @@ def _train(
 
 
 def decode_gmm(
-    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+    run: Run,
+    system: str,
+    transforms: Mapping[str, Path] | None = None,
+    rescore: bool = False,
 ) -> dict[str, float]:
-    """Decode with a GMM system, on adapted features if there are transforms."""
+    """Decode with a GMM system, on adapted features if there are transforms.
+
+    Args:
+      run: the run of the stage.
+      system: its name.
+      transforms: files of fMLLR transforms by split.
+      rescore: also rescore with the larger language model.
+    """
     model = run.need(system)
     scorers: dict[str, Scorer] = {
         s: GmmScorer(model, run.need(f"plp/{s}"), (transforms or {}).get(s))
@@ -75,13 +86,17 @@ def decode_gmm(
     }
     out = run.make(f"decode/{system}")
     compose_graph(run, Senones.load(model), out / "graph.safetensors")
-    return decode_system(
+    decoder = Decoder(
+        out / "graph.safetensors",
+        run.need("lang/words.txt"),
+        run.config.gmm_decode,
+        run.need("rescoring/lm.safetensors") if rescore else None,
+    )
+    return decode_passes(
         system,
         scorers,
-        graph=out / "graph.safetensors",
-        words=run.need("lang/words.txt"),
-        lm=f"{run.config.lm.order}gram",
-        config=run.config.gmm_decode,
+        decoder=decoder,
+        passes=passes(run, out, rescore),
         **decoding_options(run, out),
     )
 

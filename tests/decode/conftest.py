@@ -91,7 +91,7 @@ def recogniser(tmp_path):
 
 def make_bundle(recogniser, out, kind="lstm", extras=True):
     """A bundle of the two words: an untrained network that is sure of what it says."""
-    from toolkit.decode.bundle import write_bundle
+    from toolkit.decode.bundle.writing import NetworkFiles, TunedSearch, write_network_bundle
     from toolkit.decode.first_pass import DecodeConfig
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
@@ -119,16 +119,15 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     (folder / "tuned.json").write_text('{"acoustic_scale": 0.45, "word_penalty": 0.1}')
     (folder / "calibration.json").write_text('{"offset": -1.0, "slope": 1.0}')
     recogniser.senones.save(folder / "senones")
-    write_bundle(
-        folder,
-        folder / "normaliser.json",
-        recogniser.graph,
+    senones = folder / "senones" if extras else None
+    write_network_bundle(
+        NetworkFiles(folder, folder / "normaliser.json", senones),
+        TunedSearch(
+            recogniser.graph, DecodeConfig(0.5, beam=Beam(12.0, 6.0)), folder / "tuned.json"
+        ),
         recogniser.folder / "lang",
         frontend,
-        DecodeConfig(0.5, beam=Beam(12.0, 6.0)),
-        folder / "tuned.json",
         out,
-        senones=folder / "senones" if extras else None,
         calibration=folder / "calibration.json" if extras else None,
     )
     return out

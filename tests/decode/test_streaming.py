@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.decode.bundle import BundleError, Recogniser
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.stream_latency import Latency, recognise_stream
 from toolkit.decode.streaming import (
     EndpointConfig,

@@ -16,7 +16,7 @@ FIELDS += ["wer_low", "wer_high"]
 STAGES = [*range(1, 27)]
 GMMS = ("mono", "tri", "lda_mllt", "sat")
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
-SPEAKERS = {"dev": 3, "test": 4}
+SPEAKERS = {"dev": 6, "test": 4}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,10 @@ def states(listing):
 def test_results_hold_a_row_for_each_system_and_split(finished, commands):
     assert [(row["system"], row["split"], row["lm"]) for row in finished.rows] == [
         (system, split, lm)
-        for systems, lms in ((GMMS, ["3gram"]), (NETWORKS, ["3gram", "4gram"]))
+        for systems, lms in (
+            (GMMS[:3], ["3gram"]),
+            (("sat", *NETWORKS), ["3gram", "4gram"]),
+        )
         for system in systems
         for lm in lms
         for split in SPEAKERS
@@ -295,16 +298,71 @@ def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands
     expected = finished.results()
     assert rows == expected[0]
     made = {f"{system}/gmm.safetensors" for system in (*GMMS, "final/aligner")}
-    made |= {"final/model/model.safetensors", "decode/lstm_ce/test/text", "senones/tree.json"}
+    made |= {f"final/{streaming(finished)['name']}/model/model.safetensors"}
+    made |= {"decode/lstm_ce/test/text", "senones/tree.json"}
     assert made <= files.keys()
     assert files.keys() == expected[1].keys()
     assert [name for name in files if files[name] != expected[1][name]] == []
     assert not [path for path in (root / ".partial").rglob("*") if path.is_file()]
 
 
+def systems(root):
+    """What the bundle says of its systems, the best first."""
+    return json.loads((root / "final/systems.json").read_text())
+
+
+def streaming(finished):
+    return next(system for system in systems(finished.root) if system["streams"])
+
+
+def test_the_bundle_is_the_best_on_the_development_data(finished):
+    errors = {}
+    for row in finished.rows:
+        if row["split"] == "dev":
+            errors[row["system"], row["lm"]] = row["ins"] + row["del"] + row["sub"]
+    best, *others = systems(finished.root)
+    assert (best["name"], best["lm"]) == min(errors, key=errors.get)
+    rows = [r for r in finished.rows if (r["system"], r["lm"]) == (best["name"], best["lm"])]
+    assert best["wer"] == {row["split"]: row["wer"] for row in rows}
+    networks = {key: count for key, count in errors.items() if key[0] in ("lstm_ce", "lstm_smbr")}
+    stream = streaming(finished)
+    assert (stream["name"], stream["lm"]) == min(networks, key=networks.get)
+    assert len(others) == (best != stream)
+
+
 def firsts(finished, split):
-    """The first utterance of each speaker: the bundle starts every file as the decoder does it."""
+    """The first utterance of each speaker: the network starts every file as the decoder does it."""
     return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
+
+
+@pytest.mark.parametrize("system", [None, "sat", "blstm", "lstm_fmllr"])
+def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
+    finished, commands, tmp_path, request, system
+):
+    run = finished
+    if system is not None:
+        run = request.getfixturevalue("copy")
+        settings = ("--stage", 26, "--set", f"bundle={system}", "--exp", run.root)
+        made = commands.run(*commands.demo, *settings)
+        assert made.status == 0, made.output + made.errors
+    best = systems(run.root)[0]
+    assert system in (None, best["name"])
+    files = sorted((run.root / "corpus/dev").glob("*/*/*.flac"))
+    speakers = tmp_path / "utt2spk"
+    speakers.write_text("".join(f"{f.stem} {f.parent.parent.name}\n" for f in files))
+    mixed = files[::2] + files[1::2]  # a speaker's recordings need not follow each other
+    if best["streams"]:
+        mixed = files = firsts(run, "dev")
+    arguments = ("--model", run.root / "final", "--speakers", speakers, *mixed)
+    result = commands.toolkit("transcribe", *arguments)
+    assert result.status == 0, result.errors
+    assert result.errors.startswith(f"{best['name']} with {best['lm']}: WER {best['wer']['dev']}")
+    lines = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    assert [*lines] == [*map(str, mixed)]
+    expected = run.words(best["name"], "dev", best["lm"])
+    assert {path.stem: lines[str(path)] for path in files} == {
+        path.stem: expected[path.stem] for path in files
+    }
 
 
 def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
@@ -319,12 +377,14 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     soundfile.write(slow, samples[::2, None].repeat(2, axis=1), rate // 2)
     broken.write_bytes(flacs[0].read_bytes()[:100])
     files = [*flacs, broken, stereo, missing, click, slow]
-    result = commands.toolkit("transcribe", "--model", finished.root / "final", *files)
+    system = streaming(finished)
+    bundle = ("--model", finished.root / "final", "--system", system["name"])
+    result = commands.toolkit("transcribe", *bundle, *files)
 
     assert result.status == 1
     found = dict(line.partition(" ")[::2] for line in result.output.splitlines())
     assert list(found) == [str(path) for path in (*flacs, stereo, slow)]
-    expected = finished.words("lstm_smbr", "dev", "3gram")
+    expected = finished.words(system["name"], "dev", system["lm"])
     assert len(flacs) == SPEAKERS["dev"]
     assert {path.stem: found[str(path)] for path in flacs} == {
         path.stem: expected[path.stem] for path in flacs
@@ -333,28 +393,28 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     vocabulary = (finished.root / "lang" / "words.txt").read_text().split()
     assert found[str(slow)]
     assert {*found[str(slow)].split()} <= {*vocabulary}
-    told = result.errors.splitlines()
+    _, *told = result.errors.splitlines()
     for path, line in zip((broken, missing, click), told, strict=True):
         assert line.startswith(f"Error: {path}: ")
 
 
 def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished, commands):
-    audio = firsts(finished, "dev")[0]
-    whole = commands.toolkit(
-        "transcribe", "--model", finished.root / "final", "--format", "json", audio
-    )
+    audio, system = firsts(finished, "dev")[0], streaming(finished)
+    bundle = ("--model", finished.root / "final")
+    settings = ("--system", system["name"], "--format", "json")
+    whole = commands.toolkit("transcribe", *bundle, *settings, audio)
     assert whole.status == 0, whole.errors
     (segment,) = json.loads(whole.output)["segments"]
     words = segment["words"]
     assert " ".join(word["word"] for word in words) == segment["text"]
-    assert segment["text"] == finished.words("lstm_smbr", "dev", "3gram")[audio.stem]
+    assert segment["text"] == finished.words(system["name"], "dev", system["lm"])[audio.stem]
     last = 0.0
     for word in words:
         assert last - 1e-6 <= word["start"] < word["end"] <= soundfile.info(audio).duration + 0.03
         assert 0 <= word["confidence"] <= 1
         last = word["end"]
     settings = ("--stream", "--endpoint", "30", "--format", "json")
-    stream = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, audio)
+    stream = commands.toolkit("transcribe", *bundle, *settings, audio)
     assert stream.status == 0, stream.errors
     *changes, final = [json.loads(line) for line in stream.output.splitlines()]
     assert len(changes) > 1
@@ -363,18 +423,29 @@ def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished,
     assert final["text"] == segment["text"]
 
 
+def test_the_fast_bundle_finds_the_words_of_the_first_pass(finished, commands):
+    system, audio = streaming(finished), firsts(finished, "test")
+    settings = ("--system", system["name"], "--fast")
+    result = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, *audio)
+    assert result.status == 0, result.errors
+    expected = finished.words(system["name"], "test", "3gram")
+    assert result.output.splitlines() == [f"{path} {expected[path.stem]}" for path in audio]
+
+
 def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
     bundle = tmp_path / "elsewhere"
     shutil.copytree(finished.root / "final", bundle)
     audio = shutil.copy(firsts(finished, "test")[0], tmp_path / "a.flac")
+    before = commands.toolkit("transcribe", "--model", finished.root / "final", audio)
     away = finished.root.rename(finished.root.with_name("away"))
     try:
         result = commands.toolkit("transcribe", "--model", "elsewhere", "a.flac", cwd=tmp_path)
     finally:
         away.rename(finished.root)
-    assert result.status == 0, result.errors
-    expected = finished.words("lstm_smbr", "test", "3gram")[firsts(finished, "test")[0].stem]
-    assert result.output == f"{audio.name} {expected}\n"
+    assert (before.status, result.status) == (0, 0), before.errors + result.errors
+    words = before.output.partition(" ")[2]
+    assert words.split()
+    assert result.output == f"{audio.name} {words}"
 
 
 def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_path):
