@@ -1,22 +1,27 @@
-"""Combination of systems: minimum Bayes risk decoding of the union of their lattices.
+"""Combination of systems: decoding of the union of their lattices.
 
 Xu et al. (2011; see `toolkit.fsa.minimum_bayes_risk`), as Kaldi's lattice-combine and
 lattice-mbr-decode: the posteriors of each system's lattice are multiplied with its weight. Where
 only words and confidences are known, their chains take the place of lattices, as in ROVER (Fiscus,
-1997).
+1997). The best path of the union is the other rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
 from toolkit.align.ctm import CtmEntry
 from toolkit.decode.combination_inputs import CombinationError, System, nothing
-from toolkit.fsa.minimum_bayes_risk import Candidate, minimum_risk
+from toolkit.fsa.minimum_bayes_risk import (
+    Candidate,
+    best_path_in_bins,
+    minimum_risk,
+    spoken_words,
+)
 from toolkit.fsa.word_lattice import WordLattice, united, weighted
 from toolkit.fsa.word_lattice_store import Words
 from toolkit.processes.workers import map_in_processes
@@ -29,19 +34,38 @@ GROUP = 50
 """Utterances that a worker process takes at a time."""
 
 Weights = tuple[float, ...]
-Row = Sequence[tuple[WordLattice, np.ndarray]]
-"""The lattices of an utterance, one of each system, with the scores of their arcs."""
+Rule = Literal["mbr", "best"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+"""mbr: the words with the fewest expected errors; best: those of the best path."""
+Row = Sequence[tuple[WordLattice, np.ndarray] | None]
+"""The lattices of an utterance, one of each system, with the scores of their arcs; None where the
+search failed, which says nothing."""
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
+class Combination:
+    """How systems are combined."""
+
+    weights: Weights
+    """One for each system, with the sum 1; a system with weight 0 is left out."""
+    rule: Rule = "mbr"
+    """How the words are chosen, see `RULES`."""
+
+    def __post_init__(self) -> None:
+        if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-6:
+            given = ", ".join(f"{weight:g}" for weight in self.weights)
+            raise CombinationError(f"weights {given}: none may be below 0, and their sum must be 1")
+
+
 def combine(
-    systems: Sequence[System], weights: Sequence[float], words: Words, jobs: int = 1
+    systems: Sequence[System], how: Combination, words: Words, jobs: int = 1
 ) -> dict[str, list[CtmEntry]]:
     """Combine what systems recognised.
 
     Args:
-      systems: one or more; where one of them lacks an utterance, it has heard nothing.
-      weights: one for each, with the sum 1; a system with weight 0 is left out.
+      systems: one or more; where the words of one lack an utterance, it has heard nothing.
+      how: their weights, and the rule.
       words: with which the systems were read.
       jobs: worker processes.
 
@@ -51,29 +75,29 @@ def combine(
     Raises:
       CombinationError: the weights do not fit, or two systems have no utterance in common.
     """
-    if len(weights) != len(systems) or min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
-        given = ", ".join(f"{weight:g}" for weight in weights)
-        raise CombinationError(
-            f"weights {given} for {len(systems)} systems: give one for each, with the sum 1"
-        )
-    found = _map(partial(_decoded, tuple(weights)), systems, jobs)
+    if len(how.weights) != len(systems):
+        raise CombinationError(f"{len(how.weights)} weights for {len(systems)} systems")
+    found = _map(partial(_decoded, how), systems, jobs)
     return {name: _entries(name, candidates, words) for name, candidates in found.items()}
 
 
 @dataclass(frozen=True)
-class WeightTuning:
-    """The weights of systems with the fewest errors, and what was tried."""
+class CombinationTuning:
+    """The combination with the fewest errors, and what was tried."""
 
-    best: Weights
-    """Ties go to the most equal weights, then to those of the first systems."""
-    tried: Mapping[Weights, tuple[int, int]]
+    best: Combination
+    """Ties go to the most equal weights, then to minimum Bayes risk."""
+    tried: Mapping[Combination, tuple[int, int]]
     """Word errors and words."""
 
 
-def tune_weights(
+def tune_combination(
     splits: Sequence[tuple[Sequence[System], Mapping[str, str]]], words: Words, jobs: int = 1
-) -> WeightTuning:
-    """Find the weights with the fewest word errors, those of single systems among them.
+) -> CombinationTuning:
+    """Find rule and weights with the fewest word errors, those of single systems among them.
+
+    The best path is tried where all systems have lattices: a chain's probabilities are no scores of
+    paths.
 
     Args:
       splits: for each development split the systems and the references.
@@ -82,26 +106,28 @@ def tune_weights(
     """
     count = len(splits[0][0])
     parts = PARTS.get(count, 2)
+    lattices = all(system.lattice for systems, _ in splits for system in systems)
     grid = [
-        tuple(part / parts for part in shares)
+        Combination(tuple(part / parts for part in shares), rule)
+        for rule in (RULES if lattices else RULES[:1])
         for shares in product(range(parts, -1, -1), repeat=count)
         if sum(shares) == parts
     ]
     tried = dict.fromkeys(grid, (0, 0))
     for systems, references in splits:
         found = _map(partial(_sequences, grid), systems, jobs)
-        for i, weights in enumerate(grid):
+        for i, how in enumerate(grid):
             texts = {
                 name: " ".join(words.symbols[word] for word in one[i])
                 for name, one in found.items()
             }
-            counted, (errors, units) = score(references, texts), tried[weights]
-            tried[weights] = errors + counted.errors, units + counted.ref_units
+            counted, (errors, units) = score(references, texts), tried[how]
+            tried[how] = errors + counted.errors, units + counted.ref_units
 
-    def rank(weights: Weights) -> tuple[float, float]:
-        return tried[weights][0], sum(weight**2 for weight in weights)
+    def rank(how: Combination) -> tuple[float, float]:
+        return tried[how][0], sum(weight**2 for weight in how.weights)
 
-    return WeightTuning(min(grid, key=rank), tried)
+    return CombinationTuning(min(grid, key=rank), tried)
 
 
 def _map(
@@ -113,8 +139,11 @@ def _map(
         if not set(first.ids) & set(other.ids):
             raise CombinationError(f"{first.path} and {other.path} have no utterance in common")
     ids = list(dict.fromkeys(name for system in systems for name in system.ids))
-    silence = nothing()
-    rows = [[system.lattices.get(name, silence) for system in systems] for name in ids]
+    missing = [None if system.lattice else nothing() for system in systems]
+    rows = [
+        [system.lattices.get(name, none) for system, none in zip(systems, missing, strict=True)]
+        for name in ids
+    ]
     groups = [rows[i : i + GROUP] for i in range(0, len(rows), GROUP)]
     results = map_in_processes(partial(_each, function), groups, jobs)
     return dict(zip(ids, (result for group in results for result in group), strict=True))
@@ -124,18 +153,19 @@ def _each(function: Callable[[Row], Result], rows: Sequence[Row]) -> list[Result
     return [function(row) for row in rows]
 
 
-def _decoded(weights: Weights, row: Row) -> list[Candidate]:
-    parts = [
-        weighted(lattice, scores, weight)
-        for (lattice, scores), weight in zip(row, weights, strict=True)
-        if weight > 0
-    ]
-    union = united(parts)
-    return minimum_risk(union, union.graph).words
+def _decoded(how: Combination, row: Row) -> list[Candidate]:
+    chosen = [(*x, w) for x, w in zip(row, how.weights, strict=True) if x is not None and w > 0]
+    if not chosen:
+        return []
+    union = united([weighted(*one) for one in chosen])
+    if how.rule == "best":
+        return best_path_in_bins(union, union.graph)
+    starts = [spoken_words(lattice, scores) for lattice, scores, _ in chosen]
+    return minimum_risk(union, union.graph, starts).words
 
 
-def _sequences(grid: Sequence[Weights], row: Row) -> list[list[int]]:
-    return [[candidate.word for candidate in _decoded(weights, row)] for weights in grid]
+def _sequences(grid: Sequence[Combination], row: Row) -> list[list[int]]:
+    return [[candidate.word for candidate in _decoded(how, row)] for how in grid]
 
 
 def _entries(name: str, candidates: Sequence[Candidate], words: Words) -> list[CtmEntry]:

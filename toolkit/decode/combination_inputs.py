@@ -33,8 +33,10 @@ class System:
     """By utterance a lattice and the scores [A] of its arcs."""
     ids: Sequence[str]
     """All utterances, also those in which nothing was recognised."""
-    timed: bool
-    """Whether the lattices have times."""
+    timed: bool = True
+    """Whether they have times."""
+    lattice: bool = False
+    """Whether they are lattices of a search, not chains."""
 
 
 def read_system(path: Path, words: Words) -> System:
@@ -63,13 +65,13 @@ def read_system(path: Path, words: Words) -> System:
     if source.is_dir():
         store = WordLatticeStore(source, words)
         lattices = {name: (store[name], store.scores(name)) for name in store}
-        return System(path, lattices, [*lattices, *store.failed], timed=True)
+        return System(path, lattices, [*lattices, *store.failed], lattice=True)
     if form_by_name(source) == "ctm":
         entries: dict[str, list[CtmEntry]] = {}
         for entry in read_ctm(source):
             entries.setdefault(entry.utterance, []).append(entry)
         chains = {name: _chain(found, words) for name, found in entries.items()}
-        return System(path, chains, list(chains), timed=True)
+        return System(path, chains, list(chains))
     texts = read_transcripts(source).texts
     plain = {
         name: [CtmEntry(name, "1", 0.0, 0.0, word) for word in text.split()]

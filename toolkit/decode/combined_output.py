@@ -10,7 +10,7 @@ from lhotse import MonoCut
 
 from toolkit.align.ctm import write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.decode.combination import WeightTuning, combine, tune_weights
+from toolkit.decode.combination import Combination, CombinationTuning, combine, tune_combination
 from toolkit.decode.combination_inputs import System, read_system
 from toolkit.fsa.word_lattice_store import Words
 from toolkit.score.compare import compare, comparison_lines
@@ -24,10 +24,10 @@ NAME = "combined"
 
 
 def write_combined(
-    systems: Sequence[System], weights: Sequence[float], words: Words, out: Path, jobs: int
+    systems: Sequence[System], how: Combination, words: Words, out: Path, jobs: int
 ) -> dict[str, str]:
     """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts."""
-    found = combine(systems, weights, words, jobs)
+    found = combine(systems, how, words, jobs)
     texts = {name: " ".join(e.token for e in entries) for name, entries in found.items()}
     out.mkdir(parents=True, exist_ok=True)
     lines = [f"{name} {text}".rstrip() + "\n" for name, text in texts.items()]
@@ -57,12 +57,12 @@ def combine_decodes(
     command: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Combine systems with weights tuned on the development splits, and score all splits.
+    """Combine systems, tuned on the development splits, and score all splits.
 
     Args:
       splits: by name; all have the same systems.
       rows: the systems' `rows.json`, in their order.
-      out: the folder that gets `weights.tsv` (what was tried), `weights.json`, `rows.json` and, by
+      out: the folder that gets `grid.tsv` (what was tried), `tuned.json`, `rows.json` and, by
         split, `text`, `words.ctm`, reports, and `comparison.txt` with the system that is the best
         one on the development splits.
       jobs: worker processes.
@@ -77,17 +77,15 @@ def combine_decodes(
         name: [read_system(path, words) for path in split.systems.values()]
         for name, split in splits.items()
     }
-    references = {
-        name: {cut.id: text_of(cut) for cut in split.cuts if _known(cut.id, read[name])}
-        for name, split in splits.items()
-    }
-    tuning = tune_weights(
+    references = {name: _references(split.cuts, read[name]) for name, split in splits.items()}
+    tuning = tune_combination(
         [(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs
     )
     names = list(next(iter(splits.values())).systems)
-    write_atomically(out / "weights.tsv", _table(names, tuning))
-    chosen = dict(zip(names, tuning.best, strict=True))
-    write_atomically(out / "weights.json", json.dumps(chosen, indent=1) + "\n")
+    write_atomically(out / "grid.tsv", _table(names, tuning))
+    weights = dict(zip(names, tuning.best.weights, strict=True))
+    chosen = {"rule": tuning.best.rule, "weights": weights}
+    write_atomically(out / "tuned.json", json.dumps(chosen, indent=1) + "\n")
     # Of a system's rows for a split, the last one is that of its last pass.
     known = [{row.split: row for row in read_results(path)} for path in rows]
     best = min(names, key=lambda name: _errors(known[names.index(name)], splits))
@@ -116,11 +114,13 @@ def combine_decodes(
         progress(len(results), len(splits))
     record_results(out / "rows.json", results)
     found = {f"wer {row.split}": row.wer for row in results}
-    return found | {f"weight {name}": weight for name, weight in chosen.items()}
+    return found | {f"weight {name}": weight for name, weight in weights.items()}
 
 
-def _known(utterance: str, systems: Sequence[System]) -> bool:
-    return any(utterance in system.ids for system in systems)
+def _references(cuts: Sequence[MonoCut], systems: Sequence[System]) -> dict[str, str]:
+    """The transcripts of what was decoded: of some cuts no features could be extracted."""
+    decoded = {name for system in systems for name in system.ids}
+    return {cut.id: text_of(cut) for cut in cuts if cut.id in decoded}
 
 
 def _errors(rows: Mapping[str, Result], splits: Mapping[str, CombinedSplit]) -> int:
@@ -129,10 +129,10 @@ def _errors(rows: Mapping[str, Result], splits: Mapping[str, CombinedSplit]) -> 
     return sum(row.insertions + row.deletions + row.substitutions for row in tuned)
 
 
-def _table(names: Sequence[str], tuning: WeightTuning) -> str:
-    lines = ["\t".join([*names, "errors", "words", "wer"])]
+def _table(names: Sequence[str], tuning: CombinationTuning) -> str:
+    lines = ["\t".join(["rule", *names, "errors", "words", "wer"])]
     lines += [
-        "\t".join([*(f"{w:g}" for w in weights), str(e), str(n), f"{100 * e / n:.2f}"])
-        for weights, (e, n) in tuning.tried.items()
+        "\t".join([how.rule, *(f"{w:g}" for w in how.weights), f"{e}\t{n}\t{100 * e / n:.2f}"])
+        for how, (e, n) in tuning.tried.items()
     ]
     return "\n".join(lines) + "\n"

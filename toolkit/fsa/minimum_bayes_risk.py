@@ -6,6 +6,7 @@ edit distance is an upper bound, since the alignment is chosen in the states of 
 path by path; it is exact where no two paths meet but in the end.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,31 +47,64 @@ class MinimumRisk:
         return [candidates[0] for candidates in self.bins if candidates[0].word != NO_WORD]
 
 
-def minimum_risk(lattice: WordLattice, scores: Array) -> MinimumRisk:
+def minimum_risk(
+    lattice: WordLattice, scores: Array, starts: Sequence[list[int]] = ()
+) -> MinimumRisk:
     """Find the word sequence with the fewest expected errors, beginning with the best path.
 
     The sequence is improved until it stays the same: in each bin the candidate with the largest
-    posterior is chosen.
+    posterior is chosen. What is found depends on the beginning.
 
     Args:
       lattice: of one utterance; words below 0 count as words, and are never chosen.
       scores: [A] the logarithms of the weights of its arcs.
+      starts: word sequences to begin with in place of the best path; the best outcome counts.
     """
-    arcs = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
     shares = lattice.shares(scores)
-    chosen = np.array([w for w in lattice.best_words(scores) if w > NO_WORD], np.int64)
+    starts = starts or [spoken_words(lattice, scores)]
+    found = (_improved(lattice, shares, words) for words in starts)
+    return min(found, key=lambda outcome: outcome.risk)
+
+
+def _improved(lattice: WordLattice, shares: Array, chosen: list[int]) -> MinimumRisk:
     risk = np.inf
     while True:
-        slots = np.full(2 * len(chosen) + 1, NO_WORD)  # an empty bin between any two words
-        slots[1::2] = chosen
-        distances = _distances(*arcs, shares, lattice.num_states, slots)
-        aligned = _aligned(*arcs, shares, lattice.times, slots, distances)
-        found = MinimumRisk(_bins(*aligned, len(slots)), float(distances[-1, -1]))
-        words = np.array([word.word for word in found.words], np.int64)
+        found = _bins_around(lattice, shares, chosen)
+        words = [word.word for word in found.words]
         # Only where several sequences have the same risk might they go on in a circle.
-        if np.array_equal(words, chosen) or found.risk > risk - 1e-9:
+        if words == chosen or found.risk > risk - 1e-9:
             return found
         chosen, risk = words, found.risk
+
+
+def best_path_in_bins(lattice: WordLattice, scores: Array) -> list[Candidate]:
+    """The words of the best path, with posteriors and mean times of what is aligned with them.
+
+    Args:
+      lattice: see `minimum_risk`.
+      scores: [A] of its arcs.
+    """
+    chosen = spoken_words(lattice, scores)
+    bins = _bins_around(lattice, lattice.shares(scores), chosen).bins
+    return [
+        next(candidate for candidate in candidates if candidate.word == word)
+        for word, candidates in zip(chosen, bins[1::2], strict=True)
+    ]
+
+
+def spoken_words(lattice: WordLattice, scores: Array) -> list[int]:
+    """The words of the best path, without those below 0."""
+    return [word for word in lattice.best_words(scores) if word > NO_WORD]
+
+
+def _bins_around(lattice: WordLattice, shares: Array, chosen: list[int]) -> MinimumRisk:
+    """The bins of all paths aligned with words, and the words' risk."""
+    arcs = np.int64(lattice.source), np.int64(lattice.target), np.int64(lattice.words)
+    slots = np.full(2 * len(chosen) + 1, NO_WORD)  # an empty bin between any two words
+    slots[1::2] = chosen
+    distances = _distances(*arcs, shares, lattice.num_states, slots)
+    aligned = _aligned(*arcs, shares, lattice.times, slots, distances)
+    return MinimumRisk(_bins(*aligned, len(slots)), float(distances[-1, -1]))
 
 
 def expected_errors(lattice: WordLattice, scores: Array, words: list[int]) -> float:
