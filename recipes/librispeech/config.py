@@ -65,7 +65,7 @@ class Config(HybridConfig):
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
     nbest: NbestConfig = NbestConfig()
-    """N-best lists and confidences of the sMBR-trained network."""
+    """N-best lists, confidences and word lattices of the systems that are combined."""
 
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
