@@ -19,7 +19,7 @@ from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.tables import grown
 from toolkit.fsa.word_lattice import WordLattice
 
-MOST_ARCS = 50_000
+MOST_ARCS = 20_000
 """Arcs of a determinised lattice: beyond, the worst are dropped."""
 ROUNDING = 1 / 1024
 """Differences of scores below this do not keep states apart (Kaldi's delta)."""
