@@ -15,11 +15,13 @@ from toolkit.errors import ToolkitError
 COMMANDS = (
     "align",
     "bench",
+    "combine",
     "ctc",
     "doctor",
     "export",
     "hmm",
     "kaldi",
+    "lattice",
     "new-corpus",
     "pipeline",
     "report",

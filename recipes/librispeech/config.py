@@ -68,7 +68,7 @@ class Config(HybridConfig):
     """The system that the bundle holds; None: that with the fewest errors on the development
     splits."""
     nbest: NbestConfig = NbestConfig()
-    """N-best lists and confidences of the sMBR-trained network."""
+    """N-best lists, confidences and word lattices of the systems that are combined."""
 
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:

@@ -1,11 +1,13 @@
-"""Decoding graphs and options that GMM systems and networks share."""
+"""Decoding graphs, options and n-best lists: what GMM systems and networks share."""
 
 from pathlib import Path
 from typing import Any
 
 from recipes.steps.data import splits
+from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
-from toolkit.decode.system import Pass
+from toolkit.decode.nbest import write_nbest_and_ctm
+from toolkit.decode.system import Pass, Scorers
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run
 
@@ -33,3 +35,21 @@ def decoding_options(run: Run, out: Path) -> dict[str, Any]:
         "command": run.command,
         "progress": run.progress,
     }
+
+
+def write_nbest(
+    run: Run, system: str, scorers: Scorers, decoder: Decoder, senones: Senones
+) -> dict[str, float]:
+    """Write n-best lists, word times, confidences and word lattices, with the weights tuned."""
+    out = run.make(f"decode/{system}")
+    return write_nbest_and_ctm(
+        scorers,
+        splits(run).tune,
+        decoder,
+        tuned=out / "tuned.json",
+        lang=run.need("lang"),
+        senones=senones,
+        config=run.config.nbest,
+        out=out,
+        jobs=run.jobs,
+    )

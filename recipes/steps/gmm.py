@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options, passes
+from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
 from toolkit.align.corpus import align_corpus
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.lda_mllt import train_lda_mllt
@@ -79,26 +79,37 @@ def decode_gmm(
       transforms: files of fMLLR transforms by split.
       rescore: also rescore with the larger language model.
     """
-    model = run.need(system)
-    scorers: dict[str, Scorer] = {
-        s: GmmScorer(model, run.need(f"plp/{s}"), (transforms or {}).get(s))
-        for s in splits(run).decoded
-    }
     out = run.make(f"decode/{system}")
-    compose_graph(run, Senones.load(model), out / "graph.safetensors")
-    decoder = Decoder(
-        out / "graph.safetensors",
-        run.need("lang/words.txt"),
-        run.config.gmm_decode,
-        run.need("rescoring/lm.safetensors") if rescore else None,
-    )
+    compose_graph(run, Senones.load(run.need(system)), out / "graph.safetensors")
     return decode_passes(
         system,
-        scorers,
-        decoder=decoder,
+        _scorers(run, system, transforms or {}),
+        decoder=_decoder(run, out, rescore),
         passes=passes(run, out, rescore),
         **decoding_options(run, out),
     )
+
+
+def write_gmm_nbest(
+    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+) -> dict[str, float]:
+    """Write n-best lists, word times and so on with the weights of `decode_gmm` with `rescore`."""
+    decoder = _decoder(run, run.make(f"decode/{system}"), rescore=True)
+    scorers = _scorers(run, system, transforms or {})
+    return write_nbest(run, system, scorers, decoder, Senones.load(run.need(system)))
+
+
+def _decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+    rescorer = run.need("rescoring/lm.safetensors") if rescore else None
+    words = run.need("lang/words.txt")
+    return Decoder(out / "graph.safetensors", words, run.config.gmm_decode, rescorer)
+
+
+def _scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+    model = run.need(system)
+    return {
+        s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded
+    }
 
 
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from recipes.steps.data import has_copies, splits
-from recipes.steps.decoding import decoding_options, passes
+from recipes.steps.decoding import decoding_options, passes, write_nbest
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.decode.first_pass import Decoder
-from toolkit.decode.nbest import write_nbest_and_ctm
 from toolkit.decode.system import decode_passes
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
@@ -93,16 +92,7 @@ def decode_network(
 
 
 def write_network_nbest(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Write n-best lists, word times and confidences with the weights of `decode_network`."""
-    out = run.make(f"decode/{system}")
-    return write_nbest_and_ctm(
-        network_scorers(run, system, features),
-        splits(run).tune,
-        network_decoder(run),
-        tuned=out / "tuned.json",
-        lang=run.need("lang"),
-        senones=Senones.load(run.need("senones")),
-        config=run.config.nbest,
-        out=out,
-        jobs=run.jobs,
-    )
+    """Write n-best lists, word times and so on with the weights of `decode_network`."""
+    scorers = network_scorers(run, system, features)
+    senones = Senones.load(run.need("senones"))
+    return write_nbest(run, system, scorers, network_decoder(run), senones)

@@ -13,7 +13,7 @@ soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]
 FIELDS += ["wer_low", "wer_high"]
-STAGES = [*range(1, 27)]
+STAGES = [*range(1, 28)]
 GMMS = ("mono", "tri", "lda_mllt", "sat")
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
 SPEAKERS = {"dev": 6, "test": 4}
@@ -52,6 +52,7 @@ def test_results_hold_a_row_for_each_system_and_split(finished, commands):
         for systems, lms in (
             (GMMS[:3], ["3gram"]),
             (("sat", *NETWORKS), ["3gram", "4gram"]),
+            (["combined"], ["4gram"]),
         )
         for system in systems
         for lm in lms
@@ -80,6 +81,7 @@ def test_results_hold_a_row_for_each_system_and_split(finished, commands):
         ("lstm_smbr", 50, 95),
         ("lstm_fmllr", 20, 50),
         ("blstm", 20, 60),  # 2 and 32
+        ("combined", 10, 30),
     ],
 )
 def test_word_error_rates_are_those_of_a_recogniser(finished, system, dev, test):
@@ -122,6 +124,27 @@ def test_recognised_words_have_times_and_confidences(finished):
         assert dict.fromkeys(found, "") | best == found
 
 
+def test_the_adapted_gmms_and_the_combination_have_times_and_lattices(finished, transcripts):
+    from toolkit.decode.lattice_export import oracle_texts
+
+    for system in ("sat", "lstm_fmllr", "blstm", "combined"):
+        for split in SPEAKERS:
+            folder = finished.root / "decode" / system / split
+            found = dict.fromkeys(finished.words(system, split), "")
+            for line in (folder / "words.ctm").read_text().splitlines():
+                utterance, _, _, _, word, _ = line.split()
+                found[utterance] = f"{found[utterance]} {word}".strip()
+            assert found == finished.words(system, split)
+    for row in finished.rows:
+        if row["lm"] == "4gram":
+            folder = finished.root / "decode" / row["system"] / row["split"]
+            references = transcripts[row["split"]]
+            if (folder / "word_lattices").exists():
+                texts, _, _ = oracle_texts(folder, references)
+                said = list(texts.values())
+                assert jiwer.wer([references[u] for u in texts], said) <= row["wer"] / 100 + 1e-9
+
+
 def test_the_decoding_benchmark_finds_what_it_needs(finished):
     from toolkit.bench.decode import DecodingInputs
 
@@ -132,7 +155,7 @@ def test_the_decoding_benchmark_finds_what_it_needs(finished):
 
 def table_of(rows, output, mark):
     """What a command has printed of its last stage, with the table of results."""
-    table = output[output.index(f"{mark} 26 ") :]
+    table = output[output.index(f"{mark} 27 ") :]
     for row in rows:
         named = {row["system"], row["split"], row["lm"]}
         line = next(line for line in table.splitlines() if named <= {*line.split()})
@@ -187,18 +210,18 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
     lines = commands.run(*arguments).output.splitlines()
     assert len(lines) == len(STAGES)
     assert all(line.endswith(": would skip: done") for line in lines)
-    lines = commands.run(*arguments, "--force", 26, "--stage", 23).output.splitlines()
+    lines = commands.run(*arguments, "--force", 27, "--stage", 23).output.splitlines()
     assert [line.rpartition(": would ")[2] for line in lines] == [
-        *["skip: done"] * 3,
+        *["skip: done"] * 4,
         "run: forced",
     ]
     assert finished.content() == before
 
 
 def test_force_makes_one_stage_again(finished, commands, copy):
-    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 26)
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 27)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [26]
+    assert again.stages("==") == [27]
     assert again.stages("--") == STAGES[:-1]
     assert copy.rows == finished.rows
     assert copy.results() == finished.results()
@@ -207,7 +230,7 @@ def test_force_makes_one_stage_again(finished, commands, copy):
 def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, commands, copy):
     """And only these: the listing, the dry run and the run agree."""
     changed = (*commands.demo, "--set", "ce.epochs=3", "--exp", copy.root)
-    depends = [*range(17, 24), 26]
+    depends = [*range(17, 24), 26, 27]
     rest = [number for number in STAGES if number not in depends]
     shown = states(commands.run(*changed, "--list"))
     assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
@@ -233,12 +256,12 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, co
 @pytest.mark.parametrize(
     ("setting", "depends"),
     [
-        ("tri.tree.max_leaves=99", [*range(9, 27)]),
-        ("sat.fmllr=2", [*range(13, 27)]),
-        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26]),
-        ("senones.max_leaves=50", [*range(16, 27)]),
-        ("blstm.epochs=3", [24, 25, 26]),
-        ("bidirectional=false", [24, 25, 26]),
+        ("tri.tree.max_leaves=99", [*range(9, 28)]),
+        ("sat.fmllr=2", [*range(13, 28)]),
+        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26, 27]),
+        ("senones.max_leaves=50", [*range(16, 28)]),
+        ("blstm.epochs=3", [24, 25, 26, 27]),
+        ("bidirectional=false", [24, 25, 26, 27]),
     ],
 )
 def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
@@ -253,12 +276,16 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     off = ("--set", "adapted=false", "--set", "bidirectional=false", "--exp", copy.root)
     again = commands.run(*commands.demo, *off)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [6, *range(22, 27)]
+    assert again.stages("==") == [6, *range(22, 28)]
     for name in ("adapted", "lstm_fmllr", "independent", "blstm", "plp/copies"):
         assert (finished.root / name).exists()
         assert not (copy.root / name).exists()
-    kept = [row for row in finished.rows if row["system"] not in ("lstm_fmllr", "blstm")]
-    assert copy.rows == kept
+    gone = ("lstm_fmllr", "blstm", "combined")  # and now two systems are combined, not four
+    kept = [row for row in finished.rows if row["system"] not in gone]
+    assert copy.rows[:-2] == kept
+    assert [row["system"] for row in copy.rows[-2:]] == ["combined"] * 2
+    chosen = json.loads((copy.root / "decode/combined/tuned.json").read_text())
+    assert chosen["weights"].keys() == {"sat", "lstm_smbr"}
 
 
 @pytest.mark.timeout(1200)
@@ -342,7 +369,7 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
     run = finished
     if system is not None:
         run = request.getfixturevalue("copy")
-        settings = ("--stage", 26, "--set", f"bundle={system}", "--exp", run.root)
+        settings = ("--stage", 27, "--set", f"bundle={system}", "--exp", run.root)
         made = commands.run(*commands.demo, *settings)
         assert made.status == 0, made.output + made.errors
     best = systems(run.root)[0]
