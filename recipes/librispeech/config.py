@@ -133,7 +133,7 @@ def mini() -> Config:
             beam=Beam(search=13.0, output=4.0, max_active=7000),
         ),
         decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
-        lattice_lm=NgramConfig(order=2, min_counts=(1, 3)),
+        lattice_lm=NgramConfig(order=2, min_counts=(1, 3), mix_transcripts=False),
         lattice_text="lm",
         **_small_systems(leaves=1000, gaussians=10_000, senones=400) | {"sequence": HIGH_RATES},
     )
