@@ -59,8 +59,9 @@ class HybridConfig:
     """Alignment of the training data."""
     senones: TreeConfig = TreeConfig(max_leaves=3183)
     """The tree of the senones at the low frame rate (C3)."""
-    lattice_lm: NgramConfig = NgramConfig(order=2)
-    """The weak language model of the denominator lattices."""
+    lattice_lm: NgramConfig = NgramConfig(order=2, mix_transcripts=False)
+    """The weak language model of the denominator lattices; a text is not mixed with transcripts,
+    which are what is said in the lattices' utterances."""
     lattice_text: Literal["transcripts", "lm"] = "transcripts"
     """Text of `lattice_lm` if it names none: the transcripts, or that of `lm`. On an hour or two of
     speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
