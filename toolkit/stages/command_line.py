@@ -45,6 +45,7 @@ class Options:
     stop_stage: str | None
     listing: bool
     dry_run: bool
+    code: bool
     stale_code: bool
     accept_code_change: bool
     force: tuple[str, ...]
@@ -73,6 +74,9 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     @click.option("--stop-stage", metavar="M", help="Last stage to run.")
     @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
+    @click.option(
+        "--code", is_flag=True, help="With --dry-run: show which changes of code concern a stage."
+    )
     @click.option(
         "--stale-code", is_flag=True, help="Show the stages that other code or packages made."
     )
@@ -150,6 +154,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         else _stage(recipe, "--stop-stage", options.stop_stage)
     )
     forced = frozenset(_stage(recipe, "--force", number) for number in options.force)
+    if options.code and not options.dry_run:
+        raise SelectionError("--code shows changes together with --dry-run")
     if last < first:
         raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
     for number in sorted(forced):
@@ -192,7 +198,7 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
             elif options.stale_code:
                 show_stale_code(recipe, directory, config)
             elif options.dry_run:
-                show_plan(recipe, directory, request)
+                show_plan(recipe, directory, request, options.code)
             else:
                 _execute(recipe, directory, request, given, stage_log)
     except BrokenPipeError:  # as with `--list | head`: click ends the process quietly

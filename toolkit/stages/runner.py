@@ -7,7 +7,7 @@ from datetime import datetime
 from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
-from toolkit.stages.code import Attempt, Difference, present_code
+from toolkit.stages.code import Attempt, Difference, differences, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames
@@ -17,6 +17,7 @@ from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
+from toolkit.stages.stage_code import StageCode, present_sources
 from toolkit.stages.stage_log import StageLog, duration, headline
 from toolkit.stages.termination import TerminatedError
 from toolkit.storage.digest import Content
@@ -47,6 +48,7 @@ class Runner:
         self.digests = directory.load_digests(folders)
         # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
         self.code = present_code(request.source)
+        self.sources = present_sources(request.source)
         self.inspector = Inspector(directory, request.config, self.digests)
 
     def run(self) -> None:
@@ -149,6 +151,7 @@ class Runner:
                 seconds=round(run.seconds, 3),
                 headline=numbers,
                 attempts=run.record.attempts,
+                stage_code=self._stage_code(stage, run.record.attempts),
             )
             publish(self.directory, marker, self.digests)
         except TerminatedError as termination:
@@ -189,6 +192,11 @@ class Runner:
             self.stage_log.write(f"   starts over: {join_reasons(changes)}")
         self.directory.discard_partial(number)
         return Record(forced=forced), 0.0
+
+    def _stage_code(self, stage: Stage, attempts: Sequence[Attempt | None]) -> StageCode | None:
+        if any(a is None or differences(a.code, self.code) for a in attempts):
+            return None
+        return self.sources.stage(stage.body)
 
     def _outputs(self, run: Run) -> dict[str, Content]:
         outputs = {}
