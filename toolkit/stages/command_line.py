@@ -27,6 +27,7 @@ from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
 from toolkit.stages.terminal import outlive, told
 from toolkit.stages.termination import TerminatedError, terminable
+from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
@@ -124,7 +125,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
             run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
         if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -205,6 +206,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         raise
     except OSError as error:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise encoding_error(error) or error from error
 
 
 def _execute(

@@ -21,6 +21,7 @@ from toolkit.stages.stage_code import StageCode, present_sources
 from toolkit.stages.stage_log import StageLog, duration, headline
 from toolkit.stages.termination import TerminatedError
 from toolkit.storage.digest import Content
+from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.links import LinkError, refuse_links_below
 
 
@@ -219,9 +220,10 @@ class Runner:
         """Write the traceback beside the markers and return the error to raise."""
         path = self.directory.failure(stage.number)
         resource = storage_error(error, self.directory.root) or memory_error(error)
+        resource = resource or encoding_error(error)
         user_error = resource or (error if isinstance(error, ToolkitError) else None)
-        message = str(user_error) if user_error else f"{type(error).__name__}: {error}"
-        text = "".join(traceback.format_exception(error))
+        message = printable(str(user_error) if user_error else f"{type(error).__name__}: {error}")
+        text = printable("".join(traceback.format_exception(error)))
         try:
             self.directory.write(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
             where = f" (traceback in {path})"
