@@ -11,7 +11,13 @@ from typing import Any
 
 import click
 
-from toolkit.config.settings import apply_overrides, load_yaml, resolve_paths
+from toolkit.config.settings import (
+    apply_overrides,
+    flatten,
+    load_yaml,
+    resolve_paths,
+    to_plain,
+)
 from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
@@ -27,7 +33,7 @@ from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
 from toolkit.stages.terminal import outlive, told
 from toolkit.stages.termination import TerminatedError, terminable
-from toolkit.storage.encoding import encoding_error, printable
+from toolkit.storage.encoding import check_utf8, printable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
@@ -179,6 +185,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         recipe.folder,
         options.accept_code_change,
     )
+    for text in (command, str(directory.root), *flatten(to_plain(config)).values()):
+        check_utf8(str(text))
     given = {
         "recipe": recipe.name,
         "profile": profile,
@@ -206,8 +214,6 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         raise
     except OSError as error:
         raise storage_error(error, directory.root) or ToolkitError(str(error)) from error
-    except UnicodeEncodeError as error:
-        raise encoding_error(error) or error from error
 
 
 def _execute(

@@ -22,6 +22,18 @@ def printable(text: str) -> str:
     return _SURROGATE.sub(lambda match: _shown(ord(match[0])), text)
 
 
+def check_utf8(text: str) -> None:
+    """Check a path, or an argument, that will be written to files of text.
+
+    Raises:
+      EncodingError: it is not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise encoding_error(error) or error from error
+
+
 def encoding_error(error: BaseException | None) -> EncodingError | None:
     """Return an error with advice if `error` comes from text that is not UTF-8, else None."""
     seen: list[BaseException] = []
