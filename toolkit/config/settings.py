@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from toolkit.config.convert import WrongTypeError, convert, describe, section_type
+from toolkit.config.limits import check_size
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted
@@ -183,6 +184,10 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             expected = describe(annotation)
             found = quoted(value) if isinstance(value, str) else reprlib.repr(value)
             raise ConfigError(f"`{key}` expects {expected}, not {found}{error}") from error
+        try:
+            check_size(leaf, converted)
+        except ValueError as error:
+            raise ConfigError(f"`{key}`: {error}") from error
         node = tree
         for name in sections:
             node = node.setdefault(name, {})
