@@ -40,6 +40,9 @@ class MemoryFeatures:
     def state(self, name):
         return 0.0
 
+    def speaker(self, name):
+        return "speaker"
+
 
 class MemoryAlignments:
     def __init__(self, targets: dict[str, Tensor]):
