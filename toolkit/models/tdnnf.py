@@ -112,7 +112,8 @@ class TdnnfModel(nn.Module):
 
     The stacked frames of the input are taken apart again. The output of low-rate frame n depends on
     the raw frames up to `config.raw_context` before and after the middle one of the stack;
-    beyond the ends of an utterance its first and last frame are repeated.
+    beyond the ends of an utterance its first and last frame are repeated. In training, the batch
+    norm's statistics are over all frames, repeated ones and padding included.
     """
 
     def __init__(self, config: TdnnfConfig) -> None:

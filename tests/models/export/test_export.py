@@ -42,6 +42,8 @@ def model(request, tmp_path):
         norm.running_var.uniform_(0.5, 2)
         norm.weight.data.uniform_(0.5, 2)
         norm.bias.data.uniform_(-1, 1)
+    if not made.output.weight.any():
+        torch.nn.init.xavier_uniform_(made.output.weight)
     save_model(tmp_path / "model", made)
     return tmp_path / "model"
 
