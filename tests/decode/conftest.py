@@ -100,15 +100,20 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     from toolkit.models.lstm import LstmConfig
     from toolkit.models.priors import save_priors
     from toolkit.models.store import make_model, save_model
+    from toolkit.models.tdnnf import TdnnfConfig
 
     torch.manual_seed(3)
     frontend = FrontendConfig(num_mel_bins=8)
     sizes = {"input_dim": 24, "output_dim": recogniser.senones.num_pdfs, "hidden": 12, "layers": 2}
-    config = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
+    if kind == "tdnnf":
+        del sizes["layers"]
+        config = TdnnfConfig(**sizes, bottleneck=4, strides=(0, 3), final=4)
+    else:
+        config = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
     model = make_model(config)
     with torch.no_grad():
         model.output.weight *= 40
-        for name, weights in model.lstm.named_parameters():
+        for name, weights in model.named_parameters():
             if "weight_ih" in name:
                 weights *= 4 if "l0" in name else 2
     folder = recogniser.folder / kind

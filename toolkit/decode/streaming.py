@@ -27,7 +27,7 @@ class StreamingScorer:
       model: a unidirectional LSTM.
 
     Raises:
-      BundleError: the model needs the whole utterance.
+      BundleError: the model, or the normalisation of its features, needs the whole utterance.
     """
 
     def __init__(self, model: NeuralModel) -> None:
@@ -35,6 +35,11 @@ class StreamingScorer:
             raise BundleError(
                 "streaming needs a unidirectional LSTM, but this model needs the whole utterance:"
                 " transcribe without --stream"
+            )
+        if model.normaliser.scope != "causal":
+            raise BundleError(
+                "streaming needs features that are normalised with earlier frames alone, but this"
+                " model's are with the whole file: transcribe without --stream"
             )
         self._model, self._lstm = model, model.model.eval()
         self._lookahead = self._lstm.config.lookahead
