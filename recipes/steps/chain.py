@@ -4,13 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies
-from recipes.steps.decoding import compose_graph, decoding_options
+from recipes.steps.decoding import compose_graph, decoding_options, passes
 from recipes.steps.network import network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore
 from toolkit.decode.first_pass import Decoder
-from toolkit.decode.system import Pass, decode_passes
+from toolkit.decode.system import decode_passes
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.fsa.denominator import Denominator, make_denominator
@@ -78,9 +78,6 @@ def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
         system,
         network_scorers(run, system, features),
         decoder=Decoder(graph, words, run.config.chain_decode, larger),
-        passes=[
-            Pass(f"{run.config.lm.order}gram", out / "first_pass"),
-            Pass(f"{run.config.rescoring.order}gram", out),
-        ],
+        passes=passes(run, out, rescore=True),
         **decoding_options(run, out),
     )

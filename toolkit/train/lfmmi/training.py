@@ -20,6 +20,7 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
+from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.config import make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 class LfmmiConfig(CorpusTrainerConfig):
     """Training of a network with lattice-free MMI."""
 
-    model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
+    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
     """The network; its input and output sizes are taken from the data."""
     pieces: PieceConfig = field(default_factory=PieceConfig)
     """How utterances are cut and batched."""
@@ -65,6 +66,12 @@ class LfmmiConfig(CorpusTrainerConfig):
         for name in ("tolerance", "leak", "cross_entropy", "l2"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        needed = self.model.context if isinstance(self.model, TdnnfConfig) else 0
+        if (given := min(self.pieces.left_context, self.pieces.right_context)) < needed:
+            raise ValueError(
+                f"pieces have {given} frames of context on a side, and the network's outputs depend"
+                f" on {needed}: raise pieces.left_context and pieces.right_context"
+            )
 
 
 def train_lfmmi(
@@ -98,7 +105,7 @@ def train_lfmmi(
 
     Returns:
       `objective`, the criterion per frame of the model on held-out data (without any, that of the
-      last epoch on the training data), `frames_per_second`, `utterances`.
+      last epoch on the training data), `frames_per_second`, `utterances`, `held_out_speakers`.
 
     Raises:
       TrainingDataError: stores do not belong together, or too little is left of them.
@@ -110,13 +117,14 @@ def train_lfmmi(
     earlier = finished(out, settings)
     if earlier is not None:
         return earlier
-    used, aside = split_stores(features, config.valid_utterances)
+    division = split_stores(features, config.valid_utterances, config.valid_seed)
     sources = [
         (store, LowRateAlignments(aligned, topology, senones))
         for store, aligned in zip(features, states, strict=True)
     ]
     corpus, held_out = (
-        Corpus(sources, normaliser, senones.num_pdfs, names) for names in (used, aside)
+        Corpus(sources, normaliser, senones.num_pdfs, names)
+        for names in (division.train, division.held_out)
     )
     write_excluded(out / "excluded.tsv", {**corpus.excluded, **held_out.excluded})
     corpus.require(config.max_excluded)
@@ -135,6 +143,7 @@ def train_lfmmi(
     outputs = 2 * senones.num_pdfs
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
+    logger.info("%s", division.describe())
     logger.info(
         "%d utterances, %d held out, %d targets, a denominator of %d states and %d transitions",
         *(len(corpus.utterances), len(held_out.utterances), senones.num_pdfs),
@@ -159,6 +168,7 @@ def train_lfmmi(
         "objective": record["score"] if held_out.utterances else record["objective"],
         "frames_per_second": median_high(r["frames_per_second"] for r in trainer.history),
         "utterances": len(corpus.utterances),
+        "held_out_speakers": len(division.speakers),
     }
     write_headline(out, settings, headline)
     trainer.clean()
