@@ -1,9 +1,9 @@
 """Words and silences found again in planted alignments."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import raises
 
 from toolkit.align.pronunciations import OtherLexiconError, count_pronunciations, match_words
 from toolkit.align.store import write_shard
@@ -91,7 +91,7 @@ def test_planted_alignments_are_counted(tmp_path):
     for spoken in planted.values():
         expected.add(*spoken)
     assert count_pronunciations(tmp_path, words | {"x": ["A"]}, MARKED, topology) == expected
-    with raises(OtherLexiconError, match=r"one: its alignment .* align again"):
+    with pytest.raises(OtherLexiconError, match=r"one: its alignment .* align again"):
         count_pronunciations(tmp_path, words | {"one": ["A"]}, MARKED, topology)
     del words["one"]
     assert ("AB", ("a_B", "b_E")) in {
