@@ -38,8 +38,14 @@ def test_the_files_are_kaldis(tmp_path):
 
 def test_pronunciations_without_an_entry():
     assert KNOWN.of(("A", ("b", "b"))) == EntryProbabilities(1.0, 0.3, 1.0, 1.0)
-    marked = replace(KNOWN, entries={("A", ("a_B", "b_E")): EntryProbabilities(0.5, 0.1)})
-    assert marked.without_positions().entries == {("A", ("a", "b")): EntryProbabilities(0.5, 0.1)}
+
+
+def test_renamed():
+    usual, rare = EntryProbabilities(1.0, 0.1), EntryProbabilities(0.5, 0.2)
+    entries = {("A", ("a_S",)): usual, ("A", ("a",)): rare, ("B", ("b",)): rare}
+    names = {("A", ("a_S",)): ("A", ("a",)), ("A", ("a",)): ("A", ("a",))}
+    found = replace(KNOWN, entries=entries).renamed(names.get)
+    assert found == replace(KNOWN, entries={("A", ("a",)): usual})
 
 
 @pytest.mark.parametrize(

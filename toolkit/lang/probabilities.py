@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.lang.lexicon import LexiconError, Pronunciation, without_positions
+from toolkit.lang.lexicon import LexiconError, Pronunciation
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.reading import quoted
@@ -56,12 +56,19 @@ class LexiconProbabilities:
         """Return those of a pronunciation of a word."""
         return self.entries.get(entry) or EntryProbabilities(1.0, self.overall)
 
-    def without_positions(self) -> "LexiconProbabilities":
-        """Return the same for phones without position markers."""
-        entries = {(word, without_positions(p)): found for (word, p), found in self.entries.items()}
-        return LexiconProbabilities(
-            entries, self.start, self.silence_at_end, self.no_silence_at_end, self.overall
-        )
+    def renamed(self, rename: Callable[[Entry], Entry | None]) -> "LexiconProbabilities":
+        """Return the same for entries under other names.
+
+        Args:
+          rename: gives an entry's new name, None to leave it out; of entries that come to have the
+            same name the first one stays.
+        """
+        entries: dict[Entry, EntryProbabilities] = {}
+        for entry, found in self.entries.items():
+            name = rename(entry)
+            if name is not None:
+                entries.setdefault(name, found)
+        return replace(self, entries=entries)
 
     def save(self, folder: Path) -> None:
         """Write lexiconp_silprob.txt and silprob.txt, in Kaldi's forms."""
