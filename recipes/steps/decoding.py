@@ -1,10 +1,13 @@
-"""Decoding graphs and options that GMM systems and networks share."""
+"""Decoding graphs, options and n-best lists: what GMM systems and networks share."""
 
 from pathlib import Path
 from typing import Any
 
 from recipes.steps.data import splits
+from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.nbest import write_nbest_and_ctm
+from toolkit.decode.system import Pass, Scorers
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run
 
@@ -27,6 +30,14 @@ def network_lang(run: Run) -> Path:
     return run.need("pronunciations" if run.config.pronunciation_probabilities else "lang")
 
 
+def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
+    """Return the search with the small language model, and rescoring with the larger one."""
+    if not rescore:
+        return [Pass(f"{run.config.lm.order}gram", out)]
+    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
+    return [first, Pass(f"{run.config.rescoring.order}gram", out)]
+
+
 def decoding_options(run: Run, out: Path) -> dict[str, Any]:
     """Return the arguments that all decoding functions share."""
     return {
@@ -36,3 +47,21 @@ def decoding_options(run: Run, out: Path) -> dict[str, Any]:
         "command": run.command,
         "progress": run.progress,
     }
+
+
+def write_nbest(
+    run: Run, system: str, scorers: Scorers, decoder: Decoder, senones: Senones
+) -> dict[str, float]:
+    """Write n-best lists, word times, confidences and word lattices, with the weights tuned."""
+    out = run.make(f"decode/{system}")
+    return write_nbest_and_ctm(
+        scorers,
+        splits(run).tune,
+        decoder,
+        tuned=out / "tuned.json",
+        lang=run.need("lang"),
+        senones=senones,
+        config=run.config.nbest,
+        out=out,
+        jobs=run.jobs,
+    )

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options
+from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
 from toolkit.align.corpus import align_corpus
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
@@ -18,7 +18,8 @@ from toolkit.align.gmm.triphone import train_triphone
 from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.system import decode_system
+from toolkit.decode.first_pass import Decoder
+from toolkit.decode.system import decode_passes
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
@@ -70,25 +71,50 @@ def _train(
 
 
 def decode_gmm(
-    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+    run: Run,
+    system: str,
+    transforms: Mapping[str, Path] | None = None,
+    rescore: bool = False,
 ) -> dict[str, float]:
-    """Decode with a GMM system, on adapted features if there are transforms."""
-    model = run.need(system)
-    scorers: dict[str, Scorer] = {
-        s: GmmScorer(model, run.need(f"plp/{s}"), (transforms or {}).get(s))
-        for s in splits(run).decoded
-    }
+    """Decode with a GMM system, on adapted features if there are transforms.
+
+    Args:
+      run: the run of the stage.
+      system: its name.
+      transforms: files of fMLLR transforms by split.
+      rescore: also rescore with the larger language model.
+    """
     out = run.make(f"decode/{system}")
-    compose_graph(run, Senones.load(model), out / "graph.safetensors")
-    return decode_system(
+    compose_graph(run, Senones.load(run.need(system)), out / "graph.safetensors")
+    return decode_passes(
         system,
-        scorers,
-        graph=out / "graph.safetensors",
-        words=run.need("lang/words.txt"),
-        lm=f"{run.config.lm.order}gram",
-        config=run.config.gmm_decode,
+        _scorers(run, system, transforms or {}),
+        decoder=_decoder(run, out, rescore),
+        passes=passes(run, out, rescore),
         **decoding_options(run, out),
     )
+
+
+def write_gmm_nbest(
+    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+) -> dict[str, float]:
+    """Write n-best lists, word times and so on with the weights of `decode_gmm` with `rescore`."""
+    decoder = _decoder(run, run.make(f"decode/{system}"), rescore=True)
+    scorers = _scorers(run, system, transforms or {})
+    return write_nbest(run, system, scorers, decoder, Senones.load(run.need(system)))
+
+
+def _decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+    rescorer = run.need("rescoring/lm.safetensors") if rescore else None
+    words = run.need("lang/words.txt")
+    return Decoder(out / "graph.safetensors", words, run.config.gmm_decode, rescorer)
+
+
+def _scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+    model = run.need(system)
+    return {
+        s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded
+    }
 
 
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:

@@ -204,8 +204,8 @@ class Exp:
         }
 
     def words(self, system, split, lm="4gram"):
-        """Return the hypotheses by utterance; those of networks have two passes."""
-        first = system in NETWORKS and lm == "3gram"
+        """Return the hypotheses by utterance; of SAT and networks there are two passes."""
+        first = system in ("sat", *NETWORKS) and lm == "3gram"
         folder = self.root / "decode" / system / ("first_pass" if first else "") / split
         lines = (folder / "text").read_text().splitlines()
         return {name: text for name, _, text in (line.partition(" ") for line in lines)}
