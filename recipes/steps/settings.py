@@ -64,6 +64,9 @@ class HybridConfig:
     """Alignment of the training data."""
     senones: TreeConfig = TreeConfig(max_leaves=3183)
     """The tree of the senones at the low frame rate (C3)."""
+    pronunciation_probabilities: bool = False
+    """Estimate how often each pronunciation is spoken, and silence around it, on the alignments,
+    for the graphs of the networks (Chen et al. 2015)."""
     lattice_lm: NgramConfig = NgramConfig(order=2, mix_transcripts=False)
     """The weak language model of the denominator lattices; a text is not mixed with transcripts,
     which are what is said in the lattices' utterances."""

@@ -47,6 +47,7 @@ SMALL = (
     "lda_mllt.mllt=1,3",
     "sat.fmllr=1,3",
     "senones.max_leaves=100",
+    "pronunciation_probabilities=true",
     "gmm_decode.scales=0.08,0.12",
     "gmm_decode.penalties=0",
     "ce.epochs=20",
