@@ -20,6 +20,7 @@ from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
 from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
 from recipes.steps.network import decode_network, train_network, write_network_nbest
+from recipes.steps.neural_lm import rescore_network, train_lstm_lm
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -194,11 +195,24 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
     return decode_network(run, "blstm", run.need("independent"))
 
 
-@recipe.stage(26, "Write the recogniser and aligner bundles and list the results")
+@recipe.stage(26, "Train an LSTM language model", parallel=True)
+def train_neural_lm(run: Run) -> dict[str, float] | None:
+    """On lm.text and the training transcripts; skipped without `neural`."""
+    return train_lstm_lm(run) if run.config.neural else None
+
+
+@recipe.stage(27, "Rescore with the LSTM language model")
+def rescore_neural(run: Run) -> dict[str, float] | None:
+    """N-best lists of the sMBR-trained LSTM, with both language models; tuned again."""
+    return rescore_network(run, "lstm_smbr", run.need("fbank")) if run.config.neural else None
+
+
+@recipe.stage(28, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
     systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
+    systems += ["lstm_smbr_lstm_lm"] if run.config.neural else []
     systems += ["lstm_fmllr"] if run.config.adapted else []
     systems += ["blstm"] if run.config.bidirectional else []
     return list_results(run, systems)

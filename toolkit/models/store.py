@@ -1,4 +1,4 @@
-"""Acoustic models on disk: weights as safetensors, everything else as JSON."""
+"""Networks on disk: weights as safetensors, everything else as JSON."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted, read_json, read_tensors, reading
 
@@ -26,6 +27,7 @@ KINDS: dict[str, tuple[type, type[nn.Module]]] = {
     "lstm": (LstmConfig, LstmModel),
     "blstm": (BlstmConfig, BlstmModel),
     "ctc": (CtcConfig, CtcModel),
+    "word_lstm": (WordLstmConfig, WordLstm),
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
 _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.tensor)
