@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -66,13 +65,3 @@ class WordLstm(nn.Module):
         else:
             hidden, state = self.lstm(vectors, state)
         return self.dropout(hidden), state
-
-    def log_likelihoods(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Compute ln p(word | words before it), exactly.
-
-        Args:
-          hidden: [N, H] from `forward`.
-          words: [N] the words that follow.
-        """
-        logits = self.output(hidden).float()
-        return logits.gather(1, words[:, None])[:, 0] - torch.logsumexp(logits, dim=1)
