@@ -113,9 +113,7 @@ def decoder(recogniser):
     return Decoder(recogniser.graph, recogniser.words, CONFIG)
 
 
-def test_lists_hold_the_scores_of_search_and_language_model(
-    recogniser: Recogniser, tmp_path, decoder
-):
+def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path, decoder):
     scorer = recogniser.scorer({"doubt1": "YES NO", "mumble": "YES", "b": "NO"})
     found = list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
     assert [x.utterance for x in found] == ["doubt1", "mumble", "b"]

@@ -16,13 +16,13 @@ from toolkit.train.language import training
 from toolkit.train.language.objective import NextWord
 from toolkit.train.language.training import NeuralLmConfig, train_neural_lm
 
-FILLERS = ["LA", "LI"]
-ENDS = {"ONE": "UN", "TWO": "DEUX", "THREE": "TROIS", "FOUR": "QUATRE"}
+FILLERS = ["LA", "LI", "LO"]
+ENDS = {"ONE": "UN", "TWO": "DEUX"}
 VOCABULARY = [*FILLERS, *ENDS, *ENDS.values()]
 
 
 def planted(count, seed):
-    """The last word depends on the first, with three others between."""
+    """The last word depends on the first, with three others between them."""
     draw = random.Random(seed)
     for _ in range(count):
         first = draw.choice(list(ENDS))
@@ -47,10 +47,11 @@ def train(out, config=CONFIG, count=90):
 def test_it_learns_what_a_trigram_cannot(tmp_path):
     config = replace(
         CONFIG,
-        epochs=8,
+        epochs=6,
         batch=40,
         samples=100,
         initial_rate=3e-2,
+        final_rate=1e-2,
         checkpoint_seconds=1e9,
         model=WordLstmConfig(hidden=20, layers=1, dropout=0.0),
     )
@@ -60,12 +61,12 @@ def test_it_learns_what_a_trigram_cannot(tmp_path):
     words = sum(map(len, scores))
     neural = math.exp(-sum(s.sum() for s in scores) / words)
     trigram = perplexity(estimate(planted(400, 1), VOCABULARY, 3, (1,))[0], test).ppl
-    assert neural < 0.8 * trigram
-    assert headline["perplexity"] == pytest.approx(neural, rel=0.05)
-    # the last word: sure for the network, one of four for the trigram
+    assert neural < 0.9 * trigram
+    assert headline["perplexity"] == pytest.approx(neural, rel=0.2)
+    # the last word: sure for the network, one of two for the trigram
     assert sum(s[-2] for s in scores) / len(test) > math.log(0.9)
-    wrong = lm.score([["ONE", "LA", "LI", "LA", end] for end in ENDS.values()])
-    assert max(range(4), key=lambda n: wrong[n].sum()) == 0
+    either = lm.score([["ONE", "LA", "LI", "LA", end] for end in ENDS.values()])
+    assert either[0].sum() > either[1].sum() + 2
 
 
 class Killed(NextWord):
