@@ -5,6 +5,8 @@
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
 # make test-reference    all tests, in the reference environment
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
+# make torture  disturb every stage of the recipes, NUMBER=100 times in all, SEED=0; feed hostile files, EXAMPLES=2000 per reader
+# make audit    known vulnerabilities in the locked packages, where pip-audit is installed
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
 # make clean    remove the environments and the site; what recipes made stays
 
@@ -15,7 +17,11 @@ docs := .venv-docs/bin/python
 pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
-.PHONY: setup setup-reference demo test test-gpu test-reference lint docs clean
+NUMBER ?= 100
+SEED ?= 0
+EXAMPLES ?= 2000
+
+.PHONY: setup setup-reference demo test test-gpu test-reference torture audit lint docs clean
 
 setup: .venv/ready
 
@@ -35,6 +41,13 @@ test: setup
 test-gpu:
 	$(python) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU")'
 	$(python) -m pytest tests/gpu
+
+torture: setup
+	$(python) -m tests.torture --number $(NUMBER) --seed $(SEED)
+	FUZZ_PROFILE=fuzz-long FUZZ_EXAMPLES=$(EXAMPLES) $(python) -m pytest --timeout 0 tests/fuzz
+
+audit: setup
+	setup/audit $(python)
 
 lint: setup
 	$(python) -m ruff check .

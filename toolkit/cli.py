@@ -5,21 +5,25 @@ command line that is not valid.
 """
 
 import importlib
+import os
 from typing import Any
 
 import click
 
 from toolkit import __version__
 from toolkit.errors import ToolkitError
+from toolkit.storage.encoding import encoding_error, printable
 
 COMMANDS = (
     "align",
     "bench",
+    "combine",
     "ctc",
     "doctor",
     "export",
     "hmm",
     "kaldi",
+    "lattice",
     "new-corpus",
     "pipeline",
     "report",
@@ -46,11 +50,16 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ToolkitError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable(str(error))) from error
+        except UnicodeEncodeError as error:
+            if (found := encoding_error(error)) is None:
+                raise
+            raise click.ClickException(str(found)) from error
         except OSError as error:
             if error.filename is None:  # a closed pipe or a bug, not a file of the user
                 raise
-            raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+            name = printable(os.fsdecode(error.filename))
+            raise click.ClickException(f"{name}: {error.strerror}") from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

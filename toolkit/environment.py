@@ -33,6 +33,11 @@ DISTRIBUTIONS = (
 )
 
 
+def blas_setting() -> str:
+    """Return the value that `BLAS_VARIABLE` should have: the user's, or what `tune_blas` sets."""
+    return os.environ.get(BLAS_VARIABLE, "5" if _cpu_field("vendor_id") == AMD else "")
+
+
 def tune_blas() -> bool:
     """Let MKL before 2020.1 use its AVX2 kernels on AMD processors.
 
@@ -44,9 +49,9 @@ def tune_blas() -> bool:
     Returns:
       Whether this call set the variable.
     """
-    if BLAS_VARIABLE in os.environ or "torch" in sys.modules or _cpu_field("vendor_id") != AMD:
+    if BLAS_VARIABLE in os.environ or "torch" in sys.modules or not blas_setting():
         return False
-    os.environ[BLAS_VARIABLE] = "5"
+    os.environ[BLAS_VARIABLE] = blas_setting()
     return True
 
 

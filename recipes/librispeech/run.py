@@ -12,11 +12,13 @@ use_project_environment(ROOT)
 
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
-from recipes.steps.bundle import write_bundles
+from recipes.steps.bundle import DecodedSystem, write_aligner, write_bundles
+from recipes.steps.chain import decode_chain, train_chain
+from recipes.steps.combination import combine_systems
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import extract_fbank, extract_splits
-from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
+from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones, write_gmm_nbest
 from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
 from recipes.steps.network import decode_network, train_network, write_network_nbest
@@ -112,8 +114,10 @@ def train_adapted(run: Run) -> dict[str, float]:
 
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
 def decode_adapted(run: Run) -> dict[str, float]:
-    """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode the second pass."""
-    return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
+    """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode and rescore; n-best lists."""
+    system, transforms = "sat", adapt(run, "sat", first_pass="lda_mllt")
+    found = decode_gmm(run, system, transforms, rescore=True)
+    return found | write_gmm_nbest(run, system, transforms)
 
 
 @recipe.stage(15, "Align the training data")
@@ -174,7 +178,8 @@ def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
     if not run.config.adapted:
         return None
-    return decode_network(run, "lstm_fmllr", run.need("adapted"))
+    system, features = "lstm_fmllr", run.need("adapted")
+    return decode_network(run, system, features) | write_network_nbest(run, system, features)
 
 
 @recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True)
@@ -192,30 +197,69 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
     """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
     if not run.config.bidirectional:
         return None
-    return decode_network(run, "blstm", run.need("independent"))
+    system, features = "blstm", run.need("independent")
+    return decode_network(run, system, features) | write_network_nbest(run, system, features)
 
 
-@recipe.stage(26, "Train an LSTM language model", parallel=True)
+@recipe.stage(26, "Combine the systems")
+def combine(run: Run) -> dict[str, float]:
+    """The union of their lattices, with weights tuned on the development splits."""
+    return combine_systems(run, ["sat", "lstm_smbr", *_optional(run)])
+
+
+@recipe.stage(27, "Train an LSTM with lattice-free MMI", parallel=True)
+def train_lattice_free(run: Run) -> dict[str, float] | None:
+    """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
+    if not run.config.chain:
+        return None
+    return train_chain(run, "chain", "sat", run.need("fbank"))
+
+
+@recipe.stage(28, "Decode with the LSTM trained with lattice-free MMI")
+def decode_lattice_free(run: Run) -> dict[str, float] | None:
+    """Scores without priors, at acoustic scale 1 or near it."""
+    if not run.config.chain:
+        return None
+    return decode_chain(run, "chain", run.need("fbank"))
+
+
+@recipe.stage(29, "Train an LSTM language model", parallel=True)
 def train_neural_lm(run: Run) -> dict[str, float] | None:
     """On lm.text and the training transcripts; skipped without `neural`."""
     return train_lstm_lm(run) if run.config.neural else None
 
 
-@recipe.stage(27, "Rescore with the LSTM language model")
+@recipe.stage(30, "Rescore with the LSTM language model")
 def rescore_neural(run: Run) -> dict[str, float] | None:
     """N-best lists of the sMBR-trained LSTM, with both language models; tuned again."""
     return rescore_network(run, "lstm_smbr", run.need("fbank")) if run.config.neural else None
 
 
-@recipe.stage(28, "Write the recogniser and aligner bundles and list the results")
+@recipe.stage(31, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
-    write_bundles(run, "lstm_smbr", run.need("fbank"), run.make("final"))
-    systems = ["mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr"]
-    systems += ["lstm_smbr_lstm_lm"] if run.config.neural else []
-    systems += ["lstm_fmllr"] if run.config.adapted else []
-    systems += ["blstm"] if run.config.bidirectional else []
-    return list_results(run, systems)
+    systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
+    systems += [DecodedSystem("sat", first_pass="lda_mllt")]
+    systems += [DecodedSystem(name, "fbank") for name in ("lstm_ce", "lstm_smbr")]
+    chosen = _optional(run)
+    if "lstm_fmllr" in chosen:
+        systems += [DecodedSystem("lstm_fmllr", "adapted", gmm="sat", first_pass="lda_mllt")]
+    if "blstm" in chosen:
+        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt")]
+    out = run.make("final")
+    best = write_bundles(run, systems, out)
+    write_aligner(run, out / "aligner")
+    names = [system.name for system in systems]
+    names += ["lstm_smbr_lstm_lm"] if run.config.neural else []
+    names += ["combined"]
+    names += ["chain"] if run.config.chain else []
+    return list_results(run, names) | best
+
+
+def _optional(run: Run) -> list[str]:
+    """The networks that the settings ask for beside the LSTM."""
+    chosen = {"lstm_fmllr": run.config.adapted, "blstm": run.config.bidirectional}
+    return [system for system, wanted in chosen.items() if wanted]
 
 
 if __name__ == "__main__":

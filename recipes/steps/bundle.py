@@ -1,29 +1,164 @@
 """The bundles for `toolkit transcribe` and `toolkit align`."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from recipes.steps.data import splits
 from recipes.steps.language import lang_config
 from toolkit.align.recordings.bundle import write_aligner_bundle
-from toolkit.decode.bundle import write_bundle
+from toolkit.decode.bundle.folder import BundledSystem, write_systems
+from toolkit.decode.bundle.writing import (
+    NetworkFiles,
+    TunedSearch,
+    write_network_bundle,
+    write_speaker_bundle,
+)
+from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_lexicon
+from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 
 
-def write_bundles(run: Run, system: str, features: Path, out: Path) -> None:
-    """Write the bundles of a network for recognition and of adapted GMMs for alignment."""
-    write_bundle(
-        model=run.need(system),
-        normaliser=features / "normaliser.json",
-        graph=run.need("graph.safetensors"),
-        lang=run.need("lang"),
-        frontend=run.config.fbank.frontend,
-        config=run.config.decode,
-        tuned=run.need(f"decode/{system}/first_pass/tuned.json"),
-        out=out,
-        senones=run.need("senones"),
-        calibration=run.need(f"decode/{system}/calibration.json"),
+@dataclass(frozen=True)
+class DecodedSystem:
+    """A system that the recipe has decoded."""
+
+    name: str
+    """Its name."""
+    features: Literal["cepstra", "fbank", "independent", "adapted"] = "cepstra"
+    """Of a network its features; "cepstra" stands for GMMs."""
+    gmm: str | None = None
+    """The GMM system on whose features the network computes, if it does."""
+    first_pass: str | None = None
+    """The speaker-independent GMM system of the first pass, if speakers are adapted."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it can recognise a stream."""
+        return self.features == "fbank"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    system: DecodedSystem
+    rows: tuple[Result, ...]
+    """Of all splits, with one language model."""
+    rescored: bool
+    errors: int
+    """On the splits of tuning."""
+
+
+def write_bundles(run: Run, systems: Sequence[DecodedSystem], out: Path) -> dict[str, str]:
+    """Write the bundle of the best system, beside it one for streams if that cannot stream.
+
+    The best has the fewest errors on the splits of tuning; of equals the first, without rescoring
+    if that gains nothing.
+
+    Args:
+      run: the run of the last stage.
+      systems: what the recipe has decoded, the simplest first.
+      out: the folder to write.
+
+    Returns:
+      The name of the best.
+    """
+    candidates = [found for system in systems for found in _candidates(run, system)]
+    chosen = [_best(run, candidates)]
+    streaming = [one for one in candidates if one.system.streams]
+    if streaming and not chosen[0].system.streams:
+        chosen.append(min(streaming, key=lambda one: one.errors))
+    for one in chosen:
+        _write(run, one, out / one.system.name)
+    bundled = [
+        BundledSystem(
+            one.system.name,
+            one.rows[0].lm,
+            one.system.streams,
+            {row.split: row.wer for row in one.rows},
+        )
+        for one in chosen
+    ]
+    write_systems(out, bundled)
+    print(f"   the bundle: {bundled[0]}")
+    for other in bundled[1:]:
+        print(f"   for streams: {other}")
+    return {"bundle": bundled[0].name}
+
+
+def _candidates(run: Run, system: DecodedSystem) -> list[_Candidate]:
+    """A system with each of its language models."""
+    rows = read_results(run.need(f"decode/{system.name}/rows.json"))
+    found = []
+    for number, lm in enumerate(dict.fromkeys(row.lm for row in rows)):
+        mine = tuple(row for row in rows if row.lm == lm)
+        tuned = [row for row in mine if row.split in splits(run).tune]
+        errors = sum(row.insertions + row.deletions + row.substitutions for row in tuned)
+        found.append(_Candidate(system, mine, number > 0, errors))
+    return found
+
+
+def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
+    wanted = run.config.bundle
+    allowed = [one for one in candidates if wanted in (None, one.system.name)]
+    if not allowed:
+        names = ", ".join(dict.fromkeys(one.system.name for one in candidates))
+        raise ToolkitError(f"bundle={wanted}: no such system was decoded; there are {names}")
+    return min(allowed, key=lambda one: one.errors)
+
+
+def _write(run: Run, chosen: _Candidate, out: Path) -> None:
+    system, lang = chosen.system, run.need("lang")
+    search = _search(run, system.name, chosen.rescored)
+    calibration = run.need(f"decode/{system.name}") / "calibration.json"
+    calibration = calibration if calibration.exists() else None
+    if system.streams:
+        features = run.need(system.features)
+        network = _network(run, system, features)
+        write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)
+        return
+    first_pass = None
+    if system.first_pass is not None:
+        first_pass = (
+            run.need(system.first_pass),
+            _search(run, system.first_pass, rescored=False),
+            run.config.sat.em,
+        )
+    is_gmm = system.features == "cepstra"
+    write_speaker_bundle(
+        run.need(system.name if is_gmm else system.gmm),
+        search,
+        lang,
+        run.config.cepstra.frontend,
+        out,
+        network=None if is_gmm else _network(run, system, run.need(system.features)),
+        first_pass=first_pass,
+        calibration=calibration,
     )
+
+
+def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
+    return NetworkFiles(run.need(system.name), features / "normaliser.json", run.need("senones"))
+
+
+def _search(run: Run, name: str, rescored: bool) -> TunedSearch:
+    """The search of a decoded system with the weights tuned for it."""
+    own = run.need(f"decode/{name}") / "graph.safetensors"
+    is_gmm = own.exists()
+    graph = own if is_gmm else run.need("graph.safetensors")
+    config = run.config.gmm_decode if is_gmm else run.config.decode
+    first = run.need(f"decode/{name}") / "first_pass" / "tuned.json"
+    last = run.need(f"decode/{name}/tuned.json")
+    tuned = first if first.exists() else last
+    if not rescored:
+        return TunedSearch(graph, config, tuned)
+    return TunedSearch(graph, config, tuned, run.need("rescoring/lm.safetensors"), last)
+
+
+def write_aligner(run: Run, out: Path) -> None:
+    """Write the bundle of the adapted GMMs for alignment."""
     lang = run.need("lang")
     write_aligner_bundle(
         system=run.need("sat"),
@@ -31,5 +166,5 @@ def write_bundles(run: Run, system: str, features: Path, out: Path) -> None:
         lang=lang,
         lexicon=source_lexicon(lang_config(run), Lang.load(lang).vocabulary),
         frontend=run.config.cepstra.frontend,
-        out=out / "aligner",
+        out=out,
     )

@@ -55,7 +55,7 @@ def prepare_units(run: Run) -> dict[str, float]:
     words = {word for text in train.values() for word in text.split()}
     words |= most_frequent(word_weights(lm) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
-    found = prepare_lm(lm, transcripts, words, run.make("lm"))
+    found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune)
     return {"units": units.size, "words": len(words)} | found
 
 

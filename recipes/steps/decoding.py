@@ -1,18 +1,41 @@
-"""Decoding graphs and options that GMM systems and networks share."""
+"""Decoding graphs, options and n-best lists: what GMM systems and networks share."""
 
 from pathlib import Path
 from typing import Any
 
 from recipes.steps.data import splits
+from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
+from toolkit.decode.nbest import write_nbest_and_ctm
+from toolkit.decode.system import Pass, Scorers
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run
 
 
-def compose_graph(run: Run, senones: Senones, graph: Path) -> None:
-    """Compile a decoding graph, unless an interrupted run has already written it."""
+def compose_graph(run: Run, senones: Senones, graph: Path, lang: Path | None = None) -> None:
+    """Compile a decoding graph, unless an interrupted run has already written it.
+
+    Args:
+      run: the run of the stage.
+      senones: of the acoustic model.
+      graph: the file to write.
+      lang: the folder of the lexicon; by default that of the language stage.
+    """
     if not graph.exists():
-        make_decoding_graph(run.need("lang"), run.need("lm/lm.arpa"), senones, graph)
+        make_decoding_graph(lang or run.need("lang"), run.need("lm/lm.arpa"), senones, graph)
+
+
+def network_lang(run: Run) -> Path:
+    """Return the lexicon of the networks' graphs: with probabilities if they are estimated."""
+    return run.need("pronunciations" if run.config.pronunciation_probabilities else "lang")
+
+
+def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
+    """Return the search with the small language model, and rescoring with the larger one."""
+    if not rescore:
+        return [Pass(f"{run.config.lm.order}gram", out)]
+    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
+    return [first, Pass(f"{run.config.rescoring.order}gram", out)]
 
 
 def decoding_options(run: Run, out: Path) -> dict[str, Any]:
@@ -24,3 +47,21 @@ def decoding_options(run: Run, out: Path) -> dict[str, Any]:
         "command": run.command,
         "progress": run.progress,
     }
+
+
+def write_nbest(
+    run: Run, system: str, scorers: Scorers, decoder: Decoder, senones: Senones
+) -> dict[str, float]:
+    """Write n-best lists, word times, confidences and word lattices, with the weights tuned."""
+    out = run.make(f"decode/{system}")
+    return write_nbest_and_ctm(
+        scorers,
+        splits(run).tune,
+        decoder,
+        tuned=out / "tuned.json",
+        lang=run.need("lang"),
+        senones=senones,
+        config=run.config.nbest,
+        out=out,
+        jobs=run.jobs,
+    )

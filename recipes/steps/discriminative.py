@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from recipes.steps.data import has_copies, lattice_lm_config, texts
+from recipes.steps.decoding import network_lang
 from toolkit.align.corpus import align_corpus
 from toolkit.align.store import AlignmentStore, PdfAlignments
 from toolkit.decode.denominator_lattices import make_lattices
@@ -30,7 +31,7 @@ def make_denominators(
 
     With `sequence_copies`, augmented copies get them too.
     """
-    out, lang = run.make(name), run.need("lang")
+    out, lang = run.make(name), network_lang(run)
     senones = Senones.load(run.need("senones"))
     words = Lang.load(lang)
     lm = lattice_lm_config(run)

@@ -62,5 +62,6 @@ def extract_fbank(run: Run, out: Path) -> dict[str, float]:
 
 def write_normaliser(run: Run, features: Path) -> None:
     """Estimate the normaliser of a folder of features on its training split."""
-    normaliser = estimate_normaliser(FeatureStore(features / "train"), run.config.prior_frames)
+    store, config = FeatureStore(features / "train"), run.config
+    normaliser = estimate_normaliser(store, config.prior_frames, config.normalisation)
     normaliser.save(features / "normaliser.json")

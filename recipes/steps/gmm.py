@@ -1,22 +1,28 @@
 """GMM systems: training, decoding, speaker adaptation, alignment, low-rate senones."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import cuts, need_user_files, splits
-from recipes.steps.decoding import compose_graph, decoding_options
+from recipes.steps.decoding import compose_graph, decoding_options, passes, write_nbest
 from toolkit.align.corpus import align_corpus
 from toolkit.align.gmm.adaptation import adapt_speakers
+from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
 from toolkit.align.gmm.lda_mllt import train_lda_mllt
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.gmm.monophone import train_monophone
 from toolkit.align.gmm.sat import train_sat
 from toolkit.align.gmm.triphone import train_triphone
+from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.corpus.manifest import text_of
-from toolkit.decode.system import decode_system
+from toolkit.decode.first_pass import Decoder
+from toolkit.decode.system import decode_passes
 from toolkit.hmm.senones import Senones
+from toolkit.lang.lang import Lang
+from toolkit.lang.pronunciation_counts import estimate_probabilities
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
 
@@ -65,35 +71,69 @@ def _train(
 
 
 def decode_gmm(
-    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+    run: Run,
+    system: str,
+    transforms: Mapping[str, Path] | None = None,
+    rescore: bool = False,
 ) -> dict[str, float]:
-    """Decode with a GMM system, on adapted features if there are transforms."""
-    model = run.need(system)
-    scorers: dict[str, Scorer] = {
-        s: GmmScorer(model, run.need(f"plp/{s}"), (transforms or {}).get(s))
-        for s in splits(run).decoded
-    }
+    """Decode with a GMM system, on adapted features if there are transforms.
+
+    Args:
+      run: the run of the stage.
+      system: its name.
+      transforms: files of fMLLR transforms by split.
+      rescore: also rescore with the larger language model.
+    """
     out = run.make(f"decode/{system}")
-    compose_graph(run, Senones.load(model), out / "graph.safetensors")
-    return decode_system(
+    compose_graph(run, Senones.load(run.need(system)), out / "graph.safetensors")
+    return decode_passes(
         system,
-        scorers,
-        graph=out / "graph.safetensors",
-        words=run.need("lang/words.txt"),
-        lm=f"{run.config.lm.order}gram",
-        config=run.config.gmm_decode,
+        _scorers(run, system, transforms or {}),
+        decoder=_decoder(run, out, rescore),
+        passes=passes(run, out, rescore),
         **decoding_options(run, out),
     )
 
 
+def write_gmm_nbest(
+    run: Run, system: str, transforms: Mapping[str, Path] | None = None
+) -> dict[str, float]:
+    """Write n-best lists, word times and so on with the weights of `decode_gmm` with `rescore`."""
+    decoder = _decoder(run, run.make(f"decode/{system}"), rescore=True)
+    scorers = _scorers(run, system, transforms or {})
+    return write_nbest(run, system, scorers, decoder, Senones.load(run.need(system)))
+
+
+def _decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+    rescorer = run.need("rescoring/lm.safetensors") if rescore else None
+    words = run.need("lang/words.txt")
+    return Decoder(out / "graph.safetensors", words, run.config.gmm_decode, rescorer)
+
+
+def _scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+    model = run.need(system)
+    return {
+        s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded
+    }
+
+
 def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
-    """Estimate fMLLR transforms on the hypotheses of a first pass; return their files by split."""
-    transforms = {}
+    """Estimate fMLLR transforms of the decoded splits; return their files by split.
+
+    First on the hypotheses of a first pass, then on the lattices of a pass with these transforms
+    (Kaldi's decode_fmllr.sh).
+    """
+    config, transforms = run.config.gmm_decode, {}
+    graph = run.make(f"decode/{adapted}") / "graph.safetensors"
+    compose_graph(run, Senones.load(run.need(adapted)), graph)
+    search = LatticeSearch(graph, config.acoustic_scale, config.beams())
     for split in splits(run).decoded:
         hypotheses = read_transcripts(run.need(f"decode/{first_pass}/{split}/text"), "text").texts
         words = {utterance: text.split() for utterance, text in hypotheses.items()}
         transforms[split] = run.make(f"fmllr/{split}.safetensors")
         estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
+        paths = run.need(adapted), run.need(f"plp/{split}"), transforms[split]
+        refine_on_lattices(*paths, search, transforms[split], run.jobs)
     return transforms
 
 
@@ -131,10 +171,28 @@ def align_system(
 
 
 def tie_senones(run: Run, system: str, split: str = "train") -> dict[str, float]:
-    """Tie low-rate senones on a GMM system's alignments, and compile their decoding graph."""
+    """Tie low-rate senones on a GMM system's alignments, and compile their decoding graph.
+
+    With `pronunciation_probabilities`, those of the lexicon are estimated on the same alignments.
+    """
     config, out = run.config.senones, run.make("senones")
     need_user_files(run, config.questions, config.roots)
     cepstra, alignments = run.need(f"plp/{split}"), run.need("ali")
     found = tie_low_rate(run.need(system), cepstra, alignments, config, out, run.jobs)
-    compose_graph(run, Senones.load(out), run.make("graph.safetensors"))
+    lang = None
+    if run.config.pronunciation_probabilities:
+        lang = run.make("pronunciations")
+        found |= write_probabilities(run, system, lang)
+    compose_graph(run, Senones.load(out), run.make("graph.safetensors"), lang)
     return found
+
+
+def write_probabilities(run: Run, system: str, out: Path) -> dict[str, float]:
+    """Write the lexicon with probabilities estimated on a system's alignments."""
+    plain = Lang.load(run.need("lang"))
+    words = {cut.id: text_of(cut).split() for cut in cuts(run, "train")}
+    topology = Senones.load(run.need(system)).topology
+    counts = count_pronunciations(run.need("ali"), words, plain, topology)
+    found = estimate_probabilities(counts, plain.lexicon)
+    replace(plain, probabilities=found).save(out)
+    return {"silence between words": found.overall}

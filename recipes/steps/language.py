@@ -27,16 +27,26 @@ def check_splits(run: Run) -> dict[str, float]:
 
 
 def prepare_language(run: Run) -> dict[str, float]:
-    """Prepare lexicon and phones, for transcript words and the most frequent ones of LM text."""
+    """Prepare lexicon and phones, for the words of transcripts, of LM text and of `lang.words`."""
     lang = lang_config(run)
+    need_user_files(run, lang.words_file)
     text = word_weights(lm_config(run, run.config.lm), lang.normaliser)
-    return prepare_lang(lang, texts(run), text, run.make("lang"))
+    found = prepare_lang(lang, texts(run), text, run.make("lang"))
+    if "left_out" in found:
+        print(
+            f"   {found['left_out']:,} words of the language model's text "
+            f"({found['left_out_share']:.1%} of it) are outside the vocabulary"
+        )
+    return found
 
 
 def train_language_models(run: Run) -> dict[str, float]:
-    """Estimate the small language model of the graphs and the larger one that rescores."""
+    """Estimate the small language model of the graphs and the larger one that rescores.
+
+    Weights of text and transcripts are chosen on the tuning splits.
+    """
     lang = Lang.load(run.need("lang"))
-    vocabulary, rules = lang.vocabulary, lang.normaliser
     larger, small = lm_config(run, run.config.rescoring), lm_config(run, run.config.lm)
-    prepare_lm(larger, texts(run), vocabulary, run.make("rescoring"), rules=rules)
-    return prepare_lm(small, texts(run), vocabulary, run.make("lm"), rules=rules)
+    own = {"tune": splits(run).tune, "rules": lang.normaliser}
+    prepare_lm(larger, texts(run), lang.vocabulary, run.make("rescoring"), **own)
+    return prepare_lm(small, texts(run), lang.vocabulary, run.make("lm"), **own)

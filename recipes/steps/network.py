@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from recipes.steps.data import has_copies, splits
-from recipes.steps.decoding import decoding_options
+from recipes.steps.decoding import decoding_options, passes, write_nbest
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.decode.first_pass import Decoder
-from toolkit.decode.nbest import write_nbest_and_ctm
-from toolkit.decode.system import Pass, decode_passes
+from toolkit.decode.system import decode_passes
 from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
@@ -83,27 +82,17 @@ def decode_network(
 ) -> dict[str, float]:
     """Decode with a network, and rescore with the larger language model."""
     out = run.make(f"decode/{system}")
-    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
     return decode_passes(
         system,
         network_scorers(run, system, features, normaliser),
         decoder=network_decoder(run),
-        passes=[first, Pass(f"{run.config.rescoring.order}gram", out)],
+        passes=passes(run, out, rescore=True),
         **decoding_options(run, out),
     )
 
 
 def write_network_nbest(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Write n-best lists, word times and confidences with the weights of `decode_network`."""
-    out = run.make(f"decode/{system}")
-    return write_nbest_and_ctm(
-        network_scorers(run, system, features),
-        splits(run).tune,
-        network_decoder(run),
-        tuned=out / "tuned.json",
-        lang=run.need("lang"),
-        senones=Senones.load(run.need("senones")),
-        config=run.config.nbest,
-        out=out,
-        jobs=run.jobs,
-    )
+    """Write n-best lists, word times and so on with the weights of `decode_network`."""
+    scorers = network_scorers(run, system, features)
+    senones = Senones.load(run.need("senones"))
+    return write_nbest(run, system, scorers, network_decoder(run), senones)

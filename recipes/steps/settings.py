@@ -14,11 +14,13 @@ from toolkit.decode.first_pass import DecodeConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
+from toolkit.features.normalise import Scope
 from toolkit.fsa.beam import Beam
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
+from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.discriminative.data import SequenceDataConfig
@@ -47,6 +49,9 @@ class HybridConfig:
     """Features of the networks: 64 log-mel energies (C5)."""
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
+    normalisation: Scope = "causal"
+    """What the networks' features are normalised with: `causal`, the speaker's frames so far;
+    `whole`, also the rest of the file, and by its variance, which cannot be streamed."""
     augment: AugmentConfig = AugmentConfig()
     """Augmented copies of the training utterances, for the networks; none in the paper."""
     mono: MonophoneConfig = MonophoneConfig()
@@ -59,8 +64,12 @@ class HybridConfig:
     """Alignment of the training data."""
     senones: TreeConfig = TreeConfig(max_leaves=3183)
     """The tree of the senones at the low frame rate (C3)."""
-    lattice_lm: NgramConfig = NgramConfig(order=2)
-    """The weak language model of the denominator lattices."""
+    pronunciation_probabilities: bool = False
+    """Estimate how often each pronunciation is spoken, and silence around it, on the alignments,
+    for the graphs of the networks (Chen et al. 2015)."""
+    lattice_lm: NgramConfig = NgramConfig(order=2, mix_transcripts=False)
+    """The weak language model of the denominator lattices; a text is not mixed with transcripts,
+    which are what is said in the lattices' utterances."""
     lattice_text: Literal["transcripts", "lm"] = "transcripts"
     """Text of `lattice_lm` if it names none: the transcripts, or that of `lm`. On an hour or two of
     speech, bigrams of the transcripts overfit, so that lattices have too few wrong paths."""
@@ -104,7 +113,7 @@ SMALL_SEQUENCE = SequenceConfig(
 
 
 def small_network(
-    model: LstmConfig | BlstmConfig, epochs: int, chunks: ChunkConfig
+    model: LstmConfig | BlstmConfig | TdnnfConfig, epochs: int, chunks: ChunkConfig
 ) -> CrossEntropyConfig:
     """Return the training of a network that one core can train in minutes."""
     return CrossEntropyConfig(

@@ -104,3 +104,12 @@ def test_exclusions_leave_out_one_copy_in_one_split(audio, tmp_path):
     assert read_exclusions(excluded, "train") == {("a", 1), ("b", 2)}
     assert [cut.id for cut in read_cuts(tmp_path / "train.jsonl", excluded)] == ["b", "c"]
     assert len(read_cuts(tmp_path / "dev.jsonl", excluded)) == 4
+
+
+def test_a_file_whose_name_is_not_utf8_gets_a_fault_that_says_so(tmp_path):
+    """The manifest is UTF-8, and could not name it."""
+    path = tmp_path / "a\udcff.wav"
+    path.write_bytes(b"")
+    write_cuts([cut_of(path)], tmp_path / "cuts.jsonl")
+    (cut,) = read_cuts(tmp_path / "cuts.jsonl")
+    assert "not UTF-8" in str(cut.custom)

@@ -91,7 +91,7 @@ def recogniser(tmp_path):
 
 def make_bundle(recogniser, out, kind="lstm", extras=True):
     """A bundle of the two words: an untrained network that is sure of what it says."""
-    from toolkit.decode.bundle import write_bundle
+    from toolkit.decode.bundle.writing import NetworkFiles, TunedSearch, write_network_bundle
     from toolkit.decode.first_pass import DecodeConfig
     from toolkit.features.frontend import FrontendConfig
     from toolkit.features.normalise import GlobalStats, Normaliser
@@ -100,15 +100,20 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     from toolkit.models.lstm import LstmConfig
     from toolkit.models.priors import save_priors
     from toolkit.models.store import make_model, save_model
+    from toolkit.models.tdnnf import TdnnfConfig
 
     torch.manual_seed(3)
     frontend = FrontendConfig(num_mel_bins=8)
     sizes = {"input_dim": 24, "output_dim": recogniser.senones.num_pdfs, "hidden": 12, "layers": 2}
-    config = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
+    if kind == "tdnnf":
+        del sizes["layers"]
+        config = TdnnfConfig(**sizes, bottleneck=4, strides=(0, 3), final=4)
+    else:
+        config = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
     model = make_model(config)
     with torch.no_grad():
         model.output.weight *= 40
-        for name, weights in model.lstm.named_parameters():
+        for name, weights in model.named_parameters():
             if "weight_ih" in name:
                 weights *= 4 if "l0" in name else 2
     folder = recogniser.folder / kind
@@ -119,16 +124,15 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     (folder / "tuned.json").write_text('{"acoustic_scale": 0.45, "word_penalty": 0.1}')
     (folder / "calibration.json").write_text('{"offset": -1.0, "slope": 1.0}')
     recogniser.senones.save(folder / "senones")
-    write_bundle(
-        folder,
-        folder / "normaliser.json",
-        recogniser.graph,
+    senones = folder / "senones" if extras else None
+    write_network_bundle(
+        NetworkFiles(folder, folder / "normaliser.json", senones),
+        TunedSearch(
+            recogniser.graph, DecodeConfig(0.5, beam=Beam(12.0, 6.0)), folder / "tuned.json"
+        ),
         recogniser.folder / "lang",
         frontend,
-        DecodeConfig(0.5, beam=Beam(12.0, 6.0)),
-        folder / "tuned.json",
         out,
-        senones=folder / "senones" if extras else None,
         calibration=folder / "calibration.json" if extras else None,
     )
     return out

@@ -1,11 +1,13 @@
 """Recognition piece by piece against recognition of the whole."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from toolkit.decode.bundle import BundleError, Recogniser
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.stream_latency import Latency, recognise_stream
 from toolkit.decode.streaming import (
     EndpointConfig,
@@ -125,8 +127,13 @@ def test_no_utterance_is_longer_than_allowed(bundle, babble):
 
 
 def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
-    with pytest.raises(BundleError, match="unidirectional"):
-        StreamingRecogniser(Recogniser(bundle(kind="blstm")))
+    for kind in ("blstm", "tdnnf"):
+        with pytest.raises(BundleError, match="unidirectional"):
+            StreamingRecogniser(Recogniser(bundle(kind=kind)))
+    whole = Recogniser(bundle())
+    whole.model.normaliser = replace(whole.model.normaliser, scope="whole")
+    with pytest.raises(BundleError, match="normalised with earlier frames alone"):
+        StreamingRecogniser(whole)
     old = Recogniser(bundle(extras=False))
     assert StreamingRecogniser(old).push(torch.zeros(8000)).onset is None
     with pytest.raises(BundleError, match="earlier version"):

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from toolkit.decode.first_pass import DecodeConfig, Decoder, decode_store, real_time_factor
-from toolkit.decode.system import decode_system
+from toolkit.decode.system import Pass, decode_passes
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
 
@@ -47,8 +47,8 @@ def test_finished_shards_are_kept(recogniser, tmp_path):
 def test_among_equals_the_smallest_penalty_is_chosen(recogniser, tmp_path):
     config = replace(CONFIG, scales=(1.0, 2.0), penalties=(-0.2, -0.1, 0.1))
     scorers, out = {"dev": recogniser.scorer(TEXTS)}, tmp_path / "out"
-    graph, words = recogniser.graph, recogniser.words
-    decode_system("made-up", scorers, ["dev"], graph, words, "2gram", config, out, 1, "./run.py")
+    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    decode_passes("made-up", scorers, ["dev"], decoder, [Pass("2gram", out)], out, 1, "./run.py")
     grid = [line.split("\t") for line in (out / "grid.tsv").read_text().splitlines()[1:]]
     assert {errors for _, _, errors, *_ in grid} == {"0"}
     tuned = json.loads((out / "tuned.json").read_text())
@@ -58,14 +58,12 @@ def test_among_equals_the_smallest_penalty_is_chosen(recogniser, tmp_path):
 def test_weights_are_tuned_on_dev_and_used_on_test(recogniser, tmp_path):
     dev, test = recogniser.scorer(TEXTS), recogniser.scorer({"c1": "NO NO", "mumble": "YES YES"})
     out = tmp_path / "out"
-    headline = decode_system(
+    headline = decode_passes(
         "made-up",
         {"dev": dev, "test": test},
         ["dev"],
-        recogniser.graph,
-        recogniser.words,
-        "2gram",
-        CONFIG,
+        Decoder(recogniser.graph, recogniser.words, CONFIG),
+        [Pass("2gram", out)],
         out,
         jobs=1,
         command="./run.py",

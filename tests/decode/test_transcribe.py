@@ -6,7 +6,8 @@ import pytest
 import soundfile
 import torch
 
-from toolkit.decode.bundle import BundleError, Recogniser
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.segmenter import SegmentConfig
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe

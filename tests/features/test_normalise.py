@@ -1,5 +1,7 @@
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,6 +49,41 @@ def test_is_causal(normaliser):
     changed = x.clone()
     changed[25:] += 100
     assert torch.equal(normaliser.apply(x)[:25], normaliser.apply(changed)[:25])
+
+
+def test_of_whole_files_equals_the_formulas(normaliser):
+    x = 10 + 3 * torch.randn(57, 3).double()
+    whole, mean, spread = replace(normaliser, scope="whole"), normaliser.prior_mean, 20
+    state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
+    for given, frames, total in ((None, 0, 0.0), (state, 31, state.sum)):
+        m = (spread * mean + total + x.sum(dim=0)) / (spread + frames + 57)
+        squares = spread * normaliser.residual.std.square() + (x - m).square().sum(dim=0)
+        expected = ((x - m) / (squares / (spread + 57)).sqrt()).float()
+        torch.testing.assert_close(whole.apply(x.float(), given), expected, rtol=0, atol=2e-6)
+
+
+def test_a_long_whole_file_has_mean_0_and_variance_1_at_any_gain(normaliser):
+    whole = replace(normaliser, scope="whole")
+    x = torch.randn(20_000, 3)
+    for gain, shift in ((1, 0), (5, 30)):
+        y = whole.apply(gain * x + shift)
+        assert y.mean(dim=0).abs().max() < 0.1
+        assert (y.std(dim=0) - 1).abs().max() < 0.1
+    assert whole.apply(x[:0]).shape == (0, 3)
+    assert replace(whole, prior_frames=0).apply(torch.ones(1, 3)).abs().max() == 0
+
+
+def test_the_scope_comes_back_from_disk_and_is_causal_in_older_files(normaliser, tmp_path):
+    path = tmp_path / "normaliser.json"
+    normaliser.save(path)
+    assert "scope" not in json.loads(path.read_text())
+    assert Normaliser.load(path).scope == "causal"
+    whole = replace(normaliser, scope="whole")
+    whole.save(path)
+    assert Normaliser.load(path).to_json() == whole.to_json()
+    path.write_text(whole.to_json().replace('"whole"', '"half"'))
+    with pytest.raises(NormaliserError, match="scope 'half' is not known"):
+        Normaliser.load(path)
 
 
 def test_does_not_drift_after_hours_of_a_speaker(normaliser):
@@ -102,6 +139,12 @@ def test_estimated_over_a_store(small_store):
     torch.testing.assert_close(got.residual.mean, residual.mean(0), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(got.residual.std, residual.std(0, unbiased=False))
     store = small_store.store
+    whole = estimate_normaliser(store, prior_frames=20, scope="whole")
+    assert torch.equal(whole.prior_mean, got.prior_mean)
+    residual = [whole.subtract_mean(store.load(n), store.state(n)) for n in store.ids]
+    expected = GlobalStats.of(torch.from_numpy(np.concatenate(residual)))
+    torch.testing.assert_close(whole.residual.std, expected.std)
+    assert whole.residual.count == expected.count
     normalised = torch.cat([got.apply(store.load(n), store.state(n)) for n in store.ids])
     torch.testing.assert_close(normalised.mean(0), torch.zeros(4), rtol=0, atol=1e-5)
     torch.testing.assert_close(normalised.std(0, unbiased=False), torch.ones(4))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fsa.lattices import lattice_from_arcs
 from toolkit.fsa import recursions
-from toolkit.fsa.forward_backward import expected_sums, total_scores
+from toolkit.fsa.forward_backward import expected_sums, pdf_posteriors, total_scores
 from toolkit.fsa.packed import pack
 
 CPU = torch.device("cpu")
@@ -168,3 +169,22 @@ def test_posteriors_are_those_of_k2(recursion):
     torch.testing.assert_close(found, total, atol=1e-9, rtol=0)
     (gradient,) = torch.autograd.grad(found.sum(), scores)
     torch.testing.assert_close(gradient, posterior, atol=1e-9, rtol=0)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 3))
+def test_posteriors_of_pdfs_by_enumeration(seed, frames, pdfs):
+    lattice = drawn_lattice(seed, frames, width=3)
+    emitting = lattice.labels > 0
+    rng = np.random.default_rng(seed)
+    lattice.labels[emitting] = rng.integers(1, 1 + pdfs, emitting.sum())
+    scores = torch.from_numpy(lattice.scores).double()
+    found = torch.zeros(frames, pdfs, dtype=torch.float64)
+    where = pdf_posteriors(lattice)
+    found[where[0], where[1]] = where[2]
+    assert len({*zip(where[0].tolist(), where[1].tolist(), strict=True)}) == len(where[0])
+    for frame in range(frames):
+        for pdf in range(pdfs):
+            here = emitting & (lattice.frame == frame) & (lattice.labels == pdf + 1)
+            values = torch.from_numpy(here).double()
+            expected = enumerated([lattice], scores, values)[1]
+            assert float(found[frame, pdf]) == pytest.approx(float(expected), abs=1e-9)

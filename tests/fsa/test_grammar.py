@@ -14,7 +14,9 @@ from toolkit.fsa.epsilons import remove_epsilon
 from toolkit.fsa.fst import FINAL
 from toolkit.fsa.grammar import GrammarError, grammar_acceptor
 from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
 from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram.renormalise import ngrams as words_of_ngrams
 
 WORDS = "<eps> 0\nA 1\nB 2\nC 3\n<UNK> 4\n#0 5\n<s> 6\n</s> 7\n"
 NAMES = {1: "A", 2: "B", 3: "C"}
@@ -71,12 +73,12 @@ def ngrams(order):
     return found
 
 
-def best_scores(order, length):
+def best_scores(listed, memory, length):
     """By enumeration: every listed n-gram may be used, and backed off from, at any place."""
-    listed = {gram: told for gram, told in ngrams(order).items() if "D" not in gram}
+    listed = {gram: told for gram, told in listed.items() if "D" not in gram}
 
     def state(history):
-        history = history[-2:]
+        history = history[-memory:]
         while history and history not in listed:
             history = history[1:]
         return history
@@ -118,7 +120,27 @@ def scored(fst, length):
 def test_a_grammar_scores_words_as_the_model_defines(files, order):
     fst = grammar_acceptor(*files, order)
     found = {words: s for words, s in scored(fst, 4).items() if 4 not in words}
-    agree(found, best_scores(order or 3, 4))
+    agree(found, best_scores(ngrams(order or 3), 2, 4))
+
+
+def test_higher_orders_and_pruned_models(files):
+    sentences = ["ABCAB", "CABC", "AABBC", "BCABA", "C", "ABC"]
+    model = estimate(map(list, sentences), "ABC", order=5)[0]
+    pruned = prune_by_entropy(model, 0.005)
+    assert pruned.order == 5
+    sizes = [[len(level.word) for level in m.levels] for m in (model, pruned)]
+    assert all(few < many for many, few in zip(sizes[0][1:], sizes[1][1:], strict=True))
+    for lm in (model, pruned):
+        write_arpa(lm, files[0])
+        listed = {}
+        for k, level in enumerate(lm.levels):
+            names = [tuple(lm.vocabulary[i] for i in row) for row in words_of_ngrams(lm, k)]
+            told = zip(level.logprob.tolist(), level.backoff.tolist(), strict=True)
+            listed |= dict(zip(names, told, strict=True))
+        found = {
+            words: s for words, s in scored(grammar_acceptor(*files), 5).items() if 4 not in words
+        }
+        agree(found, best_scores(listed, 4, 5))
 
 
 def test_contexts_that_nothing_follows_are_passed_over(files):

@@ -16,6 +16,7 @@ from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_lattice
 from toolkit.lang.ngram.arpa import write_arpa
 from toolkit.lang.ngram.backoff import BackoffModel, Level
+from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.tables import SymbolTable
 
@@ -26,9 +27,9 @@ TEXT = [["A", "B"], ["AB"], ["A", "B", "AB"], ["B", "B"], ["A"], ["A", "B", "A"]
 TEXT += [["B", "AB", "A", "B"], ["A", "A", "A", "B"]]
 
 
-def model(order, vocabulary=("A", "AB", "B")):
+def model(order, vocabulary=("A", "AB", "B"), threshold=0.0):
     text = [[word for word in sentence if word in vocabulary] for sentence in TEXT]
-    return estimate(text, vocabulary, order, (1,))[0]
+    return prune_by_entropy(estimate(text, vocabulary, order, (1,))[0], threshold)
 
 
 @pytest.fixture
@@ -77,11 +78,14 @@ def paths(lattice):
     return found
 
 
-@pytest.mark.parametrize(("order", "seed"), [(1, 1), (2, 2), (3, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ("order", "seed", "threshold"),
+    [(1, 1, 0.0), (2, 2, 0.0), (3, 1, 0.0), (4, 2, 0.0), (6, 1, 0.0), (5, 2, 0.01)],
+)
 def test_every_path_gets_the_new_models_score_and_no_other_changes(
-    build_lattice, table, order, seed
+    build_lattice, table, order, seed, threshold
 ):
-    lattice, big = build_lattice(seed, 5), model(order)
+    lattice, big = build_lattice(seed, 5), model(order, threshold=threshold)
     rescored = rescore_lattice(lattice, Grammar(big, table), NO_LIMITS)
     assert not rescored.cut
     before, after = paths(lattice), paths(rescored.lattice)

@@ -1,5 +1,7 @@
 """Models, their parts and their bundles, damaged on the way from one machine to another."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -16,6 +18,7 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.ngram.binary import read_binary, write_binary
+from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 from toolkit.lang.units.characters import Characters
 from toolkit.lang.units.factory import load_units
 from toolkit.lang.units.pieces import train_pieces
@@ -61,6 +64,13 @@ def tree_statistics(folder):
     ids = [torch.arange(4) for _ in range(3)]
     statistics.accumulate(*ids, torch.randn(4, 2))
     statistics.save(folder / "stats.safetensors")
+
+
+def pronunciations(folder):
+    lang = Lang.of(Lexicon(WORDS))
+    known = {entry: EntryProbabilities(1.0, 0.25, 0.5, 1.5) for entry in lang.lexicon.pairs()}
+    found = LexiconProbabilities(known, 0.9, 1.25, 0.5, 0.25)
+    replace(lang, probabilities=found).save(folder)
 
 
 def language_model(folder):
@@ -118,6 +128,7 @@ READERS = {
         tree_statistics, lambda f: TreeStatistics.load(f / "stats.safetensors").contexts()
     ),
     "language": Reader(lambda folder: Lang.of(Lexicon(WORDS)).save(folder), Lang.load),
+    "pronunciations": Reader(pronunciations, Lang.load),
     "language-model": Reader(language_model, use_language_model),
     "g2p": Reader(
         lambda folder: G2p.train(Lexicon(WORDS)).save(folder / "g2p.npz"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 from hypothesis import HealthCheck, settings
 
+from tests.fuzz.canary import watched
 from toolkit.errors import ToolkitError
 
 _settings = {
@@ -112,7 +113,8 @@ def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> Non
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
     try:
-        read()
+        with watched():
+            read()
     except ToolkitError as error:
         message = str(error)
         assert any(name in message for name in names), f"names no file: {message}"

@@ -12,7 +12,8 @@ from toolkit.lang.config import LangConfig, NgramConfig
         (LangConfig, {"vocabulary_size": -1}, "vocabulary_size is -1"),
         (LangConfig, {"max_unknown": 1.5}, "max_unknown is 1.5"),
         (LangConfig, {"normaliser": "german"}, "normaliser is 'german'"),
-        (NgramConfig, {"order": 5}, "order is 5"),
+        (NgramConfig, {"order": 0}, "order is 0"),
+        (NgramConfig, {"prune": -1e-9}, "prune is -1e-09"),
         (NgramConfig, {"min_counts": (2,)}, "must start with 1"),
         (NgramConfig, {"min_counts": (1, 3, 2)}, "not decrease"),
         (NgramConfig, {"min_counts": ()}, "must start with 1"),
@@ -27,6 +28,13 @@ def test_wrong_values_are_refused(config, changes, message):
 def test_usual_values_pass():
     assert NgramConfig(text=Path("a"), order=4, min_counts=(1, 1, 2)).min_counts == (1, 1, 2)
     assert LangConfig(vocabulary_size=None).vocabulary_size is None
+
+
+def test_the_list_of_words_is_a_file_or_the_lexicon(tmp_path):
+    lexicon = apply_overrides(LangConfig(), ["words=lexicon"], tmp_path)
+    assert (lexicon.words, lexicon.words_file) == ("lexicon", None)
+    mine = apply_overrides(LangConfig(), ["words=mine.txt"], tmp_path)
+    assert mine.words == mine.words_file == tmp_path / "mine.txt"
 
 
 def test_the_lexicon_is_a_word_or_a_file(tmp_path):

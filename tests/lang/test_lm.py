@@ -5,6 +5,8 @@ import pytest
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
+from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.perplexity import perplexity
 
@@ -22,19 +24,50 @@ def test_from_transcripts(tmp_path):
     assert headline["oov_dev"] == 0.5
     assert headline["1-grams"] == 6
     lines = (tmp_path / "perplexity.tsv").read_text().splitlines()
-    assert lines[1] == f"dev\t1\t2\t1\t0.5000\t{dev.ppl:.2f}\t{dev.ppl_known:.2f}"
+    figures = f"{dev.ppl:.2f}\t{dev.ppl_known:.2f}\t{dev.ppl_charged:.2f}"
+    assert lines[1] == f"dev\t1\t2\t1\t0.5000\t{figures}"
     report = json.loads((tmp_path / "report.json").read_text())
-    assert [d.split()[0] for d in report["discounts"]] == [d.rule for d in discounts]
+    found = report["discounts"]["transcripts"]
+    assert [d.split()[0] for d in found] == [d.rule for d in discounts]
 
 
 def test_from_text(tmp_path):
     (tmp_path / "text.txt").write_text("a c a\nb\n")
-    config = NgramConfig(text=tmp_path / "text.txt", order=3)
+    config = NgramConfig(text=tmp_path / "text.txt", order=3, mix_transcripts=False)
     assert word_weights(config) == {"A": 2, "C": 1, "B": 1}
     prepare_lm(config, TEXTS, {"A", "B"}, tmp_path)
     expected, _ = estimate([["A", "C", "A"], ["B"]], {"A", "B"}, 3)
     model = read_arpa(tmp_path / "lm.arpa")
     assert model.logprob(["A", "C"]) == pytest.approx(expected.logprob(["A", "C"]), abs=1e-6)
+
+
+def test_text_and_transcripts_are_mixed_as_suits_the_tuning_splits(tmp_path):
+    (tmp_path / "text.txt").write_text("a c a\nb\n" * 3)
+    texts = TEXTS | {"test": {"t": "a b"}}
+    config = NgramConfig(text=tmp_path / "text.txt", order=2)
+    found = prepare_lm(config, texts, {"A", "B", "C"}, tmp_path, tune=("dev",))
+    parts = [estimate(t, {"A", "B", "C"}, 2)[0] for t in ([["A", "C", "A"], ["B"]] * 3, TRAIN)]
+    weights = mixture_weights(parts, [["A", "Q"]])
+    assert found["transcripts_weight"] == pytest.approx(weights[1])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["weights"] == pytest.approx({"text": weights[0], "transcripts": weights[1]})
+    assert list(report["discounts"]) == ["text", "transcripts"]
+    expected = interpolate(parts, weights)
+    model = read_arpa(tmp_path / "lm.arpa")
+    assert model.logprob(["B", "A"]) == pytest.approx(expected.logprob(["B", "A"]), abs=1e-5)
+    prepare_lm(config, texts, {"A", "B", "C"}, tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["weights"] == {"text": 0.5, "transcripts": 0.5}
+
+
+def test_models_are_pruned(tmp_path):
+    config = NgramConfig(order=2, prune=0.03)
+    prepare_lm(config, TEXTS, {"A", "B", "C"}, tmp_path)
+    expected = prune_by_entropy(estimate(TRAIN, {"A", "B", "C"}, 2)[0], 0.03)
+    whole = estimate(TRAIN, {"A", "B", "C"}, 2)[0]
+    model = read_arpa(tmp_path / "lm.arpa")
+    assert len(model.levels[1].word) == len(expected.levels[1].word) < len(whole.levels[1].word)
+    assert model.logprob(["B", "C"]) == pytest.approx(expected.logprob(["B", "C"]), abs=1e-6)
 
 
 def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):

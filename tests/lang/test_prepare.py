@@ -58,6 +58,8 @@ def test_vocabulary_guesses_and_report(config, tmp_path):
         "pronunciations": 5,
         "phones": 6,
         "guessed": 1,
+        "left_out": 2,
+        "left_out_share": 6 / 18,
         "oov_dev": 3 / 5,
         "oov_train": 0.0,
     }
@@ -71,6 +73,28 @@ def test_language_model_words_are_guessed_on_request(config, tmp_path):
     prepare_lang(config(g2p_for_lm_words=True, vocabulary_size=2), TEXTS, weights, tmp_path / "o")
     assert Lang.load(tmp_path / "o").vocabulary == ["BAT", "CAB", "TAB", "TABAC"]
     assert ["ZZ", "SPN", "0"] in rows(tmp_path / "o/g2p.tsv")
+
+
+def test_all_words_of_the_lexicon(config, tmp_path):
+    found = prepare_lang(config(words="lexicon"), TEXTS, {"AT": 9, "ZOO": 1}, tmp_path / "o")
+    known = ["ACT", "AT", "BAT", "CAB", "CAT", "TAB", "TACT"]
+    assert Lang.load(tmp_path / "o").vocabulary == known
+    assert (found["oov_dev"], found["left_out"], found["left_out_share"]) == (2 / 5, 1, 0.1)
+
+
+def test_a_file_of_words(config, tmp_path):
+    (tmp_path / "words.txt").write_text("tabac\ncat\n")
+    mine = config(words=tmp_path / "words.txt", vocabulary_size=0)
+    found = prepare_lang(mine, TEXTS, {"AT": 9}, tmp_path / "o")
+    assert Lang.load(tmp_path / "o").vocabulary == ["BAT", "CAB", "CAT", "TAB", "TABAC"]
+    assert found["guessed"] == 2
+    assert found["left_out_share"] == 1.0
+
+
+def test_no_word_of_the_text_is_left_out_unless_it_must(config, tmp_path):
+    found = prepare_lang(config(), TEXTS, {"AT": 9, "ACT": 1}, tmp_path / "o")
+    assert "left_out" not in found
+    assert json.loads((tmp_path / "o/report.json").read_text())["left_out"] == 0
 
 
 def test_no_guess_needed_no_model(config, tmp_path):

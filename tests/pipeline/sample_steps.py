@@ -60,6 +60,19 @@ class Reverse:
         return sum(path.name.split()[0] == partition.id for path in folder.iterdir())
 
 
+class Environment:
+    """Writes the environment variables of its worker that it is asked for."""
+
+    name = "environment"
+
+    def __init__(self, *names):
+        self.config = ReverseConfig(name=" ".join(names))
+
+    def run(self, partition, store, out, resources):
+        found = {name: os.environ.get(name) for name in self.config.name.split()}
+        return StepResult((store.put(f"{out}/{partition.id}", repr(found).encode()),))
+
+
 def misbehave(how, name):
     if how == "raise":
         raise RuntimeError(f"{name} is beyond help, password=hunter2")

@@ -1,6 +1,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from sample_steps import Environment
 
+from toolkit import environment
+from toolkit.environment import BLAS_VARIABLE
 from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedError
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.step import Partition
 from toolkit.pipeline.summary import outputs_digest
 
 
@@ -113,6 +118,74 @@ def test_a_slot_per_device(tmp_path, make_step, make_partitions):
         starts = sorted(start for start, _ in entries)
         assert all(b - a >= 0.2e9 for a, b in itertools.pairwise(starts))
         assert len({pid for _, pid in entries}) == 1
+
+
+def flip(path):
+    """Change a byte, and neither size nor times."""
+    content, status = bytearray(Path(path).read_bytes()), os.stat(path)
+    content[len(content) // 2] ^= 1
+    Path(path).write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_flipped_byte_in_an_intermediate_is_made_again(tmp_path, make_step, make_partitions):
+    first, second = make_step(), make_step(name="second")
+    lake = make_partitions(3)
+
+    def both():
+        results = run(first, lake, tmp_path / "first", workers=1)
+        parts = [Partition(p.id, r.outputs) for p, r in zip(lake, results, strict=True)]
+        return run(second, parts, tmp_path / "second", workers=1, tries=1)
+
+    (damaged,) = tmp_path.glob("first/p001/1-0.bin") if both() else ()
+    expected = files_below(tmp_path / "first"), files_below(tmp_path / "second")
+    shutil.rmtree(tmp_path / "second")
+    flip(damaged)
+    with pytest.raises(PoisonedError, match=r"1-0\.bin.*the same command makes it again"):
+        both()
+    both()
+    assert (files_below(tmp_path / "first"), files_below(tmp_path / "second")) == expected
+    assert [a[0] for a in make_step.attempts(first)].count("p001") == 2
+    assert len(make_step.attempts(first)) == 4
+
+
+def test_a_damaged_input_that_no_step_has_made_is_left_alone(tmp_path, make_step, make_partitions):
+    lake = make_partitions(1)
+    flip(lake[0].inputs[0].path)
+    before = Path(lake[0].inputs[0].path).read_bytes()
+    with pytest.raises(PoisonedError, match="to try again"):
+        run(make_step(), lake, tmp_path / "out", tries=1)
+    assert Path(lake[0].inputs[0].path).read_bytes() == before
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", "5"), ("GenuineIntel", "")])
+def test_workers_compute_alike_whatever_the_driver_has_loaded(
+    tmp_path, make_partitions, monkeypatch, vendor, expected
+):
+    """It has torch, so that it is too late for it; and workers may have other processors."""
+    monkeypatch.setattr(environment, "_cpu_field", lambda name: vendor)
+    monkeypatch.delenv(BLAS_VARIABLE, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", environment))
+    step = Environment(BLAS_VARIABLE, "OMP_NUM_THREADS")
+    run(step, make_partitions(1), tmp_path / "out", workers=1, threads=1)
+    found = {BLAS_VARIABLE: expected, "OMP_NUM_THREADS": "1"}
+    assert (tmp_path / "out/p000").read_text() == repr(found)
+    assert BLAS_VARIABLE not in os.environ
+
+
+def test_what_another_numeric_environment_has_made_is_made_again(
+    tmp_path, make_step, make_partitions, monkeypatch
+):
+    step, partitions = make_step(), make_partitions(2)
+    monkeypatch.setenv(BLAS_VARIABLE, "4")
+    run(step, partitions, tmp_path / "out", workers=1)
+    marker = tmp_path / "out/_done/p000.json"
+    plain = json.loads(marker.read_text())
+    assert plain.pop("numeric")[BLAS_VARIABLE] == "4"
+    marker.write_text(json.dumps(plain))  # as before it was recorded
+    monkeypatch.setenv(BLAS_VARIABLE, "")
+    run(step, partitions, tmp_path / "out", workers=1)
+    assert sorted(a[0] for a in make_step.attempts(step)) == ["p000", "p001", "p001"]
 
 
 def test_equal_ids_are_refused(tmp_path, make_step, make_partitions):

@@ -1,11 +1,12 @@
+import pickle
 import shutil
 from dataclasses import replace
 
 import pytest
 from sample_steps import Reverse, ReverseConfig
 
-from toolkit.pipeline.markers import Marker, all_finished, finished
-from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.markers import Marker, all_finished, finished, healing
+from toolkit.pipeline.objects import DamagedObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.step import Partition, StepResult, work_digest
 
 
@@ -64,3 +65,19 @@ def test_a_new_run_looks_once_and_a_rerun_reads_what_is_there(done):
 def test_ids_must_fit_names(name):
     with pytest.raises(ValueError, match="partition id"):
         Partition(name, ())
+
+
+def test_what_the_driver_finds_damaged_is_made_again_by_the_next_run(done, tmp_path):
+    step, partition, out, result = done
+    store = ObjectStore()
+    (output,) = result.outputs
+    store.put(output.path, b"z")
+    with pytest.raises(DamagedObjectError, match=r"shards/x.*makes it again"), healing(store):
+        store.get(output)
+    assert finished(store, step, partition, out) is None
+    assert store.get(output.path) == b"z"
+    ref = replace(partition.inputs[0], digest="0")
+    with pytest.raises(DamagedObjectError) as caught, healing(store):
+        store.get(ref)
+    assert "makes it again" not in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).path == ref.path

@@ -47,6 +47,7 @@ SMALL = (
     "lda_mllt.mllt=1,3",
     "sat.fmllr=1,3",
     "senones.max_leaves=100",
+    "pronunciation_probabilities=true",
     "gmm_decode.scales=0.08,0.12",
     "gmm_decode.penalties=0",
     "ce.epochs=20",
@@ -206,8 +207,8 @@ class Exp:
         }
 
     def words(self, system, split, lm="4gram"):
-        """Return the hypotheses by utterance; those of networks have two passes."""
-        first = system in NETWORKS and lm == "3gram"
+        """Return the hypotheses by utterance; of SAT and networks there are two passes."""
+        first = system in ("sat", *NETWORKS) and lm == "3gram"
         folder = self.root / "decode" / system / ("first_pass" if first else "") / split
         lines = (folder / "text").read_text().splitlines()
         return {name: text for name, _, text in (line.partition(" ") for line in lines)}

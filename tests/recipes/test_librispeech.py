@@ -13,10 +13,10 @@ soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]
 FIELDS += ["wer_low", "wer_high"]
-STAGES = [*range(1, 29)]
+STAGES = [*range(1, 32)]
 GMMS = ("mono", "tri", "lda_mllt", "sat")
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
-SPEAKERS = {"dev": 3, "test": 4}
+SPEAKERS = {"dev": 6, "test": 4}
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,14 @@ def states(listing):
 def test_results_hold_a_row_for_each_system_and_split(finished, commands):
     assert [(row["system"], row["split"], row["lm"]) for row in finished.rows] == [
         (system, split, lm)
-        for systems, lms in ((GMMS, ["3gram"]), (NETWORKS, ["3gram", "4gram"]))
+        for systems, lms in (
+            (GMMS[:3], ["3gram"]),
+            (("sat", *NETWORKS), ["3gram", "4gram"]),
+            (["lstm_smbr"], ["4gram+lstm"]),
+            (["combined"], ["4gram"]),
+        )
         for system in systems
-        for lm in (*lms, *(["4gram+lstm"] if system == "lstm_smbr" else []))
+        for lm in lms
         for split in SPEAKERS
     ]
     for row in finished.rows:
@@ -77,6 +82,7 @@ def test_results_hold_a_row_for_each_system_and_split(finished, commands):
         ("lstm_smbr", 50, 95),
         ("lstm_fmllr", 20, 50),
         ("blstm", 20, 60),  # 2 and 32
+        ("combined", 10, 30),
     ],
 )
 def test_word_error_rates_are_those_of_a_recogniser(finished, system, dev, test):
@@ -119,6 +125,27 @@ def test_recognised_words_have_times_and_confidences(finished):
         assert dict.fromkeys(found, "") | best == found
 
 
+def test_the_adapted_gmms_and_the_combination_have_times_and_lattices(finished, transcripts):
+    from toolkit.decode.lattice_export import oracle_texts
+
+    for system in ("sat", "lstm_fmllr", "blstm", "combined"):
+        for split in SPEAKERS:
+            folder = finished.root / "decode" / system / split
+            found = dict.fromkeys(finished.words(system, split), "")
+            for line in (folder / "words.ctm").read_text().splitlines():
+                utterance, _, _, _, word, _ = line.split()
+                found[utterance] = f"{found[utterance]} {word}".strip()
+            assert found == finished.words(system, split)
+    for row in finished.rows:
+        if row["lm"] == "4gram":
+            folder = finished.root / "decode" / row["system"] / row["split"]
+            references = transcripts[row["split"]]
+            if (folder / "word_lattices").exists():
+                texts, _, _ = oracle_texts(folder, references)
+                said = list(texts.values())
+                assert jiwer.wer([references[u] for u in texts], said) <= row["wer"] / 100 + 1e-9
+
+
 def test_the_decoding_benchmark_finds_what_it_needs(finished):
     from toolkit.bench.decode import DecodingInputs
 
@@ -129,7 +156,7 @@ def test_the_decoding_benchmark_finds_what_it_needs(finished):
 
 def table_of(rows, output, mark):
     """What a command has printed of its last stage, with the table of results."""
-    table = output[output.index(f"{mark} 28 ") :]
+    table = output[output.index(f"{mark} 31 ") :]
     for row in rows:
         named = {row["system"], row["split"], row["lm"]}
         line = next(line for line in table.splitlines() if named <= {*line.split()})
@@ -184,18 +211,18 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands
     lines = commands.run(*arguments).output.splitlines()
     assert len(lines) == len(STAGES)
     assert all(line.endswith(": would skip: done") for line in lines)
-    lines = commands.run(*arguments, "--force", 28, "--stage", 25).output.splitlines()
+    lines = commands.run(*arguments, "--force", 31, "--stage", 27).output.splitlines()
     assert [line.rpartition(": would ")[2] for line in lines] == [
-        *["skip: done"] * 3,
+        *["skip: done"] * 4,
         "run: forced",
     ]
     assert finished.content() == before
 
 
 def test_force_makes_one_stage_again(finished, commands, copy):
-    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 28)
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 31)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [28]
+    assert again.stages("==") == [31]
     assert again.stages("--") == STAGES[:-1]
     assert copy.rows == finished.rows
     assert copy.results() == finished.results()
@@ -204,7 +231,7 @@ def test_force_makes_one_stage_again(finished, commands, copy):
 def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, commands, copy):
     """And only these: the listing, the dry run and the run agree."""
     changed = (*commands.demo, "--set", "ce.epochs=3", "--exp", copy.root)
-    depends = [*range(17, 24), 26]
+    depends = [*range(17, 24), 26, 30, 31]
     rest = [number for number in STAGES if number not in depends]
     shown = states(commands.run(*changed, "--list"))
     assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
@@ -230,12 +257,12 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, co
 @pytest.mark.parametrize(
     ("setting", "depends"),
     [
-        ("tri.tree.max_leaves=99", [*range(9, 27)]),
-        ("sat.fmllr=2", [*range(13, 27)]),
-        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26]),
-        ("senones.max_leaves=50", [*range(16, 27)]),
-        ("blstm.epochs=3", [24, 25, 26]),
-        ("bidirectional=false", [24, 25, 26]),
+        ("tri.tree.max_leaves=99", [*range(9, 27), 30, 31]),
+        ("sat.fmllr=2", [*range(13, 27), 30, 31]),
+        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26, 31]),
+        ("senones.max_leaves=50", [*range(16, 27), 30, 31]),
+        ("blstm.epochs=3", [24, 25, 26, 31]),
+        ("bidirectional=false", [24, 25, 26, 31]),
     ],
 )
 def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
@@ -250,12 +277,16 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     off = ("--set", "adapted=false", "--set", "bidirectional=false", "--exp", copy.root)
     again = commands.run(*commands.demo, *off)
     assert again.status == 0, again.errors
-    assert again.stages("==") == [6, *range(22, 27)]
+    assert again.stages("==") == [6, *range(22, 27), 31]
     for name in ("adapted", "lstm_fmllr", "independent", "blstm", "plp/copies"):
         assert (finished.root / name).exists()
         assert not (copy.root / name).exists()
-    kept = [row for row in finished.rows if row["system"] not in ("lstm_fmllr", "blstm")]
-    assert copy.rows == kept
+    gone = ("lstm_fmllr", "blstm", "combined")  # and now two systems are combined, not four
+    kept = [row for row in finished.rows if row["system"] not in gone]
+    assert copy.rows[:-2] == kept
+    assert [row["system"] for row in copy.rows[-2:]] == ["combined"] * 2
+    chosen = json.loads((copy.root / "decode/combined/tuned.json").read_text())
+    assert chosen["weights"].keys() == {"sat", "lstm_smbr"}
 
 
 @pytest.mark.timeout(1200)
@@ -295,16 +326,71 @@ def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands
     expected = finished.results()
     assert rows == expected[0]
     made = {f"{system}/gmm.safetensors" for system in (*GMMS, "final/aligner")}
-    made |= {"final/model/model.safetensors", "decode/lstm_ce/test/text", "senones/tree.json"}
+    made |= {f"final/{streaming(finished)['name']}/model/model.safetensors"}
+    made |= {"decode/lstm_ce/test/text", "senones/tree.json"}
     assert made <= files.keys()
     assert files.keys() == expected[1].keys()
     assert [name for name in files if files[name] != expected[1][name]] == []
     assert not [path for path in (root / ".partial").rglob("*") if path.is_file()]
 
 
+def systems(root):
+    """What the bundle says of its systems, the best first."""
+    return json.loads((root / "final/systems.json").read_text())
+
+
+def streaming(finished):
+    return next(system for system in systems(finished.root) if system["streams"])
+
+
+def test_the_bundle_is_the_best_on_the_development_data(finished):
+    errors = {}
+    for row in finished.rows:
+        if row["split"] == "dev":
+            errors[row["system"], row["lm"]] = row["ins"] + row["del"] + row["sub"]
+    best, *others = systems(finished.root)
+    assert (best["name"], best["lm"]) == min(errors, key=errors.get)
+    rows = [r for r in finished.rows if (r["system"], r["lm"]) == (best["name"], best["lm"])]
+    assert best["wer"] == {row["split"]: row["wer"] for row in rows}
+    networks = {key: count for key, count in errors.items() if key[0] in ("lstm_ce", "lstm_smbr")}
+    stream = streaming(finished)
+    assert (stream["name"], stream["lm"]) == min(networks, key=networks.get)
+    assert len(others) == (best != stream)
+
+
 def firsts(finished, split):
-    """The first utterance of each speaker: the bundle starts every file as the decoder does it."""
+    """The first utterance of each speaker: the network starts every file as the decoder does it."""
     return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
+
+
+@pytest.mark.parametrize("system", [None, "sat", "blstm", "lstm_fmllr"])
+def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
+    finished, commands, tmp_path, request, system
+):
+    run = finished
+    if system is not None:
+        run = request.getfixturevalue("copy")
+        settings = ("--stage", 31, "--set", f"bundle={system}", "--exp", run.root)
+        made = commands.run(*commands.demo, *settings)
+        assert made.status == 0, made.output + made.errors
+    best = systems(run.root)[0]
+    assert system in (None, best["name"])
+    files = sorted((run.root / "corpus/dev").glob("*/*/*.flac"))
+    speakers = tmp_path / "utt2spk"
+    speakers.write_text("".join(f"{f.stem} {f.parent.parent.name}\n" for f in files))
+    mixed = files[::2] + files[1::2]  # a speaker's recordings need not follow each other
+    if best["streams"]:
+        mixed = files = firsts(run, "dev")
+    arguments = ("--model", run.root / "final", "--speakers", speakers, *mixed)
+    result = commands.toolkit("transcribe", *arguments)
+    assert result.status == 0, result.errors
+    assert result.errors.startswith(f"{best['name']} with {best['lm']}: WER {best['wer']['dev']}")
+    lines = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    assert [*lines] == [*map(str, mixed)]
+    expected = run.words(best["name"], "dev", best["lm"])
+    assert {path.stem: lines[str(path)] for path in files} == {
+        path.stem: expected[path.stem] for path in files
+    }
 
 
 def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
@@ -319,12 +405,14 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     soundfile.write(slow, samples[::2, None].repeat(2, axis=1), rate // 2)
     broken.write_bytes(flacs[0].read_bytes()[:100])
     files = [*flacs, broken, stereo, missing, click, slow]
-    result = commands.toolkit("transcribe", "--model", finished.root / "final", *files)
+    system = streaming(finished)
+    bundle = ("--model", finished.root / "final", "--system", system["name"])
+    result = commands.toolkit("transcribe", *bundle, *files)
 
     assert result.status == 1
     found = dict(line.partition(" ")[::2] for line in result.output.splitlines())
     assert list(found) == [str(path) for path in (*flacs, stereo, slow)]
-    expected = finished.words("lstm_smbr", "dev", "3gram")
+    expected = finished.words(system["name"], "dev", system["lm"])
     assert len(flacs) == SPEAKERS["dev"]
     assert {path.stem: found[str(path)] for path in flacs} == {
         path.stem: expected[path.stem] for path in flacs
@@ -333,28 +421,28 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     vocabulary = (finished.root / "lang" / "words.txt").read_text().split()
     assert found[str(slow)]
     assert {*found[str(slow)].split()} <= {*vocabulary}
-    told = result.errors.splitlines()
+    _, *told = result.errors.splitlines()
     for path, line in zip((broken, missing, click), told, strict=True):
         assert line.startswith(f"Error: {path}: ")
 
 
 def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished, commands):
-    audio = firsts(finished, "dev")[0]
-    whole = commands.toolkit(
-        "transcribe", "--model", finished.root / "final", "--format", "json", audio
-    )
+    audio, system = firsts(finished, "dev")[0], streaming(finished)
+    bundle = ("--model", finished.root / "final")
+    settings = ("--system", system["name"], "--format", "json")
+    whole = commands.toolkit("transcribe", *bundle, *settings, audio)
     assert whole.status == 0, whole.errors
     (segment,) = json.loads(whole.output)["segments"]
     words = segment["words"]
     assert " ".join(word["word"] for word in words) == segment["text"]
-    assert segment["text"] == finished.words("lstm_smbr", "dev", "3gram")[audio.stem]
+    assert segment["text"] == finished.words(system["name"], "dev", system["lm"])[audio.stem]
     last = 0.0
     for word in words:
         assert last - 1e-6 <= word["start"] < word["end"] <= soundfile.info(audio).duration + 0.03
         assert 0 <= word["confidence"] <= 1
         last = word["end"]
     settings = ("--stream", "--endpoint", "30", "--format", "json")
-    stream = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, audio)
+    stream = commands.toolkit("transcribe", *bundle, *settings, audio)
     assert stream.status == 0, stream.errors
     *changes, final = [json.loads(line) for line in stream.output.splitlines()]
     assert len(changes) > 1
@@ -363,18 +451,29 @@ def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished,
     assert final["text"] == segment["text"]
 
 
+def test_the_fast_bundle_finds_the_words_of_the_first_pass(finished, commands):
+    system, audio = streaming(finished), firsts(finished, "test")
+    settings = ("--system", system["name"], "--fast")
+    result = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, *audio)
+    assert result.status == 0, result.errors
+    expected = finished.words(system["name"], "test", "3gram")
+    assert result.output.splitlines() == [f"{path} {expected[path.stem]}" for path in audio]
+
+
 def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
     bundle = tmp_path / "elsewhere"
     shutil.copytree(finished.root / "final", bundle)
     audio = shutil.copy(firsts(finished, "test")[0], tmp_path / "a.flac")
+    before = commands.toolkit("transcribe", "--model", finished.root / "final", audio)
     away = finished.root.rename(finished.root.with_name("away"))
     try:
         result = commands.toolkit("transcribe", "--model", "elsewhere", "a.flac", cwd=tmp_path)
     finally:
         away.rename(finished.root)
-    assert result.status == 0, result.errors
-    expected = finished.words("lstm_smbr", "test", "3gram")[firsts(finished, "test")[0].stem]
-    assert result.output == f"{audio.name} {expected}\n"
+    assert (before.status, result.status) == (0, 0), before.errors + result.errors
+    words = before.output.partition(" ")[2]
+    assert words.split()
+    assert result.output == f"{audio.name} {words}"
 
 
 def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_path):

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from recipes.librispeech.config import Config
-from recipes.steps.sizes import TABLE, sized, sizes
+from recipes.steps.sizes import TABLE, factorised, sized, sizes
 from toolkit.config.settings import to_plain
 from toolkit.corpus.config import CorpusConfig
 
@@ -22,6 +22,23 @@ def test_sizes_grow_with_the_hours_and_stop_at_the_ends():
     assert sizes(20_000) == TABLE[-1]
     with pytest.raises(ValueError, match="hours is 0"):
         sizes(0)
+
+
+@pytest.mark.parametrize(
+    ("hours", "strides", "hidden"),
+    [
+        (0.01, (1, 0, 3, 3, 3, 3, 3), 384),
+        (0.5, (1, 0, 3, 3, 3, 3, 3), 384),
+        (7.07, (1, 1, 0, 3, 3, 3, 3, 3, 3), 640),
+        (100, (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3), 1024),
+        (5000, (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3), 1024),
+    ],
+)
+def test_factorised_networks_grow_with_the_hours(hours, strides, hidden):
+    config = factorised(hours)
+    assert (config.model.strides, config.model.hidden) == (strides, hidden)
+    assert config.model.bottleneck == hidden // 8
+    assert config.chunks.left_context == config.chunks.right_context == config.model.context
 
 
 def test_halfway_is_the_geometric_mean():

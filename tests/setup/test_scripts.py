@@ -1,5 +1,6 @@
 """The shell scripts that find a Python and make an environment with it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -89,3 +90,53 @@ def test_a_linked_environment_is_unlinked_and_not_emptied(run, tmp_path):
 def test_no_environment_is_made_where_there_is_no_python(run, tmp_path):
     assert run("make-environment", tmp_path / "environment", "3.99").returncode == 1
     assert not (tmp_path / "environment").exists()
+
+
+AUDIT = """#!/bin/sh
+# A Python whose pip-audit answers with the file `answer`.
+case "$1" in
+  -c) case "$2" in
+        "import pip_audit") test -e "$(dirname "$0")/answer" ;;
+        *) exec {python} "$@" ;;
+      esac ;;
+  -m) cat "$(dirname "$0")/answer"; echo "ERROR: no network" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def audit(tmp_path):
+    """Runs the audit with a pip-audit that gives an answer; None: there is no pip-audit."""
+    program = tmp_path / "python"
+    program.write_text(AUDIT.format(python=sys.executable))
+    program.chmod(0o755)
+
+    def run(answer):
+        if answer is not None:
+            (tmp_path / "answer").write_text(answer)
+        command = [str(SETUP / "audit"), str(program)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines()
+
+    return run
+
+
+def test_an_audit_that_cannot_be_made_says_why(audit):
+    status, lines = audit(None)
+    assert (status, len(lines)) == (0, 1)
+    assert lines[0].startswith("skipped: pip-audit is not installed")
+    status, lines = audit("")
+    assert status == 0
+    assert len(lines) == len([*SETUP.glob("*.lock")])
+    assert "python3.13.lock: skipped: ERROR: no network" in lines
+
+
+def test_an_audit_names_packages_with_known_vulnerabilities(audit):
+    clean = {"name": "a", "version": "1", "vulns": []}
+    skipped = {"name": "k2", "skip_reason": "not on the index"}
+    assert audit(json.dumps({"dependencies": [clean, skipped]}))[0] == 0
+    faulty = {"name": "b", "version": "2", "vulns": [{"id": "X-1"}, {"id": "X-2"}]}
+    status, lines = audit(json.dumps({"dependencies": [clean, faulty]}))
+    assert status == 1
+    assert "python3.13.lock: b 2: X-1, X-2" in lines
+    assert "python3.13.lock: 1 packages with known vulnerabilities" in lines

@@ -18,6 +18,7 @@ import pytest
 import toolkit.stages.command_line
 import toolkit.stages.recipe  # noqa: F401
 from toolkit.stages.code import present_code
+from toolkit.stages.stage_code import present_sources
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = Path(__file__).parent / "sample" / "run.py"
@@ -46,6 +47,7 @@ class Sample:
         self.exp = folder / "exp" / "demo"
         # Remembered by the forks, which would each ask again.
         present_code(folder)
+        present_sources(folder)
 
     def main(self, *arguments, at_write=None, fault=None, env=None, before=None):
         """Run the command line in a fork of this process.

@@ -9,6 +9,7 @@ import pytest
 
 from toolkit.stages import code
 from toolkit.stages.code import present_code
+from toolkit.stages.stage_code import present_sources
 
 
 class Repository:
@@ -36,6 +37,7 @@ class Repository:
 
     def main(self, *arguments, **options):
         present_code.cache_clear()  # remembered for a process's life
+        present_sources.cache_clear()
         return self.sample.main(*arguments, **options)
 
     def kill(self, *arguments):

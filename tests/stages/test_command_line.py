@@ -3,6 +3,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -247,3 +248,27 @@ def test_nothing_heavy_is_imported_to_run_or_list(sample):
     assert output.splitlines()[-1] == "[]"
     output, _ = sample.process("--force", 1).communicate()
     assert output.splitlines()[-1] == "[]"
+
+
+NOT_UTF8 = "bad\udcff"  # as Python has a byte that is no UTF-8
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--exp", f"{NOT_UTF8}/exp"), ("--set", f"corpus.root={NOT_UTF8}"), ("--stage", NOT_UTF8)],
+)
+def test_paths_that_are_not_utf8_are_refused_at_once(sample, arguments):
+    """They cannot be written to markers and logs: such a run was never finished."""
+    (sample.folder / NOT_UTF8).mkdir()
+    result = sample.main(*arguments, before=lambda: os.chdir(sample.folder))
+    assert result.status == 1
+    assert r"bad\xff" in result.output
+    assert "Traceback" not in result.output
+    assert not [*sample.folder.rglob("stages")]
+
+
+def test_a_run_directory_may_not_lie_below_such_a_folder(sample):
+    (sample.folder / NOT_UTF8).mkdir()
+    enter = partial(os.chdir, sample.folder / NOT_UTF8)
+    result = sample.main("--exp", "exp", before=enter)
+    assert (result.status, "rename the file or folder" in result.output) == (1, True)

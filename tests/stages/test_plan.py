@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS, parameters_of
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs, parameters_of
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Progress, Record
@@ -104,6 +104,27 @@ def test_how_a_stage_does_its_work_is_no_parameter_of_it(directory):
     assert parameters == {"ce": {"epochs": 4, "warm": True, "rate": 1.0, "note": "x"}}
     marker(1, parameters=parameters).write(directory.marker(1))
     assert inspector(directory, Config(Train(workers=9))).state(1).done
+
+
+@dataclass(frozen=True)
+class LaterTrain(Train):
+    decay: float = field(default=0.0, metadata=older_runs(0.0))
+
+
+@dataclass(frozen=True)
+class LaterConfig:
+    ce: LaterTrain = field(default_factory=LaterTrain)
+
+
+def test_a_setting_that_was_added_later_leaves_older_runs_done(directory):
+    assert parameters_of(LaterTrain()) == parameters_of(Train())
+    marker(1, parameters={"ce": parameters_of(Train())}).write(directory.marker(1))
+    assert inspector(directory, LaterConfig()).state(1).done
+    changed = inspector(directory, LaterConfig(LaterTrain(decay=0.5))).state(1)
+    assert changed.why == "`ce.decay` 0.5 is a new parameter"
+    marker(1, parameters={"ce": parameters_of(LaterTrain(decay=0.5))}).write(directory.marker(1))
+    assert inspector(directory, LaterConfig(LaterTrain(decay=0.5))).state(1).done
+    assert inspector(directory, LaterConfig()).state(1).why == "`ce.decay` 0.5 -> 0.0"
 
 
 def test_a_damaged_marker_is_stale(directory):

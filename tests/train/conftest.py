@@ -22,7 +22,7 @@ from toolkit.train.runlog import Started, read_run_log
 
 
 class MemoryFeatures:
-    """Raw features by id; `loads` counts how often each was read."""
+    """Raw features by id, of one speaker; `loads` counts how often each was read."""
 
     def __init__(self, features: dict[str, Tensor], shard_size: int = 4):
         self.features = features
@@ -39,6 +39,9 @@ class MemoryFeatures:
 
     def state(self, name):
         return 0.0
+
+    def speaker(self, name):
+        return "speaker"
 
 
 class MemoryAlignments:

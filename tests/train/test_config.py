@@ -4,7 +4,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.train.config import TrainerConfig, load_optimizer, make_optimizer
+from toolkit.config.settings import parameters_of
+from toolkit.train.config import (
+    CorpusTrainerConfig,
+    TrainerConfig,
+    changed_settings,
+    load_optimizer,
+    make_optimizer,
+)
 from toolkit.train.ctc.training import CtcTrainingConfig
 from toolkit.train.schedule import exponential_rate
 
@@ -36,6 +43,16 @@ def test_adadelta_has_the_constants_of_its_library(name, rate, rho, epsilon):
         model.weight.grad = torch.tensor([[gradient]], dtype=torch.float64)
         optimizer.step()
     assert 2 - model.weight.item() == pytest.approx(2 - adadelta(2.0, rate, rho, epsilon))
+
+
+def test_settings_that_were_added_later_count_where_they_are_not_as_before():
+    config = CorpusTrainerConfig(valid_seed=3)
+    before, after = parameters_of(CorpusTrainerConfig()), parameters_of(config)
+    assert "valid_seed" not in before
+    assert changed_settings(config, before, after) == ["valid_seed"]
+    assert changed_settings(config, after, before) == ["valid_seed"]
+    assert changed_settings(config, {**before, "of an older version": 1}, before) == []
+    assert changed_settings(config, before, {**before, "model": []}) == ["model"]
 
 
 def test_the_rate_can_be_constant():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toolkit.train.corpus import Corpus, held_out, split_held_out, write_excluded
+from toolkit.train.corpus import Corpus, write_excluded
 from toolkit.train.errors import TrainingDataError
 
 
@@ -51,33 +51,3 @@ def test_loading_normalises_with_the_state_before_the_utterance(make_stores):
     features, targets = corpus.load(corpus.utterances[0])
     torch.testing.assert_close(features, (stores.features.features["utt000"] + 2).half())
     assert torch.equal(targets, stores.alignments.load("utt000"))
-
-
-def test_held_out_does_not_depend_on_order_and_takes_at_most_a_tenth():
-    names = [f"speaker{i:02d}-{j}" for i in range(10) for j in range(5)]
-    chosen = held_out(names, 3)
-    assert len(chosen) == 3
-    assert held_out(reversed(names), 3) == chosen
-    assert held_out(names, 100) > chosen
-    assert len(held_out(names, 100)) == 5
-    assert held_out(names[:9], 100) == set()
-    assert held_out(names, 0) == set()
-    assert held_out([n for n in names if n not in chosen], 3).isdisjoint(chosen)
-    fewer = [n for n in names if n in chosen or n < "speaker05"]
-    assert held_out(fewer, 2) < chosen
-
-
-def test_copies_of_held_out_utterances_are_not_trained_on():
-    names = [f"u{i}{suffix}" for i in range(60) for suffix in ("", "_sp0.9", "_sp1.1_aug")]
-    training, aside = split_held_out(names, 4)
-    assert aside == held_out([f"u{i}" for i in range(60)], 4)
-    assert training == {n for n in names if n.split("_")[0] not in aside}
-    assert len(training) == 3 * 56
-
-
-def test_copies_without_their_original_are_held_out_as_one():
-    names = [f"u{i}_sp{speed}" for i in range(20) for speed in (0.9, 1.1)]
-    training, aside = split_held_out(names, 2)
-    assert {n.split("_")[1] for n in aside} == {"sp0.9"}
-    assert len(training) == 36
-    assert not {n.split("_")[0] for n in aside} & {n.split("_")[0] for n in training}

@@ -8,6 +8,7 @@ from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, log_posteriors
 from toolkit.models.priors import load_log_priors
 from toolkit.models.store import load_model
+from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingDataError, TrainingError
@@ -86,6 +87,37 @@ def test_what_a_finished_training_leaves(toy, tmp_path):
     counts = json.loads((tmp_path / "priors.json").read_text())["counts"]
     assert sum(counts) < sum(map(len, stores.alignments.targets.values()))  # some are held out
     torch.testing.assert_close(priors.exp(), torch.tensor(counts) / sum(counts))
+
+
+def test_speakers_are_held_out_where_there_are_enough(toy, tmp_path, caplog):
+    caplog.set_level("INFO")
+    config = replace(CONFIG, epochs=1)
+    assert train(toy(0), tmp_path / "one", config)["held_out_speakers"] == 0
+    assert "of speakers who are trained on (1 speakers" in caplog.text
+    stores = toy(0)
+    stores.features.speaker = lambda name: f"s{int(name[3:]) % 12}"
+    headline = train(stores, tmp_path / "twelve", config)
+    assert headline["held_out_speakers"] == 1
+    assert headline["utterances"] == 55
+    assert "5 utterances held out, all of 1 of 12 speakers: s" in caplog.text
+    other = train(stores, tmp_path / "seed", replace(config, valid_seed=1))
+    assert other["frame_accuracy"] != headline["frame_accuracy"]
+
+
+def test_a_factorised_network_is_trained_and_constrained(toy, tmp_path):
+    model = TdnnfConfig(hidden=24, bottleneck=8, strides=(1, 3, 3), final=8)
+    chunks = ChunkConfig(frames=16, batch=8, left_context=3, right_context=3)
+    config = replace(CONFIG, initial_rate=1e-2, epochs=3, model=model, chunks=chunks)
+    assert train(toy(2), tmp_path, config)["frame_accuracy"] > 0.9
+    deviations = []
+    for weight in load_model(tmp_path).semi_orthogonal:
+        matrix = weight.detach().flatten(1)
+        product = matrix @ matrix.t()
+        scale = product.square().sum() / product.trace()
+        deviations.append(float((product / scale - torch.eye(8)).norm()))
+    assert sum(deviations) / len(deviations) < 0.5  # without the constraint 1.7
+    with pytest.raises(ValueError, match=r"2 frames of context.*depend on 3.*chunks\.left_context"):
+        replace(config, chunks=replace(chunks, left_context=2))
 
 
 def test_a_killed_run_is_continued_and_a_finished_one_left_alone(toy, tmp_path):

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from toolkit.fsa.alignment import TrainingGraph
+from toolkit.fsa.fst import Fst
 from toolkit.fsa.hmm import expand_phones
-from toolkit.fsa.transcript import transcript_graph
+from toolkit.fsa.transcript import transcript_graph, weighted_transcript_graph
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 
@@ -16,7 +17,8 @@ class TrainingGraphCompiler:
     """Turns transcripts into training graphs for one lexicon and acoustic model.
 
     Args:
-      lang: words, phones and pronunciations; a word that it lacks is `<UNK>`.
+      lang: words, phones and pronunciations; a word that it lacks is `<UNK>`. If it has
+        probabilities, they are the scores of the graphs.
       senones: the HMMs in context, with phones in `lang`'s order.
     """
 
@@ -32,10 +34,19 @@ class TrainingGraphCompiler:
           words: the transcript.
           open_end: let the audio end anywhere in the transcript, for a part of a long recording.
         """
-        ids = [self.lang.word_id(word) for word in words]
-        pronunciations = [self.lang.pronunciation_ids(word) for word in words]
-        transcript = transcript_graph(ids, pronunciations, self._silence)
+        transcript = self._transcript(words)
         return TrainingGraph.of(expand_phones(transcript, self.senones, open_end))
+
+    def _transcript(self, words: Sequence[str]) -> Fst:
+        lang = self.lang
+        ids = [lang.word_id(word) for word in words]
+        pronunciations = [lang.pronunciation_ids(word) for word in words]
+        if lang.probabilities is None:
+            return transcript_graph(ids, pronunciations, self._silence)
+        weights = [lang.pronunciation_weights(word) for word in words]
+        return weighted_transcript_graph(
+            ids, pronunciations, weights, lang.probabilities, self._silence
+        )
 
     def min_frames(self, words: Sequence[str]) -> int:
         """The fewest frames that the transcript needs, without silence."""

@@ -36,13 +36,14 @@ def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
 
 def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
-    from toolkit.decode.bundle import Recogniser
+    from toolkit.decode.bundle.folder import find_system
+    from toolkit.decode.bundle.recogniser import Recogniser
     from toolkit.decode.streaming import StreamingRecogniser
     from toolkit.features.audio import load_audio
     from toolkit.processes.threads import one_thread
 
     with one_thread():
-        recogniser = Recogniser(model)
+        recogniser = Recogniser(find_system(model, stream=True))
         StreamingRecogniser.warm_up(recogniser)
         rate = recogniser.frontend_config.sampling_rate
         samples = [load_audio(path, rate) for path in audio]

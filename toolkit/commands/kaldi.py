@@ -130,14 +130,12 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
     """
     from toolkit.lang.kaldi.dict_dir import read_dict
     from toolkit.lang.kaldi.lang_dir import read_lang
-    from toolkit.lang.lang import Lang
 
     if (folder / "words.txt").is_file():
         lang, notes = read_lang(folder)
     else:
         found = read_dict(folder)
-        lexicon, notes = found.lexicon, found.notes
-        lang = Lang.of(lexicon.with_positions() if position_dependent else lexicon)
+        lang, notes = found.lang(position_dependent), found.notes
     lang.save(out)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {len(lang.real_phones)} phones")
     for note in notes:

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from toolkit.config.parameters import FILE
 if TYPE_CHECKING:
     from toolkit.decode.sources import Source
     from toolkit.decode.streaming import StreamResult
+    from toolkit.decode.transcript import Transcript
 
 FORMATS = ("text", "ctm", "srt", "vtt", "json")
 
@@ -63,6 +64,13 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     show_default=True,
     help="Where the network computes: cpu, cuda, cuda:1, ...; a stream's on the CPU.",
 )
+@click.option("--system", help="The system of the bundle to use; default: the best.")
+@click.option("--fast", is_flag=True, help="Leave out rescoring with the larger language model.")
+@click.option(
+    "--speakers",
+    type=FILE,
+    help="File of `recording speaker`, such as utt2spk: who is adapted together.",
+)
 @click.argument("audio", nargs=-1, required=True)
 @click.pass_context
 def transcribe(
@@ -77,6 +85,9 @@ def transcribe(
     piece: float | None,
     endpoint: float | None,
     device: str,
+    system: str | None,
+    fast: bool,
+    speakers: Path | None,
     audio: tuple[str, ...],
 ) -> None:
     """Recognise the speech in recordings of any length.
@@ -86,9 +97,13 @@ def transcribe(
     a line per recording, its name and the words, or writes files with --out. Recordings that cannot
     be read are named at the end, and the exit status is 1.
 
-    With --stream (unidirectional models only) words are shown as they are recognised: on a terminal
-    in a line that changes, with --format json as a line for every change. The latency is printed at
-    the end, on standard error.
+    The bundle's best system on the development data recognises; standard error says which that is
+    and what it reached. If it adapts to speakers, it hears all recordings of a speaker first:
+    without --speakers every recording is a speaker, but for cuts, which name theirs.
+
+    With --stream (the best unidirectional network) words are shown as they are recognised: on a
+    terminal in a line that changes, with --format json as a line for every change. The latency is
+    printed at the end, on standard error.
 
     \b
     Examples:
@@ -97,7 +112,10 @@ def transcribe(
       arecord -t raw -f S16_LE -r 16000 | \\
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
+    from toolkit.decode.bundle.folder import find_system, reached_by
+    from toolkit.decode.formats import WITH_WORDS
     from toolkit.decode.sources import Inputs, check_keys
+    from toolkit.decode.transcribe import transcribe as transcribe_sources
     from toolkit.processes.devices import choose_device
 
     if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
@@ -108,44 +126,47 @@ def transcribe(
         )
     if not stream and (piece is not None or endpoint is not None):
         raise click.UsageError("--piece and --endpoint need --stream")
+    if stream and speakers is not None:
+        raise click.UsageError(
+            "--stream takes every recording for a new speaker: leave out --speakers"
+        )
     if stream and device != "cpu":
         raise click.UsageError("--stream recognises on the CPU: leave out --device")
     if raw_rate is not None and "-" not in audio:
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
-    inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate)
+    inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers)
+    bundle = find_system(model, system, stream)
+    if reached := reached_by(bundle):
+        click.echo(reached, err=True)
     with tempfile.TemporaryDirectory() as work:
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
         if out is not None:
             check_keys(sources)
         if stream:
-            faults = _stream(model, sources, form, piece or 0.1, endpoint)
+            faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
-            faults = _transcribe(model, sources, form, out, channel or 1, choose_device(device))
+            recognised = transcribe_sources(
+                bundle, sources, form in WITH_WORDS, device=choose_device(device), fast=fast
+            )
+            faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)
 
 
-def _transcribe(
-    model: Path,
-    sources: "Sequence[Source]",
-    form: str,
-    out: Path | None,
-    channel: int,
-    device: str,
+def _write(
+    transcripts: "Iterable[Transcript]", total: int, form: str, out: Path | None, channel: int
 ) -> list[str]:
     """Print or write the transcripts; return error messages of recordings that failed."""
     from tqdm import tqdm
 
-    from toolkit.decode.formats import SUFFIXES, WITH_WORDS, line, written
-    from toolkit.decode.transcribe import transcribe as transcribe_sources
+    from toolkit.decode.formats import SUFFIXES, line, written
     from toolkit.storage.files import write_atomically
     from toolkit.storage.names import UnsafePathError, path_below
 
     faults = []
-    transcripts = transcribe_sources(model, sources, form in WITH_WORDS, device=device)
     quiet = True if out is None else None
-    for transcript in tqdm(transcripts, "transcribe", len(sources), disable=quiet):
+    for transcript in tqdm(transcripts, "transcribe", total, disable=quiet):
         if transcript.fault:
             faults.append(transcript.fault)
         if out is None and form in ("text", "json"):
@@ -164,19 +185,24 @@ def _transcribe(
 
 
 def _stream(
-    model: Path, sources: "Sequence[Source]", form: str, piece: float, endpoint: float | None
+    bundle: Path,
+    fast: bool,
+    sources: "Sequence[Source]",
+    form: str,
+    piece: float,
+    endpoint: float | None,
 ) -> list[str]:
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
-    from toolkit.decode.bundle import Recogniser
+    from toolkit.decode.bundle.recogniser import Recogniser
     from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
     from toolkit.processes.threads import one_thread
 
-    recogniser, faults = Recogniser(model), []
+    recogniser, faults = Recogniser(bundle, fast=fast), []
     ends = None if endpoint is None else EndpointConfig(endpoint)
     details = form == "json" and recogniser.silence is not None
     with one_thread():

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from toolkit.config.limits import check_size
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted, read_json, reading, reason
 
@@ -66,6 +67,7 @@ def from_plain(kind: type[T], plain: Any) -> T:
             values[name] = convert(value, hints[name], Path())
         except WrongTypeError as error:
             raise ValueError(f"{name!r} is not {describe(hints[name])}{error}") from error
+        check_size(name, values[name])
     try:
         return kind(**values)
     except (TypeError, ArithmeticError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from toolkit.config.convert import WrongTypeError, convert, describe, section_type
+from toolkit.config.limits import check_size
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import quoted
@@ -24,10 +25,20 @@ LONGEST_KEY = 200  # characters
 NO_EFFECT_ON_RESULTS = {"results depend on it": False}
 """Metadata of a field that decides how something is computed but not the result: changing such a
 field makes no stage stale."""
+_OLDER_RUNS = "value in older runs"
 
 
 class ConfigError(ToolkitError):
     """An unknown key, a value of the wrong type, or one that a configuration class rejects."""
+
+
+def older_runs(value: Any) -> dict[str, Any]:
+    """Return the metadata of a field that was added later: the value that earlier runs had.
+
+    A field with this value is left out of `parameters_of`, so that a stage, a checkpoint or a
+    training from before the field is still up to date.
+    """
+    return {_OLDER_RUNS: value}
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Config:
@@ -94,19 +105,18 @@ def to_plain(value: Any) -> Any:
 
 
 def parameters_of(value: Any) -> Any:
-    """Return the JSON form without the fields marked `NO_EFFECT_ON_RESULTS`."""
+    """Return the JSON form of what results depend on, and of what older runs have too.
+
+    Fields marked `NO_EFFECT_ON_RESULTS` are left out, and those of `older_runs` at their value.
+    """
     return _plain(value, every_field=False)
 
 
 def _plain(value: Any, every_field: bool) -> Any:
     inner = partial(_plain, every_field=every_field)
     if _is_section(value):
-        names = [
-            f.name
-            for f in _fields(type(value))
-            if every_field or f.metadata != NO_EFFECT_ON_RESULTS
-        ]
-        return {name: inner(getattr(value, name)) for name in names}
+        kept = [f for f in _fields(type(value)) if every_field or _is_parameter(f, value)]
+        return {field.name: inner(getattr(value, field.name)) for field in kept}
     if isinstance(value, Mapping):
         return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -122,6 +132,13 @@ def _plain(value: Any, every_field: bool) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{value!r} has no JSON form; configurations hold plain values only")
+
+
+def _is_parameter(field: dataclasses.Field, section: Any) -> bool:
+    if field.metadata == NO_EFFECT_ON_RESULTS:
+        return False
+    is_new = _OLDER_RUNS in field.metadata
+    return not is_new or getattr(section, field.name) != field.metadata[_OLDER_RUNS]
 
 
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
@@ -183,6 +200,10 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
             expected = describe(annotation)
             found = quoted(value) if isinstance(value, str) else reprlib.repr(value)
             raise ConfigError(f"`{key}` expects {expected}, not {found}{error}") from error
+        try:
+            check_size(leaf, converted)
+        except ValueError as error:
+            raise ConfigError(f"`{key}`: {error}") from error
         node = tree
         for name in sections:
             node = node.setdefault(name, {})

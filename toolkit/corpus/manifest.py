@@ -16,6 +16,7 @@ from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.relocation import portable
 from toolkit.errors import ToolkitError
+from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.files import open_atomically
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import NATURAL, reading, validated
@@ -55,7 +56,7 @@ def recording_or_fault(path: Path, id: str) -> tuple[Recording, str | None]:
             rate, samples = file.samplerate, file.frames
         seconds = samples / rate
     except (soundfile.SoundFileError, OSError, ValueError, ArithmeticError) as error:
-        return empty_recording(str(path), id), _reason(path, error)
+        return empty_recording(printable(str(path)), id), _reason(path, error)
     source = AudioSource(type="file", channels=channels, source=str(path))
     return Recording(id, [source], rate, samples, seconds), None
 
@@ -66,6 +67,8 @@ def empty_recording(source: str, id: str) -> Recording:
 
 
 def _reason(path: Path, error: Exception) -> str:
+    if unwritable := encoding_error(error):
+        return str(unwritable)
     if not os.path.exists(path):
         return f"no such file: {path}"
     if Path(path).is_file() and Path(path).stat().st_size == 0:

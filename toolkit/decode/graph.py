@@ -4,11 +4,12 @@ from pathlib import Path
 
 from toolkit.fsa.decoding_graph import compile_decoding_graph
 from toolkit.fsa.files import dump_fst
+from toolkit.fsa.fst import Fst
 from toolkit.fsa.grammar import grammar_acceptor
-from toolkit.fsa.lexicon import lexicon_transducer
+from toolkit.fsa.lexicon import lexicon_transducer, weighted_lexicon_transducer
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
-from toolkit.lang.tables import UNKNOWN
+from toolkit.lang.tables import SILENCE, UNKNOWN
 from toolkit.storage.files import write_atomically
 
 
@@ -18,7 +19,7 @@ def make_decoding_graph(
     """Compose H, C, L and G and write the graph to `out`.
 
     Args:
-      lang: the folder of the lexicon.
+      lang: the folder of the lexicon; its probabilities are used if it has any.
       arpa: the language model.
       senones: the HMMs of the acoustic model.
       out: the file to write.
@@ -27,22 +28,32 @@ def make_decoding_graph(
     Returns:
       The numbers of states and arcs.
     """
-    lexicon = Lang.load(lang)
-    entries, last_disambig = lexicon.disambiguated_entries()
-    unknown = lexicon.words[UNKNOWN]
-    entries = [entry for entry in entries if entry[0] != unknown]  # never output <UNK>
+    words = Lang.load(lang)
     graph = compile_decoding_graph(
         senones,
-        lexicon_transducer(
-            entries,
-            silence=lexicon.phones["SIL"],
-            word_disambig=lexicon.words["#0"],
-            phone_disambig=lexicon.phones["#0"],
-            silence_disambig=last_disambig,
-        ),
+        make_lexicon(words),
         grammar_acceptor(arpa, lang / "words.txt", max_order),
-        first_phone_disambig=lexicon.phones["#0"],
-        first_word_disambig=lexicon.words["#0"],
+        first_phone_disambig=words.phones["#0"],
+        first_word_disambig=words.words["#0"],
     )
     write_atomically(out, dump_fst(graph))
     return {"states": graph.num_states, "arcs": graph.num_arcs}
+
+
+def make_lexicon(lang: Lang) -> Fst:
+    """Return L: all words but <UNK>, with the vocabulary's probabilities if it has any."""
+    entries, last_disambig = lang.disambiguated_entries()
+    pairs = zip(entries, lang.lexicon.pairs(), strict=True)
+    known = [(entry, pair) for entry, pair in pairs if pair[0] != UNKNOWN]  # never output <UNK>
+    spoken = [entry for entry, _ in known]
+    symbols = {
+        "silence": lang.phones[SILENCE],
+        "word_disambig": lang.words["#0"],
+        "phone_disambig": lang.phones["#0"],
+        "silence_disambig": last_disambig,
+    }
+    ends = lang.probabilities
+    if ends is None:
+        return lexicon_transducer(spoken, **symbols)
+    weights = [ends.of(pair) for _, pair in known]
+    return weighted_lexicon_transducer(spoken, weights, ends, **symbols)

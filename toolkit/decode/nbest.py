@@ -1,18 +1,19 @@
-"""N-best lists, word times and confidences from the lattices of decoded splits."""
+"""N-best lists, word times, confidences and word lattices of decoded splits."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.decode.calibrate import LatticeSummary, read_summaries, write_confidences
 from toolkit.decode.first_pass import (
     Decoder,
-    SearchResult,
     decoding_graph,
     load_once,
     search,
@@ -24,6 +25,9 @@ from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.lattice_codec import LatticeArcs
 from toolkit.fsa.lattice_store import graph_digest, graph_index, shard_path, write_shard
 from toolkit.fsa.nbest import n_best
+from toolkit.fsa.word_determinize import word_lattice
+from toolkit.fsa.word_lattice import WordLattice
+from toolkit.fsa.word_lattice_store import Decoding, word_lattice_path, write_word_lattices
 from toolkit.hmm.senones import Senones
 from toolkit.storage.files import write_atomically
 
@@ -56,7 +60,7 @@ def write_nbest_and_ctm(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Decode every split again and write n-best lists, word times and confidences.
+    """Decode every split again; write n-best lists, word times, confidences and word lattices.
 
     Args:
       scorers: the acoustic model on each split.
@@ -67,7 +71,7 @@ def write_nbest_and_ctm(
       senones: those of the acoustic model, to align the words.
       config: what is extracted.
       out: the folder that gets `calibration.json`, `confidence.tsv` and, by split, `nbest.tsv`,
-        `words.ctm` and, with `config.lattices`, `lattices/`.
+        `words.ctm`, `word_lattices/` and, with `config.lattices`, `lattices/`.
       jobs: worker processes; threads beside a network on a GPU.
       progress: called with (splits done, splits).
 
@@ -99,8 +103,20 @@ def _nbest_table(found: Sequence[LatticeSummary]) -> str:
 
 
 @dataclass(frozen=True)
+class _Explored:
+    """What is extracted from the lattice of an utterance."""
+
+    summary: dict[str, Any]
+    """The fields of `LatticeSummary`, but for the utterance."""
+    words: WordLattice | None
+    """None where no path survived."""
+    arcs: LatticeArcs | None
+    """The first pass's lattice, if it is kept."""
+
+
+@dataclass(frozen=True)
 class _Extractor:
-    """Extracts n-best lists and words from the lattices of a feature shard.
+    """Extracts n-best lists, words and word lattices from the lattices of a feature shard.
 
     It is passed to worker processes.
     """
@@ -116,7 +132,8 @@ class _Extractor:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
         path = self.out / f"explored.{number:06d}.jsonl"
-        if path.exists():
+        words = word_lattice_path(self.out.parent / "word_lattices", number)
+        if path.exists() and words.exists():
             return path
         aligner = WordAligner(
             self.lang,
@@ -128,22 +145,30 @@ class _Extractor:
         )
         load_once(self.decoder)
 
-        def explore(scored: Scored) -> tuple[str, LatticeArcs | None]:
+        def explore(scored: Scored) -> _Explored:
             found = search(scored, self.decoder)
-            line = json.dumps(self._summary(scored.utterance, found, aligner))
-            if not (self.config.lattices and found.lattices):
-                return line, None
-            return line, _graph_arcs(found.lattices[0], len(found.scores))
+            if not found.lattices:
+                return _Explored({"nbest": [], "words": []}, None, None)
+            lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
+            kept = self.config.lattices
+            return _Explored(
+                self._summary(lattice, found.scores, aligner),
+                word_lattice(lattice, scale, config.beam.output, scorer.frame_shift),
+                _graph_arcs(found.lattices[0], len(found.scores)) if kept else None,
+            )
 
-        lines, lattices = [], {}
-        explored = map_scored(explore, scorer, ids, threads)
-        for utterance, (line, lattice) in zip(ids, explored, strict=True):
-            lines.append(line)
-            if lattice is not None:
-                lattices[utterance] = lattice
+        config = self.decoder.config
+        scale = config.acoustic_scale
+        explored = dict(zip(ids, map_scored(explore, scorer, ids, threads), strict=True))
         if self.config.lattices:
-            self._write_lattices(lattices, number)
-        write_atomically(path, "".join(line + "\n" for line in lines))
+            found = {u: x.arcs for u, x in explored.items() if x.arcs is not None}
+            self._write_lattices(found, number)
+        words.parent.mkdir(exist_ok=True)
+        lattices = {u: x.words for u, x in explored.items()}
+        decoding = Decoding(scale, self.weights.word_penalty, scorer.frame_shift)
+        write_word_lattices(words, lattices, aligner.symbol, decoding)
+        lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in explored.items()]
+        write_atomically(path, "".join(lines))
         return path
 
     def _write_lattices(self, lattices: Mapping[str, LatticeArcs], number: int) -> None:
@@ -152,15 +177,13 @@ class _Extractor:
         index = graph_index(decoding_graph(graph))
         write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
 
-    def _summary(self, utterance: str, found: SearchResult, aligner: WordAligner) -> dict:
-        if not found.lattices:
-            return {"utterance": utterance, "nbest": [], "words": []}
-        scale = self.decoder.config.acoustic_scale
-        lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
+    def _summary(
+        self, lattice: ScoredLattice, scores: Tensor, aligner: WordAligner
+    ) -> dict[str, Any]:
+        """The fields of `LatticeSummary`, but for the utterance."""
         nbest = n_best(lattice, self.weights, self.config.count)
-        words = aligner(lattice, self.weights, found.scores, scale)
+        words = aligner(lattice, self.weights, scores, self.decoder.config.acoustic_scale)
         return {
-            "utterance": utterance,
             "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
             "words": [
                 (word.word, word.start, round(word.end - word.start, 3), word.confidence)

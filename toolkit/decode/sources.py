@@ -5,19 +5,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from toolkit.align.recordings.inputs import AUDIO
+from toolkit.align.recordings.inputs import AUDIO, read_speakers
+from toolkit.decode.transcript import Transcript
 from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.places import places_of
+from toolkit.storage.reading import validated
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -40,6 +42,15 @@ class Source:
     """Path of its result below the output folder, without suffix, see `safe_name`."""
     blocks: Blocks
     """Reads the audio; raises AudioError when it is broken."""
+    speaker: str | None = None
+    """Who speaks, if that is known."""
+
+    def failed(self, error: ToolkitError) -> Transcript:
+        """The transcript of a recording that cannot be read; the message names it."""
+        named = isinstance(error, AudioError)
+        return Transcript(
+            self.name, self.key, fault=str(error) if named else f"{self.name}: {error}"
+        )
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,10 @@ class Inputs:
     raw_rate: int | None = None
     """Sampling rate in Hz of raw 16-bit samples on standard input; None: standard input is an audio
     file or a list of paths."""
+    speakers: Path | None = None
+    """A file of `recording speaker`, such as Kaldi's utt2spk; a recording is named by its id, its
+    path, or its file's name without suffix. Those that it lacks have the speaker of their cut, or
+    none."""
 
     def sources(self, arguments: Sequence[str], stdin: BinaryIO, work: Path) -> list[Source]:
         """List the recordings that the arguments name, in their order.
@@ -66,8 +81,14 @@ class Inputs:
 
         Raises:
           SourceError: an input without recordings.
+          InputError: a file of speakers that cannot be read.
         """
-        return [source for name in arguments for source in self._sources(name, stdin, work)]
+        found = [source for name in arguments for source in self._sources(name, stdin, work)]
+        if self.speakers is None:
+            return found
+        known = read_speakers(self.speakers)
+        named = [known.get(s.name, known.get(Path(s.name).stem, s.speaker)) for s in found]
+        return [replace(s, speaker=speaker) for s, speaker in zip(found, named, strict=True)]
 
     def _sources(self, name: str, stdin: BinaryIO, work: Path) -> list[Source]:
         path = Path(name)
@@ -132,7 +153,8 @@ class Inputs:
                     blocks = partial(_cut_blocks, parse_cut(plain, place, places), self)
                 except UnsafeCutError as error:
                     blocks = partial(_broken, str(error))
-                sources.append(Source(plain["id"], safe_name(plain["id"]), blocks))
+                id, speaker = plain["id"], _speaker(plain)
+                sources.append(Source(id, safe_name(id), blocks, speaker))
         if not sources:
             raise SourceError(f"{path}: holds no cut")
         return sources
@@ -181,6 +203,14 @@ def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tens
         return
     channel = file.channel if inputs.channel is None else inputs.channel
     yield from audio_blocks(file.path, rate, seconds, cut.start, cut.duration, channel)
+
+
+def _speaker(cut: Any) -> str | None:
+    """The speaker of a cut's supervisions, if they name exactly one."""
+    plain = validated(cut, {str: Any}).get("supervisions") or []
+    speakers = {one.get("speaker") for one in validated(plain, [{str: Any}])}
+    (speaker,) = speakers if len(speakers) == 1 else (None,)
+    return speaker if isinstance(speaker, str) else None
 
 
 def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:

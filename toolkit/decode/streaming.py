@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toolkit.decode.bundle import WIDER, BundleError, Recogniser
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.transcript import Recognised
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
@@ -26,7 +27,7 @@ class StreamingScorer:
       model: a unidirectional LSTM.
 
     Raises:
-      BundleError: the model needs the whole utterance.
+      BundleError: the model, or the normalisation of its features, needs the whole utterance.
     """
 
     def __init__(self, model: NeuralModel) -> None:
@@ -34,6 +35,11 @@ class StreamingScorer:
             raise BundleError(
                 "streaming needs a unidirectional LSTM, but this model needs the whole utterance:"
                 " transcribe without --stream"
+            )
+        if model.normaliser.scope != "causal":
+            raise BundleError(
+                "streaming needs features that are normalised with earlier frames alone, but this"
+                " model's are with the whole file: transcribe without --stream"
             )
         self._model, self._lstm = model, model.model.eval()
         self._lookahead = self._lstm.config.lookahead
@@ -168,12 +174,13 @@ class StreamingRecogniser:
     @classmethod
     def warm_up(cls, recogniser: Recogniser) -> None:
         """Load and compile everything, so that the first stream need not wait for it."""
+        recogniser.search.load()
         stream = cls(recogniser)
         stream.push(torch.zeros(recogniser.frontend_config.sampling_rate // 2))
         stream.finish()
 
     def _begin_utterance(self) -> None:
-        self._search = OnlineSearch(self._recogniser.graph, self._recogniser.beam)
+        self._search = OnlineSearch(self._recogniser.search.graph, self._recogniser.search.beams[0])
         self._scores: list[Tensor] = []
         self._begin += self._frames * self._recogniser.frontend_config.frame_shift_ms / 1000
         self._frames = 0  # of the utterance, before stacking
@@ -200,7 +207,7 @@ class StreamingRecogniser:
     def _take(self, log_likelihoods: Tensor) -> None:
         if self._recogniser.silence is not None:
             self._activity.update(self._recogniser.silence(log_likelihoods) > 0.5)
-        scores = log_likelihoods * self._recogniser.settings.search_scale
+        scores = log_likelihoods * self._recogniser.search.scale
         self._scores.append(scores)
         self._search.advance(scores)
 
@@ -222,7 +229,7 @@ class StreamingRecogniser:
         words = self._search.best_words()
         if not words and self._onset is not None:
             words = self._search.next_words()
-        text = self._recogniser.text(words)
+        text = self._recogniser.search.text(words)
         return StreamResult(text, None, self._begin, self._frontend.seconds, self._onset)
 
     def _final(self) -> StreamResult:
@@ -230,8 +237,8 @@ class StreamingRecogniser:
         scores = torch.cat(self._scores)
         lattice = self._search.finish()
         if lattice is None and len(scores):
-            wider = self._recogniser.beam.with_retries(WIDER)[1:]
-            lattice, _ = search_with_retries(scores, self._recogniser.graph, wider)
+            search = self._recogniser.search
+            lattice, _ = search_with_retries(scores, search.graph, search.beams[1:])
         begin, onset = self._begin, self._onset
         found = self._recogniser.best(lattice, scores, self._details).later(begin)
         self._begin_utterance()

@@ -9,7 +9,6 @@ from pathlib import Path
 from toolkit.align.scorer import Scorer
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.first_pass import (
-    DecodeConfig,
     Decoded,
     Decoder,
     decode_store,
@@ -25,45 +24,6 @@ from toolkit.storage.files import write_atomically
 
 Scorers = Mapping[str, Scorer]
 Progress = Callable[[int, int], None]
-
-
-def decode_system(
-    system: str,
-    scorers: Scorers,
-    tune_on: Sequence[str],
-    graph: Path,
-    words: Path,
-    lm: str,
-    config: DecodeConfig,
-    out: Path,
-    jobs: int,
-    command: str,
-    progress: Progress = lambda done, total: None,
-) -> dict[str, float]:
-    """Tune acoustic scale and word penalty, decode every split with them, and score.
-
-    Args:
-      system: name of the system in the results, such as mono.
-      scorers: the acoustic model on each split to decode.
-      tune_on: the splits whose pooled word errors decide on scale and penalty; the other splits
-        are decoded with that choice.
-      graph: the decoding graph.
-      words: `words.txt`.
-      lm: name of the language model in the results.
-      config: search and grid.
-      out: the folder that gets `tuned.json`, `grid.tsv`, `rows.json` and, by split, hypotheses and
-        reports.
-      jobs: worker processes.
-      command: the command line, for the results.
-      progress: called with (splits decoded, splits).
-
-    Returns:
-      WER in percent by split.
-    """
-    decoder = Decoder(graph, words, config)
-    return decode_passes(
-        system, scorers, tune_on, decoder, [Pass(lm, out)], out, jobs, command, progress
-    )
 
 
 @dataclass(frozen=True)
@@ -87,12 +47,13 @@ def decode_passes(
     command: str,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, float]:
-    """Decode every split, tune and score each pass separately; see `decode_system`.
+    """Tune acoustic scale and word penalty of each pass, decode every split with them, and score.
 
     Args:
-      system: name of the system in the results.
-      scorers: the acoustic model on each split.
-      tune_on: the splits on which the weights are tuned.
+      system: name of the system in the results, such as mono.
+      scorers: the acoustic model on each split to decode.
+      tune_on: the splits whose pooled word errors decide on scale and penalty; the other splits
+        are decoded with that choice.
       decoder: graph and search.
       passes: one for each pass of `decoder`.
       out: the folder that gets `rows.json` and, by split, the hypotheses of all weights.

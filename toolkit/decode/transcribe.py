@@ -1,14 +1,17 @@
 """Transcription of recordings of any length with a recogniser bundle."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from toolkit.decode.bundle import Recogniser
+from toolkit.decode.bundle.folder import find_system, load_recogniser
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.segmenter import Segment, SegmentConfig, Segmenter
 from toolkit.decode.sources import Source
+from toolkit.decode.speakers import transcribe_speakers
 from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.features.audio import AudioError
 from toolkit.features.cmn_state import CmnState
@@ -22,17 +25,20 @@ BLOCK = 20.0
 
 def transcribe(
     model: Path,
-    sources: Iterable[Source],
+    sources: Sequence[Source],
     details: bool = False,
     config: SegmentConfig | None = None,
     device: str = "cpu",
+    fast: bool = False,
 ) -> Iterator[Transcript]:
-    """Transcribe recordings one by one, in the order given.
+    """Transcribe recordings, in the order given.
 
-    Each recording counts as a new speaker. It is one utterance if it is no longer than
-    `SegmentConfig.longest`, otherwise it is cut into segments, the speaker's utterances in order
-    of time; a long recording is never in memory as a whole. For a broken recording the transcript
-    holds the fault, and the others are still transcribed.
+    A recording is one utterance if it is no longer than `SegmentConfig.longest`, otherwise it is
+    cut into segments, the speaker's utterances in order of time. A network on log-mel features
+    takes every recording for a new speaker and never holds a long one in memory; a system that
+    recognises by speaker hears all recordings of a speaker before it gives the first result
+    (`Source.speaker`; where there is none, the recording is a speaker). For a broken recording the
+    transcript holds the fault, and the others are still transcribed.
 
     Args:
       model: a bundle, such as exp/demo/final.
@@ -40,21 +46,24 @@ def transcribe(
       details: find word times and confidences too.
       config: where long recordings are cut; None: the default.
       device: where the network computes.
+      fast: leave out rescoring with a larger language model.
 
     Raises:
       BundleError: `model` is not a bundle, or has no senones, which `details` needs.
     """
-    recogniser, config = Recogniser(model, device), config or SegmentConfig()
+    recogniser = load_recogniser(find_system(model), device, fast)
+    config = config or SegmentConfig()
     if details:
         recogniser.word_aligner  # noqa: B018 - fails now rather than at the first word
+    if isinstance(recogniser, SpeakerRecogniser):
+        yield from transcribe_speakers(recogniser, sources, details, config)
+        return
     for source in sources:
         try:
             utterances = tuple(_utterances(recogniser, source, details, config))
             yield Transcript(source.name, source.key, utterances)
-        except AudioError as error:
-            yield Transcript(source.name, source.key, fault=str(error))
-        except FrontendError as error:
-            yield Transcript(source.name, source.key, fault=f"{source.name}: {error}")
+        except (AudioError, FrontendError) as error:
+            yield source.failed(error)
 
 
 def _utterances(

@@ -56,7 +56,7 @@ class WordAligner:
           scale: the acoustic scale of the search.
         """
         best = lattice.best_path(weights)
-        names = [self._compiler.lang.words.symbol(word) for word in best.words]
+        names = [self.symbol(word) for word in best.words]
         samples = sampled_words(lattice, weights, self._samples)
         sure = self._calibration(word_confidences(best.words, samples)) if names else []
         spans = self._spans(names, scores, scale)
@@ -70,7 +70,11 @@ class WordAligner:
 
     def text(self, words: Sequence[int]) -> str:
         """Return the words with these ids, separated by spaces."""
-        return " ".join(map(self._compiler.lang.words.symbol, words))
+        return " ".join(map(self.symbol, words))
+
+    def symbol(self, word: int) -> str:
+        """Return the word with this id."""
+        return self._compiler.lang.words.symbol(word)
 
     def _spans(
         self, words: Sequence[str], scores: Tensor, scale: float

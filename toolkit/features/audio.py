@@ -16,6 +16,7 @@ from torch import Tensor
 from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
 from toolkit.features.resample import lowpass
+from toolkit.storage.encoding import encoding_error
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
 
@@ -143,6 +144,8 @@ def _read(
             samples = file.read(length, dtype=kind, always_2d=True)
             rate = file.samplerate
     except (soundfile.SoundFileError, OSError, MemoryError, ValueError) as error:
+        if unwritable := encoding_error(error):
+            raise AudioError(str(unwritable)) from error
         reason = getattr(error, "error_string", error)  # without the name of what was opened
         raise AudioError(
             f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"

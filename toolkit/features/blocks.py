@@ -13,6 +13,7 @@ from torch import Tensor
 from toolkit.corpus.audio_file import open_audio
 from toolkit.features.audio import AudioError, check_rate
 from toolkit.features.resample import Resampler
+from toolkit.storage.encoding import encoding_error
 
 
 def audio_blocks(
@@ -64,6 +65,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     # Raw samples, which have no header, are a TypeError to soundfile.
     except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
+        if unwritable := encoding_error(error):
+            raise AudioError(str(unwritable)) from error
         reason = getattr(error, "error_string", error)
         raise AudioError(
             f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"

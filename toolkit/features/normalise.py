@@ -1,12 +1,14 @@
 """Causal mean normalisation per speaker, then a global mean and variance (C5, C17, C19).
 
-Features are stored raw and normalised when they are loaded, with two things: the running sum
-over the speaker's earlier utterances, stored with each utterance, and a `Normaliser`.
+Or, where nothing is decoded before its end, mean and variance of whole files. Features are stored
+raw and normalised when they are loaded, with two things: the running sum over the speaker's earlier
+utterances, stored with each utterance, and a `Normaliser`.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -17,8 +19,10 @@ from toolkit.features.cmn_state import CmnState
 from toolkit.features.store import FeatureStore
 from toolkit.processes.threads import one_thread
 from toolkit.storage.files import write_atomically
-from toolkit.storage.reading import NATURAL, read_json, reading
+from toolkit.storage.reading import NATURAL, quoted, read_json, reading
 
+Scope = Literal["causal", "whole"]
+"""What a frame is normalised with: the frames up to it, or all of its file and the earlier ones."""
 _FORM = {
     "prior_frames": NATURAL,
     "prior_mean": [float],
@@ -88,6 +92,10 @@ class Normaliser:
     those of x_t - m_t over the training data. The prior is that of Kaldi's OnlineCmvn
     (global_frames = 200); its window of 600 frames is not used: the paper's mean is over all of
     a speaker's audio so far (C17).
+
+    With the scope `whole` instead y_t = (x_t - m) / sqrt(v) with
+    m = (prior_frames * prior_mean + S + x_0 + ... + x_T) / (prior_frames + n + T + 1) and
+    v = (prior_frames * std^2 + (x_0 - m)^2 + ... + (x_T - m)^2) / (prior_frames + T + 1).
     """
 
     prior_mean: Tensor
@@ -96,6 +104,8 @@ class Normaliser:
     """Statistics of x_t - m_t over the training features."""
     prior_frames: int = 200
     """Weight of the prior in frames; 0 for none."""
+    scope: Scope = "causal"
+    """Whether frames are normalised with those before them or with all."""
 
     def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Normalise one utterance.
@@ -112,10 +122,21 @@ class Normaliser:
                 f"features of {features.shape[1]} dimensions for a normaliser of "
                 f"{len(self.prior_mean)}; extract them with the model's front end"
             )
-        residual = subtract_causal_mean(features, self.prior_mean, self.prior_frames, state)
-        residual -= self.residual.mean.numpy()
-        residual /= self.residual.std.numpy()
+        residual = self.subtract_mean(features, state)
+        if self.scope == "whole":
+            squares = np.square(residual).sum(axis=0)
+            squares += self.prior_frames * self.residual.std.numpy() ** 2
+            weight = max(1, self.prior_frames + len(residual))
+            residual /= np.sqrt(np.maximum(squares / weight, MIN_STD**2))
+        else:
+            residual -= self.residual.mean.numpy()
+            residual /= self.residual.std.numpy()
         return torch.from_numpy(residual.astype(np.float32))
+
+    def subtract_mean(self, features: Tensor, state: CmnState | None) -> np.ndarray:
+        """Compute x_t - m_t, or x_t - m: [T, F] raw to [T, F] float64."""
+        subtract = subtract_whole_mean if self.scope == "whole" else subtract_causal_mean
+        return subtract(features, self.prior_mean, self.prior_frames, state)
 
     def save(self, path: Path) -> None:
         """Write JSON."""
@@ -127,6 +148,7 @@ class Normaliser:
             "prior_frames": self.prior_frames,
             "prior_mean": self.prior_mean.tolist(),
             "residual": self.residual.to_dict(),
+            **({} if self.scope == "causal" else {"scope": self.scope}),
         }
         return json.dumps(plain, indent=1) + "\n"
 
@@ -142,7 +164,10 @@ class Normaliser:
             residual, mean = GlobalStats.from_dict(plain["residual"]), _float64(plain["prior_mean"])
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
                 raise ValueError("its vectors have different lengths, or it has seen no frames")
-            return cls(mean, residual, plain["prior_frames"])
+            scope = plain.get("scope", "causal")
+            if scope not in get_args(Scope):
+                raise ValueError(f"its scope {quoted(str(scope))} is not known")
+            return cls(mean, residual, plain["prior_frames"], scope)
 
 
 def subtract_causal_mean(
@@ -165,7 +190,22 @@ def subtract_causal_mean(
     return raw - means
 
 
-def estimate_normaliser(store: FeatureStore, prior_frames: int = 200) -> Normaliser:
+def subtract_whole_mean(
+    features: Tensor, prior_mean: Tensor, prior_frames: int, state: CmnState | None = None
+) -> np.ndarray:
+    """Compute x_t - m of `Normaliser`: [T, F] raw to [T, F] float64."""
+    raw = features.numpy().astype(np.float64)
+    total = prior_frames * prior_mean.numpy() + raw.sum(axis=0)
+    weight = prior_frames + len(raw)
+    if state is not None:
+        total = total + state.sum.numpy()
+        weight += state.frames
+    return raw - total / max(1, weight)
+
+
+def estimate_normaliser(
+    store: FeatureStore, prior_frames: int = 200, scope: Scope = "causal"
+) -> Normaliser:
     """Estimate a normaliser from training features, in float64 and in shard order.
 
     The prior mean follows from each speaker's stored sums, the residual's statistics from one
@@ -178,11 +218,11 @@ def estimate_normaliser(store: FeatureStore, prior_frames: int = 200) -> Normali
         frames = sum(total.frames for total in totals)
         prior_mean = torch.stack([total.sum for total in totals]).sum(dim=0) / frames
         stats = GlobalStats.empty(len(prior_mean))
+        estimated = Normaliser(prior_mean, stats, prior_frames, scope)
         for name, features in store.iter():
-            state = store.state(name)
-            residual = subtract_causal_mean(features, prior_mean, prior_frames, state)
+            residual = estimated.subtract_mean(features, store.state(name))
             stats += GlobalStats.of(torch.from_numpy(residual))
-    return Normaliser(prior_mean, stats, prior_frames)
+    return replace(estimated, residual=stats)
 
 
 def _float64(values: list[float]) -> Tensor:

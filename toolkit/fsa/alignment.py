@@ -71,7 +71,8 @@ class UtteranceAlignment:
     word_phones: list[int]
     """For each word the position of its first phone in `phones`."""
     score: float
-    """Log-likelihood per frame, unscaled."""
+    """Log-likelihood per frame, unscaled; with the graph's scores where the lexicon has
+    probabilities."""
     beam: float
     """The search beam that found it."""
 

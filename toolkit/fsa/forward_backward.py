@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from toolkit.fsa.packed import PackedLattices
+from toolkit.fsa.fst import Lattice
+from toolkit.fsa.packed import PackedLattices, pack
 from toolkit.fsa.recursions import Steps, log_sums, mean_sums
 
 
@@ -30,6 +32,24 @@ def expected_sums(lattices: PackedLattices, scores: Tensor, values: Tensor) -> T
       values: [A] float64, constants.
     """
     return _PathSums.apply(scores, values, lattices)
+
+
+def pdf_posteriors(lattice: Lattice) -> tuple[Tensor, Tensor, Tensor]:
+    """The posteriors of the pdfs in each frame, from all paths of a lattice by their own scores.
+
+    Returns:
+      Frames [K] int64 ascending, pdfs [K] int64, and their posteriors [K] float64, above 0; those
+      of a frame sum to one.
+    """
+    packed = pack([lattice], torch.device("cpu"))
+    scores = packed.scores.requires_grad_()
+    (of_arcs,) = torch.autograd.grad(total_scores(packed, scores).sum(), scores)
+    place = (packed.frame * (1 + int(packed.pdf.max())) + packed.pdf).numpy()
+    places, number = np.unique(place, return_inverse=True)
+    found = torch.from_numpy(np.bincount(number, of_arcs[packed.emitting].numpy()))
+    frames, pdfs = np.divmod(places, 1 + int(packed.pdf.max()))
+    kept = found > 0
+    return torch.from_numpy(frames)[kept], torch.from_numpy(pdfs)[kept], found[kept]
 
 
 class _PathSums(torch.autograd.Function):

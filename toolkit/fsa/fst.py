@@ -1,6 +1,6 @@
 """Weighted transducers as plain arrays: graphs and the lattices searched in them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -145,14 +145,22 @@ def taken_words(
     return taken, words[np.repeat(splits[arcs], counts) + within]
 
 
-def fst_from_arcs(arcs: Sequence[Arc], finals: Sequence[int]) -> Fst:
-    """A transducer with the given arcs; `finals` are the states from which it may end.
+def fst_from_arcs(arcs: Sequence[Arc], finals: Iterable[int] | Mapping[int, float]) -> Fst:
+    """A transducer with the given arcs.
 
     The start state is 0. The one final state, numbered last and entered by arcs labelled -1, is
     added here.
+
+    Args:
+      arcs: in any order.
+      finals: the states from which it may end, or for each of them the score of ending there.
     """
-    last = 1 + max([max(a[0], a[1]) for a in arcs] + list(finals))
-    ordered = sorted([*arcs, *((s, last, FINAL, EPSILON, 0.0) for s in finals)], key=lambda a: a[0])
+    ends = finals if isinstance(finals, Mapping) else dict.fromkeys(finals, 0.0)
+    last = 1 + max([max(a[0], a[1]) for a in arcs] + list(ends))
+    ordered = sorted(
+        [*arcs, *((s, last, FINAL, EPSILON, score) for s, score in ends.items())],
+        key=lambda a: a[0],
+    )
     table = np.array([a[:4] for a in ordered], np.int32)
     writes = table[:, 3] > 0
     return Fst(

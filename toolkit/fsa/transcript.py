@@ -1,8 +1,10 @@
 """Linear graphs of transcripts: all pronunciations of the words, silence optional."""
 
+import math
 from collections.abc import Sequence
 
 from toolkit.fsa.fst import Arc, Fst, fst_from_arcs
+from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 
 Pronunciations = Sequence[Sequence[int]]
 
@@ -52,3 +54,59 @@ def transcript_graph(
         arcs.append((following, following_after, silence, pack_label(silence), 0.0))
         plain, after = following, following_after
     return fst_from_arcs(arcs, [plain, after])
+
+
+def weighted_transcript_graph(
+    words: Sequence[int],
+    pronunciations: Sequence[Pronunciations],
+    weights: Sequence[Sequence[EntryProbabilities]],
+    ends: LexiconProbabilities,
+    silence: int,
+) -> Fst:
+    """The graph of one transcript with probabilities of pronunciations and of silence.
+
+    Args:
+      words, pronunciations, silence: see `transcript_graph`.
+      weights: for each word the probabilities of its pronunciations.
+      ends: of silence at the start and end.
+
+    Returns:
+      As `transcript_graph`, with the scores of `LexiconProbabilities`.
+    """
+    arcs: list[Arc] = []
+    # A boundary is reached with a score: without silence, before one, after one. The first one has
+    # a single state for the first two, as there is no arc into them that could hold the scores.
+    plain, after, count = (0, math.log1p(-ends.start)), 1, 2
+    arcs.append((0, after, silence, pack_label(silence), math.log(ends.start)))
+    for word, variants, known in zip(words, pronunciations, weights, strict=True):
+        following, pause, following_after = count, count + 1, count + 2
+        count += 3
+        for phones, weight in zip(variants, known, strict=True):
+            score = math.log(weight.pronunciation)
+            source, earlier = plain
+            sources = {
+                source: earlier + score + math.log(weight.no_silence_before),
+                after: score + math.log(weight.silence_before),
+            }
+            ways_out = {
+                following: math.log1p(-weight.silence_after),
+                pause: math.log(weight.silence_after),
+            }
+            for i, phone in enumerate(phones):
+                label = pack_label(phone, 0 if i else word)
+                inside, count = {count: 0.0}, count + 1
+                targets = ways_out if i == len(phones) - 1 else inside
+                arcs += [
+                    (source, target, phone, label, entered + left)
+                    for source, entered in sources.items()
+                    for target, left in targets.items()
+                ]
+                sources = inside
+        arcs.append((pause, following_after, silence, pack_label(silence), 0.0))
+        plain, after = (following, 0.0), following_after
+    state, earlier = plain
+    finals = {
+        state: earlier + math.log(ends.no_silence_at_end),
+        after: math.log(ends.silence_at_end),
+    }
+    return fst_from_arcs(arcs, finals)

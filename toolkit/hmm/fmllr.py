@@ -15,7 +15,7 @@ from toolkit.hmm.symmetric import unpack, weighted_outer
 class FmllrStatistics(Accumulators):
     """fMLLR accumulators over a speaker's D-dimensional frames, in float64; x' is (x, 1)."""
 
-    beta: float  # frames
+    beta: float  # frames, each by its weight
     linear: Tensor  # [D, D+1], sum of posterior * mean_d / variance_d * x'^T
     quadratic: Tensor  # [D, D+1, D+1], for each d: sum of posterior / variance_d * x' x'^T
 
@@ -29,11 +29,17 @@ class FmllrStatistics(Accumulators):
             torch.zeros(dimension, size, size, dtype=torch.float64),
         )
 
-    def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor) -> None:
-        """Add the frames x[T, D], aligned to pdfs[T]; Kaldi accumulates no silence frames.
+    def accumulate(self, gmm: Gmm, x: Tensor, pdfs: Tensor, weights: Tensor | None = None) -> None:
+        """Add frames with their pdfs; Kaldi accumulates silence with a small weight or none.
 
         To refine a transform, pass frames that it has already been applied to: the new transform
         is then to be applied after it.
+
+        Args:
+          gmm: the mixtures of the pdfs.
+          x: [T, D]; a frame may occur with several pdfs.
+          pdfs: [T].
+          weights: [T], such as the posteriors of the pdfs; by default 1.
         """
         if not len(x):
             return
@@ -45,10 +51,14 @@ class FmllrStatistics(Accumulators):
             precisions.append(posteriors @ precision)
             targets.append(posteriors @ (gmm.means[block.gaussians] * precision))
         extended = _extend(torch.cat(frames).double())
-        self.linear.addmm_(torch.cat(targets).T, extended)
-        triangles = weighted_outer(extended, torch.cat(precisions))
+        precision, target = torch.cat(precisions), torch.cat(targets)
+        if weights is not None:
+            by_pdf = weights.double()[pdfs.argsort(stable=True), None]  # as `posteriors` has them
+            precision, target = by_pdf * precision, by_pdf * target
+        self.linear.addmm_(target.T, extended)
+        triangles = weighted_outer(extended, precision)
         self.quadratic += unpack(triangles, extended.shape[1])
-        self.beta += len(x)
+        self.beta += len(x) if weights is None else float(weights.sum(dtype=torch.float64))
 
 
 def estimate_fmllr(

@@ -20,12 +20,16 @@ class LangConfig:
     position_dependent: bool = True
     """Position-dependent phones, Kaldi's default: AH_B, AH_I and AH_E at the beginning, inside and
     at the end of a word, AH_S alone. The variants of a phone still share the roots of the tree."""
-    vocabulary_size: int | None = 20000
-    """Most frequent pronounceable words of the language model's text that join the words of the
-    training transcripts; None takes them all, 0 none."""
+    words: Path | Literal["lexicon"] | None = None
+    """Words that join the vocabulary whether or not a text has them: a file with a word per line (a
+    lexicon, or words with counts, will do), or "lexicon" for all words of the lexicon in use."""
+    vocabulary_size: int | None = None
+    """Most frequent words of the language model's text that join the words of the training
+    transcripts and `words`; None takes them all, 0 none."""
     g2p_for_lm_words: bool = False
-    """Guess pronunciations for words that only the language model's text has (the words of the
-    training transcripts always get a guess)."""
+    """Guess pronunciations for words that only the language model's text has; without it those that
+    the lexicon lacks are left out (the words of the training transcripts and of a file of `words`
+    always get a guess)."""
     max_unknown: float = 0.1
     """Highest share of training tokens that may end as <UNK> before preparation fails."""
 
@@ -33,6 +37,11 @@ class LangConfig:
     def lexicon_file(self) -> Path | None:
         """The file that the lexicon is read from, if it is read from one."""
         return self.lexicon if isinstance(self.lexicon, Path) else None
+
+    @property
+    def words_file(self) -> Path | None:
+        """The file that lists `words`, if one does."""
+        return self.words if isinstance(self.words, Path) else None
 
     def __post_init__(self) -> None:
         if self.normaliser not in ("english-upper-1", "letters-upper-1"):
@@ -52,19 +61,27 @@ class NgramConfig:
     text: Path | None = None
     """Text with a sentence per line: a file, a folder (its .txt and .txt.gz files) or a pattern;
     None takes the training transcripts."""
+    mix_transcripts: bool = True
+    """Interpolate the model of `text` with one of the training transcripts, by the weights that
+    suit the transcripts of the tuning splits best."""
     arpa: Path | None = None
     """An existing ARPA file (.gz too), used instead of a model estimated from `text`."""
     order: int = 3
-    """Words per n-gram, 1 to 4."""
+    """Words per n-gram, 1 or more."""
     min_counts: tuple[int, ...] = (1,)
     """Count cutoffs: fewest occurrences with which an n-gram is kept, for orders 1, 2, ...; the
     last value holds for all higher orders. The first must be 1, the values must not decrease."""
+    prune: float = 0.0
+    """Threshold of entropy pruning: n-grams are dropped whose loss raises the perplexity by less
+    than this share of it (1e-8 is mild, 1e-7 strong); 0 keeps all."""
     estimator: Literal["numpy", "lmplz"] = "numpy"
     """"numpy" (this package's modified Kneser-Ney) or "lmplz" (KenLM's program, when on PATH)."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.order <= 4:
-            raise ValueError(f"order is {self.order}, must lie between 1 and 4")
+        if self.order < 1:
+            raise ValueError(f"order is {self.order}, must be at least 1")
+        if not 0 <= self.prune < 1:
+            raise ValueError(f"prune is {self.prune}, must be at least 0 and below 1")
         counts = self.min_counts
         if not counts or counts[0] != 1 or list(counts) != sorted(counts):
             raise ValueError(f"min_counts is {counts}, must start with 1 and not decrease")

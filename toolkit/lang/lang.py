@@ -6,6 +6,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
+from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 from toolkit.lang.tables import (
     EPSILON,
     SPOKEN_NOISE,
@@ -38,6 +39,8 @@ class Lang:
     """<eps> 0, words, <UNK>, #0, <s>, </s>."""
     normaliser: str = Normaliser.id
     """Id of the normaliser that turned written text into the words."""
+    probabilities: LexiconProbabilities | None = None
+    """Of pronunciations and of silence around them; None: all are equally likely."""
 
     @classmethod
     def of(cls, lexicon: Lexicon) -> "Lang":
@@ -78,6 +81,14 @@ class Lang:
         known = self.lexicon.get(word) or self.lexicon[UNKNOWN]
         return [[self.phones[phone] for phone in phones] for phones in known]
 
+    def pronunciation_weights(self, word: str) -> list[EntryProbabilities]:
+        """Return the probabilities of every pronunciation in `pronunciation_ids`.
+
+        The vocabulary must have `probabilities`.
+        """
+        known = word if word in self.lexicon else UNKNOWN
+        return [self.probabilities.of((known, phones)) for phones in self.lexicon[known]]
+
     def disambiguated_entries(self) -> tuple[list[tuple[int, list[int]]], int]:
         """Return the lexicon for L: (word id, phone ids ending in #1, #2, ... where needed), and
         the id of the symbol that follows optional silence, the last one, as in Kaldi."""
@@ -87,7 +98,8 @@ class Lang:
 
     def save(self, folder: Path) -> None:
         """Write lexicon.txt, lexicon_disambig.txt, phones.txt, words.txt, disambig.txt, vocab.txt
-        (Kaldi's forms) and lang.json."""
+        (Kaldi's forms) and lang.json; lexiconp_silprob.txt and silprob.txt if there are
+        probabilities."""
         folder = Path(folder)
         self.lexicon.write(folder / "lexicon.txt")
         entries, _ = add_disambiguation(self.lexicon.pairs())
@@ -99,10 +111,12 @@ class Lang:
             write_atomically(folder / f"{name}.txt", "".join(f"{line}\n" for line in lines))
         settings = {"normaliser": self.normaliser}
         write_atomically(folder / "lang.json", json.dumps(settings, indent=1) + "\n")
+        if self.probabilities is not None:
+            self.probabilities.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Lang":
-        """Read what `save` wrote (lexicon.txt, phones.txt, words.txt, lang.json).
+        """Read what `save` wrote: lexicon.txt, phones.txt, words.txt, lang.json, probabilities.
 
         Raises:
           LangError: the files do not belong together.
@@ -114,6 +128,7 @@ class Lang:
             SymbolTable.read(folder / "phones.txt"),
             SymbolTable.read(folder / "words.txt"),
             normaliser,
+            LexiconProbabilities.load(folder),
         )
         absent = [phone for phone in lang.lexicon.phones() if phone not in lang.phones]
         absent += [word for word in sorted(lang.lexicon) if word not in lang.words]

@@ -1,7 +1,8 @@
 """The language model stage: an ARPA file, estimated or given, and its perplexity per split."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from toolkit.lang.config import NgramConfig
@@ -9,6 +10,8 @@ from toolkit.lang.letters import normaliser
 from toolkit.lang.ngram.arpa import read_arpa, write_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import write_binary
+from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
+from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
 from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.lmplz import estimate_with_lmplz
 from toolkit.lang.ngram.perplexity import perplexity
@@ -43,6 +46,7 @@ def prepare_lm(
     vocabulary: Collection[str],
     out: Path,
     train: str = "train",
+    tune: Sequence[str] = (),
     rules: str = Normaliser.id,
 ) -> dict[str, float]:
     """Write `lm.arpa`, `lm.safetensors` (quick to read), `perplexity.tsv` and `report.json`.
@@ -54,41 +58,71 @@ def prepare_lm(
       texts_by_split: transcripts by split, normalised or not.
       vocabulary: the recogniser's words.
       out: the folder.
-      train: the split whose transcripts are the text when `config` names none.
+      train: the split whose transcripts are the text when `config` names none, and are mixed with
+        it when `config` says so.
+      tune: the splits whose transcripts choose the weights of that mixture; without them the
+        weights are equal.
       rules: id of the normaliser of all texts (see `toolkit.lang.letters`).
 
     Returns:
-      The n-grams by order, and each split's perplexity (known words) and OOV rate (0 to 1).
+      The n-grams by order, the weight of the transcripts in a mixture, and each split's perplexity
+      (known words) and OOV rate (0 to 1).
     """
     normalise = normaliser(rules)
-    discounting: list[str] = []
+    discounting: dict[str, list[str]] = {}
+    weights: dict[str, float] = {}
     if config.arpa is not None:
-        model = read_arpa(config.arpa).restrict(vocabulary)
+        model = prune_by_entropy(read_arpa(config.arpa), config.prune).restrict(vocabulary)
     else:
-        if config.text is not None:
-            sentences = read_sentences(config.text, normalise)
-        else:
-            sentences = _sentences(texts_by_split.get(train, {}), normalise)
-        if config.estimator == "lmplz":
-            model = estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts)
-        else:
-            model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
-            discounting = [
-                f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts
-            ]
+        models = []
+        for name in _sources(config, texts_by_split.get(train, {}), normalise):
+            if name == "text":
+                sentences = read_sentences(config.text, normalise)
+            else:
+                sentences = _sentences(texts_by_split.get(train, {}), normalise)
+            model, discounting[name] = _estimate(config, sentences, vocabulary)
+            models.append(model)
+        if len(models) > 1:
+            held_out = (_sentences(texts_by_split[split], normaliser(rules)) for split in tune)
+            found = mixture_weights(models, chain.from_iterable(held_out))
+            weights = dict(zip(discounting, found, strict=True))
+            model = interpolate(models, found)
+        model = prune_by_entropy(model, config.prune)
     write_arpa(model, out / "lm.arpa")
     write_binary(model, out / "lm.safetensors")
     headline: dict[str, float] = {
         f"{n}-grams": len(level.word) for n, level in enumerate(model.levels, 1)
     }
+    if weights:
+        headline["transcripts_weight"] = weights["transcripts"]
     report = {
         "ngrams": [len(level.word) for level in model.levels],
+        "weights": weights,
         "discounts": discounting,
         "removed_characters": dict(sorted(normalise.removed.items())),
         "missing_words": len(set(vocabulary) - set(model.vocabulary)),
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
     return headline | _write_perplexity(model, texts_by_split, rules, out / "perplexity.tsv")
+
+
+def _sources(config: NgramConfig, transcripts: Transcripts, rules: Normaliser) -> list[str]:
+    """Name what models are estimated from."""
+    if config.text is None:
+        return ["transcripts"]
+    mixed = config.mix_transcripts and any(_sentences(transcripts, rules))
+    return ["text", "transcripts"] if mixed else ["text"]
+
+
+def _estimate(
+    config: NgramConfig, sentences: Iterable[list[str]], vocabulary: Collection[str]
+) -> tuple[BackoffModel, list[str]]:
+    """Estimate a model; the second result shows its discounts by order."""
+    if config.estimator == "lmplz":
+        return estimate_with_lmplz(sentences, vocabulary, config.order, config.min_counts), []
+    model, discounts = estimate(sentences, vocabulary, config.order, config.min_counts)
+    shown = [f"{d.rule} {d.values[0]:.4f} {d.values[1]:.4f} {d.values[2]:.4f}" for d in discounts]
+    return model, shown
 
 
 def _sentences(texts: Transcripts, rules: Normaliser) -> Iterator[list[str]]:
@@ -104,12 +138,12 @@ def _write_perplexity(
 ) -> dict[str, float]:
     headline = {}
     with open_atomically(path) as file:
-        file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\n")
+        file.write("split\tsentences\twords\toov\toov_rate\tppl\tppl_known\tppl_charged\n")
         for split in sorted(texts_by_split):
             found = perplexity(model, _sentences(texts_by_split[split], normaliser(rules)))
             file.write(
                 f"{split}\t{found.sentences}\t{found.words}\t{found.oov}\t{found.oov_rate:.4f}\t"
-                f"{found.ppl:.2f}\t{found.ppl_known:.2f}\n"
+                f"{found.ppl:.2f}\t{found.ppl_known:.2f}\t{found.ppl_charged:.2f}\n"
             )
             headline[f"ppl_{split}"] = found.ppl_known
             headline[f"oov_{split}"] = found.oov_rate

@@ -12,6 +12,7 @@ from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.letters import normaliser
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
 
 Transcripts = Mapping[str, str]
@@ -27,10 +28,10 @@ def prepare_lang(
 ) -> dict[str, float]:
     """Write the folder of a `Lang`, `g2p.tsv`, `oov.tsv`, `report.json`, and `g2p.npz` if trained.
 
-    The vocabulary is the words of the training transcripts and the most frequent words of
-    `lm_words`. Pronunciations that the lexicon lacks are guessed and listed in `g2p.tsv`; words
-    that cannot be guessed (SPN, score 0 there) are left out and become <UNK>. `oov.tsv` lists each
-    split's words outside the vocabulary with the utterances that have them.
+    The vocabulary is the words of the training transcripts, those of `config.words` and the most
+    frequent words of `lm_words`. Pronunciations that the lexicon lacks are guessed and listed in
+    `g2p.tsv`; words that cannot be guessed (SPN, score 0 there) are left out and become <UNK>.
+    `oov.tsv` lists each split's words outside the vocabulary with the utterances that have them.
 
     Args:
       config: see `LangConfig`.
@@ -41,7 +42,8 @@ def prepare_lang(
       train: name of the training split.
 
     Returns:
-      Sizes, and the out-of-vocabulary rate of each split (share of tokens, 0 to 1).
+      Sizes, the number of words of `lm_words` that are left out of the vocabulary and their share
+      of its weight, and the out-of-vocabulary rate of each split (share of tokens, 0 to 1).
 
     Raises:
       LangError: no training transcript, or more than `config.max_unknown` of its words unknown.
@@ -54,8 +56,12 @@ def prepare_lang(
     needed = {word for words in words_by_split.get(train, {}).values() for word in words}
     if not needed:
         raise LangError(f"the split {train!r} has no transcript with a word in it")
-    source = source_lexicon(config, needed | set(lm_words or {}))
-    vocabulary = needed | set(_ranked(config, lm_words or {}, source))
+    lm_words = lm_words or {}
+    listed = read_words(config.words, normaliser(config.normaliser)) if config.words_file else set()
+    source = source_lexicon(config, needed | listed | lm_words.keys())
+    if config.words == "lexicon":
+        listed = set(possible_words(source, normaliser(config.normaliser)))
+    vocabulary = needed | listed | set(_ranked(config, lm_words, source))
     lexicon = source.restrict(vocabulary)
     guesses = _guess(source, sorted(vocabulary - source.keys()), out)
     for word, guess in guesses.items():
@@ -75,12 +81,16 @@ def prepare_lang(
             found = f"{' '.join(guess.phones)}\t{guess.score:.3f}" if guess else "SPN\t0"
             file.write(f"{word}\t{found}\n")
     oov = _report_oov(words_by_split, lang, out / "oov.tsv")
+    left_out = [word for word in lm_words if word not in lang.lexicon]
+    left_out_share = sum(map(lm_words.__getitem__, left_out)) / (sum(lm_words.values()) or 1)
     report = {
         "words": len(lang.vocabulary),
         "pronunciations": sum(1 for _ in lexicon.pairs()),
         "phones": len(lang.real_phones),
         "guessed": sum(guess is not None for guess in guesses.values()),
         "not_guessed": sum(guess is None for guess in guesses.values()),
+        "left_out": len(left_out),
+        "left_out_share": left_out_share,
         "removed_characters": dict(sorted(rules.removed.items())),
         "oov": oov,
     }
@@ -93,6 +103,8 @@ def prepare_lang(
             f"max_unknown"
         )
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
+    if left_out:
+        headline |= {"left_out": len(left_out), "left_out_share": left_out_share}
     return headline | {f"oov_{split}": numbers["rate"] for split, numbers in oov.items()}
 
 

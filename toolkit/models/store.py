@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
 from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted, read_json, read_tensors, reading
@@ -27,6 +28,7 @@ KINDS: dict[str, tuple[type, type[nn.Module]]] = {
     "lstm": (LstmConfig, LstmModel),
     "blstm": (BlstmConfig, BlstmModel),
     "ctc": (CtcConfig, CtcModel),
+    "tdnnf": (TdnnfConfig, TdnnfModel),
     "word_lstm": (WordLstmConfig, WordLstm),
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
@@ -37,7 +39,7 @@ class ModelError(ToolkitError):
     """A folder that holds no model, or one whose weights and configuration disagree."""
 
 
-def make_model(config: LstmConfig | BlstmConfig | CtcConfig) -> nn.Module:
+def make_model(config: LstmConfig | BlstmConfig | CtcConfig | TdnnfConfig) -> nn.Module:
     """Make a new model of the configuration's kind."""
     return next(built for configured, built in KINDS.values() if type(config) is configured)(config)
 

@@ -3,7 +3,8 @@
 The same inputs give the same objects, byte for byte, whatever the executor, the order of the
 partitions, the number of workers and the failures on the way. A partition that is done is never
 done again; one that fails is tried again, elsewhere and after all others; one that keeps failing
-is set aside, and when all others are done the run ends with an error that lists it.
+is set aside, and when all others are done the run ends with an error that lists it. If a damaged
+object of an earlier step is the reason, the next run makes that object again.
 """
 
 import os
@@ -14,12 +15,12 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.filesystems import is_local, local_path
-from toolkit.pipeline.markers import all_finished
-from toolkit.pipeline.objects import ObjectRef, StoreConfig
+from toolkit.pipeline.markers import HEALS, all_finished, invalidate
+from toolkit.pipeline.objects import ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.summary import SUMMARY, write_summary
-from toolkit.pipeline.worker_process import Attempt
+from toolkit.pipeline.worker_process import Attempt, numeric_variables
 from toolkit.storage.files import remove_temporaries
 
 
@@ -59,6 +60,7 @@ class Executor(ABC):
 
     def __init__(self, config: ExecutorConfig | None = None) -> None:
         self.config = config or ExecutorConfig()
+        self.numeric = numeric_variables(self.config.threads)
 
     def run(
         self,
@@ -88,7 +90,7 @@ class Executor(ABC):
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")
-        markers, calls = all_finished(step, partitions, out, self.config.store)
+        markers, calls = all_finished(step, partitions, out, self.config.store, self.numeric)
         results = {name: marker.result for name, marker in markers.items()}
         runs = {name: marker.run for name, marker in markers.items()}
         with Progress(step.name, partitions, results, progress) as tracker:
@@ -100,10 +102,14 @@ class Executor(ABC):
         )
         if poisoned:
             first = next(iter(poisoned.values()))
+            store = ObjectStore(self.config.store)
+            damaged = {attempt.damaged for attempt in poisoned.values() if attempt.damaged}
+            heals = [invalidate(store, path) for path in sorted(damaged)]
+            way_out = HEALS if heals and all(heals) else "run the same command to try again"
             raise PoisonedError(
                 f"{step.name}: {len(poisoned)} of {len(partitions)} partitions failed "
                 f"{self.config.tries} times and are set aside: {', '.join(sorted(poisoned))}; "
-                f"first: {first.reason}; all: {out}/{SUMMARY}; run the same command to try again"
+                f"first: {first.reason}; all: {out}/{SUMMARY}; {way_out}"
             )
         return [results[partition.id] for partition in partitions]
 

@@ -45,11 +45,13 @@ class LocalExecutor(Executor):
                 while queue and free:
                     device = free.popleft()
                     idle = idle_workers[device]
-                    worker = idle.pop() if idle else WorkerProcess(config.threads, config.scratch)
+                    if idle:
+                        worker = idle.pop()
+                    else:
+                        worker = WorkerProcess(config.threads, self.numeric, config.scratch)
                     partition = queue.popleft()
-                    worker.start(
-                        Job(step, partition, out, config.store, device, config.threads, repeated)
-                    )
+                    how = (config.store, device, config.threads, repeated, self.numeric)
+                    worker.start(Job(step, partition, out, *how))
                     limit = time.monotonic() + (config.timeout or float("inf"))
                     busy[worker] = device, limit
                 for worker in self._finished(busy):

@@ -8,6 +8,7 @@ The store's library finds the credentials itself (environment, profile, instance
 given here, and are masked in error messages.
 """
 
+import contextlib
 import hashlib
 import random
 import shutil
@@ -35,6 +36,22 @@ class ObjectError(ToolkitError):
 
 class MissingObjectError(ObjectError):
     """An object does not exist."""
+
+
+class DamagedObjectError(ObjectError):
+    """An object is not what its reference says, however often it is read.
+
+    Args:
+      message: what is wrong.
+      path: of the object.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.path)
 
 
 class _DamagedError(Exception):
@@ -111,6 +128,7 @@ class Counts:
     get: int = 0
     head: int = 0
     list: int = 0
+    delete: int = 0
     repeated: int = 0
     """Calls made again after a failure; counted above as well."""
     bytes_read: int = 0
@@ -121,7 +139,7 @@ class Counts:
     @property
     def calls(self) -> int:
         """All calls."""
-        return self.put + self.get + self.head + self.list
+        return self.put + self.get + self.head + self.list + self.delete
 
     def __add__(self, other: "Counts") -> "Counts":
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
@@ -174,7 +192,8 @@ class ObjectStore:
 
         Raises:
           MissingObjectError: there is none of that name.
-          ObjectError: it cannot be read, or does not match the reference.
+          DamagedObjectError: it does not match the reference.
+          ObjectError: it cannot be read.
         """
         ref = _reference(source)
 
@@ -243,6 +262,18 @@ class ObjectStore:
         except MissingObjectError:
             return None
 
+    def remove(self, path: str) -> None:
+        """Remove an object, if there is one."""
+
+        def request() -> None:
+            if is_local(path):
+                local_path(path).unlink()
+            else:
+                self._remote(path).rm_file(path)
+
+        with contextlib.suppress(MissingObjectError):
+            self._call("delete", path, request)
+
     def list(self, prefix: str) -> list[ObjectRef]:
         """List the objects below a prefix (a folder), sorted by name, without digests."""
         prefix = prefix.rstrip("/")
@@ -288,10 +319,14 @@ class ObjectStore:
                     raise MissingObjectError(f"{redact(path)}: no such object") from error
                 except Exception as error:
                     if tries >= self._tries(path, error):
-                        raise ObjectError(
+                        message = (
                             f"{redact(path)}: {kind.upper()} failed {tries} times, at last with "
                             f"{redact(repr(error))}"
-                        ) from None  # the cause may contain a signed URL
+                        )
+                        # without the cause, which may contain a signed URL
+                        if isinstance(error, _DamagedError):
+                            raise DamagedObjectError(message, path) from None
+                        raise ObjectError(message) from None
                 self._count(repeated=calls)
                 time.sleep(self._wait(tries))
         finally:

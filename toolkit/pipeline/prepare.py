@@ -13,6 +13,7 @@ from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.fusion import FusedStep
 from toolkit.pipeline.lake import Lake
+from toolkit.pipeline.markers import healing
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.output_paths import output_path
 from toolkit.pipeline.shards import Shard, with_fields, write_manifests
@@ -92,7 +93,8 @@ def extract_features(
     results = executor.run(step, partitions, out)
     url = f"{out}/shuffle"
     shards = write_manifests(store, url, results, config.frontend)
-    normaliser = merge_stats((ref for result in results for ref in result.outputs), store)
+    with healing(store):
+        normaliser = merge_stats((ref for result in results for ref in result.outputs), store)
     store.put(f"{url}/{NORMALISER}", normaliser.to_json().encode())
     return ShardSet(url, shards, _failures(results)), normaliser
 

@@ -157,7 +157,7 @@ class SparkExecutor(Executor):
         context = self._context
         arrived = context.accumulator([], AddingAccumulatorParam([]))
         rows = [json.dumps(partition.to_dict()) for partition in partitions]
-        work = _task(step, out, self.config, repeated, arrived)
+        work = _task((step, out, self.config, self.numeric, repeated), arrived)
         job = _Collection(context.parallelize(rows, len(rows)).mapPartitions(work))
         seen: set[str] = set()
         read = 0
@@ -216,13 +216,13 @@ def _culprit(error: Exception, partitions: Sequence[Partition]) -> Iterator[Atte
     yield Attempt(partition.id, None, reason, message)
 
 
-def _task(step: Step, out: str, config: ExecutorConfig, repeated: bool, arrived: Any) -> Any:
+def _task(contents: tuple[Any, ...], arrived: Any) -> Any:
     """Make the function for `mapPartitions`.
 
     It is pickled by value, and imports `toolkit` only after the shipped copy has been put on the
     path; for the same reason the step is contained in it as bytes.
     """
-    payload = base64.b64encode(pickle.dumps((step, out, config, repeated))).decode()
+    payload = base64.b64encode(pickle.dumps(contents)).decode()
     archive = ARCHIVE
 
     def work(rows: Iterable[str]) -> Iterator[str]:
@@ -245,8 +245,8 @@ def _task(step: Step, out: str, config: ExecutorConfig, repeated: bool, arrived:
     return work
 
 
-_workers: dict[int, WorkerProcess] = {}
-"""Worker processes of this Python worker by number of threads, kept between tasks."""
+_workers: dict[tuple[tuple[str, str], ...], WorkerProcess] = {}
+"""Worker processes of this Python worker by numeric environment, kept between tasks."""
 
 
 def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> Iterator[str]:
@@ -261,16 +261,16 @@ def run_rows(payload: str, rows: Iterable[str], device: str, attempt: int) -> It
     Yields:
       `Attempt`s as JSON.
     """
-    step, out, config, repeated = pickle.loads(base64.b64decode(payload))
+    step, out, config, numeric, repeated = pickle.loads(base64.b64decode(payload))
+    key = tuple(sorted(numeric.items()))
     scratch = config.scratch or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
     for row in rows:
-        worker = _workers.get(config.threads)
+        worker = _workers.get(key)
         if worker is None or not worker.alive:
-            worker = _workers[config.threads] = WorkerProcess(config.threads, scratch)
+            worker = _workers[key] = WorkerProcess(config.threads, numeric, scratch)
         partition = Partition.from_dict(json.loads(row))
-        job = Job(
-            step, partition, out, config.store, device, config.threads, repeated or attempt > 0
-        )
+        how = (config.store, device, config.threads, repeated or attempt > 0, numeric)
+        job = Job(step, partition, out, *how)
         outcome = worker.run(job, config.timeout)
         if not worker.alive:
             worker.close()

@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from toolkit.environment import peak_bytes
+from toolkit.environment import BLAS_VARIABLE, blas_setting, peak_bytes
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
-from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.objects import DamagedObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -43,6 +43,8 @@ class Job:
     repeated: bool
     """Whether an earlier attempt may have finished without its result arriving: then its marker is
     looked for first."""
+    numeric: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables of the worker, see `numeric_variables`."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Attempt:
     and bytes."""
     counted: bool = True
     """Whether a failure counts towards the partition's number of tries."""
+    damaged: str | None = None
+    """Path of the object, if it failed because that is damaged."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -74,22 +78,34 @@ class Attempt:
         return cls(**{**plain, "result": None if result is None else StepResult.from_dict(result)})
 
 
+def numeric_variables(threads: int) -> dict[str, str]:
+    """Return the environment variables on which the last bits of a worker's results depend.
+
+    They are set before its interpreter starts, since libraries read them when they are loaded; so
+    it does not matter what the process that starts it has loaded or set.
+    """
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), BLAS_VARIABLE: blas_setting()}
+
+
 class WorkerProcess:
     """Handle of a worker process, held by the process that started it.
 
     Args:
       threads: number of threads for computing in it.
+      numeric: environment variables, `numeric_variables` of the driver.
       scratch: folder in which its scratch folder is made; None: the system's.
     """
 
-    def __init__(self, threads: int, scratch: Path | None = None) -> None:
+    def __init__(
+        self, threads: int, numeric: Mapping[str, str], scratch: Path | None = None
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, child_end = context.Pipe()
         self._scratch = Path(tempfile.mkdtemp(prefix="partition-", dir=scratch))
         arguments = (child_end, self._scratch, threads)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+        before = {name: os.environ.get(name) for name in numeric}
+        os.environ.update(numeric)
         try:
             self._process.start()
         finally:
@@ -188,17 +204,19 @@ def attempt(job: Job, scratch: Path) -> Attempt:
         }
 
     try:
-        marker = finished(store, job.step, partition, job.out) if job.repeated else None
+        done = (store, job.step, partition, job.out, job.numeric)
+        marker = finished(*done) if job.repeated else None
         if marker is not None:
             return Attempt(partition.id, marker.result, run=marker.run)
         resources = Resources(job.device, job.threads, folder)
         result = job.step.run(partition, store, job.out, resources)
-        Marker(work_digest(job.step, partition), result, statistics()).write(
-            store, job.out, partition.id
-        )
+        work = work_digest(job.step, partition)
+        Marker(work, result, statistics(), job.numeric).write(store, job.out, partition.id)
     except Exception as error:
         reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
-        return Attempt(partition.id, None, reason, redact(traceback.format_exc()), statistics())
+        trace = redact(traceback.format_exc())
+        damaged = error.path if isinstance(error, DamagedObjectError) else None
+        return Attempt(partition.id, None, reason, trace, statistics(), damaged=damaged)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Attempt(partition.id, result, run=statistics())

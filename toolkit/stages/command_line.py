@@ -11,7 +11,13 @@ from typing import Any
 
 import click
 
-from toolkit.config.settings import apply_overrides, load_yaml, resolve_paths
+from toolkit.config.settings import (
+    apply_overrides,
+    flatten,
+    load_yaml,
+    resolve_paths,
+    to_plain,
+)
 from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
@@ -27,6 +33,7 @@ from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
 from toolkit.stages.terminal import outlive, told
 from toolkit.stages.termination import TerminatedError, terminable
+from toolkit.storage.encoding import check_utf8, printable
 from toolkit.storage.reading import DAMAGE_ERRORS, read_json
 
 INTERRUPTED, TERMINATED = 130, 143  # the shell's exit status for Ctrl-C and SIGTERM
@@ -45,6 +52,7 @@ class Options:
     stop_stage: str | None
     listing: bool
     dry_run: bool
+    code: bool
     stale_code: bool
     accept_code_change: bool
     force: tuple[str, ...]
@@ -73,6 +81,9 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     @click.option("--stop-stage", metavar="M", help="Last stage to run.")
     @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
+    @click.option(
+        "--code", is_flag=True, help="With --dry-run: show which changes of code concern a stage."
+    )
     @click.option(
         "--stale-code", is_flag=True, help="Show the stages that other code or packages made."
     )
@@ -120,7 +131,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
             run.main(args=arguments, prog_name=Path(sys.argv[0]).name, standalone_mode=False)
     except ToolkitError as error:
         if ranks.rank() == 0 or not isinstance(error, WorkerLostError):  # rank 0 reports that
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -150,6 +161,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         else _stage(recipe, "--stop-stage", options.stop_stage)
     )
     forced = frozenset(_stage(recipe, "--force", number) for number in options.force)
+    if options.code and not options.dry_run:
+        raise SelectionError("--code shows changes together with --dry-run")
     if last < first:
         raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
     for number in sorted(forced):
@@ -172,6 +185,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         recipe.folder,
         options.accept_code_change,
     )
+    for text in (command, str(directory.root), *flatten(to_plain(config)).values()):
+        check_utf8(str(text))
     given = {
         "recipe": recipe.name,
         "profile": profile,
@@ -192,7 +207,7 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
             elif options.stale_code:
                 show_stale_code(recipe, directory, config)
             elif options.dry_run:
-                show_plan(recipe, directory, request)
+                show_plan(recipe, directory, request, options.code)
             else:
                 _execute(recipe, directory, request, given, stage_log)
     except BrokenPipeError:  # as with `--list | head`: click ends the process quietly

@@ -9,10 +9,12 @@ from toolkit.stages.code import UNKNOWN, Code, differences, present_code
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames
+from toolkit.stages.marker import Marker
 from toolkit.stages.partial import read_record
 from toolkit.stages.plan import Inspector, State, Step, plan
 from toolkit.stages.runner import refusal
 from toolkit.stages.stage import Request
+from toolkit.stages.stage_code import present_sources
 from toolkit.stages.stage_log import duration, headline
 
 
@@ -45,8 +47,14 @@ def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -
         click.echo("no stage was made by other code or other packages than the present ones")
 
 
-def show_plan(recipe: Declaration, directory: RunDirectory, request: Request) -> None:
-    """Print which stages a run would skip, make or refuse, and why."""
+def show_plan(
+    recipe: Declaration, directory: RunDirectory, request: Request, code: bool = False
+) -> None:
+    """Print which stages a run would skip, make or refuse, and why.
+
+    Args:
+      code: also print what of each finished stage's code has changed since.
+    """
     inspector = _inspector(directory, request.config)
     states = _states(recipe, inspector)
     for number, title, state in states:
@@ -58,6 +66,18 @@ def show_plan(recipe: Declaration, directory: RunDirectory, request: Request) ->
         colon = "" if step.action == "may run" else ":"
         refused = _refusal(recipe, inspector, request, step)
         click.echo(f"{step.number:3d} {step.title}: {refused or f'{verb}{colon} {step.why}'}")
+        if code and step.state.marker:
+            click.echo(f"    code {_code_changes(recipe, step.number, step.state.marker)}")
+
+
+def _code_changes(recipe: Declaration, number: int, marker: Marker) -> str:
+    """Return in words what of a stage's code is not as it was when the stage was run."""
+    (body,) = (stage.body for stage in recipe.stages if stage.number == number)
+    present = present_sources(recipe.folder).stage(body)
+    if marker.stage_code is None or present is None:
+        return UNKNOWN
+    changes = marker.stage_code.changes(present)
+    return f"changed: {'; '.join(changes)}" if changes else "unchanged"
 
 
 def _inspector(directory: RunDirectory, config: Any) -> Inspector:

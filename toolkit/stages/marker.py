@@ -16,6 +16,7 @@ from toolkit.stages.code import (
     attempts_from_plain,
     attempts_to_plain,
 )
+from toolkit.stages.stage_code import StageCode
 from toolkit.storage.digest import Content, digest_bytes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json, validated
@@ -61,6 +62,9 @@ class Marker:
     attempts: list[Attempt | None] = field(default_factory=list)
     """The attempts that made the outputs, in order; None stands for those of a partial record from
     before code was recorded. Empty in markers from before."""
+    stage_code: StageCode | None = None
+    """The code of this stage alone. None where attempts with different code made the outputs, and
+    in markers from before it was recorded."""
 
     @property
     def codes(self) -> list[Code | None]:
@@ -93,9 +97,11 @@ class Marker:
                     "the marker was written by another version of the runner"
                 )
             validated(plain, _FORM)
-            names = [field.name for field in dataclasses.fields(cls) if field.name != "attempts"]
+            names = {field.name for field in dataclasses.fields(cls)} - {"attempts", "stage_code"}
             values = {name: plain[name] for name in names}
             values["attempts"] = attempts_from_plain(plain.get("attempts", []))
+            if plain.get("stage_code") is not None:
+                values["stage_code"] = from_plain(StageCode, plain["stage_code"])
             for key in ("inputs", "outputs"):
                 values[key] = contents_from_plain(values[key])
             intact = plain["parameters_digest"] == parameters_digest(plain["parameters"])

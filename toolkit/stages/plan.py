@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toolkit.config.settings import flatten, parameters_of
+from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames, audio_input, is_outside, same_setting
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
@@ -164,8 +164,11 @@ class Inspector:
             name: parameters_of(getattr(self.config, name)) for name in fields if name in recorded
         }
         old, new = flatten(recorded), flatten(present)
+        known = flatten({name: to_plain(getattr(self.config, name)) for name in present})
         for key in sorted(old.keys() | new.keys()):
-            if key not in new:
+            if key not in new and key in known:  # back at the value of runs before it was there
+                yield f"`{key}` {_show(old[key])} -> {_show(known[key])}"
+            elif key not in new:
                 yield f"`{key}` is no longer a parameter"
             elif key not in old:
                 yield f"`{key}` {_show(new[key])} is a new parameter"

@@ -7,7 +7,7 @@ from datetime import datetime
 from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
-from toolkit.stages.code import Attempt, Difference, present_code
+from toolkit.stages.code import Attempt, Difference, differences, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames
@@ -17,9 +17,11 @@ from toolkit.stages.plan import Inspector, State, join_reasons, plan
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
+from toolkit.stages.stage_code import StageCode, present_sources
 from toolkit.stages.stage_log import StageLog, duration, headline
 from toolkit.stages.termination import TerminatedError
 from toolkit.storage.digest import Content
+from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.links import LinkError, refuse_links_below
 
 
@@ -47,6 +49,7 @@ class Runner:
         self.digests = directory.load_digests(folders)
         # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
         self.code = present_code(request.source)
+        self.sources = present_sources(request.source)
         self.inspector = Inspector(directory, request.config, self.digests)
 
     def run(self) -> None:
@@ -149,6 +152,7 @@ class Runner:
                 seconds=round(run.seconds, 3),
                 headline=numbers,
                 attempts=run.record.attempts,
+                stage_code=self._stage_code(stage, run.record.attempts),
             )
             publish(self.directory, marker, self.digests)
         except TerminatedError as termination:
@@ -190,6 +194,11 @@ class Runner:
         self.directory.discard_partial(number)
         return Record(forced=forced), 0.0
 
+    def _stage_code(self, stage: Stage, attempts: Sequence[Attempt | None]) -> StageCode | None:
+        if any(a is None or differences(a.code, self.code) for a in attempts):
+            return None
+        return self.sources.stage(stage.body)
+
     def _outputs(self, run: Run) -> dict[str, Content]:
         outputs = {}
         for name in run.outputs:
@@ -211,9 +220,10 @@ class Runner:
         """Write the traceback beside the markers and return the error to raise."""
         path = self.directory.failure(stage.number)
         resource = storage_error(error, self.directory.root) or memory_error(error)
+        resource = resource or encoding_error(error)
         user_error = resource or (error if isinstance(error, ToolkitError) else None)
-        message = str(user_error) if user_error else f"{type(error).__name__}: {error}"
-        text = "".join(traceback.format_exception(error))
+        message = printable(str(user_error) if user_error else f"{type(error).__name__}: {error}")
+        text = printable("".join(traceback.format_exception(error)))
         try:
             self.directory.write(path, f"{' '.join(message.split())}\n\n{_now()}\n{text}")
             where = f" (traceback in {path})"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from toolkit.storage.encoding import printable
 from toolkit.storage.links import open_regular
 
 
@@ -28,7 +29,7 @@ class StageLog:
         Raises:
           LinkError: a link or no regular file is in its place.
         """
-        click.echo(line)
+        click.echo(printable(line))
         self.record(line)
 
     def record(self, line: str) -> None:
@@ -37,7 +38,7 @@ class StageLog:
         try:
             descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
             with open(descriptor, "a", encoding="utf-8") as file:
-                file.write(f"{now} {line}\n")
+                file.write(f"{now} {printable(line)}\n")
         except OSError:
             return
 

@@ -1,14 +1,14 @@
 """Configuration of the trainer: optimizer, learning rates, epochs."""
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
 from toolkit.environment import has_bf16
 from toolkit.parallel.config import ParallelConfig
 
@@ -93,16 +93,21 @@ class CorpusTrainerConfig(TrainerConfig):
     """How a model is optimised on stored utterances, some of which are held out for validation."""
 
     valid_utterances: int = 100
-    """Training utterances held out for validation, at most a tenth of all; they are chosen by a
-    checksum of their ids, so that every training holds out the same, and their augmented copies
-    are left out. Not used when validation data is given."""
+    """Training utterances held out for validation: from eight speakers on all utterances of about
+    ten speakers, of more if these have fewer, at most an eighth; with fewer speakers at most a
+    tenth of the utterances. They are chosen by a checksum of their ids, so that every training
+    holds out the same, and their augmented copies are left out. 0: none. Not used when validation
+    data is given."""
+    valid_seed: int = field(default=0, metadata=older_runs(0))
+    """Seed of the choice of what is held out, to be the same in all trainings of a run."""
     max_excluded: float = 0.2
     """Largest share of unusable utterances; with more, training fails."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.valid_utterances < 0:
-            raise ValueError(f"valid_utterances is {self.valid_utterances}, needs to be 0 or more")
+        for name in ("valid_utterances", "valid_seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if not 0 <= self.max_excluded <= 1:
             raise ValueError(f"max_excluded is {self.max_excluded}, needs to be in [0, 1]")
 
@@ -127,6 +132,21 @@ def _fused(kind: type[Optimizer], model: nn.Module) -> dict[str, bool]:
     # Torch 1.13 has it for Adam, but cannot go on from a checkpoint.
     has_it = torch.__version__ >= "2" and "fused" in inspect.signature(kind).parameters
     return {"fused": True} if on_gpu and has_it else {}
+
+
+def changed_settings(
+    config: TrainerConfig, stored: dict[str, Any], present: dict[str, Any]
+) -> list[str]:
+    """Return the names of what differs between two descriptions of a training.
+
+    Args:
+      config: settings at the value of `older_runs` are left out of a description.
+      stored: the description in a checkpoint; what else is in it does not count.
+      present: that of the training that is to go on.
+    """
+    settings = {field.name for field in fields(config)}
+    names = sorted(present.keys() | (settings & stored.keys()))
+    return [name for name in names if stored.get(name) != present.get(name)]
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Training corpus: aligned utterances, with their normalised features and targets."""
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from toolkit.features.augment import original_id
 from toolkit.storage.files import write_atomically
 from toolkit.train.errors import TrainingDataError
+from toolkit.train.held_out import Division, divide
 
 
 class Features(Protocol):
@@ -28,6 +27,9 @@ class Features(Protocol):
 
     def state(self, name: str) -> Any:
         """Return the state of the running mean before the utterance."""
+
+    def speaker(self, name: str) -> str:
+        """Return the speaker of an utterance."""
 
 
 class Alignments(Protocol):
@@ -161,31 +163,7 @@ def write_excluded(path: Path, excluded: dict[str, str]) -> None:
     write_atomically(path, "".join(lines))
 
 
-def split_stores(stores: Sequence[Features], number: int) -> tuple[set[str], set[str]]:
-    """Divide the utterances of stores into those to train on and about `number` to validate on."""
-    return split_held_out((n for store in stores for shard in store.shards for n in shard), number)
-
-
-def held_out(names: Iterable[str], number: int) -> set[str]:
-    """Select utterances for validation by a checksum of their ids, at most a tenth of all.
-
-    The choice of an utterance hardly depends on the other utterances, and not on their order.
-    """
-    names = sorted(names)
-    ranked = sorted(names, key=lambda name: (zlib.crc32(name.encode()), name))
-    return set(ranked[: min(number, len(names) // 10)])
-
-
-def split_held_out(names: Iterable[str], number: int) -> tuple[set[str], set[str]]:
-    """Hold out utterances together with their augmented copies.
-
-    Returns:
-      The utterances to train on, and those to validate on, chosen by `held_out`: originals, or
-      one copy where the original is not among `names`. Other copies of these are in neither.
-    """
-    families: dict[str, list[str]] = {}
-    for name in names:
-        families.setdefault(original_id(name), []).append(name)
-    chosen = held_out(families, number)
-    training = {n for family, members in families.items() if family not in chosen for n in members}
-    return training, {min(families[family], key=lambda n: (len(n), n)) for family in chosen}
+def split_stores(stores: Sequence[Features], number: int, seed: int = 0) -> Division:
+    """Divide the utterances of stores: about `number`, of speakers of their own, to validate on."""
+    speakers = {n: store.speaker(n) for store in stores for shard in store.shards for n in shard}
+    return divide(speakers, number, seed)

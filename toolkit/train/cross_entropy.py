@@ -55,13 +55,14 @@ def train_cross_entropy(
       out: folder of this training alone.
       device: where to train.
       progress: called from time to time with (steps done, steps in all).
-      valid: held-out stores; without them `config.valid_utterances` are held out.
+      valid: held-out stores; without them training speakers, or utterances, are held out.
 
     Returns:
       `frame_accuracy` (0 to 1) of the model on held-out data at low rate (without any, that of the
       last epoch on the training data), `loss` per frame of the last epoch on the training data,
-      `frames_per_second` (low-rate, median over the epochs on chunks), `utterances`; with whole
-      utterances also `frame_accuracy_chunks`, before them.
+      `frames_per_second` (low-rate, median over the epochs on chunks), `utterances`,
+      `held_out_speakers` (0: the held-out data are utterances of training speakers, or given);
+      with whole utterances also `frame_accuracy_chunks`, before them.
 
     Raises:
       TrainingDataError: stores do not belong together, or too little is left of them.
@@ -94,6 +95,7 @@ def train_cross_entropy(
         "loss": records[-1]["loss"],
         "frames_per_second": median_high(speeds),
         "utterances": len(corpus),
+        "held_out_speakers": corpora.held_out_speakers,
     }
     if config.whole.epochs:
         headline["frame_accuracy_chunks"] = accuracies[0]

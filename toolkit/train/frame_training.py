@@ -1,5 +1,6 @@
 """What trainings on the frames of stored utterances share: settings, corpora, phases, results."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import save_model
+from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.strategy import Strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.chunks import ChunkConfig
@@ -31,12 +33,14 @@ from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
 from toolkit.train.utterances import WholeUtterances
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class FrameTrainingConfig(CorpusTrainerConfig):
     """Training of a network on shuffled chunks, then on whole utterances."""
 
-    model: LstmConfig | BlstmConfig = field(default_factory=LstmConfig)
+    model: LstmConfig | BlstmConfig | TdnnfConfig = field(default_factory=LstmConfig)
     """The network; its input and output sizes are taken from the data."""
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
     """How utterances are cut into chunks and shuffled."""
@@ -44,6 +48,16 @@ class FrameTrainingConfig(CorpusTrainerConfig):
     """Epochs on whole utterances after those on chunks."""
     specaugment: SpecAugmentConfig = field(default_factory=SpecAugmentConfig)
     """SpecAugment's masks on the training batches; none by default, nor in the paper."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed = self.model.context if isinstance(self.model, TdnnfConfig) else 0
+        given = min(self.chunks.left_context, self.chunks.right_context)
+        if given < needed:
+            raise ValueError(
+                f"chunks have {given} frames of context on a side, and the network's outputs depend"
+                f" on {needed}: raise chunks.left_context and chunks.right_context"
+            )
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,8 @@ class FrameCorpora:
     train: Corpus
     held_out: Corpus
     """May be empty."""
+    held_out_speakers: int
+    """Number of speakers set aside of the training data; 0 if only utterances are, or none."""
 
 
 def open_corpora(
@@ -80,11 +96,16 @@ def open_corpora(
     """
     sources = list(zip(as_list(features), as_list(alignments), strict=True))
     stores = [store for store, _ in sources]
-    used, aside = split_stores(stores, 0 if valid else config.valid_utterances)
+    number = 0 if valid else config.valid_utterances
+    division = split_stores(stores, number, config.valid_seed)
+    held_sources, aside = ([valid], None) if valid else (sources, division.held_out)
     corpora = FrameCorpora(
-        Corpus(sources, normaliser, num_targets, used),
-        Corpus([valid] if valid else sources, normaliser, num_targets, None if valid else aside),
+        Corpus(sources, normaliser, num_targets, division.train),
+        Corpus(held_sources, normaliser, num_targets, aside),
+        len(division.speakers),
     )
+    if not valid:
+        logger.info("%s", division.describe())
     write_excluded(out / "excluded.tsv", {**corpora.train.excluded, **corpora.held_out.excluded})
     corpora.train.require(config.max_excluded)
     return corpora

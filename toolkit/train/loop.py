@@ -14,11 +14,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.config.settings import parameters_of
+from toolkit.models.semi_orthogonal import constrain
 from toolkit.parallel.batch import Batch, DataSource
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
-from toolkit.train.config import TrainerConfig, load_optimizer, make_optimizer
+from toolkit.train.config import (
+    TrainerConfig,
+    changed_settings,
+    load_optimizer,
+    make_optimizer,
+)
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.finite import FiniteCheck
 from toolkit.train.metrics import accumulate, means
@@ -198,6 +204,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
         self._optimizer.step()
         self._strategy.after_step()
+        constrain(self._model, self.steps_done())
         self._check(self._finite.known())
         self._finite.add(loss.detach() + norm, batch)
         stats = {"loss": loss.detach(), **stats}
@@ -360,7 +367,7 @@ class Trainer:
         state = self._checkpoints.latest()
         if state is None:
             return
-        differing = [k for k, v in self._identity().items() if state["run"].get(k) != v]
+        differing = changed_settings(self._config, state["run"], self._identity())
         if differing:
             raise TrainingError(
                 f"{self._out} holds a training with other settings ({', '.join(differing)}): "

@@ -105,10 +105,12 @@ class ShuffledUtterances:
         loaded = (self._windows.stacked(windows[i], epoch % OFFSETS) for i in needed)
         for i, window in zip(needed, prefetched(loaded, depth=1), strict=True):
             yield from (
-                utterance_batch(window, group, self._lookahead)
-                for other, group in mine
-                if other == i
+                self._batch(window, group, epoch % OFFSETS) for other, group in mine if other == i
             )
+
+    def _batch(self, window: Stacked, group: np.ndarray, offset: int) -> Batch:
+        """Make a batch of some `utterance_rows` [N, 3] of a window stacked at an offset."""
+        return utterance_batch(window, group, self._lookahead)
 
     def _groups(self, epoch: int, index: int, window: list[Utterance]) -> list[np.ndarray]:
         """Divide a window's utterances into batches of rows [N, 3], see `utterance_rows`."""

@@ -1,9 +1,10 @@
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.kaldi.dict_dir import read_dict, write_dict
+from toolkit.lang.kaldi.dict_dir import KaldiDict, read_dict, write_dict
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
 
 LEXICON = Lexicon(
     {"A": [("AH0",), ("EY1",)], "CAT": [("K", "AE1", "T")], "HUH": [("HH", "SPN"), ("AH1",)]}
@@ -66,8 +67,35 @@ def test_the_dictionary_of_another_recipe(tmp_path):
     found = read_dict(tmp_path)
     assert found.lexicon == {"CAT": [("k", "ae", "t"), ("k", "@", "t")], "[LAUGH]": [("SPN",)]}
     assert found.renamed == {"sil": "SIL", "oov": "SPN", "lau": "SPN"}
-    assert found.notes[0] == "1 pronunciation probabilities were dropped"
-    assert found.notes[1].endswith("<oov> <sil>")
+    assert found.notes[0].endswith("<oov> <sil>")
+    likelier = found.probabilities.of(("CAT", ("k", "@", "t")))
+    assert likelier.pronunciation == 1.0
+    assert found.probabilities.of(("CAT", ("k", "ae", "t"))) == EntryProbabilities(0.7, 0.5)
+    assert sorted(word for word, _ in found.probabilities.entries) == ["CAT", "CAT", "[LAUGH]"]
+
+
+def test_without_probabilities_there_are_none(folder):
+    assert read_dict(folder).probabilities is None
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_probabilities_come_back(tmp_path, marked):
+    entries = {
+        entry: EntryProbabilities(1 / (n + 1), 0.25, 1.5, n + 0.5)
+        for n, entry in enumerate(LEXICON.pairs())
+    }
+    known = LexiconProbabilities(entries, 0.9, 1.2, 0.1, 0.3)
+    lang = KaldiDict(LEXICON, {}, (), known).lang(marked)
+    write_dict(lang, tmp_path)
+    assert lines(tmp_path, "lexiconp.txt")[3] == "A 0.5 EY1"
+    assert "!SIL 1.0 0.3 1.0 1.0 SIL" in lines(tmp_path, "lexiconp_silprob.txt")
+    assert len(lines(tmp_path, "lexiconp_silprob.txt")) == len(lines(tmp_path, "lexicon.txt"))
+    found = read_dict(tmp_path)
+    assert found.probabilities == known
+    assert found.lang(marked) == lang
+    if marked:
+        entry = ("CAT", ("K_B", "AE1_I", "T_E"))
+        assert lang.probabilities.of(entry) == known.of(("CAT", ("K", "AE1", "T")))
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,16 @@ def test_written_and_read_back(tmp_path, model, name):
         assert found.distribution(history).sum() == pytest.approx(1, abs=1e-6)
 
 
+def test_orders_have_no_limit(tmp_path):
+    sentence = list("ABCDEFGHIJKL")
+    model = estimate([sentence, sentence[::-1]], set(sentence), order=11)[0]
+    write_arpa(model, tmp_path / "lm.arpa")
+    found = read_arpa(tmp_path / "lm.arpa")
+    assert found.order == 11
+    for words in (sentence, sentence[3:9], sentence[5:] + sentence[:5], ["A", "C"]):
+        assert found.logprob(words) == pytest.approx(model.logprob(words), abs=1e-5)
+
+
 def test_form(tmp_path):
     model = estimate([["A", "B"], ["A", "C"]], {"A", "B", "C"}, order=2)[0]
     write_arpa(model, tmp_path / "lm.arpa")

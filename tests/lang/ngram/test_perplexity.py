@@ -20,6 +20,7 @@ def test_counts_and_values(model):
     assert found.ppl == pytest.approx(10 ** (-total / 5))
     unknown = math.log10(model.distribution(["<s>", "A"])[model.ids["<UNK>"]])
     assert found.ppl_known == pytest.approx(10 ** (-(total - unknown) / 4))
+    assert found.ppl_charged == pytest.approx(10 ** (-(total - unknown - 7) / 5))
 
 
 def test_a_model_without_unknown_words_is_infinitely_surprised(model):
@@ -27,6 +28,7 @@ def test_a_model_without_unknown_words_is_infinitely_surprised(model):
     plain.ids.pop("<UNK>")
     found = perplexity(plain, [["Q", "A"]])
     assert math.isinf(found.ppl)
+    assert found.ppl_charged == pytest.approx(10 ** ((7 + 2 * math.log10(found.ppl_known)) / 3))
     assert math.isfinite(found.ppl_known)
     assert perplexity(plain, [["A"]]).ppl == pytest.approx(perplexity(plain, [["A"]]).ppl_known)
 

@@ -15,12 +15,14 @@ from toolkit.models.export.source import ExportSource, find_export_source
 from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import log_priors, save_priors
 from toolkit.models.store import ModelError, load_model, make_model, save_model
+from toolkit.models.tdnnf import TdnnfConfig
 
 SIZES = {"input_dim": 6, "output_dim": 5, "hidden": 7}
 CONFIGS = {
     "lstm": LstmConfig(**SIZES, layers=2, lookahead=3),
     "no look-ahead": LstmConfig(**SIZES, layers=1, lookahead=0),
     "blstm": BlstmConfig(**SIZES, layers=2),
+    "tdnnf": TdnnfConfig(**SIZES, bottleneck=3, strides=(1, 1, 0, 3), final=4),
     "ctc": CtcConfig(**SIZES, channels=(4,), kernels=(5,), strides=(2,), lstm_layers=2),
     "two convolutions": CtcConfig(
         **SIZES, channels=(4, 5), kernels=(5, 3), strides=(2, 3), lstm_layers=1, activation="none"
@@ -35,11 +37,13 @@ CONFIGS = {
 def model(request, tmp_path):
     torch.manual_seed(0)
     made = make_model(CONFIGS[request.param])
-    for norm in getattr(made, "norms", []):
+    for norm in [m for m in made.modules() if hasattr(m, "running_mean")]:
         norm.running_mean.uniform_(-1, 1)
         norm.running_var.uniform_(0.5, 2)
         norm.weight.data.uniform_(0.5, 2)
         norm.bias.data.uniform_(-1, 1)
+    if not made.output.weight.any():
+        torch.nn.init.xavier_uniform_(made.output.weight)
     save_model(tmp_path / "model", made)
     return tmp_path / "model"
 

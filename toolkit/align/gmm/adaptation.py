@@ -16,7 +16,7 @@ from toolkit.align.gmm.em import (
 from toolkit.align.gmm.lda_mllt import speech_frames
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import EmConfig, training_data
-from toolkit.features.gmm_features import save_transforms
+from toolkit.features.gmm_features import GmmFeatures, save_transforms
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 
 logger = logging.getLogger(__name__)
@@ -58,15 +58,26 @@ def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     A speaker's earlier transform is refined: the new one is estimated on features transformed by
     it, and composed with it.
     """
-    sums = data.accumulate(accumulate_fmllr, system=system).by_speaker
+    sums = data.accumulate(accumulate_fmllr, system=system)
+    return system.adapted(refined(sums, system.features))
+
+
+def refined(sums: SpeakerStatistics, features: GmmFeatures) -> dict[str, Tensor]:
+    """The transform [D, D+1] of every speaker with statistics.
+
+    Args:
+      sums: of frames that the speakers' earlier transforms have been applied to.
+      features: with these transforms, which the new ones are composed with.
+    """
     transforms, gains, frames = {}, 0.0, 0.0
-    for speaker, statistics in sorted(sums.items()):
+    for speaker, statistics in sorted(sums.by_speaker.items()):
         found, gain = estimate_fmllr(statistics)
-        old = system.features.transforms.get(speaker)
+        old = features.transforms.get(speaker)
         transforms[speaker] = (found if old is None else compose(found, old.double())).float()
         gains, frames = gains + gain * statistics.beta, frames + statistics.beta
-    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(sums), gains / max(frames, 1))
-    return system.adapted(transforms)
+    speakers = len(transforms)
+    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", speakers, gains / max(frames, 1))
+    return transforms
 
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
     if not audio.is_dir():
         raise InputError(f"{audio}: no such folder of audio")
     texts = _texts(text)
-    known = _pairs(speakers) if speakers else {}
+    known = read_speakers(speakers) if speakers else {}
     files = _files(audio)
     by_path: dict[str, list[Path]] = {}
     by_stem: dict[str, list[Path]] = {}
@@ -135,6 +135,21 @@ def _texts(source: Path) -> dict[str, str]:
     if not texts:
         raise InputError(f"{source}: no text in it; a folder needs .txt or .lab files")
     return texts
+
+
+def read_speakers(path: Path) -> dict[str, str]:
+    """Read a file of `utterance speaker`, such as Kaldi's utt2spk.
+
+    Raises:
+      InputError: it cannot be read, has a line without a speaker, or names an utterance twice.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of speakers")
+    found = _pairs(path)
+    for utterance, speaker in found.items():
+        if not speaker:
+            raise InputError(f"{path}: {utterance} has no speaker")
+    return found
 
 
 def _pairs(path: Path) -> dict[str, str]:

@@ -2,19 +2,27 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
-from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_positions
+from toolkit.lang.lexicon import (
+    POSITIONS,
+    Lexicon,
+    Pronunciation,
+    with_positions,
+    without_positions,
+)
+from toolkit.lang.probabilities import Entry, EntryProbabilities, LexiconProbabilities
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
 from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted
 
 SILENCE_WORD = "!SIL"
+WEIGHTED = "lexiconp.txt"
 _OOV_WORDS = (UNKNOWN, "<unk>", "<oov>", "<OOV>", "<SPOKEN_NOISE>", "<spoken_noise>", "[UNK]")
 _STRESS = re.compile(r"(.+?)([0-9])")
 _RESERVED = frozenset({EPSILON, START, END, "#0"})
@@ -27,11 +35,11 @@ class KaldiDictError(ToolkitError):
 def write_dict(lang: Lang, folder: Path) -> int:
     """Write the directory that Kaldi's prepare_lang.sh reads.
 
-    lexicon.txt and lexiconp.txt (every probability 1, as the toolkit has none), silence_phones.txt,
-    optional_silence.txt, nonsilence_phones.txt (the stresses of a phone in one line, so that they
-    share tree roots) and extra_questions.txt (silence, and the phones of each stress). Position
-    markers (_B, _I, _E, _S) are removed, since prepare_lang.sh adds them. The out-of-vocabulary
-    word is `<UNK>`.
+    lexicon.txt; lexiconp.txt, where every probability is 1 if the vocabulary has none, and if it
+    has, lexiconp_silprob.txt and silprob.txt; silence_phones.txt, optional_silence.txt,
+    nonsilence_phones.txt (the stresses of a phone in one line, so that they share tree roots) and
+    extra_questions.txt (silence, and the phones of each stress). Position markers (_B, _I, _E, _S)
+    are removed, since prepare_lang.sh adds them. The out-of-vocabulary word is `<UNK>`.
 
     Args:
       lang: the vocabulary.
@@ -43,18 +51,27 @@ def write_dict(lang: Lang, folder: Path) -> int:
     Raises:
       KaldiDictError: a word or phone that Kaldi reserves.
     """
-    entries = dict.fromkeys(
-        (word, without_positions(phones) if lang.position_dependent else phones)
-        for word, phones in lang.lexicon.pairs()
-    )
+
+    def unmarked(entry: Entry) -> Entry:
+        word, phones = entry
+        return word, without_positions(phones) if lang.position_dependent else phones
+
+    entries = dict.fromkeys(map(unmarked, lang.lexicon.pairs()))
     entries[SILENCE_WORD, (SILENCE,)] = None
     pairs = sorted(entries, key=lambda pair: pair[0].encode())
+    shares = dict.fromkeys(pairs, 1.0)
+    if lang.probabilities is not None:
+        known = {entry: lang.probabilities.of(entry) for entry in lang.lexicon.pairs()}
+        known[SILENCE_WORD, (SILENCE,)] = EntryProbabilities(1.0, lang.probabilities.overall)
+        found = replace(lang.probabilities, entries=known).renamed(unmarked)
+        shares = {entry: found.of(entry).pronunciation for entry in pairs}
+        found.save(folder)
     speech = sorted({p for _, phones in pairs for p in phones} - {SILENCE, SPOKEN_NOISE})
     _check(pairs, speech)
     silence = (SILENCE, SPOKEN_NOISE)
     files = {
         "lexicon.txt": (f"{word} {' '.join(phones)}" for word, phones in pairs),
-        "lexiconp.txt": (f"{word} 1.0 {' '.join(phones)}" for word, phones in pairs),
+        "lexiconp.txt": (f"{w} {share!r} {' '.join(p)}" for (w, p), share in shares.items()),
         "silence_phones.txt": silence,
         "optional_silence.txt": (SILENCE,),
         "nonsilence_phones.txt": map(" ".join, _group_by(speech, strip_stress).values()),
@@ -104,6 +121,21 @@ class KaldiDict:
     renamed: Mapping[str, str]
     """Silence phones with other names in Kaldi, and their names here."""
     notes: tuple[str, ...]
+    probabilities: LexiconProbabilities | None = None
+    """Those of lexiconp_silprob.txt and silprob.txt, or of lexiconp.txt."""
+
+    def lang(self, position_dependent: bool) -> Lang:
+        """Make a vocabulary of them.
+
+        Args:
+          position_dependent: mark the phones by their place in the word (see `with_positions`).
+        """
+        if not position_dependent:
+            return replace(Lang.of(self.lexicon), probabilities=self.probabilities)
+        known = self.probabilities
+        if known is not None:
+            known = known.renamed(lambda entry: (entry[0], with_positions(entry[1])))
+        return replace(Lang.of(self.lexicon.with_positions()), probabilities=known)
 
 
 def read_dict(folder: Path) -> KaldiDict:
@@ -112,7 +144,8 @@ def read_dict(folder: Path) -> KaldiDict:
     The toolkit has two silence phones: the phone of optional_silence.txt becomes SIL, all other
     silence phones become SPN. Words pronounced as silence alone are left out, as the graphs put
     silence between words; so are out-of-vocabulary words such as `<unk>`, as `<UNK>` is added.
-    Pronunciation probabilities are dropped; they are read where there is only a lexiconp.txt.
+    Probabilities are read from lexiconp_silprob.txt and silprob.txt, else from lexiconp.txt if one
+    there is not 1; silence is then as likely as none, as in Kaldi.
 
     Raises:
       KaldiDictError: a file is missing, or a line has a fault; names file and line.
@@ -129,39 +162,72 @@ def read_dict(folder: Path) -> KaldiDict:
     clash = sorted(speech & {SILENCE, SPOKEN_NOISE, *renamed})
     if clash:
         raise KaldiDictError(f"{folder}: {clash[0]!r} is both silence and nonsilence")
-    lexicon, left_out, weighted = Lexicon(), Counter(), 0
-    for where, word, probability, phones in _pronunciations(folder):
+
+    def here(entry: Entry) -> Entry | None:
+        word, phones = entry
+        mapped = tuple(renamed.get(p, p) for p in phones)
+        if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
+            return None
+        return word.upper(), mapped
+
+    lexicon, left_out = Lexicon(), Counter()
+    for where, word, phones in _pronunciations(folder):
         unknown = [p for p in phones if p not in speech and p not in renamed]
         if unknown:
             raise KaldiDictError(f"{where}: the phone {quoted(unknown[0])} is in no list of phones")
-        mapped = tuple(renamed.get(p, p) for p in phones)
-        weighted += probability != 1
-        if word in _OOV_WORDS or set(mapped) == {SILENCE}:
-            left_out[word] += 1
+        entry = here((word, phones))
+        if entry is not None:
+            lexicon.add(*entry)
         elif word not in _RESERVED:
-            lexicon.add(word.upper(), mapped)
+            left_out[word] += 1
     if not lexicon:
         raise KaldiDictError(f"{folder}: no word with a pronunciation is left")
-    notes = [f"{weighted} pronunciation probabilities were dropped"] if weighted else []
+    notes = []
     if left_out:
         notes.append(f"left out, as the toolkit adds its own: {' '.join(sorted(left_out))}")
     others = {p: here for p, here in renamed.items() if p != here}
     if others:
         notes.append("phones renamed: " + ", ".join(f"{a} to {b}" for a, b in others.items()))
-    return KaldiDict(lexicon, others, tuple(notes))
+    found = LexiconProbabilities.load(folder) or _even_silence(folder)
+    return KaldiDict(lexicon, others, tuple(notes), found and found.renamed(here))
 
 
-def _pronunciations(folder: Path) -> Iterator[tuple[str, str, float, Pronunciation]]:
-    """Yield (file and line, word, probability, phones) from lexicon.txt, else lexiconp.txt."""
-    plain, weighted = folder / "lexicon.txt", folder / "lexiconp.txt"
-    path = plain if plain.is_file() else weighted
-    for where, (word, *phones) in _lines(path):
-        probability = 1.0
-        if path == weighted:
-            probability = _probability(where, phones.pop(0) if phones else "")
-        if not phones:
-            raise KaldiDictError(f"{where}: the word {quoted(word)} has no phones")
-        yield where, word, probability, tuple(phones)
+def _even_silence(folder: Path) -> LexiconProbabilities | None:
+    """Return the probabilities of lexiconp.txt, None without one or where all are 1."""
+    if not (folder / WEIGHTED).is_file():
+        return None
+    entries = {
+        (word, phones): EntryProbabilities(share, 0.5)
+        for _, word, share, phones in _weighted(folder / WEIGHTED)
+    }
+    if all(p.pronunciation == 1 for p in entries.values()):
+        return None
+    return LexiconProbabilities(entries, 0.5, 1.0, 1.0, 0.5)
+
+
+def _pronunciations(folder: Path) -> Iterator[tuple[str, str, Pronunciation]]:
+    """Yield (file and line, word, phones) from lexicon.txt, else lexiconp.txt."""
+    plain = folder / "lexicon.txt"
+    if not plain.is_file():
+        yield from (
+            (where, word, phones) for where, word, _, phones in _weighted(folder / WEIGHTED)
+        )
+        return
+    for where, (word, *phones) in _lines(plain):
+        yield where, word, _some(where, word, phones)
+
+
+def _weighted(path: Path) -> Iterator[tuple[str, str, float, Pronunciation]]:
+    """Yield (file and line, word, probability, phones) from lexiconp.txt."""
+    for where, (word, *rest) in _lines(path):
+        share = _probability(where, rest[0] if rest else "")
+        yield where, word, share, _some(where, word, rest[1:])
+
+
+def _some(where: str, word: str, phones: Sequence[str]) -> Pronunciation:
+    if not phones:
+        raise KaldiDictError(f"{where}: the word {quoted(word)} has no phones")
+    return tuple(phones)
 
 
 def _probability(where: str, text: str) -> float:

@@ -9,6 +9,10 @@ import numpy as np
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.tables import END, START, UNKNOWN
 
+CHARGE = 1e-7
+"""Probability that stands in for that of a word which a model lacks; the order of magnitude that
+rare words have."""
+
 
 @dataclass(frozen=True)
 class Perplexity:
@@ -24,6 +28,9 @@ class Perplexity:
     has no <UNK> and the text has such words."""
     ppl_known: float
     """Per known word and sentence end; unknown words serve as context only."""
+    ppl_charged: float
+    """Per word and sentence end, every unknown word scored as `CHARGE`: for comparisons of models
+    with different vocabularies, of which `ppl` and `ppl_known` favour the smaller."""
 
     @property
     def oov_rate(self) -> float:
@@ -54,6 +61,7 @@ def perplexity(model: BackoffModel, sentences: Iterable[Sequence[str]]) -> Perpl
         oov=oov,
         ppl=_ppl(logprob[predicted]) if unknown_scored else math.inf,
         ppl_known=_ppl(logprob[predicted & is_known]),
+        ppl_charged=_ppl(np.where(is_known, logprob, math.log10(CHARGE))[predicted]),
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from toolkit.models.blstm import BlstmModel
 from toolkit.models.ctc import CtcModel
 from toolkit.models.lstm import LstmModel
+from toolkit.models.tdnnf import TdnnfModel, repeat_ends
 
 
 class ExportedLstm(nn.Module):
@@ -37,6 +38,20 @@ class ExportedBlstm(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Run over whole utterances."""
         return self.output(self.lstm(inputs)[0]).log_softmax(dim=-1)
+
+
+class ExportedTdnnf(nn.Module):
+    """`TdnnfModel`: inputs [N, T, D], without padding -> log-posteriors [N, T, C]."""
+
+    def __init__(self, model: TdnnfModel) -> None:
+        super().__init__()
+        self.model = model
+        self.padding = model.config.raw_context - 1
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Run over whole utterances."""
+        raw = inputs.reshape(inputs.shape[0], -1, self.model.input.in_channels)
+        return self.model.logits(repeat_ends(raw, self.padding)).log_softmax(dim=-1)
 
 
 class ExportedCtc(nn.Module):
@@ -81,7 +96,7 @@ class Interface:
     """How an exported model is called."""
 
     kind: str
-    """`lstm`, `blstm` or `ctc`."""
+    """`lstm`, `blstm`, `tdnnf` or `ctc`."""
     input_dim: int
     """D."""
     output_dim: int
@@ -127,6 +142,9 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
     if isinstance(model, BlstmModel):
         sizes = config.input_dim, config.output_dim
         return ExportedBlstm(model).eval(), Interface("blstm", *sizes, None, 0, 0, 3, 1)
+    if isinstance(model, TdnnfModel):
+        sizes = config.input_dim, config.output_dim
+        return ExportedTdnnf(model).eval(), Interface("tdnnf", *sizes, None, 0, 0, 3, 1)
     state = None if config.bidirectional else (config.lstm_layers, config.hidden)
     overlap = 0 if state is None else config.frames_needed - config.subsampling
     sizes = config.input_dim, config.output_dim

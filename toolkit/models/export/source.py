@@ -42,7 +42,13 @@ def find_export_source(path: Path) -> ExportSource:
     settings = path / "recogniser.json"
     if settings.is_file():
         with reading(settings, ModelError, ADVICE):
-            frontend = read_json(settings, {"frontend": {str: Any}})["frontend"]
+            content = read_json(settings, {"frontend": {str: Any}})
+        if content.get("by_speaker"):
+            raise ModelError(
+                f"{path} is no network on the features of its front end alone: export the network's"
+                " folder in the run directory"
+            )
+        frontend = content["frontend"]
         return ExportSource(path / "model", path / "normaliser.json", frontend)
     if not (path / CONFIG).is_file():
         raise ModelError(

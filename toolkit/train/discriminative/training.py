@@ -98,7 +98,8 @@ def train_sequence(
 
     Returns:
       Headline numbers: `before` and `after`, the held-out criterion per frame of the given and of
-      the kept weights; `frames_per_second`, `utterances`, `missing`.
+      the kept weights; `frames_per_second`, `utterances`, `missing`, `held_out_speakers` (0: the
+      held-out utterances are of training speakers, or given).
 
     Raises:
       TrainingDataError: too few utterances can be used.
@@ -113,11 +114,15 @@ def train_sequence(
     network = load_model(model)
     stores = (as_list(features), as_list(references), as_list(lattices))
     sources = held_sources = [Source(*of_split) for of_split in zip(*stores, strict=True)]
-    used, aside = split_stores(stores[0], 0 if valid else config.valid_utterances)
+    number = 0 if valid else config.valid_utterances
+    division = split_stores(stores[0], number, config.valid_seed)
+    aside = division.held_out
     if valid:
         held_sources, aside = [Source(valid[0], valid[2], valid[1])], None
+    else:
+        logger.info("%s", division.describe())
     common = (normaliser, len(classes.phones), config.data, network.config.lookahead, config.seed)
-    data = SequenceData(sources, *common, used)
+    data = SequenceData(sources, *common, division.train)
     held = SequenceData(held_sources, *common, aside)
     write_excluded(out / "excluded.tsv", {**data.corpus.excluded, **held.corpus.excluded})
     data.corpus.require(config.max_excluded)
@@ -161,6 +166,7 @@ def train_sequence(
         "frames_per_second": median_high(speeds),
         "utterances": counts[0],
         "missing": record["missing"],
+        "held_out_speakers": len(division.speakers),
     }
     write_headline(out, settings, headline)
     trainer.clean()

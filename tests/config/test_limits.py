@@ -1,0 +1,69 @@
+"""Huge integers in settings and bundles are refused clearly, before anything is allocated."""
+
+import pytest
+
+from recipes.farfield_ssl.config import PROFILES as FARFIELD
+from recipes.librispeech.config import PROFILES
+from recipes.librispeech.ctc_config import PROFILES as CTC
+from toolkit.config.convert import from_plain
+from toolkit.config.limits import check_size
+from toolkit.config.settings import ConfigError, apply_overrides, flatten, load_yaml, to_plain
+from toolkit.features.frontend import FrontendConfig
+from toolkit.models.lstm import LstmConfig
+
+HUGE = 10**10
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cepstra.frontend.num_ceps",
+        "fbank.frontend.num_mel_bins",
+        "mono.em.gaussians",
+        "tri.tree.max_leaves",
+        "lda_mllt.dimension",
+        "lda_mllt.splice",
+        "ce.model.hidden",
+        "ce.model.layers",
+        "ce.chunks.batch",
+        "ce.chunks.left_context",
+        "ce.whole.batch_frames",
+        "decode.beam.max_active",
+        "gmm_decode.beam.max_active",
+        "rescoring.order",
+        "nbest.count",
+        "lang.vocabulary_size",
+    ],
+)
+def test_a_setting_that_is_far_too_large_is_refused(key, tmp_path):
+    config = PROFILES["demo"]()
+    with pytest.raises(ConfigError, match=rf"`{key}`.*{HUGE}, may be at most"):
+        apply_overrides(config, [f"{key}={HUGE}"], tmp_path)
+    *sections, leaf = key.split(".")
+    path = tmp_path / "my.yaml"
+    path.write_text("".join(f"{'  ' * i}{s}:\n" for i, s in enumerate(sections)))
+    path.write_text(f"{path.read_text()}{'  ' * len(sections)}{leaf}: {HUGE}\n")
+    with pytest.raises(ConfigError, match=rf"my\.yaml.*{HUGE}"):
+        load_yaml(config, path)
+
+
+def test_any_integer_fits_into_63_bits(tmp_path):
+    with pytest.raises(ConfigError, match="over 63 bits"):
+        apply_overrides(PROFILES["demo"](), [f"augment.seed={'9' * 400}"], tmp_path)
+    assert apply_overrides(PROFILES["demo"](), [f"augment.seed={2**63 - 1}"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(FrontendConfig, "num_mel_bins"), (LstmConfig, "hidden"), (LstmConfig, "output_dim")],
+)
+def test_in_a_bundle_too(kind, name):
+    with pytest.raises(ValueError, match=f"{name} is {HUGE}, may be at most"):
+        from_plain(kind, {name: HUGE})
+
+
+@pytest.mark.parametrize("profiles", [PROFILES, CTC, FARFIELD])
+def test_every_profile_is_within_the_limits(profiles):
+    for profile in profiles.values():
+        for key, value in flatten(to_plain(profile())).items():
+            check_size(key.split(".")[-1], value)

@@ -1,0 +1,249 @@
+"""Combination of systems: what they said in files and folders, weights, rules, outputs."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.dummies import dummy_recording
+from tests.fsa.word_lattices import chain
+from toolkit import cli
+from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
+from toolkit.corpus.manifest import make_cut
+from toolkit.decode.combination import Combination, combine, tune_combination
+from toolkit.decode.combination_inputs import CombinationError, read_system
+from toolkit.decode.combined_output import CombinedSplit, combine_decodes
+from toolkit.fsa.word_lattice import united, weighted
+from toolkit.fsa.word_lattice_store import (
+    Decoding,
+    Words,
+    word_lattice_path,
+    write_word_lattices,
+)
+from toolkit.score.results import Result, record_results
+
+SYMBOLS = ["<eps>", "ONE", "TWO", "THREE"]
+DECODING = Decoding(1.0, 0.0, 0.5)
+
+
+def write_lattices(folder, found):
+    """Lattices of {utterance: {words: posterior}}; without hypotheses the search has failed."""
+    lattices = {}
+    for utterance, hypotheses in found.items():
+        parts = [
+            weighted(
+                chain([*map(SYMBOLS.index, words.split()), 0]), np.zeros(len(words.split()) + 1), p
+            )
+            for words, p in hypotheses.items()
+        ]
+        lattices[utterance] = united(parts) if parts else None
+    write_word_lattices(
+        word_lattice_path(folder / "word_lattices", 0), lattices, SYMBOLS.__getitem__, DECODING
+    )
+    best = {u: max(h, key=h.get, default="") for u, h in found.items()}
+    (folder / "text").write_text("".join(f"{u} {t}\n" for u, t in best.items()))
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path):
+    """The first system is often wrong alone, the second one is less sure."""
+    first = {"u-1": {"ONE TWO": 0.6, "ONE THREE": 0.4}, "u-2": {"TWO": 1.0}, "u-3": {}}
+    second = {
+        "u-1": {"ONE THREE": 0.7, "TWO TWO": 0.3},
+        "u-2": {"ONE": 0.4, "TWO": 0.6},
+        "u-3": {"ONE": 1.0},
+    }
+    for name in "ab":
+        (tmp_path / name / "word_lattices").mkdir(parents=True)
+    return [write_lattices(tmp_path / "a", first), write_lattices(tmp_path / "b", second)]
+
+
+REFERENCES = {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
+
+
+def texts(found):
+    return {name: " ".join(entry.token for entry in entries) for name, entries in found.items()}
+
+
+def test_posteriors_are_added_with_their_weights(two):
+    words = Words()
+    systems = [read_system(path, words) for path in two]
+    found = combine(systems, Combination((0.5, 0.5)), words)
+    assert texts(found) == {"u-1": "ONE THREE", "u-2": "TWO", "u-3": "ONE"}
+    one, three = found["u-1"]
+    assert one.confidence == pytest.approx(0.5 * 1.0 + 0.5 * 0.7)
+    assert three.confidence == pytest.approx(0.5 * 0.4 + 0.5 * 0.7)
+    assert (one.start, one.end, three.end) == pytest.approx((0.0, 1.0, 2.0))
+    assert found["u-2"][0].confidence == pytest.approx(0.8)
+    alone = combine(systems, Combination((1.0, 0.0)), words)
+    assert texts(alone) == {"u-1": "ONE TWO", "u-2": "TWO", "u-3": ""}
+    assert combine(systems, Combination((0.5, 0.5)), words, jobs=2) == found
+
+
+def test_the_rules_differ_where_the_best_path_has_few_friends(tmp_path):
+    (tmp_path / "word_lattices").mkdir()
+    folder = write_lattices(
+        tmp_path, {"u-1": {"ONE TWO": 0.4, "THREE TWO": 0.3, "THREE THREE": 0.3}}
+    )
+    words = Words()
+    system = read_system(folder, words)
+    found = {
+        rule: combine([system], Combination((1.0,), rule), words)["u-1"] for rule in ("mbr", "best")
+    }
+    assert [e.token for e in found["mbr"]] == ["THREE", "TWO"]
+    assert [e.token for e in found["best"]] == ["ONE", "TWO"]
+    assert [e.confidence for e in found["mbr"]] == pytest.approx([0.6, 0.7])
+    assert [e.confidence for e in found["best"]] == pytest.approx([0.4, 0.7])
+
+
+def test_tuning_finds_the_fewest_errors_and_the_most_equal_weights(two):
+    words = Words()
+    systems = [read_system(path, words) for path in two]
+    tuning = tune_combination([(systems, REFERENCES)], words)
+    assert len(tuning.tried) == 22
+    assert tuning.best == Combination((0.5, 0.5), "mbr")
+    assert tuning.tried[tuning.best] == (0, 4)
+    for how, (errors, units) in tuning.tried.items():
+        found = texts(combine(systems, how, words))
+        wrong = sum(
+            sum(x != y for x, y in zip(found[u].split(), REFERENCES[u].split(), strict=False))
+            + abs(len(found[u].split()) - len(REFERENCES[u].split()))
+            for u in REFERENCES
+        )
+        assert (errors, units) == (wrong, 4)
+    third = [*systems, replace(systems[0], lattice=False)]
+    tried = tune_combination([(third, REFERENCES)], words).tried
+    assert {how.rule for how in tried} == {"mbr"}  # a chain has no best path to compare with
+    assert all(math.isclose(sum(how.weights), 1) for how in tried)
+    assert len(tried) == 28
+
+
+@pytest.fixture
+def ctms(tmp_path):
+    """Three systems: two agree on the second word, two on the absence of the third."""
+    said = [
+        [("ONE", 0.9), ("TWO", 0.8), ("THREE", 0.5)],
+        [("ONE", 0.9), ("FOUR", 0.9)],
+        [("ONE", 0.4), ("TWO", 0.7)],
+    ]
+    paths = []
+    for number, one in enumerate(said):
+        paths.append(tmp_path / f"{number}.ctm")
+        entries = [
+            CtmEntry("u-1", "1", 0.5 * i, 0.4, word, sure) for i, (word, sure) in enumerate(one)
+        ]
+        write_ctm(entries, paths[-1])
+    return paths
+
+
+def test_words_with_confidences_vote(ctms):
+    words = Words()
+    systems = [read_system(path, words) for path in ctms]
+    (found,) = combine(systems, Combination((1 / 3,) * 3), words).values()
+    assert [e.token for e in found] == ["ONE", "TWO"]
+    assert [e.confidence for e in found] == pytest.approx([(0.9 + 0.9 + 0.4) / 3, 0.5], abs=1e-3)
+    assert [e.start for e in found] == pytest.approx([0.0, 0.5])
+    assert [e.end for e in found] == pytest.approx([0.4, 0.9])
+    # A word of which its only system is not sure is better than nothing.
+    (alone,) = combine(systems[2:], Combination((1.0,)), words).values()
+    assert [e.token for e in alone] == ["ONE", "TWO"]
+
+
+def test_transcripts_vote_without_times(tmp_path):
+    for name, text in (
+        ("a", "u-1 ONE TWO\nu-2\n"),
+        ("b", "u-1 ONE TWO\n"),
+        ("c", "u-1 FOUR\nu-2 ONE\n"),
+    ):
+        (tmp_path / f"{name}.txt").write_text(text)
+    paths = [str(tmp_path / f"{name}.txt") for name in "abc"]
+    result = CliRunner().invoke(cli.main, ["combine", "--out", str(tmp_path / "out"), *paths])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out/text").read_text() == "u-1 ONE TWO\nu-2\n"
+    assert not (tmp_path / "out/words.ctm").exists()
+
+
+def test_the_command_tunes_scores_and_writes(two, tmp_path):
+    reference = tmp_path / "ref.txt"
+    reference.write_text("".join(f"{u} {t}\n" for u, t in REFERENCES.items()))
+    arguments = ["combine", "--out", str(tmp_path / "out"), "--ref", str(reference)]
+    result = CliRunner().invoke(cli.main, [*arguments, "--tune", *map(str, two)])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "--rule mbr --weight 0.5 --weight 0.5"
+    assert lines[1].startswith("%WER 0.00 [ 0 / 4, ")
+    assert (tmp_path / "out/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\n"
+    assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["ONE", "THREE", "TWO", "ONE"]
+    again = CliRunner().invoke(cli.main, [*arguments, *lines[0].split(), *map(str, two)])
+    assert again.output.splitlines() == lines[1:]
+    alone = CliRunner().invoke(cli.main, [*arguments, "--rule", "best", str(two[0])])
+    assert alone.output.startswith("%WER 50.00 [ 2 / 4, ")
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--weight", "1"], 1, "1 weights for 2 systems"),
+        (["--weight", "0.5", "--weight", "0.6"], 1, "weights 0.5, 0.6"),
+        (["--tune"], 2, "--tune needs --ref"),
+        (["nowhere"], 1, "nowhere"),
+    ],
+)
+def test_faults_are_named(two, tmp_path, options, status, message):
+    arguments = ["combine", "--out", str(tmp_path / "out"), *map(str, two), *options]
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == status
+    assert message in result.output
+
+
+def test_systems_without_common_utterances_and_empty_folders(two, tmp_path):
+    (tmp_path / "other.txt").write_text("v-1 ONE\n")
+    words = Words()
+    systems = [read_system(path, words) for path in (two[0], tmp_path / "other.txt")]
+    with pytest.raises(CombinationError, match=r"other\.txt have no utterance in common"):
+        combine(systems, Combination((0.5, 0.5)), words)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CombinationError, match="neither word lattices"):
+        read_system(tmp_path / "empty", words)
+
+
+def test_decodes_of_a_recipe(two, tmp_path):
+    rows = []
+    for folder, errors, lm in zip(two, (2, 1), ("3gram", "4gram"), strict=True):
+        fields = {"wer": 0.0, "cer": 0.0, "insertions": 0, "deletions": 0, "ref_words": 4}
+        results = [
+            Result(folder.name, split, lm, substitutions=errors, rtf=0.25, command="c", **fields)
+            for split in ("dev", "test")
+        ]
+        rows.append(folder / "rows.json")
+        record_results(rows[-1], results)
+    cuts = [
+        make_cut(u, dummy_recording(0), text, u[-1])
+        for u, text in [*REFERENCES.items(), ("u-9", "ONE")]
+    ]
+    splits = {
+        name: CombinedSplit(cuts, {path.name: path for path in two}, name == "dev")
+        for name in ("dev", "test")
+    }
+    out = tmp_path / "combined"
+    out.mkdir()
+    found = combine_decodes(splits, rows, out, 1, "the command")
+    assert found == {"wer dev": 0.0, "wer test": 0.0, "weight a": 0.5, "weight b": 0.5}
+    tuned = json.loads((out / "tuned.json").read_text())
+    assert tuned == {"rule": "mbr", "weights": {"a": 0.5, "b": 0.5}}
+    lines = (out / "grid.tsv").read_text().splitlines()
+    assert lines[0].split("\t") == ["rule", "a", "b", "errors", "words", "wer"]
+    assert "mbr\t0.5\t0.5\t0\t4\t0.00" in lines
+    written = json.loads((out / "rows.json").read_text())
+    assert [(r["system"], r["split"], r["lm"], r["ref_words"]) for r in written] == [
+        ("combined", "dev", "3gram+4gram", 4),
+        ("combined", "test", "3gram+4gram", 4),
+    ]
+    assert all(r["rtf"] > 0.5 for r in written)
+    assert (out / "test/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\n"
+    comparison = (out / "test/comparison.txt").read_text()
+    assert comparison.startswith("%WER of combined minus b: +0.00")

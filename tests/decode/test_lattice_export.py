@@ -1,0 +1,49 @@
+"""Export of word lattices and their oracle, by the command."""
+
+import pytest
+from click.testing import CliRunner
+
+from tests.decode.test_combination import write_lattices
+from toolkit import cli
+
+
+@pytest.fixture
+def decoded(tmp_path):
+    (tmp_path / "dev/word_lattices").mkdir(parents=True)
+    found = {"a-1": {"ONE TWO": 0.6, "TWO THREE": 0.4}, "../b-1": {"TWO": 1.0}, "c": {}}
+    return write_lattices(tmp_path / "dev", found)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli.main, ["lattice", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("form", "files"),
+    [
+        ("kaldi", {"lat.txt", "words.txt"}),
+        ("slf", {"a-1.lat", "b-1.lat"}),
+        ("openfst", {"a-1.fst.txt", "b-1.fst.txt", "words.txt"}),
+    ],
+)
+def test_files_of_each_format(decoded, tmp_path, form, files):
+    out = tmp_path / "out" / form
+    assert "2 lattices" in run("export", decoded, "--format", form, "--out", out)
+    assert {path.name for path in out.iterdir()} == files
+    if "words.txt" in files:
+        assert (out / "words.txt").read_text().splitlines()[0] == "<eps> 0"
+    if form == "kaldi":
+        keys = [line for line in (out / "lat.txt").read_text().split("\n") if line.endswith(" ")]
+        assert keys == ["a-1 ", "../b-1 "]
+
+
+def test_the_oracle_chooses_the_best_words_of_all(decoded, tmp_path):
+    (tmp_path / "ref").write_text("a-1 ONE THREE\n../b-1 TWO\n")
+    lines = run("oracle", decoded, "--ref", tmp_path / "ref").splitlines()
+    assert lines[0].startswith("%WER 33.33 [ 1 / 3, ")
+    assert lines[1].startswith("2 lattices, ")
+    (tmp_path / "ref").write_text("a-1 TWO THREE\n../b-1 TWO ONE\n")
+    lines = run("oracle", decoded / "word_lattices", "--ref", tmp_path / "ref").splitlines()
+    assert lines[0].startswith("%WER 25.00 [ 1 / 4, 0 ins, 1 del, ")

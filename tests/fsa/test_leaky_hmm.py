@@ -1,0 +1,99 @@
+"""Forward-backward with leaky HMM against the enumeration of paths, and k2."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fsa.chains import drawn_denominator, enumerated
+from toolkit.fsa.leaky_hmm import leaky_forward_backward
+
+
+def drawn_scores(seed, rows, frames, pdfs=3):
+    g = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(rows, frames, pdfs, dtype=torch.float64, generator=g)
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(2))
+def test_sums_over_all_paths(seed, leak):
+    hmm, lengths = drawn_denominator(seed, states=2), torch.tensor([3, 2, 1])
+    scores = drawn_scores(seed, 3, 3)
+    totals, posteriors = leaky_forward_backward(hmm, scores, lengths, leak)
+    for n, length in enumerate(lengths.tolist()):
+        row = scores[n, :length].clone().requires_grad_()
+        expected = enumerated(hmm, row, leak)
+        torch.testing.assert_close(totals[n], expected.detach(), rtol=1e-12, atol=1e-12)
+        (gradient,) = torch.autograd.grad(expected, row)
+        torch.testing.assert_close(posteriors[n, :length], gradient, rtol=1e-10, atol=1e-12)
+        assert not posteriors[n, length:].any()
+
+
+@given(st.integers(0, 1000), st.integers(1, 20), st.floats(0, 1))
+@settings(max_examples=20)
+def test_posteriors_add_up_to_one_in_either_precision(seed, rows, leak):
+    hmm = drawn_denominator(seed, states=7, pdfs=4)
+    lengths = torch.from_numpy(np.random.default_rng(seed).integers(1, 9, rows))
+    scores = drawn_scores(seed, rows, int(lengths.max()), pdfs=4)
+    totals, posteriors = leaky_forward_backward(hmm, scores, lengths, leak)
+    real = torch.arange(scores.shape[1]) < lengths[:, None]
+    torch.testing.assert_close(posteriors.sum(2), real.double())
+    single = leaky_forward_backward(hmm, scores.float(), lengths, leak)
+    torch.testing.assert_close(single[0], totals, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(single[1].double(), posteriors, rtol=1e-3, atol=1e-5)
+    assert single[1].dtype == torch.float32
+
+
+def test_what_a_frame_shares_and_what_is_padding_does_not_matter():
+    hmm, lengths = drawn_denominator(5), torch.tensor([6, 3])
+    scores = drawn_scores(5, 2, 6)
+    totals, posteriors = leaky_forward_backward(hmm, scores, lengths, 0.1)
+    moved = scores + torch.arange(6.0)[:, None] * 300
+    moved[1, 3:] = 1e4
+    again, others = leaky_forward_backward(hmm, moved, lengths, 0.1)
+    torch.testing.assert_close(others, posteriors)
+    torch.testing.assert_close(again - totals, torch.tensor([4500.0, 900.0]).double())
+
+
+def test_threads_do_not_change_a_bit():
+    hmm, lengths = drawn_denominator(6, states=300), torch.full((50,), 12)
+    scores = drawn_scores(6, 50, 12).float()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = leaky_forward_backward(hmm, scores, lengths, 0.1)
+        torch.set_num_threads(4)
+        together = leaky_forward_backward(hmm, scores, lengths, 0.1)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(alone[0], together[0])
+    assert torch.equal(alone[1], together[1])
+
+
+def test_the_same_as_k2_without_leaks():
+    k2 = pytest.importorskip("k2")
+    from toolkit.fsa.fst import fst_from_arcs
+    from toolkit.fsa.k2_engine import to_k2
+
+    hmm, lengths = drawn_denominator(7, states=12, pdfs=5), torch.tensor([9, 9, 5])
+    scores = drawn_scores(7, 3, 9, pdfs=5).float()
+    totals, posteriors = leaky_forward_backward(hmm, scores, lengths, 0.0)
+    arcs = [
+        (0, s + 1, int(hmm.pdf[s]) + 1, 0, float(np.log(w)))
+        for s, w in enumerate(hmm.begin)
+        if w > 0
+    ]
+    columns = (hmm.source + 1, hmm.target + 1, hmm.pdf[hmm.target] + 1)
+    table = zip(*(x.tolist() for x in columns), np.log(hmm.weight).tolist(), strict=True)
+    arcs += [(a, b, label, 0, w) for a, b, label, w in table]
+    graph = to_k2(fst_from_arcs(arcs, range(1, 13)))
+    padded = torch.cat([torch.full((3, 9, 1), -1e10), scores], 2).requires_grad_()
+    segments = torch.tensor([[n, 0, t] for n, t in enumerate(lengths.tolist())], dtype=torch.int32)
+    found = k2.intersect_dense(
+        k2.create_fsa_vec([graph] * 3), k2.DenseFsaVec(padded, segments), output_beam=1e4
+    )
+    expected = found.get_tot_scores(log_semiring=True, use_double_scores=True)
+    torch.testing.assert_close(totals, expected.detach(), rtol=1e-5, atol=1e-4)
+    (gradient,) = torch.autograd.grad(expected.sum(), padded)
+    torch.testing.assert_close(posteriors, gradient[:, :, 1:], rtol=1e-3, atol=1e-5)

@@ -1,0 +1,80 @@
+"""L against all ways to say a few words, scored by the formula."""
+
+import itertools
+import math
+from collections import defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fsa.transducers import agree, silent, transductions
+from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
+from toolkit.decode.graph import make_lexicon
+from toolkit.fsa.decoding_graph import compose_words
+from toolkit.fsa.fst import fst_from_arcs
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import Lexicon
+
+LEXICON = Lexicon({"A": [("a",), ("b", "b")], "AB": [("a", "b")], "C": [("a", "b")]})
+LANG = Lang.of(LEXICON)
+GIVEN = st.none() | probabilities(list(LEXICON.pairs()))
+ALL_WORDS = [w for n in range(4) for w in itertools.product(LEXICON, repeat=n)]
+
+
+def expected(weights, sentences):
+    """(phones, words) -> the best score of all ways to say them."""
+    best = defaultdict(lambda: -math.inf)
+    for words in sentences:
+        for entries, silences in ways_to_say(LEXICON, words):
+            phones = [LANG.phones["SIL"]] if silences[0] else []
+            for (_, pronunciation), pause in zip(entries, silences[1:], strict=True):
+                phones += [LANG.phones[p] for p in pronunciation]
+                phones += [LANG.phones["SIL"]] if pause else []
+            key = tuple(phones), tuple(LANG.words[w] for w in words)
+            even = (len(words) + 1) * math.log(0.5)
+            score = even if weights is None else sentence_score(entries, silences, weights)
+            best[key] = max(best[key], score)
+    return dict(best)
+
+
+def all_sentences(weight: float):
+    """A grammar of any words, each with a score; `#0` passes."""
+    loop = [(0, 0, LANG.words[w], LANG.words[w], weight) for w in LEXICON]
+    return fst_from_arcs([*loop, (0, 0, LANG.words["#0"], LANG.words["#0"], 0.0)], [0])
+
+
+@settings(deadline=None, max_examples=20)
+@given(GIVEN)
+def test_sentences_have_the_scores_of_the_formula(weights):
+    found = transductions(make_lexicon(Lang(LEXICON, LANG.phones, LANG.words, "", weights)), 12)
+    symbols = [0, *(LANG.phones[s] for s in LANG.disambig_symbols)]
+    said = {k: v for k, v in silent(found, *symbols).items() if LANG.words["#0"] not in k[1]}
+    short = {k: v for k, v in said.items() if len(k[1]) <= 1}
+    agree(short, expected(weights, ALL_WORDS[:4]))
+
+
+@settings(deadline=None, max_examples=10)
+@given(GIVEN)
+def test_so_they_have_after_composition_and_determinization(weights):
+    lexicon = make_lexicon(Lang(LEXICON, LANG.phones, LANG.words, "", weights))
+    first = LANG.phones["#0"], LANG.words["#0"]
+    graph = compose_words(lexicon, all_sentences(-0.25), *first)
+    assert not (graph.labels == 0).any()
+    found = {k: v for k, v in transductions(graph, 8).items() if len(k[1]) <= 2}
+    every = expected(weights, ALL_WORDS[:13])
+    wanted = {key: score - 0.25 * len(key[1]) for key, score in every.items()}
+    # Of words that sound alike in the same place, removing epsilons keeps the likeliest.
+    agree(found, {key: wanted[key] for key in found})
+    agree(_best_of_sound(found), _best_of_sound(wanted))
+
+
+def _best_of_sound(scores):
+    best = defaultdict(lambda: -math.inf)
+    for (phones, words), score in scores.items():
+        best[phones, len(words)] = max(best[phones, len(words)], score)
+    return dict(best)
+
+
+def test_unknown_words_are_not_in_it():
+    assert LANG.words["<UNK>"] in [word for word, _ in LANG.disambiguated_entries()[0]]
+    assert LANG.words["<UNK>"] not in make_lexicon(LANG).words

@@ -1,0 +1,101 @@
+"""Minimum Bayes risk against expected edit distances by enumeration."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fsa.word_lattices import chain, distance, random_lattice, said
+from toolkit.fsa.minimum_bayes_risk import expected_errors, minimum_risk
+from toolkit.fsa.word_lattice import united, weighted
+
+
+def posteriors(lattice, scores):
+    total, found = lattice.total(scores), {}
+    for words, score in said(lattice, scores):
+        found[words] = found.get(words, 0.0) + math.exp(score - total)
+    return found
+
+
+def expectation(found, words):
+    return sum(p * distance(words, other) for other, p in found.items())
+
+
+def lists(seed, count=4, words=3):
+    """A lattice whose paths meet in the end alone."""
+    generator = np.random.default_rng(seed)
+    hypotheses = [generator.integers(1, words + 1, generator.integers(1, 5)) for _ in range(count)]
+    weights = generator.dirichlet(np.ones(count))
+    return united(
+        [weighted(chain(h), np.zeros(len(h)), w) for h, w in zip(hypotheses, weights, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_on_lists_the_expected_errors_are_exact(seed):
+    lattice = lists(seed)
+    scores = lattice.scores(1.0)
+    found = posteriors(lattice, scores)
+    for words in [*found, (), (1, 2, 3, 1, 2)]:
+        risk = expected_errors(lattice, scores, list(words))
+        assert risk == pytest.approx(expectation(found, words), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_on_lists_the_risk_is_that_of_the_words_and_near_the_least_of_all(seed):
+    lattice = lists(seed, words=2)
+    scores = lattice.scores(1.0)
+    found, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
+    words = tuple(word.word for word in outcome.words)
+    assert outcome.risk == pytest.approx(expectation(found, words), abs=1e-3)
+    best = tuple(lattice.best_words(scores))
+    assert outcome.risk <= expectation(found, best) + 1e-3
+    every = [s for n in range(6) for s in product((1, 2), repeat=n)]
+    least = min(expectation(found, s) for s in every)
+    assert least - 1e-3 <= outcome.risk <= least + 0.25  # a local optimum
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_on_lattices_the_risk_is_an_upper_bound_and_falls(seed):
+    lattice = random_lattice(seed)
+    scores = lattice.scores(0.3)
+    found, outcome = posteriors(lattice, scores), minimum_risk(lattice, scores)
+    words = tuple(word.word for word in outcome.words)
+    assert expectation(found, words) <= outcome.risk + 1e-3
+    assert outcome.risk <= expected_errors(lattice, scores, lattice.best_words(scores)) + 1e-3
+    # The bins hold every word of every path once, but for those that are in none.
+    for candidates in outcome.bins:
+        assert sum(c.posterior for c in candidates) == pytest.approx(1.0)
+        assert [c.posterior for c in candidates] == sorted(
+            (c.posterior for c in candidates), reverse=True
+        )
+        for candidate in candidates:
+            assert -1e-9 <= candidate.begin <= candidate.end + 1e-9
+            assert candidate.end <= lattice.times[-1] + 1e-9
+
+
+def test_words_that_few_paths_agree_on_lose_against_those_that_many_have():
+    """The best path is A B; most of the others say C D, in one place each."""
+    weights = {(1, 2): 0.4, (3, 2): 0.3, (3, 4): 0.3}
+    lattice = united([weighted(chain(w), np.zeros(2), p) for w, p in weights.items()])
+    scores = lattice.scores(1.0)
+    outcome = minimum_risk(lattice, scores)
+    assert lattice.best_words(scores) == [1, 2]
+    assert [(w.word, round(w.posterior, 6)) for w in outcome.words] == [(3, 0.6), (2, 0.7)]
+    assert [w.begin for w in outcome.words] == pytest.approx([0.0, 1.0])
+    assert [w.end for w in outcome.words] == pytest.approx([1.0, 2.0])
+    assert outcome.risk == pytest.approx(0.7)
+    assert [len(b) for b in outcome.bins] == [1, 2, 1, 2, 1]
+
+
+def test_words_below_zero_are_counted_and_never_chosen():
+    weights = {(-1,): 0.6, (2,): 0.3, (): 0.1}
+    parts = [weighted(chain([*w, 0]), np.zeros(len(w) + 1), p) for w, p in weights.items()]
+    lattice = united(parts)
+    outcome = minimum_risk(lattice, lattice.scores(1.0))
+    assert [w.word for w in outcome.words] == [2]
+    assert outcome.words[0].posterior == pytest.approx(0.3)

@@ -1,0 +1,25 @@
+"""The oracle's path against all paths."""
+
+import numpy as np
+import pytest
+
+from tests.fsa.word_lattices import chain, distance, random_lattice, said
+from toolkit.fsa.oracle import oracle_words
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_path_is_nearer(seed):
+    lattice = random_lattice(seed)
+    generator = np.random.default_rng(seed)
+    every = {words for words, _ in said(lattice, lattice.graph)}
+    for length in range(7):
+        reference = generator.integers(1, 4, length).tolist()
+        found = tuple(oracle_words(lattice, reference))
+        assert found in every
+        nearest = min(distance(words, reference) for words in every)
+        assert distance(found, reference) == nearest
+
+
+def test_words_that_the_lattice_does_not_have():
+    assert oracle_words(chain([1, 2, 0]), [-1, -1, 2]) == [1, 2]
+    assert oracle_words(chain([0]), [-1]) == []

@@ -1,0 +1,65 @@
+"""The graph of a transcript against all ways to say it, scored by the formula."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fsa.transducers import agree, transductions
+from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
+from toolkit.fsa.transcript import unpack_label, weighted_transcript_graph
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.probabilities import EntryProbabilities, LexiconProbabilities
+
+LEXICON = Lexicon({"A": [("a",), ("b", "b")], "AB": [("a", "b")], "C": [("b",)]})
+LANG = Lang.of(LEXICON)
+SILENCE = LANG.phones["SIL"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(probabilities(list(LEXICON.pairs())), st.lists(st.sampled_from(list(LEXICON)), max_size=3))
+def test_every_way_to_say_it_has_the_score_of_the_formula(weights, words):
+    lang = replace(LANG, probabilities=weights)
+    graph = weighted_transcript_graph(
+        [lang.words[w] for w in words],
+        [lang.pronunciation_ids(w) for w in words],
+        [lang.pronunciation_weights(w) for w in words],
+        weights,
+        SILENCE,
+    )
+    assert not (graph.labels == 0).any()
+    expected = defaultdict(lambda: -math.inf)
+    for entries, silences in ways_to_say(LEXICON, words):
+        written = [(SILENCE, 0)] if silences[0] else []
+        for (word, phones), pause in zip(entries, silences[1:], strict=True):
+            written += [
+                (LANG.phones[p], 0 if i else LANG.words[word]) for i, p in enumerate(phones)
+            ]
+            written += [(SILENCE, 0)] if pause else []
+        read = tuple(phone for phone, _ in written)
+        key = read, tuple(written)
+        expected[key] = max(expected[key], sentence_score(entries, silences, weights))
+    found = transductions(graph, 12)
+    split = {(read, tuple(map(unpack_label, wrote))): s for (read, wrote), s in found.items()}
+    agree(split, dict(expected))
+
+
+def test_likelier_pronunciations_and_silences_win():
+    entries = {("A", ("a",)): EntryProbabilities(0.01, 0.9, 1.0, 1.0)}
+    weights = LexiconProbabilities(entries, 0.9, 1.0, 1.0, 0.2)
+    lang = replace(LANG, probabilities=weights)
+    graph = weighted_transcript_graph(
+        [lang.words["A"]],
+        [lang.pronunciation_ids("A")],
+        [lang.pronunciation_weights("A")],
+        weights,
+        SILENCE,
+    )
+    found = transductions(graph, 8)
+    (read, _), best = max(found.items(), key=lambda item: item[1])
+    assert read == (SILENCE, LANG.phones["b"], LANG.phones["b"])
+    assert np.isclose(best, math.log(0.9 * 1.0 * 0.8))

@@ -1,0 +1,40 @@
+import contextlib
+import os
+import subprocess
+
+import pytest
+
+from tests.fuzz.canary import watched
+from tests.fuzz.trial import reads_or_explains
+
+
+def failing(action, *arguments):
+    """Do what the system refuses."""
+
+    def act():
+        with contextlib.suppress(OSError):
+            action(*arguments)
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        failing(subprocess.run, ["no-such-program"]),
+        failing(os.system, "true"),
+        failing(os.open, "/proc/none", os.O_WRONLY),
+        failing(os.mkdir, "/proc/none"),
+        failing(os.remove, "/proc/none"),
+    ],
+)
+def test_the_canary_tells(act):
+    with pytest.raises(AssertionError, match="made the reader do this"):
+        reads_or_explains(act, ())
+
+
+def test_in_the_temporary_folder_anything_goes(tmp_path):
+    with watched():
+        (tmp_path / "a").write_text("x")
+        os.rename(tmp_path / "a", tmp_path / "b")
+        os.remove(tmp_path / "b")

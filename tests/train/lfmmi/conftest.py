@@ -1,0 +1,94 @@
+"""A planted problem: phones that the features show, in an order that the phone n-gram knows."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from toolkit.align.store import LowRateAlignments
+from toolkit.fsa.denominator import Denominator, make_denominator
+from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
+from toolkit.fsa.phone_ngram import PhoneNgramConfig, phone_ngram
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.models.lstm import LstmConfig
+from toolkit.train.corpus import Corpus
+from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.lfmmi.training import LfmmiConfig, train_lfmmi
+from toolkit.train.windows import Windows
+
+CONFIG = LfmmiConfig(
+    epochs=2,
+    initial_rate=2e-2,
+    final_rate=5e-3,
+    valid_utterances=4,
+    model=LstmConfig(hidden=16, layers=1, lookahead=0),
+    pieces=PieceConfig(max_frames=12, left_context=2, batch_frames=96),
+    ngram=PhoneNgramConfig(3),
+)
+PHONES = ("SIL", "A", "B", "C")
+FOLLOWERS = {1: (2, 3), 2: (3, 4), 3: (4, 1), 4: (1, 2)}
+
+
+@dataclass
+class Planted:
+    """Stores of utterances, and the graphs of their phones."""
+
+    features: object
+    states: object
+    normaliser: object
+    topology: Topology
+    senones: Senones
+    denominator: Denominator
+
+    def batch(self):
+        """The first batch of their pieces."""
+        aligned = LowRateAlignments(self.states, self.topology, self.senones)
+        corpus = Corpus([(self.features, aligned)], self.normaliser, self.senones.num_pdfs)
+        times = {n: PhoneTimes.of(x, self.topology) for n, x in self.states.targets.items()}
+        maker = NumeratorMaker(self.senones, self.denominator, 5)
+        return next(Pieces(Windows(corpus, 9999, 0), times, maker, CONFIG.pieces, 0, 0).batches(0))
+
+    def train(self, out, config=CONFIG, **options):
+        return train_lfmmi(
+            [self.features], [self.states], self.topology, self.senones, self.denominator,
+            self.normaliser, config, out, **options,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def planted(make_stores):
+    """Make utterances of about 20 phones of 2 to 5 low-rate frames; the noise's size is given."""
+
+    def make(utterances=24, seed=0, noise=0.3):
+        g = torch.Generator().manual_seed(seed)
+        stores = make_stores([1] * utterances)  # for its kinds of stores
+        topology = Topology(PHONES, ("SIL",), states=1, silence_states=1)
+        features, states = {}, {}
+        for name in stores.features.features:
+            phones = [1]
+            while len(phones) < 20:
+                phones.append(FOLLOWERS[phones[-1]][int(torch.randint(2, (), generator=g))])
+            spans = torch.randint(6, 16, (20,), generator=g)
+            aligned = torch.tensor(phones).repeat_interleave(spans) - 1
+            shown = torch.nn.functional.one_hot(aligned, 4).float()
+            features[name] = shown + noise * torch.randn(shown.shape, generator=g)
+            states[name] = aligned
+        sentences = [PhoneTimes.of(x, topology).phones.tolist() for x in states.values()]
+        senones = Senones.monophone(topology.at_low_rate())
+        ngram = phone_ngram(sentences, CONFIG.ngram)
+        return Planted(
+            type(stores.features)(features),
+            type(stores.alignments)(states),
+            stores.normaliser,
+            topology,
+            senones,
+            make_denominator(ngram, senones),
+        )
+
+    return make
+
+
+@pytest.fixture
+def config():
+    return CONFIG

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+
+from toolkit.align.store import LowRateAlignments
+from toolkit.features.low_frame_rate import stack
+from toolkit.fsa.fst import FINAL
+from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
+from toolkit.train.corpus import Corpus
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.windows import Windows
+
+
+@pytest.fixture
+def make(planted):
+    def pieces(seed=0, lookahead=2, times=None, **sizes):
+        found = planted(6)
+        aligned = LowRateAlignments(found.states, found.topology, found.senones)
+        corpus = Corpus([(found.features, aligned)], found.normaliser, found.senones.num_pdfs)
+        times = times or {
+            name: PhoneTimes.of(x, found.topology) for name, x in found.states.targets.items()
+        }
+        config = PieceConfig(**{"max_frames": 12, "left_context": 3, "batch_frames": 64, **sizes})
+        maker = NumeratorMaker(found.senones, found.denominator, 2)
+        windows = Windows(corpus, 10_000, seed)
+        return found, Pieces(windows, times, maker, config, lookahead, seed)
+
+    return pieces
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_pieces_cover_every_frame_once_and_have_their_numerators(make, epoch):
+    found, data = make(right_context=1)
+    frames = 0
+    for batch in data.batches(epoch):
+        frames += batch.frames
+        lengths = batch.piece_lengths
+        assert lengths.max() <= 12
+        assert batch.weights.sum(1).tolist() == lengths.tolist()
+        for n, lattice in enumerate(batch.numerators):
+            assert int(lattice.frame[lattice.labels == FINAL].max()) == lengths[n]
+            whole = stack(found.features.features[batch.ids[n]].half(), epoch % 3).float()
+            scored = batch.inputs[n, 3 : 3 + int(lengths[n])]
+            starts = [
+                s
+                for s in range(len(whole) - len(scored) + 1)
+                if torch.equal(whole[s : s + len(scored)], scored)
+            ]
+            (start,) = starts
+            rows = torch.arange(start - 3, start + batch.inputs.shape[1] - 3)
+            assert torch.equal(batch.inputs[n], whole[rows.clamp(0, len(whole) - 1)])
+            assert batch.lengths[n] == 3 + min(len(whole) - start, int(lengths[n]) + 1)
+            # The aligned pdfs are among those of the numerator, frame by frame; except that every
+            # numerator begins with an onset, while offset 2 begins in the first phone's rest.
+            aligned = batch.targets[n, 3 : 3 + int(lengths[n])]
+            for t, pdf in list(enumerate(aligned.tolist()))[int(start == 0) :]:
+                assert pdf + 1 in lattice.labels[lattice.frame == t]
+    expected = [len(stack(x, epoch % 3)) for x in found.features.features.values()]
+    assert frames == sum(expected)
+
+
+def test_the_order_is_that_of_seed_and_epoch_and_can_be_entered_anywhere(make):
+    def seen(data, *position):
+        return [(b.ids, b.piece_lengths.tolist()) for b in data.batches(*position)]
+
+    whole = seen(make()[1], 1)
+    assert seen(make()[1], 1) == whole
+    assert seen(make()[1], 1, 2) == whole[2:]
+    assert seen(make(seed=1)[1], 1) != whole
+    assert seen(make()[1], 2) != whole
+
+
+def test_pieces_without_a_numerator_are_left_out(make):
+    # No phone follows itself in the denominator.
+    lost = PhoneTimes(np.full(3000, 4, np.int32), 3 * np.arange(3000, dtype=np.int32), 9000)
+    found, _ = make()
+    times = {n: PhoneTimes.of(x, found.topology) for n, x in found.states.targets.items()}
+    _, some = make(times={**times, "utt001": lost})
+    seen = {name for batch in some.batches(0) for name in batch.ids}
+    assert seen == set(times) - {"utt001"}
+    _, none = make(times=dict.fromkeys(times, lost))
+    with pytest.raises(TrainingDataError, match="utt00"):
+        list(none.batches(0))
+
+
+@pytest.mark.parametrize("wrong", [{"max_frames": 0}, {"left_context": -1}])
+def test_impossible_configurations_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        PieceConfig(**wrong)

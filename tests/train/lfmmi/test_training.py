@@ -1,0 +1,158 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from toolkit.align.store import LowRateAlignments
+from toolkit.features.low_frame_rate import stack
+from toolkit.fsa.lfmmi import lfmmi
+from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
+from toolkit.models.lstm import LstmConfig, LstmModel, batch_logits
+from toolkit.models.priors import load_log_priors
+from toolkit.models.store import load_model
+from toolkit.models.tdnnf import TdnnfConfig
+from toolkit.train.chunks import ChunkConfig
+from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
+from toolkit.train.errors import TrainingError
+from toolkit.train.lfmmi.objective import LfmmiObjective
+from toolkit.train.lfmmi.training import LfmmiConfig, first_head
+
+
+def history(folder):
+    timed = ("frames_per_second", "seconds", "data_wait")
+    records = json.loads((folder / "history.json").read_text())
+    return [{k: v for k, v in record.items() if k not in timed} for record in records]
+
+
+def test_learns_the_phones_and_leaves_a_network_of_one_head(planted, config, tmp_path):
+    found = planted()
+    headline = found.train(tmp_path, replace(config, epochs=6))
+    records = history(tmp_path)
+    assert records[0]["valid_objective"] < headline["objective"] < 0
+    assert headline["objective"] > -0.1
+    assert headline["utterances"] + 2 == len(found.states.targets)
+    names = {path.name for path in tmp_path.iterdir()} - {"checkpoints", "tensorboard"}
+    assert names == {
+        "config.json", "model.safetensors", "priors.json", "history.json", "excluded.tsv",
+        "headline.json",
+    }  # fmt: skip
+    model = load_model(tmp_path)
+    assert model.config.output_dim == found.senones.num_pdfs == len(load_log_priors(tmp_path))
+    assert len(load_log_priors(tmp_path).unique()) == 1
+    # The network that is left has the criterion that was reported, on utterances that it has not
+    # seen; whole ones, so that it is another number.
+    unseen, values, frames = planted(8, seed=1), [], 0
+    maker = NumeratorMaker(found.senones, found.denominator, 5)
+    for name, raw in unseen.features.features.items():
+        inputs = stack(raw)
+        times = PhoneTimes.of(unseen.states.load(name), found.topology)
+        numerator = maker.lattice(times, Piece(0, 0, len(inputs)))
+        if numerator is None:  # a trigram that the training data lack
+            continue
+        scores = batch_logits(model, [inputs])[0][None]
+        lengths = torch.tensor([len(inputs)])
+        value = lfmmi(scores, lengths, [numerator], found.denominator, 0.1)
+        values.append(float(value.objective))
+        frames += len(inputs)
+    assert len(values) >= 6
+    assert sum(values) / frames > -0.15
+    assert found.train(tmp_path, replace(config, epochs=6)) == headline
+
+
+def test_a_killed_run_ends_with_the_same_bits(planted, config, tmp_path, monkeypatch):
+    class KilledError(Exception):
+        pass
+
+    config = replace(config, epochs=3, checkpoint_seconds=0, average_epochs=2)
+    headline = planted().train(tmp_path / "whole", config)
+    called = LfmmiObjective.__call__
+    for call in (3, 25, 40):
+        calls = []
+
+        def until(self, model, batch, call=call, calls=calls):
+            calls.append(1)
+            if len(calls) == call:
+                raise KilledError
+            return called(self, model, batch)
+
+        monkeypatch.setattr(LfmmiObjective, "__call__", until)
+        with pytest.raises(KilledError):
+            planted().train(tmp_path / f"{call}", config)
+        monkeypatch.setattr(LfmmiObjective, "__call__", called)
+        assert list((tmp_path / f"{call}/checkpoints").iterdir())
+        if call == 25:
+            with pytest.raises(TrainingError, match="leak"):
+                planted().train(tmp_path / f"{call}", replace(config, leak=0.2))
+        continued = planted().train(tmp_path / f"{call}", config)
+        assert continued["objective"] == headline["objective"]
+        assert history(tmp_path / f"{call}") == history(tmp_path / "whole")
+        folders = [tmp_path / name for name in (f"{call}", "whole")]
+        assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1
+
+
+def test_the_loss_is_the_criterion_and_in_training_its_regularisers(planted):
+    found = planted(2)
+    batch = found.batch()
+    model = LstmModel(LstmConfig(12, 2 * found.senones.num_pdfs, hidden=8, layers=1, lookahead=0))
+    loss, stats = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7)(model.eval(), batch)
+    assert loss == -stats["objective"]
+    training, _ = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7)(model.train(), batch)
+    scores = first_head(model)(batch.inputs)[0][:, batch.left_context :]
+    squares = sum((scores[n, :t] ** 2).sum() for n, t in enumerate(batch.piece_lengths.tolist()))
+    expected = -stats["objective"] + 0.3 * stats["cross_entropy"] + 0.35 * squares
+    torch.testing.assert_close(training.double(), expected.double())
+    assert stats["weight"] == batch.frames
+
+
+@pytest.mark.parametrize("wrong", [{"leak": -0.1}, {"tolerance": -1}, {"l2": -1.0}])
+def test_impossible_configurations_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LfmmiConfig(**wrong)
+
+
+def test_any_network_of_the_common_interface_is_trained(planted, config, tmp_path):
+    model = TdnnfConfig(hidden=12, bottleneck=6, strides=(1, 0, 3), final=6)
+    with pytest.raises(ValueError, match="right_context"):
+        replace(config, model=model)
+    pieces = replace(config.pieces, left_context=3, right_context=3)
+    found = planted(12)
+    small = replace(config, model=model, pieces=pieces)
+    assert -0.6 < found.train(tmp_path, small)["objective"] < 0
+    assert load_model(tmp_path).config.output_dim == found.senones.num_pdfs
+
+
+def test_finds_what_cross_entropy_leaves_out(planted, config, tmp_path):
+    """Features that show the phone faintly, and its predecessor's predictions help."""
+    found = planted(noise=1.0)
+    small = replace(config, epochs=4)
+    found.train(tmp_path / "mmi", small)
+    frames = CrossEntropyConfig(
+        epochs=4,
+        initial_rate=small.initial_rate,
+        final_rate=small.final_rate,
+        valid_utterances=4,
+        model=small.model,
+        chunks=ChunkConfig(frames=12, left_context=2, batch=8),
+    )
+    aligned = LowRateAlignments(found.states, found.topology, found.senones)
+    count = found.senones.num_pdfs
+    arguments = found.features, aligned, found.normaliser, frames, count, tmp_path / "ce"
+    train_cross_entropy(*arguments)
+    values = {}
+    unseen = planted(8, seed=1, noise=1.0)
+    maker = NumeratorMaker(found.senones, found.denominator, 5)
+    for name in ("mmi", "ce"):
+        model, priors = load_model(tmp_path / name), load_log_priors(tmp_path / name)
+        values[name] = 0.0
+        for utterance, raw in unseen.features.features.items():
+            inputs = stack(raw)
+            times = PhoneTimes.of(unseen.states.load(utterance), found.topology)
+            numerator = maker.lattice(times, Piece(0, 0, len(inputs)))
+            if numerator is not None:
+                scores = (batch_logits(model, [inputs])[0] - priors)[None]
+                lengths = torch.tensor([len(inputs)])
+                value = lfmmi(scores, lengths, [numerator], found.denominator, 0.0)
+                values[name] += float(value.objective)
+    # The log posteriors of the right phones, given equally long trainings.
+    assert values["mmi"] > values["ce"] + 10

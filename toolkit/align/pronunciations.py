@@ -1,0 +1,103 @@
+"""Pronunciations and silences read off the alignments of a corpus."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.align.store import AlignmentStore
+from toolkit.errors import ToolkitError
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lang import Lang
+from toolkit.lang.lexicon import Pronunciation
+from toolkit.lang.probabilities import Entry
+from toolkit.lang.pronunciation_counts import PronunciationCounts
+from toolkit.lang.tables import SILENCE, UNKNOWN
+
+
+class OtherLexiconError(ToolkitError):
+    """An alignment that is not one of its transcript with the lexicon at hand."""
+
+
+def count_pronunciations(
+    alignments: Path, transcripts: Mapping[str, Sequence[str]], lang: Lang, topology: Topology
+) -> PronunciationCounts:
+    """Count the pronunciations and silences in alignments (Kaldi's get_prons.sh).
+
+    Args:
+      alignments: the folder of an `AlignmentStore`; utterances without an alignment do not count.
+      transcripts: words by utterance.
+      lang: the lexicon that they were aligned with.
+      topology: of the aligning system.
+
+    Raises:
+      OtherLexiconError: an alignment does not fit its transcript; names the utterance.
+    """
+    counts, store = PronunciationCounts(), AlignmentStore(alignments)
+    for utterance in store.ids:
+        if utterance not in transcripts:
+            continue
+        phones = aligned_phones(store.load(utterance), topology)
+        found = match_words(phones, transcripts[utterance], lang)
+        if found is None:
+            raise OtherLexiconError(
+                f"{utterance}: its alignment in {alignments} has other phones than its transcript;"
+                " align again with this lexicon"
+            )
+        counts.add(*found)
+    return counts
+
+
+def aligned_phones(states: Tensor, topology: Topology) -> Pronunciation:
+    """The phones of an alignment in their order: state ids [T] -> symbols."""
+    phone_of = topology.phone_of_state_id
+    starts = states[topology.phone_starts(states)] if len(states) else states
+    return tuple(topology.phones[phone_of[state] - 1] for state in starts.tolist())
+
+
+def match_words(
+    phones: Pronunciation, words: Sequence[str], lang: Lang
+) -> tuple[list[Entry], list[bool]] | None:
+    """Find the pronunciations of a transcript's words in a sequence of phones.
+
+    Args:
+      phones: of the whole utterance, silences included.
+      words: the transcript; what the lexicon lacks is `<UNK>`.
+      lang: the lexicon.
+
+    Returns:
+      The word and phones of each word, and whether silence precedes each and the end; the first
+      way in the order of the lexicon where there are several. None if there is none.
+    """
+    reached: dict[int, tuple[int, bool, Entry] | None] = {0: None}
+    steps = []
+    for word in words:
+        known = word if word in lang.lexicon else UNKNOWN
+        further: dict[int, tuple[int, bool, Entry] | None] = {}
+        for position in reached:
+            for silent in _choices(phones, position):
+                begin = position + silent
+                for variant in lang.lexicon[known]:
+                    end = begin + len(variant)
+                    if phones[begin:end] == variant:
+                        further.setdefault(end, (position, silent, (known, variant)))
+        steps.append(further)
+        reached = further
+    last = len(phones)
+    if last in reached:
+        position, silent_end = last, False
+    elif last - 1 in reached and phones[-1] == SILENCE:
+        position, silent_end = last - 1, True
+    else:
+        return None
+    spoken, silences = [], [silent_end]
+    for step in reversed(steps):
+        position, silent, entry = step[position]
+        spoken.append(entry)
+        silences.append(silent)
+    return spoken[::-1], silences[::-1]
+
+
+def _choices(phones: Pronunciation, position: int) -> tuple[bool, ...]:
+    """Whether silence may be read at a position."""
+    return (False, True) if phones[position : position + 1] == (SILENCE,) else (False,)

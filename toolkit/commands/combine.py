@@ -1,0 +1,78 @@
+"""The command `toolkit combine`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.config.parameters import FILE
+
+if TYPE_CHECKING:
+    from toolkit.decode.combination import Rule
+
+
+@click.command()
+@click.option("--out", type=FILE, required=True, help="The folder to write: text and words.ctm.")
+@click.option(
+    "--weight",
+    "weights",
+    type=click.FloatRange(0, 1),
+    multiple=True,
+    help="The weight of each system in their order, with the sum 1; default: the same for all.",
+)
+@click.option(
+    "--rule",
+    type=click.Choice(("mbr", "best")),
+    default="mbr",
+    show_default=True,
+    help="The words with the fewest expected errors, or those of the best path.",
+)
+@click.option("--ref", type=FILE, help="References: print the word error rate.")
+@click.option(
+    "--tune", is_flag=True, help="Choose weights and rule with the fewest errors against --ref."
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
+)
+@click.argument("systems", nargs=-1, required=True, type=FILE)
+def combine(
+    out: Path,
+    weights: tuple[float, ...],
+    rule: "Rule",
+    ref: Path | None,
+    tune: bool,
+    jobs: int,
+    systems: tuple[Path, ...],
+) -> None:
+    """Combine what several systems recognised in the same recordings.
+
+    SYSTEMS are folders of decoded splits, of which word_lattices/ is read, or else words.ctm or
+    text; or CTM files; or files of transcripts. The words with the fewest expected errors under the
+    weighted posteriors of all systems are written to the folder --out: text, and words.ctm with
+    times and posteriors if all systems have times. One system alone is decoded by minimum Bayes
+    risk. Tune on development data, and give the printed options for the test data.
+
+    \b
+    Examples:
+      toolkit combine --out dev --ref dev.txt --tune exp/demo/decode/sat/dev a/words.ctm
+      toolkit combine --out test --weight 0.6 --weight 0.4 exp/demo/decode/sat/test b/words.ctm
+    """
+    from toolkit.decode.combination import Combination, tune_combination
+    from toolkit.decode.combination_inputs import read_system
+    from toolkit.decode.combined_output import write_combined
+    from toolkit.fsa.word_lattice_store import Words
+    from toolkit.score.read import read_transcripts
+    from toolkit.score.wer import score
+
+    if tune and (ref is None or weights):
+        raise click.UsageError("--tune needs --ref, and no --weight")
+    how = Combination(weights or (1 / len(systems),) * len(systems), rule)
+    words = Words()
+    read = [read_system(system, words) for system in systems]
+    references = read_transcripts(ref).texts if ref else {}
+    if tune:
+        how = tune_combination([(read, references)], words, jobs).best
+        click.echo(" ".join([f"--rule {how.rule}", *(f"--weight {w:g}" for w in how.weights)]))
+    texts = write_combined(read, how, words, out, jobs)
+    if ref:
+        click.echo(score(references, texts).summary(interval=True))

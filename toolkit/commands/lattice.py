@@ -1,0 +1,68 @@
+"""The command `toolkit lattice`."""
+
+from pathlib import Path
+
+import click
+
+from toolkit.config.parameters import FILE
+
+
+@click.group()
+def lattice() -> None:
+    """Export word lattices of decoded splits, and measure what they hold.
+
+    \b
+    Example:
+      toolkit lattice oracle exp/demo/decode/sat/dev --ref dev.txt
+    """
+
+
+@lattice.command()
+@click.argument("folder", type=FILE)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("kaldi", "slf", "openfst")),
+    default="kaldi",
+    show_default=True,
+    help="Kaldi's compact lattices as text, HTK's standard lattice format, or acceptors as text "
+    "for fstcompile.",
+)
+@click.option("--out", type=FILE, required=True, help="The folder to write.")
+def export(folder: Path, form: str, out: Path) -> None:
+    """Export the word lattices of a decoded split.
+
+    FOLDER is that of the split or its word_lattices/. Writes lat.txt and words.txt (kaldi), a file
+    NAME.lat per utterance (slf), or NAME.fst.txt and words.txt (openfst). Acoustic scores are not
+    scaled, but in openfst, which holds sums: the scale is in tuned.json and in the heads of slf.
+
+    \b
+    Example:
+      toolkit lattice export exp/demo/decode/sat/dev --format slf --out lattices
+    """
+    from toolkit.decode.lattice_export import export_lattices
+
+    click.echo(f"{out}: {export_lattices(folder, form, out)} lattices")
+
+
+@lattice.command()
+@click.argument("folder", type=FILE)
+@click.option("--ref", type=FILE, required=True, help="References.")
+def oracle(folder: Path, ref: Path) -> None:
+    """Print the word error rate of the paths that are nearest to the references.
+
+    No choice among the paths of the lattices could have fewer errors. The second line tells their
+    size.
+
+    \b
+    Example:
+      toolkit lattice oracle exp/demo/decode/sat/dev --ref dev.txt
+    """
+    from toolkit.decode.lattice_export import oracle_texts
+    from toolkit.score.read import read_transcripts
+    from toolkit.score.wer import score
+
+    references = read_transcripts(ref).texts
+    texts, arcs, seconds = oracle_texts(folder, references)
+    click.echo(score(references, texts).summary(interval=True).splitlines()[0])
+    click.echo(f"{len(texts)} lattices, {arcs / seconds:.1f} arcs per second")

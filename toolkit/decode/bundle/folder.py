@@ -1,0 +1,112 @@
+"""The folder `final` of a run: bundles of the best systems, and which to use."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from toolkit.config.convert import from_plain
+from toolkit.decode.bundle.recogniser import Recogniser
+from toolkit.decode.bundle.settings import ADVICE, SETTINGS, BundleError, read_settings
+from toolkit.decode.bundle.speaker import SpeakerRecogniser
+from toolkit.storage.files import write_atomically
+from toolkit.storage.names import path_below
+from toolkit.storage.reading import read_json, reading
+
+SYSTEMS = "systems.json"
+
+
+@dataclass(frozen=True)
+class BundledSystem:
+    """A system in the folder, and what it reached when it was written."""
+
+    name: str
+    """Its name, and that of its folder."""
+    lm: str
+    """The language model of its last pass."""
+    streams: bool
+    """Whether it can recognise a stream."""
+    wer: dict[str, float]
+    """WER in percent by split."""
+
+    def __str__(self) -> str:
+        reached = ", ".join(f"{wer:.2f} % on {split}" for split, wer in self.wer.items())
+        return f"{self.name} with {self.lm}: WER {reached}"
+
+
+def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:
+    """Write `systems.json`: the systems whose bundles are in the folder, the best first."""
+    plain = [asdict(system) for system in systems]
+    write_atomically(folder / SYSTEMS, json.dumps(plain, indent=1) + "\n")
+
+
+def read_systems(folder: Path) -> list[BundledSystem]:
+    """Read what `write_systems` wrote.
+
+    Raises:
+      BundleError: it cannot be read.
+    """
+    path = folder / SYSTEMS
+    with reading(path, BundleError, ADVICE):
+        systems = [from_plain(BundledSystem, plain) for plain in read_json(path, [{}])]
+        if not systems:
+            raise ValueError("no systems")
+        return systems
+
+
+def find_system(model: Path, system: str | None = None, stream: bool = False) -> Path:
+    """The folder of a system's bundle.
+
+    Args:
+      model: a run's `final`, or the bundle of one system.
+      system: the system's name; None: the best.
+      stream: the best of those that can recognise a stream.
+
+    Raises:
+      BundleError: there is no such system.
+      UnsafePathError: its name leads out of the folder.
+    """
+    if not (model / SYSTEMS).exists():
+        if system is not None and (model / SETTINGS).exists():
+            raise BundleError(f"{model} holds one system alone: leave out --system")
+        return model
+    systems = read_systems(model)
+    names = ", ".join(one.name for one in systems)
+    if system is not None and system not in [one.name for one in systems]:
+        raise BundleError(f"{model} has no system {system!r}, but {names}")
+    for one in systems:
+        if system in (None, one.name) and (one.streams or not stream):
+            return path_below(model, one.name)
+    raise BundleError(
+        f"no unidirectional network on log-mel features in {model} ({system or names}), which a"
+        " stream needs: transcribe without --stream"
+    )
+
+
+def reached_by(bundle: Path) -> str | None:
+    """What a system reached when its bundle was written; None if that is not known.
+
+    Raises:
+      BundleError: `systems.json` beside the bundle cannot be read.
+    """
+    folder = bundle.absolute().parent
+    if not (folder / SYSTEMS).exists():
+        return None
+    return next((str(one) for one in read_systems(folder) if one.name == bundle.name), None)
+
+
+def load_recogniser(
+    bundle: Path, device: str = "cpu", fast: bool = False
+) -> Recogniser | SpeakerRecogniser:
+    """The recogniser of one system's bundle.
+
+    Args:
+      bundle: its folder.
+      device: where a network computes.
+      fast: leave out rescoring.
+
+    Raises:
+      BundleError: the folder is no bundle.
+    """
+    kind = SpeakerRecogniser if read_settings(bundle).by_speaker else Recogniser
+    return kind(bundle, device, fast)

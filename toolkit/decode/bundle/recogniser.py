@@ -1,0 +1,137 @@
+"""Recognition with a network on log-mel features, utterance by utterance."""
+
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.decode.bundle.search import BundleSearch
+from toolkit.decode.bundle.settings import (
+    ADVICE,
+    CALIBRATION,
+    MODEL,
+    NORMALISER,
+    SENONE_FILES,
+    SENONES,
+    BundleError,
+    read_settings,
+)
+from toolkit.decode.silence import SilencePosteriors
+from toolkit.decode.transcript import Recognised
+from toolkit.decode.word_times import WordAligner
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.frontend import Frontend
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.fsa.fst import Lattice
+from toolkit.hmm.senones import Senones
+from toolkit.models.scorer import NeuralModel
+
+
+class Recogniser:
+    """Recognises speech with a bundle from `write_network_bundle`.
+
+    Args:
+      bundle: the folder of the system; `find_system` finds one in a run's `final/`.
+      device: where the network computes; the front end and the search are the CPU's.
+      fast: leave out the second pass.
+
+    Raises:
+      BundleError: the folder is not such a bundle.
+    """
+
+    def __init__(self, bundle: Path, device: str = "cpu", fast: bool = False) -> None:
+        self._bundle = Path(bundle)
+        settings = read_settings(self._bundle)
+        if settings.by_speaker:
+            raise BundleError(
+                f"{bundle} recognises by speaker, whole recordings at a time; this needs a network"
+                " on log-mel features"
+            )
+        self.frontend_config = settings.frontend
+        self.frontend = Frontend(self.frontend_config)
+        normaliser = self._bundle / NORMALISER
+        self.model = NeuralModel(self._bundle / MODEL, normaliser, device)
+        self.search = BundleSearch(self._bundle, settings, fast)
+
+    @property
+    def frame_shift(self) -> float:
+        """Seconds between two rows of scores."""
+        return LOW_RATE_FACTOR * self.frontend_config.frame_shift_ms / 1000
+
+    @cached_property
+    def word_aligner(self) -> WordAligner:
+        """Finds word times and confidences.
+
+        Raises:
+          BundleError: the bundle has no senones.
+        """
+        calibration = self._bundle / CALIBRATION
+        return WordAligner(
+            self._bundle,
+            self._senones("word times (--format ctm, srt, vtt and json)"),
+            calibration if calibration.exists() else None,
+            self.frame_shift,
+            self.search.beams[0].search,
+        )
+
+    @cached_property
+    def silence(self) -> SilencePosteriors | None:
+        """Computes posteriors of silence; None if the bundle has no senones."""
+        if not (self._bundle / SENONES).is_dir():
+            return None
+        return SilencePosteriors(self._senones("silence"), self.model.log_priors)
+
+    def _senones(self, purpose: str) -> Senones:
+        if not all((self._bundle / SENONES / name).is_file() for name in SENONE_FILES):
+            raise BundleError(
+                f"{self._bundle} has no {SENONES}/, which {purpose} need: it was written by an"
+                f" earlier version of the toolkit; {ADVICE}"
+            )
+        return Senones.load(self._bundle / SENONES)
+
+    def scores(self, features: Tensor, state: CmnState | None = None) -> Tensor:
+        """Score the features of an utterance.
+
+        Args:
+          features: [T, F] before normalisation.
+          state: the normaliser's state after the speaker's earlier utterances; None for a new
+            speaker.
+
+        Returns:
+          [ceil(T / 3), P] log-likelihoods times the acoustic scale of the search.
+        """
+        return self.model.log_likelihoods(features, state) * self.search.scale
+
+    def recognise(self, samples: Tensor) -> str:
+        """Return the words in samples [S], mono, at the front end's sampling rate, in [-1, 1].
+
+        The text is empty if no path survives the widest beam.
+        """
+        return self.recognise_features(self.frontend(samples)).text
+
+    def recognise_features(
+        self, features: Tensor, state: CmnState | None = None, details: bool = False
+    ) -> Recognised:
+        """Recognise an utterance.
+
+        Args:
+          features, state: see `scores`.
+          details: find word times and confidences too.
+
+        Raises:
+          BundleError: the bundle has no senones, which `details` needs.
+        """
+        if not len(features):
+            return Recognised("", () if details else None)
+        scores = self.scores(features, state)
+        return self.best(self.search.lattice(scores), scores, details)
+
+    def best(self, lattice: Lattice | None, scores: Tensor, details: bool) -> Recognised:
+        """Return the best path of an utterance's lattice.
+
+        Args:
+          lattice: from the search; None if no path survived.
+          scores: [T, P] the scores that were searched.
+          details: see `recognise_features`.
+        """
+        return self.search.best(lattice, scores, self.word_aligner if details else None)

@@ -1,0 +1,85 @@
+"""The search of a bundle: its graph, its language model, its words."""
+
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.decode.bundle.settings import GRAPH, RESCORER, RecogniserSettings
+from toolkit.decode.transcript import Recognised
+from toolkit.decode.word_times import WordAligner
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.fst import Fst, Lattice
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.rescore import Grammar, rescore_lattice
+from toolkit.fsa.search import search_with_retries
+from toolkit.lang.ngram.binary import read_binary
+from toolkit.lang.tables import SymbolTable
+
+
+class BundleSearch:
+    """Searches for the words of an utterance.
+
+    Args:
+      folder: the bundle of one system.
+      settings: its settings.
+      fast: leave out the second pass.
+    """
+
+    def __init__(self, folder: Path, settings: RecogniserSettings, fast: bool) -> None:
+        self._folder, self._settings = folder, settings
+        self._rescoring = None if fast else settings.rescoring
+        self._words = SymbolTable.read(folder / "words.txt")
+        self.beams: list[Beam] = settings.beam.with_retries(settings.retries)
+        """The beams to try, in order."""
+        self.weights: Weights = settings.weights
+        """Acoustic scale and word penalty of the best path."""
+        self.scale: float = settings.search_scale
+        """Factor on the acoustic log-likelihoods that are searched."""
+        if self._rescoring is not None:
+            self.weights = self._rescoring.weights
+            self.scale = self.weights.acoustic_scale
+
+    @cached_property
+    def graph(self) -> Fst:
+        """The decoding graph, loaded on first use."""
+        return load_fst(self._folder / GRAPH)
+
+    @cached_property
+    def _grammar(self) -> Grammar:
+        return Grammar(read_binary(self._folder / RESCORER), self._words)
+
+    def load(self) -> None:
+        """Load what is loaded on first use."""
+        self.graph  # noqa: B018
+        if self._rescoring is not None:
+            self._grammar  # noqa: B018
+
+    def lattice(self, scores: Tensor) -> Lattice | None:
+        """Search scores [T, P], which are scaled; None if no path survives the widest beam."""
+        return search_with_retries(scores, self.graph, self.beams)[0]
+
+    def best(
+        self, lattice: Lattice | None, scores: Tensor, aligner: WordAligner | None = None
+    ) -> Recognised:
+        """Return the best path of an utterance's lattice, after the second pass if there is one.
+
+        Args:
+          lattice: from the search; None if no path survived.
+          scores: [T, P] the scores that were searched.
+          aligner: finds word times and confidences; None: they are not wanted.
+        """
+        if lattice is None:
+            return Recognised("", None if aligner is None else ())
+        if self._rescoring is not None:
+            lattice = rescore_lattice(lattice, self._grammar, self._rescoring.limits).lattice
+        scored = ScoredLattice(lattice, scores, self.scale)
+        if aligner is None:
+            return Recognised(self.text(scored.best_words(self.weights)))
+        words = aligner(scored, self.weights, scores, self.scale)
+        return Recognised(" ".join(word.word for word in words), tuple(words))
+
+    def text(self, words: list[int]) -> str:
+        """Return the words with these ids, separated by spaces."""
+        return " ".join(map(self._words.symbol, words))

@@ -1,0 +1,244 @@
+"""LF-MMI's numerator: the paths near an alignment, within the denominator."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from toolkit.features.low_frame_rate import centre
+from toolkit.fsa.connect import connect
+from toolkit.fsa.denominator import Denominator
+from toolkit.fsa.fst import FINAL, Lattice
+from toolkit.fsa.tables import grown, roomy, slot_of
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class PhoneTimes:
+    """The phones of an alignment and when they begin."""
+
+    phones: np.ndarray
+    """[K] int32 ids."""
+    begins: np.ndarray
+    """[K] int32, the 10 ms frame in which each phone begins; ascending, the first is 0."""
+    frames: int
+    """T, 10 ms frames in all."""
+
+    @classmethod
+    def of(cls, states: Tensor, topology: Topology) -> "PhoneTimes":
+        """The phones of aligned state ids [T]."""
+        starts = topology.phone_starts(states)
+        phones = torch.tensor(topology.phone_of_state_id)[states[starts]]
+        begins = starts.nonzero()[:, 0]
+        return cls(phones.numpy().astype(np.int32), begins.numpy().astype(np.int32), len(states))
+
+    def windows(self, offset: int, tolerance: int) -> np.ndarray:
+        """[K, 2]: the first low-rate frame in which each phone may be, and the one after the last.
+
+        A phone may be in every frame whose middle is at most `tolerance` frames of 10 ms before
+        its begin or after its end, and that leaves a frame for each phone before and behind it.
+
+        Args:
+          offset: 0, 1 or 2, the 10 ms frame that the first low-rate frame begins with.
+          tolerance: 10 ms frames.
+        """
+        middle = centre(self.frames, offset).numpy()
+        ends = np.append(self.begins[1:], self.frames)
+        number = np.arange(len(self.phones))
+        first = np.searchsorted(middle, self.begins - tolerance) - number
+        behind = np.searchsorted(middle, ends + tolerance) - number
+        behind = np.minimum.accumulate(behind[::-1])[::-1]
+        return np.stack([np.maximum.accumulate(first), behind], axis=1) + number[:, None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some consecutive low-rate frames of an utterance."""
+
+    offset: int
+    """0, 1 or 2, the 10 ms frame that the utterance's first low-rate frame begins with."""
+    start: int
+    """The first frame."""
+    length: int
+    """T, number of frames."""
+
+
+class NumeratorMaker:
+    """Makes the numerators of pieces of aligned utterances, as lattices.
+
+    A numerator holds every path that goes through the phones of the alignment in their order, each
+    phone within its window (`PhoneTimes.windows`). A piece may begin and end within a phone; at
+    the edges of the utterance the first phone begins and the last one ends. The paths are composed
+    with the denominator, whose scores they have: no path is likelier than in the denominator, and
+    the criterion is at most 0 (unless a piece begins in either of two phones with the same pdfs).
+    Kaldi's supervision is the same, but for two phones that are equal and close together, whose
+    windows it does not tell apart.
+
+    Args:
+      senones: of the low-rate topology with an onset.
+      denominator: made with the same senones.
+      tolerance: 10 ms frames by which a phone may begin earlier or end later (Kaldi: 5).
+    """
+
+    def __init__(self, senones: Senones, denominator: Denominator, tolerance: int) -> None:
+        if not senones.topology.onset:
+            raise ValueError("the senones need the low-rate topology, see Topology.at_low_rate")
+        self._senones = senones
+        self._denominator = denominator
+        self._tolerance = tolerance
+
+    def lattice(self, times: PhoneTimes, piece: Piece) -> Lattice | None:
+        """The numerator of a piece, whose arcs have the denominator's scores.
+
+        Where the phones leave no path (a copy at a higher speed may have too few frames for some
+        of them), the tolerance is doubled, and doubled again. None if that does not help: there
+        are fewer frames than phones, or the denominator was estimated without them.
+        """
+        for factor in (1, 2, 4):
+            lattice = self._within(times, piece, factor * self._tolerance)
+            if lattice.num_arcs:
+                return lattice
+        return None
+
+    def _within(self, times: PhoneTimes, piece: Piece, tolerance: int) -> Lattice:
+        windows = times.windows(piece.offset, tolerance) - piece.start
+        frames = len(centre(times.frames, piece.offset))
+        # Of the phones before the piece the last may matter, of those behind it none.
+        near = np.flatnonzero((windows[:, 1] >= 0) & (windows[:, 0] < piece.length))
+        positions, columns, score = _paths(
+            self._pdfs(times)[near],
+            windows[near].astype(np.int64),
+            piece.length,
+            piece.start == 0,
+            *self._transitions,
+        )
+        at_end = piece.start + piece.length == frames
+        return _trimmed(positions, columns, score, len(near) if at_end else None, piece.length)
+
+    def _pdfs(self, times: PhoneTimes) -> np.ndarray:
+        """[K, 2] the pdfs of each phone's onset and rest, between its neighbours."""
+        silence = self._senones.topology.silence
+        around = np.concatenate([[silence], times.phones, [silence]])
+        states = 2 * (times.phones[:, None] - 1) + np.arange(2)
+        return self._table[states, around[:-2, None], around[2:, None]]
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        return self._senones.table.numpy()
+
+    @cached_property
+    def _transitions(self) -> tuple[np.ndarray, ...]:
+        """First of each state, targets, their pdfs, log weights; by state, pdf and target.
+
+        State S stands for the begin of a piece.
+        """
+        hmm = self._denominator
+        entered = np.flatnonzero(hmm.begin)
+        source = np.append(hmm.source, np.full(len(entered), hmm.num_states, np.int32))
+        target = np.append(hmm.target, entered.astype(np.int32))
+        weight = np.log(np.append(hmm.weight, hmm.begin[entered])).astype(np.float32)
+        order = np.lexsort((target, hmm.pdf[target], source))
+        first = np.searchsorted(source[order], np.arange(hmm.num_states + 2))
+        return first, target[order], hmm.pdf[target][order], weight[order]
+
+
+@njit(cache=True, nogil=True)
+def _paths(
+    pdfs: np.ndarray,
+    windows: np.ndarray,
+    frames: int,
+    at_begin: bool,
+    first: np.ndarray,
+    targets: np.ndarray,
+    target_pdfs: np.ndarray,
+    weights: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All paths from the first frame on, whether they reach the last one or not.
+
+    A state is a position (2 k for phone k's onset, 2 k + 1 for its rest) and a state of the
+    denominator, after a frame.
+
+    Returns:
+      The position [states] of the states after the last frame, -1 for others; source, target,
+      label and frame of the arcs [4, arcs]; their scores [arcs].
+    """
+    phones, begin = len(pdfs), len(first) - 2
+    keys, slots = np.empty(1024, np.int64), np.full(4096, -1, np.int32)
+    source, target = np.empty(4096, np.int32), np.empty(4096, np.int32)
+    label, frame = np.empty(4096, np.int32), np.empty(4096, np.int32)
+    score = np.empty(4096, np.float32)
+    keys[0], size, done, arcs = begin, 1, 0, 0
+    for t in range(frames):
+        last = size  # states before this frame: done ... last - 1
+        while done < last:
+            state, place = keys[done] % (begin + 1), keys[done] // (begin + 1) % (2 * phones)
+            # A phone goes on with its rest, or the next one begins with its onset.
+            low, high = place | 1, (place | 1) + 2
+            if t == 0:
+                low, high = 0, 1 if at_begin else 2 * phones
+            for there in range(low, min(high, 2 * phones)):
+                k = there // 2
+                if not windows[k, 0] <= t < windows[k, 1]:
+                    continue
+                if t == 0 and not at_begin and not _begun(windows, (there - 1) // 2):
+                    continue
+                pdf = pdfs[k, there % 2]
+                a, end = first[state], first[state + 1]
+                a += np.searchsorted(target_pdfs[a:end], pdf)
+                while a < end and target_pdfs[a] == pdf:
+                    key = ((t + 1) * np.int64(2 * phones) + there) * (begin + 1) + targets[a]
+                    slot = slot_of(key, keys, slots)
+                    number = slots[slot]
+                    if number < 0:
+                        number, slots[slot] = size, size
+                        keys = grown(keys, size + 1)
+                        keys[size] = key
+                        size += 1
+                        slots = roomy(slots, keys, size, size)
+                    source, target = grown(source, arcs + 1), grown(target, arcs + 1)
+                    label, frame = grown(label, arcs + 1), grown(frame, arcs + 1)
+                    score = grown(score, arcs + 1)
+                    source[arcs], target[arcs], frame[arcs] = done, number, t
+                    label[arcs], score[arcs] = pdf + 1, weights[a]
+                    arcs, a = arcs + 1, a + 1
+            done += 1
+    positions = np.full(size, -1, np.int64)
+    for state in range(done, size):
+        positions[state] = keys[state] // (begin + 1) % (2 * phones)
+    columns = np.empty((4, arcs), np.int32)
+    for a in range(arcs):
+        columns[0, a], columns[1, a], columns[2, a] = source[a], target[a], label[a]
+        columns[3, a] = frame[a]
+    return positions, columns, score[:arcs].copy()
+
+
+def _trimmed(
+    positions: np.ndarray, columns: np.ndarray, scores: np.ndarray, phones: int | None, frames: int
+) -> Lattice:
+    """The lattice of the paths that reach the end, of the last of so many phones if given."""
+    ends = np.flatnonzero(positions >= (0 if phones is None else 2 * phones - 2)).astype(np.int32)
+    last = np.full(len(ends), len(positions), np.int32)
+    finals = np.stack([ends, last, np.full_like(last, FINAL), np.full_like(last, frames)])
+    source, target, labels, frame = np.concatenate([columns, finals], axis=1)
+    return connect(
+        Lattice(
+            source=source,
+            target=target,
+            labels=labels,
+            scores=np.append(scores, np.zeros(len(ends), np.float32)),
+            splits=np.zeros(len(source) + 1, np.int32),
+            words=np.zeros(0, np.int32),
+            frame=frame,
+            graph_arc=np.zeros(len(source), np.int32),
+        )
+    )
+
+
+@njit(cache=True, nogil=True)
+def _begun(windows: np.ndarray, k: int) -> bool:
+    """Whether phone k may be in the frame before the piece."""
+    return k >= 0 and windows[k, 0] <= -1 < windows[k, 1]

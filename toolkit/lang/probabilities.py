@@ -1,0 +1,155 @@
+"""Probabilities of pronunciations and of the silence around them (Kaldi's silprob files)."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from toolkit.lang.lexicon import LexiconError, Pronunciation
+from toolkit.lang.text import read_lines
+from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.reading import quoted
+
+LEXICON_FILE = "lexiconp_silprob.txt"
+SILENCE_FILE = "silprob.txt"
+Entry = tuple[str, Pronunciation]
+_ENDS = ("<s>", "</s>_s", "</s>_n", "overall")
+_NUMBER = re.compile(r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class EntryProbabilities:
+    """What is known of one pronunciation of a word."""
+
+    pronunciation: float
+    """Its probability, as a share of that of the word's most probable one: above 0, up to 1."""
+    silence_after: float
+    """Probability that silence follows it, between 0 and 1."""
+    silence_before: float = 1.0
+    """Factor, above 0, where silence precedes it: how much oftener than the words before lead one
+    to expect."""
+    no_silence_before: float = 1.0
+    """The same where none does."""
+
+
+@dataclass(frozen=True)
+class LexiconProbabilities:
+    """Those of a lexicon, and of silence at the edges of an utterance.
+
+    The score of a sentence is the sum of the logarithms of `start` or 1 - `start`; for each word
+    of its pronunciation's probability, the factor of what precedes it, and `silence_after` or
+    1 - `silence_after`; and of the factor of the end.
+    """
+
+    entries: Mapping[Entry, EntryProbabilities]
+    """By word and phones."""
+    start: float
+    """Probability that an utterance begins with silence, between 0 and 1."""
+    silence_at_end: float
+    """Factor, above 0, where silence precedes the end."""
+    no_silence_at_end: float
+    """The same where none does."""
+    overall: float
+    """Share of words, and ends, that silence precedes: that of pronunciations without an entry."""
+
+    def of(self, entry: Entry) -> EntryProbabilities:
+        """Return those of a pronunciation of a word."""
+        return self.entries.get(entry) or EntryProbabilities(1.0, self.overall)
+
+    def renamed(self, rename: Callable[[Entry], Entry | None]) -> "LexiconProbabilities":
+        """Return the same for entries under other names.
+
+        Args:
+          rename: gives an entry's new name, None to leave it out; of entries that come to have the
+            same name the first one stays.
+        """
+        entries: dict[Entry, EntryProbabilities] = {}
+        for entry, found in self.entries.items():
+            name = rename(entry)
+            if name is not None:
+                entries.setdefault(name, found)
+        return replace(self, entries=entries)
+
+    def save(self, folder: Path) -> None:
+        """Write lexiconp_silprob.txt and silprob.txt, in Kaldi's forms."""
+        with open_atomically(Path(folder) / LEXICON_FILE) as file:
+            for (word, phones), p in sorted(self.entries.items()):
+                numbers = (
+                    p.pronunciation,
+                    p.silence_after,
+                    p.silence_before,
+                    p.no_silence_before,
+                )
+                file.write(f"{word} {' '.join(map(repr, numbers))} {' '.join(phones)}\n")
+        numbers = (self.start, self.silence_at_end, self.no_silence_at_end, self.overall)
+        lines = (f"{name} {number!r}\n" for name, number in zip(_ENDS, numbers, strict=True))
+        write_atomically(Path(folder) / SILENCE_FILE, "".join(lines))
+
+    @classmethod
+    def load(cls, folder: Path) -> "LexiconProbabilities | None":
+        """Read what `save`, or Kaldi's dict_dir_add_pronprobs.sh, wrote; None if there is nothing.
+
+        Raises:
+          LexiconError: one of the two files is missing or a line has a fault; names file and line.
+        """
+        paths = [Path(folder) / name for name in (LEXICON_FILE, SILENCE_FILE)]
+        missing = [path for path in paths if not path.exists()]
+        if len(missing) == len(paths):
+            return None
+        if missing:
+            raise LexiconError(f"{missing[0]} is missing: {LEXICON_FILE} and {SILENCE_FILE} belong"
+                               " together; restore it, or remove the other")  # fmt: skip
+        ends = dict(_ends(paths[1]))
+        absent = [name for name in _ENDS if name not in ends]
+        if absent:
+            raise LexiconError(f"{paths[1]}: it has no line {absent[0]!r}")
+        return cls(dict(_entries(paths[0])), *(ends[name] for name in _ENDS))
+
+
+def _entries(path: Path) -> Iterator[tuple[Entry, EntryProbabilities]]:
+    for where, fields in _lines(path):
+        if len(fields) < 6:
+            raise LexiconError(f"{where}: not `word probability silence factor factor phone ...`")
+        numbers = (
+            _number(where, fields[1], at_most_one),
+            _number(where, fields[2], below_one),
+            _number(where, fields[3], positive),
+            _number(where, fields[4], positive),
+        )
+        yield (fields[0], tuple(fields[5:])), EntryProbabilities(*numbers)
+
+
+def _ends(path: Path) -> Iterator[tuple[str, float]]:
+    for where, fields in _lines(path):
+        if len(fields) != 2 or fields[0] not in _ENDS:
+            raise LexiconError(f"{where}: not one of {', '.join(_ENDS)} with a number")
+        allowed = positive if fields[0].startswith("</s>") else below_one
+        yield fields[0], _number(where, fields[1], allowed)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    for number, line in read_lines(path):
+        if line.strip():
+            yield f"{path}:{number}", line.split()
+
+
+def at_most_one(value: float) -> str:
+    """Return what is wrong with a probability, an empty string if nothing is."""
+    return "" if 0 < value <= 1 else "a probability (above 0, up to 1)"
+
+
+def below_one(value: float) -> str:
+    """The same for a probability whose complement must be possible too."""
+    return "" if 0 < value < 1 else "a probability between 0 and 1"
+
+
+def positive(value: float) -> str:
+    """The same for a factor."""
+    return "" if 0 < value < float("inf") else "a factor above 0"
+
+
+def _number(where: str, text: str, fault: Callable[[float], str]) -> float:
+    value = float(text) if _NUMBER.fullmatch(text) else 0.0
+    if fault(value):
+        raise LexiconError(f"{where}: {quoted(text)} is not {fault(value)}")
+    return value

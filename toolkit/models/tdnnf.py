@@ -1,0 +1,179 @@
+"""Factorised time-delay networks, TDNN-F (Povey et al. 2018), with an output every 30 ms."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.features.low_frame_rate import LOW_RATE_FACTOR
+from toolkit.processes.devices import to_device
+
+
+@dataclass(frozen=True)
+class TdnnfConfig:
+    """Sizes of a `TdnnfModel`."""
+
+    input_dim: int = 192
+    """D, values per low-rate frame: 3 stacked frames of 64 log-mel energies (C5)."""
+    output_dim: int = 3183
+    """C, number of targets: 3,183 senones (C3). Training sets it to what its alignments need."""
+    hidden: int = 1024
+    """Values per frame between layers."""
+    bottleneck: int = 128
+    """Values per frame inside a layer."""
+    strides: tuple[int, ...] = (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3)
+    """Raw frames (10 ms) that a layer looks to either side. Layers of stride 1, which come first,
+    run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
+    final: int = 192
+    """Values per frame before the output layer."""
+    bypass: float = 0.66
+    """Factor on a layer's input where it is added to the layer's output."""
+    dropout: float = 0.0
+    """Half of the range, around 1, of the factors that multiply a layer's values in training; a
+    factor is drawn for each value of each row and shared by all its frames."""
+
+    def __post_init__(self) -> None:
+        for name in ("input_dim", "output_dim", "hidden", "bottleneck", "final"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        if self.input_dim % LOW_RATE_FACTOR:
+            raise ValueError(f"input_dim is {self.input_dim}, needs to be a multiple of 3")
+        if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
+            raise ValueError(f"strides are {self.strides}, needs to begin with those of 1")
+        for stride in self.strides[self.at_full_rate :]:
+            if stride < 0 or stride % LOW_RATE_FACTOR:
+                raise ValueError(f"a stride is {stride}, needs to be 1 or a multiple of 3")
+        if self.bottleneck > self.hidden:
+            raise ValueError(f"bottleneck is {self.bottleneck}, needs to be at most {self.hidden}")
+        for name in ("bypass", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be in [0, 1)")
+
+    @property
+    def layers(self) -> int:
+        """Number of factorised layers."""
+        return len(self.strides)
+
+    @property
+    def at_full_rate(self) -> int:
+        """Number of layers that run at 100 Hz."""
+        return sum(stride == 1 for stride in self.strides)
+
+    @property
+    def raw_context(self) -> int:
+        """Raw frames on either side of an output's own that the output depends on."""
+        return 1 + sum(self.strides)
+
+    @property
+    def context(self) -> int:
+        """Low-rate frames on either side of a chunk that its outputs depend on."""
+        return -(-(self.raw_context - 1) // LOW_RATE_FACTOR)
+
+    @property
+    def lookahead(self) -> int:
+        """Input frames needed beyond the last: none, since the whole utterance is given."""
+        return 0
+
+
+class FactorisedLayer(nn.Module):
+    """A linear layer to a bottleneck, an affine one back, ReLU, batch norm, and a bypass.
+
+    The first reads frames t - stride and t, the second t and t + stride of what the first gives.
+
+    Args:
+      config: sizes.
+      stride: in frames of the layer's input.
+      step: the output has every so manieth frame of the input.
+    """
+
+    def __init__(self, config: TdnnfConfig, stride: int, step: int = 1) -> None:
+        super().__init__()
+        width = 2 if stride else 1
+        spacing = max(stride, 1)
+        self.linear = nn.Conv1d(
+            config.hidden, config.bottleneck, width, dilation=spacing, bias=False
+        )
+        self.affine = nn.Conv1d(config.bottleneck, config.hidden, width, step, dilation=spacing)
+        self.norm = nn.BatchNorm1d(config.hidden)
+        self._stride, self._step = stride, step
+        self._bypass, self._dropout = config.bypass, config.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layer: [N, H, T] to [N, H, ceil((T - 2 stride) / step)]."""
+        y = self.norm(self.affine(self.linear(x)).relu())
+        if self.training and self._dropout:
+            factors = torch.rand(*y.shape[:2], 1, device=y.device, dtype=y.dtype)
+            y = y * (1 + self._dropout * (2 * factors - 1))
+        return y + self._bypass * x[:, :, self._stride : -self._stride or None : self._step]
+
+
+class TdnnfModel(nn.Module):
+    """A convolution over raw frames, factorised layers, and a bottleneck before the logits.
+
+    The stacked frames of the input are taken apart again. The output of low-rate frame n depends on
+    the raw frames up to `config.raw_context` before and after the middle one of the stack;
+    beyond the ends of an utterance its first and last frame are repeated. In training, the batch
+    norm's statistics are over all frames, repeated ones and padding included.
+    """
+
+    def __init__(self, config: TdnnfConfig) -> None:
+        super().__init__()
+        self.config = config
+        full = config.at_full_rate
+        first = 1 if full else LOW_RATE_FACTOR
+        self.input = nn.Conv1d(config.input_dim // LOW_RATE_FACTOR, config.hidden, 3, first)
+        self.input_norm = nn.BatchNorm1d(config.hidden)
+        layers = [
+            FactorisedLayer(config, 1, LOW_RATE_FACTOR if i == full - 1 else 1) for i in range(full)
+        ]
+        layers += [FactorisedLayer(config, s // LOW_RATE_FACTOR) for s in config.strides[full:]]
+        self.layers = nn.ModuleList(layers)
+        self.narrow = nn.Conv1d(config.hidden, config.final, 1, bias=False)
+        self.widen = nn.Conv1d(config.final, config.hidden, 1)
+        self.wide_norm = nn.BatchNorm1d(config.hidden)
+        self.last = nn.Conv1d(config.hidden, config.final, 1, bias=False)
+        self.last_norm = nn.BatchNorm1d(config.final)
+        self.output = nn.Linear(config.final, config.output_dim)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
+        """Compute logits.
+
+        Args:
+          inputs: [N, T, D], padded on the right with anything.
+          lengths: [N] on the CPU, the real frames of each row; None: all T.
+
+        Returns:
+          logits: [N, T, C]; those of the padding mean nothing.
+          None, as there is no state to go on from.
+        """
+        padding = self.config.raw_context - 1
+        raw = inputs.reshape(len(inputs), -1, self.input.in_channels)
+        if lengths is None or bool((lengths == inputs.shape[1]).all()):
+            return self.logits(repeat_ends(raw, padding)), None
+        places = torch.arange(-padding, raw.shape[1] + padding).clamp(min=0)
+        last = LOW_RATE_FACTOR * lengths[:, None].clamp(min=1) - 1
+        places = to_device(places.minimum(last), raw.device)
+        return self.logits(raw.gather(1, places[:, :, None].expand(-1, -1, raw.shape[2]))), None
+
+    def logits(self, raw: Tensor) -> Tensor:
+        """Compute logits of raw frames [N, 3 T + 2 (context - 1), F]: [N, T, C]."""
+        x = self.input_norm(self.input(raw.transpose(1, 2)).relu())
+        for layer in self.layers:
+            x = layer(x)
+        x = self.wide_norm(self.widen(self.narrow(x)).relu())
+        x = self.last_norm(self.last(x))
+        return self.output(x.transpose(1, 2))
+
+    @property
+    def semi_orthogonal(self) -> list[Tensor]:
+        """The weights of the layers to bottlenecks, which training keeps semi-orthogonal."""
+        linear = [layer.linear for layer in self.layers]
+        return [part.weight for part in (*linear, self.narrow, self.last)]
+
+
+def repeat_ends(frames: Tensor, times: int) -> Tensor:
+    """Repeat the first and the last frame: [N, T, F] to [N, times + T + times, F]."""
+    first, last = frames[:, :1].expand(-1, times, -1), frames[:, -1:].expand(-1, times, -1)
+    return torch.cat([first, frames, last], dim=1)

@@ -1,0 +1,1 @@
+"""Lattice-free MMI: training on phone sequences against a denominator graph."""

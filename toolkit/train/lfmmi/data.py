@@ -1,0 +1,117 @@
+"""Data of LF-MMI training: pieces of utterances with their numerators."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from toolkit.fsa.fst import Lattice
+from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
+from toolkit.parallel.batch import Batch
+from toolkit.train.errors import TrainingDataError
+from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
+from toolkit.train.windows import Stacked, Windows
+
+
+@dataclass(frozen=True)
+class PieceConfig:
+    """How utterances are cut, and batch size."""
+
+    max_frames: int = 50
+    """Low-rate frames (30 ms) above which an utterance is cut into pieces of about equal length:
+    1.5 s, as in Kaldi, where they overlap instead."""
+    left_context: int = 13
+    """Low-rate frames before a piece that are computed but not scored, from which the state of an
+    LSTM comes (Kaldi: 0.4 s); at the begin of an utterance its first frame repeated."""
+    right_context: int = 0
+    """Low-rate frames after the piece that are computed but not scored, beyond the look-ahead; for
+    bidirectional models."""
+    batch_frames: int = 3200
+    """Scored low-rate frames per batch, padding included."""
+    window: int = 4_000_000
+    """Raw frames that are loaded and shuffled together, see `ChunkConfig`."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_frames", "batch_frames", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be at least 1")
+        for name in ("left_context", "right_context"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+
+
+@dataclass(frozen=True)
+class PieceBatch(Batch):
+    """Pieces with their numerators; rows have context that is not scored on either side."""
+
+    numerators: tuple[Lattice, ...] = ()
+    """Of each row, in memory wherever the batch is."""
+    left_context: int = 0
+    """The row's frame in which the piece begins."""
+    piece_lengths: torch.Tensor = torch.empty(0)
+    """[N] int64 on the CPU, scored frames of each row."""
+
+
+class Pieces(ShuffledUtterances):
+    """Shuffled pieces of utterances with their numerators; see `ShuffledUtterances`.
+
+    Iterating over the object itself yields the batches of epoch 0, for validation. A piece that
+    has no numerator is left out.
+
+    Args:
+      windows: of the corpus.
+      times: the phones of each utterance.
+      maker: of the numerators.
+      config: lengths and batch size.
+      lookahead: frames of input beyond the last output.
+      seed: of the order.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        times: Mapping[str, PhoneTimes],
+        maker: NumeratorMaker,
+        config: PieceConfig,
+        lookahead: int,
+        seed: int,
+    ) -> None:
+        cut = WholeUtteranceConfig(batch_frames=config.batch_frames, max_frames=config.max_frames)
+        super().__init__(windows, cut, lookahead, seed)
+        self._times = times
+        self._maker = maker
+        self._pieces = config
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches(0)
+
+    def _batch(self, window: Stacked, group: np.ndarray, offset: int) -> PieceBatch:
+        names = [window.names[u] for u in group[:, 0]]
+        made = [
+            self._maker.lattice(self._times[name], Piece(offset, start, length))
+            for name, (_, start, length) in zip(names, group.tolist(), strict=True)
+        ]
+        kept = [n for n, lattice in enumerate(made) if lattice is not None]
+        if not kept:
+            raise TrainingDataError(
+                f"the phones of {', '.join(sorted(set(names))[:10])} have no path through the "
+                "denominator: make it from the alignments that are trained on"
+            )
+        utterance, start, length = torch.from_numpy(group[kept]).unbind(1)
+        left, right = self._pieces.left_context, self._pieces.right_context
+        longest = int(length.max())
+        inputs, rows = window.cut(utterance, start, left, longest + right, self._lookahead)
+        behind = torch.from_numpy(window.length)[utterance] - start  # to the utterance's end
+        position = torch.arange(-left, longest + right)
+        return PieceBatch(
+            ids=[names[n] for n in kept],
+            inputs=inputs,
+            targets=window.targets[rows].long(),
+            weights=((position >= 0) & (position < length[:, None])).float(),
+            lengths=left + torch.minimum(behind, length + right),
+            frames=int(length.sum()),
+            numerators=tuple(made[n] for n in kept),
+            left_context=left,
+            piece_lengths=length.clone(),
+        )

@@ -1,0 +1,52 @@
+"""The objective of LF-MMI training, with its regularisers."""
+
+import torch
+from torch import Tensor, nn
+
+from toolkit.fsa.denominator import Denominator
+from toolkit.fsa.lfmmi import lfmmi
+from toolkit.train.lfmmi.data import PieceBatch
+
+
+class LfmmiObjective:
+    """Minus the LF-MMI criterion; in training also cross entropy and the outputs' squares.
+
+    The network has 2 P outputs: the first P are the criterion's scores, the softmax of the others
+    learns the numerator's posteriors from the same trunk (Povey et al. 2016, section 2.7).
+
+    `stats`: `weight`, the scored frames; `objective`, the criterion; `cross_entropy`.
+
+    Args:
+      denominator: of P pdfs.
+      leak: of the leaky HMM.
+      cross_entropy: weight of the second head's cross entropy.
+      l2: weight of half the squared norm of a frame's scores.
+    """
+
+    def __init__(
+        self, denominator: Denominator, leak: float, cross_entropy: float, l2: float
+    ) -> None:
+        self._denominator = denominator
+        self._leak = leak
+        self._cross_entropy = cross_entropy
+        self._l2 = l2
+
+    def __call__(self, model: nn.Module, batch: PieceBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `toolkit.train.objectives.Objective`."""
+        logits, _ = model(batch.inputs, lengths=batch.lengths)
+        frames = int(batch.piece_lengths.max())
+        scored = slice(batch.left_context, batch.left_context + frames)
+        scores, other = logits[:, scored].float().chunk(2, dim=2)
+        found = lfmmi(scores, batch.piece_lengths, batch.numerators, self._denominator, self._leak)
+        objective = found.objective.sum()
+        entropy = -(found.numerator_posteriors * other.log_softmax(dim=2)).sum()
+        loss = -objective
+        if model.training:
+            squares = scores.square().sum(dim=2) * batch.weights[:, scored]
+            loss = loss + self._cross_entropy * entropy + self._l2 / 2 * squares.sum()
+        stats = {
+            "weight": torch.full((), float(batch.frames), device=scores.device),
+            "objective": objective.detach(),
+            "cross_entropy": entropy.detach(),
+        }
+        return loss, stats
