@@ -246,13 +246,13 @@ def bundle(run: Run) -> dict[str, float]:
         systems += [DecodedSystem("lstm_fmllr", "adapted", gmm="sat", first_pass="lda_mllt")]
     if "blstm" in chosen:
         systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt")]
+    if run.config.chain:
+        systems += [DecodedSystem("chain", "fbank", graphs="chain/graphs")]
     out = run.make("final")
     best = write_bundles(run, systems, out)
     write_aligner(run, out / "aligner")
-    names = [system.name for system in systems]
-    names += ["lstm_smbr_lstm_lm"] if run.config.neural else []
-    names += ["combined"]
-    names += ["chain"] if run.config.chain else []
+    rescored = ["lstm_smbr_lstm_lm"] if run.config.neural else []
+    names = [*(system.name for system in systems), *rescored, "combined"]
     return list_results(run, names) | best
 
 

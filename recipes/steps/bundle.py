@@ -34,6 +34,9 @@ class DecodedSystem:
     """The GMM system on whose features the network computes, if it does."""
     first_pass: str | None = None
     """The speaker-independent GMM system of the first pass, if speakers are adapted."""
+    graphs: str | None = None
+    """The folder of a network's own senones and decoding graph, searched by `chain_decode`; None:
+    those that the networks share."""
 
     @property
     def streams(self) -> bool:
@@ -111,7 +114,7 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
 
 def _write(run: Run, chosen: _Candidate, out: Path) -> None:
     system, lang = chosen.system, run.need("lang")
-    search = _search(run, system.name, chosen.rescored)
+    search = _search(run, system, chosen.rescored)
     calibration = run.need(f"decode/{system.name}") / "calibration.json"
     calibration = calibration if calibration.exists() else None
     if system.streams:
@@ -119,16 +122,17 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
         network = _network(run, system, features)
         write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)
         return
-    first_pass = None
+    is_gmm = system.features == "cepstra"
+    adapted, first_pass = system.gmm or system.name, None
     if system.first_pass is not None:
         first_pass = (
             run.need(system.first_pass),
-            _search(run, system.first_pass, rescored=False),
+            _search(run, DecodedSystem(system.first_pass), rescored=False),
+            run.need(f"decode/{adapted}") / "graph.safetensors",
             run.config.sat.em,
         )
-    is_gmm = system.features == "cepstra"
     write_speaker_bundle(
-        run.need(system.name if is_gmm else system.gmm),
+        run.need(adapted),
         search,
         lang,
         run.config.cepstra.frontend,
@@ -140,17 +144,20 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
 
 
 def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
-    return NetworkFiles(run.need(system.name), features / "normaliser.json", run.need("senones"))
+    senones = run.need(system.graphs or "senones")
+    return NetworkFiles(run.need(system.name), features / "normaliser.json", senones)
 
 
-def _search(run: Run, name: str, rescored: bool) -> TunedSearch:
+def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
     """The search of a decoded system with the weights tuned for it."""
-    own = run.need(f"decode/{name}") / "graph.safetensors"
-    is_gmm = own.exists()
-    graph = own if is_gmm else run.need("graph.safetensors")
-    config = run.config.gmm_decode if is_gmm else run.config.decode
-    first = run.need(f"decode/{name}") / "first_pass" / "tuned.json"
-    last = run.need(f"decode/{name}/tuned.json")
+    folder = run.need(f"decode/{system.name}")
+    if system.features == "cepstra":
+        graph, config = folder / "graph.safetensors", run.config.gmm_decode
+    elif system.graphs is not None:
+        graph, config = run.need(system.graphs) / "graph.safetensors", run.config.chain_decode
+    else:
+        graph, config = run.need("graph.safetensors"), run.config.decode
+    first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")
     tuned = first if first.exists() else last
     if not rescored:
         return TunedSearch(graph, config, tuned)

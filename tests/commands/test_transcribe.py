@@ -19,7 +19,7 @@ def transcriber(monkeypatch):
     """A recogniser that hears the names of files; those called broken are."""
     module = SimpleNamespace(asked=[])
 
-    def transcribe(model, sources, details, device):
+    def transcribe(model, sources, details, device, fast):
         module.asked.append((model.name, details))
         module.device = device
         for source in sources:
@@ -117,13 +117,14 @@ def test_contradictions_are_refused(arguments, told):
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
-    from toolkit.decode import bundle, streaming
+    from toolkit.decode import streaming
+    from toolkit.decode.bundle import recogniser
 
     class Recogniser:
         silence = object()
         frontend_config = SimpleNamespace(sampling_rate=16000)
 
-        def __init__(self, model):
+        def __init__(self, model, fast):
             pass
 
     class Stream:
@@ -143,7 +144,7 @@ def stream(monkeypatch, audio, tmp_path):
             words = (Word(said, 0.0, 0.1, 0.5),) if self.details else None
             return streaming.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
 
-    monkeypatch.setattr(bundle, "Recogniser", Recogniser)
+    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
     monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
     return audio(tmp_path / "a.wav", 0.35)
 

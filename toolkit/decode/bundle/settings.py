@@ -52,6 +52,8 @@ class FirstPass:
     """See `RecogniserSettings.retries`."""
     weights: Weights
     """Its acoustic scale and word penalty."""
+    lattice_scale: float
+    """Acoustic scale of the adapted pass on whose lattices the transform is refined."""
     adaptation: EmConfig
     """The alignments of its words, on which the transform is estimated."""
 

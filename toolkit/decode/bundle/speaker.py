@@ -10,6 +10,7 @@ from torch import Tensor
 
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.features import write_gmm_features
+from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.bundle.search import BundleSearch
@@ -45,8 +46,8 @@ class SpeakerRecogniser:
     """Recognises all utterances of a speaker with a bundle from `write_speaker_bundle`.
 
     They go through the functions that decode the splits of a recipe, in a temporary folder: mean
-    normalisation over all utterances, and where the system is adapted a first pass, whose words
-    the speaker's fMLLR transform is estimated from (C4).
+    normalisation over all utterances, and where the system is adapted a first pass, from whose
+    words the speaker's fMLLR transform is estimated (C4), to be refined on an adapted pass.
 
     Args:
       bundle: the folder of the system.
@@ -134,6 +135,7 @@ class SpeakerRecogniser:
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = [self._words.symbol(word) for word in best or ()]
+        transforms = work / "fmllr" / "transforms.safetensors"
         adapt_speakers(
             self._bundle / GMM,
             self._bundle / FIRST_PASS / GMM,
@@ -141,10 +143,13 @@ class SpeakerRecogniser:
             hypotheses,
             self._bundle,
             first.adaptation,
-            work / "fmllr" / "transforms.safetensors",
+            transforms,
             jobs=1,
         )
-        return work / "fmllr" / "transforms.safetensors"
+        search = LatticeSearch(self._bundle / GMM / GRAPH, first.lattice_scale, beams)
+        gmm, cepstra = self._bundle / GMM, work / CEPSTRA
+        refine_on_lattices(gmm, cepstra, transforms, search, transforms, jobs=1)
+        return transforms
 
     def _scorer(self, work: Path, transforms: Path | None) -> Scorer:
         if not self._has_network:

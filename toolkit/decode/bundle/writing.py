@@ -92,7 +92,7 @@ def write_speaker_bundle(
     frontend: FrontendConfig,
     out: Path,
     network: NetworkFiles | None = None,
-    first_pass: tuple[Path, TunedSearch, EmConfig] | None = None,
+    first_pass: tuple[Path, TunedSearch, Path, EmConfig] | None = None,
     calibration: Path | None = None,
 ) -> None:
     """Write the bundle of a GMM system, or of a network on the features of one.
@@ -104,8 +104,9 @@ def write_speaker_bundle(
       frontend: the front end of the cepstra.
       out: the bundle to write.
       network: the network on the system's features; None: the GMMs recognise.
-      first_pass: for a system trained with fMLLR the speaker-independent system, its search, and
-        the settings of the alignments from which the transforms are estimated.
+      first_pass: for a system trained with fMLLR the speaker-independent system, its search, the
+        graph of `gmm`, on whose lattices the transforms are refined, and the settings of the
+        alignments from which they are first estimated.
       calibration: see `write_network_bundle`.
     """
     _copy_all(GMM_FILES, gmm, out / GMM, optional=(PROJECTION,))
@@ -113,11 +114,13 @@ def write_speaker_bundle(
         _write_network(network, out)
     first = None
     if first_pass is not None:
-        system, its_search, adaptation = first_pass
+        system, its_search, adapted_graph, adaptation = first_pass
         _copy_all(GMM_FILES, system, out / FIRST_PASS / GMM, optional=(PROJECTION,))
         _copy(its_search.graph, out / FIRST_PASS / GRAPH)
+        _copy(adapted_graph, out / GMM / GRAPH)
         config, weights = its_search.config, Weights.load(its_search.tuned)
-        first = FirstPass(config.beam, config.retries, weights, adaptation)
+        scale = config.acoustic_scale
+        first = FirstPass(config.beam, config.retries, weights, scale, adaptation)
     settings = RecogniserSettings(
         frontend, **_searching(search, out), by_speaker=True, first_pass=first
     )
