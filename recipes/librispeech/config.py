@@ -22,6 +22,7 @@ from toolkit.align.gmm.triphone import TriphoneConfig
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.nbest import NbestConfig
+from toolkit.decode.rescoring.system import NeuralRescoringConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam
@@ -29,8 +30,10 @@ from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
+from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
+from toolkit.train.language.training import NeuralLmConfig
 from toolkit.train.lfmmi.data import PieceConfig
 from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
@@ -84,6 +87,13 @@ class Config(HybridConfig):
     splits."""
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""
+    neural: bool = False
+    """Also train an LSTM language model, and rescore the n-best lists of the sMBR-trained network
+    with it."""
+    lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
+    """The LSTM language model of `neural` and its training."""
+    lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
+    """Rescoring with it."""
 
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
@@ -140,6 +150,14 @@ def demo() -> Config:
     return Config(
         corpus=SyntheticConfig(),
         ce=_small_lstm(hidden=256, epochs=10),
+        neural=True,
+        lstm_lm=NeuralLmConfig(
+            epochs=4,
+            initial_rate=1e-2,
+            batch=200,
+            threads=1,
+            model=WordLstmConfig(hidden=128),
+        ),
         **gmms
         | {
             "mono": replace(SHORT_MONO, max_utterances=600),

@@ -22,6 +22,7 @@ from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones, writ
 from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
 from recipes.steps.network import decode_network, train_network, write_network_nbest
+from recipes.steps.neural_lm import rescore_network, train_lstm_lm
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -222,7 +223,19 @@ def decode_lattice_free(run: Run) -> dict[str, float] | None:
     return decode_chain(run, "chain", run.need("fbank"))
 
 
-@recipe.stage(29, "Write the recogniser and aligner bundles and list the results")
+@recipe.stage(29, "Train an LSTM language model", parallel=True)
+def train_neural_lm(run: Run) -> dict[str, float] | None:
+    """On lm.text and the training transcripts; skipped without `neural`."""
+    return train_lstm_lm(run) if run.config.neural else None
+
+
+@recipe.stage(30, "Rescore with the LSTM language model")
+def rescore_neural(run: Run) -> dict[str, float] | None:
+    """N-best lists of the sMBR-trained LSTM, with both language models; tuned again."""
+    return rescore_network(run, "lstm_smbr", run.need("fbank")) if run.config.neural else None
+
+
+@recipe.stage(31, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
@@ -238,7 +251,9 @@ def bundle(run: Run) -> dict[str, float]:
     out = run.make("final")
     best = write_bundles(run, systems, out)
     write_aligner(run, out / "aligner")
-    return list_results(run, [*(system.name for system in systems), "combined"]) | best
+    rescored = ["lstm_smbr_lstm_lm"] if run.config.neural else []
+    names = [*(system.name for system in systems), *rescored, "combined"]
+    return list_results(run, names) | best
 
 
 def _optional(run: Run) -> list[str]:

@@ -67,6 +67,9 @@ SMALL = (
     "blstm.whole.epochs=1",
     "sequence.epochs=2",
     "decode.beam.search=10",
+    "lstm_lm.epochs=1",
+    "lstm_lm.model.hidden=16",
+    "lstm_rescoring.count=10",
     "decode.scales=0.3,0.5",
     "decode.penalties=-1,0",
 )
@@ -90,7 +93,7 @@ SMALL_CTC = (
 )
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "lstm_lm")
 MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
 MADE += ("denominators", "adapted", "independent", "final", "graph.safetensors")
 NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")

@@ -10,7 +10,7 @@ pytest.importorskip("soundfile")
     [
         (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
         (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
-        (["--stage", "30"], "--stage 30: no such stage; did you mean 29?"),
+        (["--stage", "32"], "--stage 32: no such stage; did you mean 31?"),
         (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Acoustic models on disk: weights as safetensors, everything else as JSON."""
+"""Networks on disk: weights as safetensors, everything else as JSON."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from toolkit.models.blstm import BlstmConfig, BlstmModel
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.tdnnf import TdnnfConfig, TdnnfModel
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted, read_json, read_tensors, reading
 
@@ -28,6 +29,7 @@ KINDS: dict[str, tuple[type, type[nn.Module]]] = {
     "blstm": (BlstmConfig, BlstmModel),
     "ctc": (CtcConfig, CtcModel),
     "tdnnf": (TdnnfConfig, TdnnfModel),
+    "word_lstm": (WordLstmConfig, WordLstm),
 }
 """Name in config.json -> class of the configuration, class of the model built from it."""
 _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.tensor)

@@ -1,0 +1,206 @@
+"""Rescoring of n-best lists: the formula, the choice, the weights, a system of made-up scores."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from toolkit.decode.first_pass import DecodeConfig, Decoder
+from toolkit.decode.rescoring.candidates import Candidates, CandidatesError, list_candidates
+from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights, neural_scores
+from toolkit.decode.rescoring.system import NeuralRescoringConfig, rescore_system
+from toolkit.decode.rescoring.tuning import tune_rescoring
+from toolkit.decode.tuning import Grid
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.lattice import Weights, WeightsError
+from toolkit.fsa.nbest import Hypothesis
+from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.shortlist import Shortlist
+from toolkit.lang.tables import SymbolTable
+from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+
+LISTED = Candidates(("A", "B C", ""), (-10.0, -8.0, -9.0), (-1.0, -2.0, 0.0), (-3.0, -5.0, -6.0))
+NEURAL = np.array([-4.0, -1.0, -7.0])
+
+
+def test_the_formula():
+    found = RescoringWeights(0.25, 0.1, -0.5).total(LISTED, NEURAL)
+    for n, words in enumerate((1, 2, 0)):
+        lm = 0.25 * NEURAL[n] + 0.75 * LISTED.lm[n]
+        assert found[n] == pytest.approx(
+            0.1 * LISTED.acoustic[n] + LISTED.graph[n] + lm - 0.5 * words
+        )
+
+
+def test_the_weight_decides():
+    assert RescoringWeights(0.0, 0.0, 0.0).best(LISTED, NEURAL) == "A"
+    assert RescoringWeights(1.0, 0.0, 0.0).best(LISTED, NEURAL) == "B C"
+    assert RescoringWeights(0.0, 0.0, -9.0).best(LISTED, NEURAL) == ""
+    equal = Candidates(("A", "B"), (1.0, 1.0), (0.0, 0.0), (2.0, 2.0))
+    assert RescoringWeights(0.5, 1.0, 0.0).best(equal, np.zeros(2)) == "A"
+    assert RescoringWeights(0.5, 1.0, 0.0).best(Candidates((), (), (), ()), np.zeros(0)) == ""
+
+
+def test_scores_are_taken_apart_and_put_together():
+    words = SymbolTable.of(["<eps>", "A", "B"])
+    weights = Weights(0.5, -2.0)
+    listed = Candidates.of(
+        [
+            Hypothesis((1, 2), score=-20.0, acoustic=-10.0, lm=-7.0),
+            Hypothesis((), score=-21.0, acoustic=-30.0, lm=-6.0),
+        ],
+        weights,
+        words,
+    )
+    assert listed.texts == ("A B", "")
+    assert listed.graph == pytest.approx((-4.0, 0.0))
+    same = RescoringWeights.of(0.0, weights).total(listed, np.array([5.0, 6.0]))
+    assert same == pytest.approx([-20.0, -21.0])
+
+
+def test_weights_are_read_as_they_were_written(tmp_path):
+    weights = RescoringWeights(0.5, 0.25, -1.0)
+    weights.save(tmp_path / "w.json")
+    assert RescoringWeights.load(tmp_path / "w.json") == weights
+    (tmp_path / "w.json").write_text('{"neural": 2.0, "acoustic_scale": 1.0, "word_penalty": 0.0}')
+    with pytest.raises(WeightsError, match=r"w\.json.*neural is 2"):
+        RescoringWeights.load(tmp_path / "w.json")
+
+
+def test_the_neural_model_counts_as_much_as_it_helps():
+    errors = {0.0: 5, 0.25: 3, 0.5: 4, 1.0: 3}
+    asked = []
+
+    def counted(neural, scale, grid):
+        asked.append((neural, scale))
+        return [(errors[neural] + (pair.acoustic_scale != 2.0), 10) for pair in grid.pairs()]
+
+    tuning = tune_rescoring(counted, (1.0, 0.0, 0.5, 0.25), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)))
+    assert tuning.best == RescoringWeights(0.25, 2.0, 0.0)
+    assert set(asked) == {(neural, scale) for neural in errors for scale in (1.0, 2.0)}
+    errors[0.0] = 3
+    again = tune_rescoring(counted, tuple(errors), 1.0, Grid((1.0, 2.0, 3.0), (0.0,)))
+    assert again.best.neural == 0.0
+
+
+class Preference:
+    """A language model that is sure of one text."""
+
+    shortlist = None
+
+    def __init__(self, *preferred):
+        self.preferred = [text.split() for text in preferred]
+        self.asked = []
+
+    def score(self, sentences):
+        self.asked += map(" ".join, sentences)
+        return [
+            np.full(len(words) + 1, 0.0 if list(words) in self.preferred else -100.0)
+            for words in sentences
+        ]
+
+
+CONFIG = DecodeConfig(
+    acoustic_scale=1.0, scales=(0.5, 1.0), penalties=(-1.0, 0.0), beam=Beam(1000.0, 1000.0)
+)
+
+
+@pytest.fixture
+def decoder(recogniser):
+    return Decoder(recogniser.graph, recogniser.words, CONFIG)
+
+
+def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path, decoder):
+    scorer = recogniser.scorer({"doubt1": "YES NO", "mumble": "YES", "b": "NO"})
+    found = list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
+    assert [x.utterance for x in found] == ["doubt1", "mumble", "b"]
+    listed = found[0].candidates
+    assert len(listed.texts) == 5 == len(set(listed.texts))
+    assert found[1].candidates.texts == ()
+    model = read_arpa(recogniser.folder / "lm.arpa")
+    expected = [math.log(10) * model.logprob(words) for words in listed.sentences]
+    assert listed.lm == pytest.approx(expected, abs=1e-3)
+    ordered = RescoringWeights(0.0, 1.0, -1.0).total(listed, np.zeros(5))
+    assert list(ordered) == sorted(ordered, reverse=True)
+    assert all(g < 0 for g in listed.graph)
+    # a finished shard is kept, a damaged one is an error
+    scorer.log_likelihoods = None
+    assert list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1) == found
+    (tmp_path / "candidates.000000.jsonl").write_text("{}\n")
+    with pytest.raises(CandidatesError, match=r"candidates\.000000.*remove"):
+        list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
+
+
+def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5)):
+    """Dev and test sound like YES NO with a little doubt; what was said is NO NO."""
+    scorers = {}
+    for split in ("dev", "test"):
+        scorers[split] = recogniser.scorer({f"doubt-{split}": "YES NO", "mumble": "NO"})
+        said = recogniser.scorer({f"doubt-{split}": "NO NO", "mumble": "NO"}).store
+        cut = said.cut
+        scorers[split].store.cut = cut
+    tuned = out.parent / "tuned.json"
+    tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.0}')
+    return rescore_system(
+        "made-up",
+        "2gram+lstm",
+        scorers,
+        tune_on=["dev"],
+        decoder=decoder,
+        tuned=tuned,
+        model=model,
+        config=NeuralRescoringConfig(count=20, weights=weights),
+        out=out,
+        jobs=1,
+        command="./run.py",
+    )
+
+
+def test_a_system_is_tuned_on_dev_and_rescored(recogniser, decoder, tmp_path):
+    out = tmp_path / "out"
+    headline = rescore(recogniser, decoder, Preference("NO NO"), out)
+    # the mumbled word is deleted, the two others are right
+    assert headline == {"wer dev": 33.33, "wer test": 33.33, "neural weight": 0.5}
+    assert (out / "test/text").read_text() == "doubt-test NO NO\nmumble\n"
+    rows = json.loads((out / "rows.json").read_text())
+    assert [(r["split"], r["lm"], r["del"]) for r in rows] == [
+        ("dev", "2gram+lstm", 1),
+        ("test", "2gram+lstm", 1),
+    ]
+    assert RescoringWeights.load(out / "weights.json").neural == 0.5
+    grid = [line.split("\t") for line in (out / "grid.tsv").read_text().splitlines()]
+    assert {line[0] for line in grid[1:]} == {"0", "0.5"}
+    assert min(int(line[3]) for line in grid[1:] if line[0] == "0") == 2
+
+
+def test_a_model_that_does_not_help_is_not_used(recogniser, decoder, tmp_path):
+    model = Preference("YES YES YES")
+    headline = rescore(recogniser, decoder, model, tmp_path / "out")
+    assert headline["neural weight"] == 0.0
+    assert (tmp_path / "out/test/text").read_text() == "doubt-test YES NO\nmumble\n"
+    assert "YES YES YES" in model.asked
+
+
+def test_a_rescorer_is_written_read_and_chooses(tmp_path):
+    shortlist = Shortlist.of({"A": 2, "B": 1, "C": 1}, ["A", "B", "C"], None)
+    model = NeuralLm(WordLstm(WordLstmConfig(vocabulary=6, hidden=3)), shortlist)
+    rescorer = Rescorer(model, RescoringWeights(0.5, 0.1, 0.0))
+    rescorer.save(tmp_path)
+    again = Rescorer.load(tmp_path)
+    assert again.weights == rescorer.weights
+    neural = [scores.sum() for scores in model.score(LISTED.sentences)]
+    best = int(np.argmax(rescorer.weights.total(LISTED, np.array(neural))))
+    assert again.best(LISTED) == LISTED.texts[best]
+    assert again.best(Candidates((), (), (), ())) == ""
+    lists = neural_scores(model, [LISTED, Candidates((), (), (), ()), replace(LISTED)])
+    assert [len(x) for x in lists] == [3, 0, 3]
+    assert lists[2] == pytest.approx(lists[0])
+
+
+@pytest.mark.parametrize("change", [{"count": 0}, {"weights": ()}, {"weights": (1.5,)}])
+def test_impossible_settings_are_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        NeuralRescoringConfig(**change)

@@ -1,0 +1,104 @@
+"""Scores of sentences by the LSTM language model, against the network word by word."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.lang.shortlist import Shortlist, ShortlistError
+from toolkit.models import neural_lm
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.store import ModelError, save_model
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
+
+COUNTS = {"A": 4, "B": 3, "C": 2}
+
+
+@pytest.fixture
+def lm():
+    torch.manual_seed(0)
+    model = WordLstm(WordLstmConfig(vocabulary=5, hidden=6, layers=2, dropout=0.5))
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.copy_(torch.randn_like(weights))
+    return NeuralLm(model, Shortlist.of(COUNTS, ["A", "B", "C", "D"], 2))
+
+
+def one_by_one(lm, words):
+    """ln p of every word and the end, the network called on the whole sentence."""
+    lm.model.eval()
+    ids = lm.shortlist.ids(["<s>", *words, "</s>"])
+    with torch.inference_mode():
+        hidden, _ = lm.model(torch.tensor([ids[:-1]]))
+        logits = lm.model.output(hidden)[0].double()
+    scores = logits.log_softmax(dim=1)[range(len(ids) - 1), ids[1:]].numpy()
+    return scores + np.array([*lm.shortlist.log_shares(words), 0.0])
+
+
+@pytest.mark.parametrize("at_once", [(1000, 512), (3, 2)])
+def test_scores_are_those_of_the_network_whatever_is_scored_together(lm, monkeypatch, at_once):
+    monkeypatch.setattr(neural_lm, "SENTENCES_AT_ONCE", at_once[0])
+    monkeypatch.setattr(neural_lm, "ROWS_OF_LOGITS", at_once[1])
+    sentences = [
+        *(["A", "B", "A"], ["A", "B"], ["A", "B", "A", "C", "B"], [], ["B"], ["A", "B", "A"]),
+        *(["C", "A"], ["D", "A"], ["WHAT"], []),
+    ]
+    for words, scores in zip(sentences, lm.score(sentences), strict=True):
+        assert scores.dtype == np.float64
+        np.testing.assert_allclose(scores, one_by_one(lm, words), atol=1e-5)
+    assert lm.score([]) == []
+
+
+def test_equal_beginnings_are_read_once(lm, monkeypatch):
+    rows = []
+    forward = lm.model.forward
+    monkeypatch.setattr(lm.model, "forward", lambda w, s: rows.append(len(w)) or forward(w, s))
+    lm.score([["A", "B", "A"], ["A", "B", "B"], ["A", "A"], ["B"]])
+    assert rows == [1, 2, 2, 2]
+
+
+def test_probabilities_add_up_to_one(lm):
+    words = [*lm.shortlist.words[3:], "<UNK>"]
+    for history in ([], ["A"], ["B", "C", "A"]):
+        first = len(history)
+        found = lm.score([[*history, word] for word in [*words, "<s>"]])
+        total = sum(math.exp(scores[first]) for scores in found)
+        total += math.exp(lm.score([history])[0][-1])
+        assert total == pytest.approx(1, abs=1e-5)
+        # those that share <UNK> have less than it together, as it stands for other words too
+        shared = lm.score([[*history, word] for word in ("C", "D")])
+        unknown = math.exp(found[words.index("<UNK>")][first])
+        assert 0 < sum(math.exp(scores[first]) for scores in shared) < unknown
+
+
+def test_probabilities_of_all_sentences_add_up_to_less_than_one(lm):
+    sentences = [list(s) for n in range(6) for s in itertools.product(("A", "B"), repeat=n)]
+    sums = [math.exp(scores.sum()) for scores in lm.score(sentences)]
+    assert 0 < sum(sums) < 1
+
+
+def test_a_model_is_read_as_it_was_written(lm, tmp_path):
+    lm.save(tmp_path)
+    again = NeuralLm.load(tmp_path)
+    assert again.shortlist == lm.shortlist
+    for one, other in zip(again.score([["A", "C"]]), lm.score([["A", "C"]]), strict=True):
+        assert np.array_equal(one, other)
+    tied = again.model.state_dict()
+    assert [name for name, x in tied.items() if x.shape == (5, 6)] == ["output.weight"]
+
+
+def test_parts_that_do_not_fit_are_refused(lm, tmp_path):
+    lm.save(tmp_path)
+    Shortlist.of(COUNTS, ["A"], 1).save(tmp_path / "shortlist.json")
+    with pytest.raises(ModelError, match=r"5 words.*4"):
+        NeuralLm.load(tmp_path)
+    (tmp_path / "shortlist.json").unlink()
+    with pytest.raises(ShortlistError, match="shortlist"):
+        NeuralLm.load(tmp_path)
+    lm.save(tmp_path)
+    save_model(tmp_path, LstmModel(LstmConfig(4, 3, hidden=2, layers=1)))
+    with pytest.raises(ModelError, match="no language model"):
+        NeuralLm.load(tmp_path)

@@ -1,0 +1,134 @@
+"""Training of the LSTM language model: resumption, and what n-grams cannot learn."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.ngram.perplexity import perplexity
+from toolkit.models.neural_lm import NeuralLm
+from toolkit.models.word_lstm import WordLstmConfig
+from toolkit.train.errors import TrainingError
+from toolkit.train.language import training
+from toolkit.train.language.objective import NextWord
+from toolkit.train.language.training import NeuralLmConfig, train_neural_lm
+
+FILLERS = ["LA", "LI", "LO"]
+ENDS = {"ONE": "UN", "TWO": "DEUX"}
+VOCABULARY = [*FILLERS, *ENDS, *ENDS.values()]
+
+
+def planted(count, seed):
+    """The last word depends on the first, with three others between them."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        first = draw.choice(list(ENDS))
+        yield [first, *draw.choices(FILLERS, k=3), ENDS[first]]
+
+
+CONFIG = NeuralLmConfig(
+    epochs=2,
+    batch=60,
+    samples=5,
+    held_out=5,
+    threads=1,
+    checkpoint_seconds=0,
+    model=WordLstmConfig(hidden=8, layers=2, dropout=0.2),
+)
+
+
+def train(out, config=CONFIG, count=90):
+    return train_neural_lm(lambda: planted(count, 1), VOCABULARY, config, out)
+
+
+def test_it_learns_what_a_trigram_cannot(tmp_path):
+    config = replace(
+        CONFIG,
+        epochs=6,
+        batch=40,
+        samples=100,
+        initial_rate=3e-2,
+        final_rate=1e-2,
+        checkpoint_seconds=1e9,
+        model=WordLstmConfig(hidden=20, layers=1, dropout=0.0),
+    )
+    headline = train(tmp_path, config, 400)
+    lm, test = NeuralLm.load(tmp_path), list(planted(100, 2))
+    scores = lm.score(test)
+    words = sum(map(len, scores))
+    neural = math.exp(-sum(s.sum() for s in scores) / words)
+    trigram = perplexity(estimate(planted(400, 1), VOCABULARY, 3, (1,))[0], test).ppl
+    assert neural < 0.9 * trigram
+    assert headline["perplexity"] == pytest.approx(neural, rel=0.2)
+    # the last word: sure for the network, one of two for the trigram
+    assert sum(s[-2] for s in scores) / len(test) > math.log(0.9)
+    either = lm.score([["ONE", "LA", "LI", "LA", end] for end in ENDS.values()])
+    assert either[0].sum() > either[1].sum() + 2
+
+
+class Killed(NextWord):
+    """The objective, interrupted in its n-th training batch."""
+
+    left = 0
+
+    def __call__(self, model, batch):
+        Killed.left -= model.training
+        if Killed.left < 0:
+            raise KeyboardInterrupt
+        return super().__call__(model, batch)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 10])
+def test_a_killed_training_ends_with_the_same_bits(tmp_path, monkeypatch, steps):
+    whole = train(tmp_path / "whole")
+    monkeypatch.setattr(training, "NextWord", Killed)
+    Killed.left = steps
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed")
+    assert not (tmp_path / "killed/model.safetensors").exists()
+    monkeypatch.undo()
+    resumed = train(tmp_path / "killed")
+    assert resumed["perplexity"] == whole["perplexity"]
+    weights = [tmp_path / name / "model.safetensors" for name in ("whole", "killed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not list(tmp_path.glob("*/checkpoints/*"))
+
+
+def test_the_best_epoch_is_kept(tmp_path, monkeypatch):
+    """The second epoch spoils the model; what is written is that of the first."""
+    one = train(tmp_path / "one", replace(CONFIG, epochs=1, final_rate=None))
+    schedule = training.Trainer
+
+    def spoiling(*arguments, **options):
+        return schedule(*arguments, **options, schedule=lambda e, s, n: [3e-3, 3.0][e])
+
+    monkeypatch.setattr(training, "Trainer", spoiling)
+    two = train(tmp_path / "two")
+    assert two["perplexity"] == one["perplexity"]
+    lm, expected = (NeuralLm.load(tmp_path / name) for name in ("two", "one"))
+    for name, value in expected.model.state_dict().items():
+        assert torch.equal(lm.model.state_dict()[name], value)
+
+
+def test_a_finished_training_is_not_repeated_and_another_is_not_continued(tmp_path, monkeypatch):
+    first = train(tmp_path)
+    monkeypatch.setattr(training, "NextWord", None)
+    assert train(tmp_path) == first
+    monkeypatch.undo()
+    monkeypatch.setattr(training, "NextWord", Killed)
+    Killed.left = 3
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "other")
+    with pytest.raises(TrainingError, match="initial_rate"):
+        train(tmp_path / "other", replace(CONFIG, initial_rate=1e-4))
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch": 0}, {"samples": 0}, {"held_out": 1}, {"vocabulary_size": 0}]
+)
+def test_impossible_settings_are_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        NeuralLmConfig(**change)

@@ -1,0 +1,1 @@
+"""Rescoring of n-best lists with a neural language model."""

@@ -1,0 +1,99 @@
+"""The words that a neural language model tells apart, and what the others share."""
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.lang.tables import END, START, UNKNOWN
+from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
+
+SPECIAL = (START, END, UNKNOWN)
+
+
+class ShortlistError(ToolkitError):
+    """A shortlist that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Words with ids of their own; all others are <UNK>, whose probability they share.
+
+    A word that is not in the shortlist gets a fixed share of p(<UNK> | words before it), so that
+    the probabilities of all words of the recogniser add up to at most 1.
+    """
+
+    words: tuple[str, ...]
+    """Words by id; the first are <s>, </s> and <UNK>."""
+    shares: Mapping[str, float]
+    """Share of the probability of <UNK>, above 0, of the recogniser's other words."""
+    smallest_share: float
+    """Share of every word that is in neither."""
+
+    @classmethod
+    def of(
+        cls, counts: Mapping[str, int], vocabulary: Collection[str], size: int | None
+    ) -> "Shortlist":
+        """Choose the most frequent words of a text; ties go by the alphabet.
+
+        The shares of the others are by count plus one, so that a word that the text lacks has one.
+
+        Args:
+          counts: of all words of the text.
+          vocabulary: the recogniser's words; others are never in the shortlist.
+          size: most words in the shortlist; None takes all that occur.
+        """
+        known = set(vocabulary) - set(SPECIAL)
+        ranked = sorted(known & counts.keys(), key=lambda word: (-counts[word], word))[:size]
+        others = known.difference(ranked)
+        tokens = sum(counts.values()) - sum(counts[word] for word in ranked)
+        total = tokens + len(others) + 1
+        shares = {word: (counts.get(word, 0) + 1) / total for word in sorted(others)}
+        return cls((*SPECIAL, *ranked), shares, 1 / total)
+
+    @classmethod
+    def load(cls, path: Path) -> "Shortlist":
+        """Read what `save` wrote.
+
+        Raises:
+          ShortlistError: the file is missing or damaged.
+        """
+        schema = {"words": [str], "shares": {str: float}, "smallest_share": float}
+        with reading(path, ShortlistError, "train the language model again"):
+            plain = read_json(path, schema)
+            if tuple(plain["words"][:3]) != SPECIAL or len(set(plain["words"])) < len(
+                plain["words"]
+            ):
+                raise ValueError("words that occur twice, or without <s>, </s>, <UNK>")
+            if not all(0 < s <= 1 for s in (*plain["shares"].values(), plain["smallest_share"])):
+                raise ValueError("shares that are not above 0 and at most 1")
+        return cls(tuple(plain["words"]), plain["shares"], plain["smallest_share"])
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        plain = {
+            "words": self.words,
+            "shares": self.shares,
+            "smallest_share": self.smallest_share,
+        }
+        write_atomically(path, json.dumps(plain, ensure_ascii=False, indent=0) + "\n")
+
+    def ids(self, words: Iterable[str]) -> list[int]:
+        """Return the id of every word, that of <UNK> for one outside the shortlist."""
+        unknown = SPECIAL.index(UNKNOWN)
+        return [self._ids.get(word, unknown) for word in words]
+
+    def log_shares(self, words: Iterable[str]) -> list[float]:
+        """Return the natural logarithm of every word's share: 0 for those with an id."""
+        return [
+            0.0 if word in self._ids else math.log(self.shares.get(word, self.smallest_share))
+            for word in words
+        ]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
