@@ -68,6 +68,17 @@ def test_a_stage_is_done_when_everything_matches(directory):
     assert inspector(directory).state(2) == State("pending")
 
 
+def test_the_marker_of_a_stage_that_has_another_number_now_is_not_taken_for_this_one(directory):
+    marker(2).write(directory.marker(2))
+    at = directory.load_digests()
+    moved = Inspector(directory, Config(), at, {2: "new", 3: "title"}).state(2)
+    assert (moved.kind, moved.why) == (
+        "stale",
+        "its marker is of stage 3, which had this number before",
+    )
+    assert Inspector(directory, Config(), at, {2: "reworded", 3: "other"}).state(2).done
+
+
 @pytest.mark.parametrize(
     ("recorded", "config", "why"),
     [

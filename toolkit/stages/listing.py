@@ -21,7 +21,7 @@ from toolkit.stages.stage_log import duration, headline
 def show_list(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
     """Print each stage's state, time and result, and its code where that is not the present one."""
     rows = [("stage", "title", "state", "time", "code", "result")]
-    for step in plan(_states(recipe, _inspector(directory, config)), ()):
+    for step in plan(_states(recipe, _inspector(recipe, directory, config)), ()):
         marker = step.state.marker
         state = str(step.state) + (f" (will run {step.why})" if step.action == "may run" else "")
         time = duration(marker.seconds) if marker else ""
@@ -39,7 +39,7 @@ def show_list(recipe: Declaration, directory: RunDirectory, config: Any) -> None
 def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
     """Print the stages that other code or other packages have made, with both."""
     found = False
-    for number, title, state in _states(recipe, _inspector(directory, config)):
+    for number, title, state in _states(recipe, _inspector(recipe, directory, config)):
         if changes := _other_code(recipe, _codes(directory, number, state), "{old} -> {new}"):
             found = True
             click.echo(f"{number:3d} {title} ({state.kind}): {'; '.join(changes)}")
@@ -55,7 +55,7 @@ def show_plan(
     Args:
       code: also print what of each finished stage's code has changed since.
     """
-    inspector = _inspector(directory, request.config)
+    inspector = _inspector(recipe, directory, request.config)
     states = _states(recipe, inspector)
     for number, title, state in states:
         if number < request.first and not state.done:
@@ -80,9 +80,10 @@ def _code_changes(recipe: Declaration, number: int, marker: Marker) -> str:
     return f"changed: {'; '.join(changes)}" if changes else "unchanged"
 
 
-def _inspector(directory: RunDirectory, config: Any) -> Inspector:
+def _inspector(recipe: Declaration, directory: RunDirectory, config: Any) -> Inspector:
     folders = InputNames(directory.root, config).folders
-    return Inspector(directory, config, directory.load_digests(folders))
+    titles = {stage.number: stage.title for stage in recipe.stages}
+    return Inspector(directory, config, directory.load_digests(folders), titles)
 
 
 def _states(recipe: Declaration, inspector: Inspector) -> list[tuple[int, str, State]]:

@@ -56,10 +56,25 @@ class Step:
 
 
 class Inspector:
-    """Compares the markers in a run directory with the present files and configuration."""
+    """Compares the markers in a run directory with the present files and configuration.
 
-    def __init__(self, directory: RunDirectory, config: Any, digests: Digests) -> None:
+    Args:
+      directory: the run directory.
+      config: the present configuration.
+      digests: of the files in it.
+      titles: the stages' titles by number, by which a marker is known to be of a stage that has
+        another number now.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        config: Any,
+        digests: Digests,
+        titles: Mapping[int, str] | None = None,
+    ) -> None:
         self.directory, self.config, self.digests = directory, config, digests
+        self._numbers = {title: number for number, title in (titles or {}).items()}
         self.names = InputNames(directory.root, config)
 
     def state(self, stage: int) -> State:
@@ -103,6 +118,8 @@ class Inspector:
     def changes(self, marker: Marker) -> list[str]:
         """Return why the stage of `marker` is no longer done; empty when it still is."""
         reasons = self.record_changes(Record(marker.parameters, marker.inputs))
+        if (number := self._numbers.get(marker.title, marker.stage)) != marker.stage:
+            reasons.insert(0, f"its marker is of stage {number}, which had this number before")
         for name, old in marker.outputs.items():
             new = self.digests.content(self.directory.root / name)
             if new is None:

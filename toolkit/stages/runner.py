@@ -50,7 +50,8 @@ class Runner:
         # As it is now, at the start: what is edited later is, as far as loaded, not what runs.
         self.code = present_code(request.source)
         self.sources = present_sources(request.source)
-        self.inspector = Inspector(directory, request.config, self.digests)
+        titles = {stage.number: stage.title for stage in stages}
+        self.inspector = Inspector(directory, request.config, self.digests, titles)
 
     def run(self) -> None:
         """Run each stage of the request that is not done.
