@@ -173,7 +173,7 @@ def test_every_stage_leaves_a_marker_and_nothing_half_done(finished):
     assert sorted(markers) == [f"{number:02d}" for number in STAGES]
     for path in markers.values():
         marker = json.loads(path.read_text())
-        assert marker["outputs"]
+        assert bool(marker["outputs"]) == (path.stem not in ("27", "28"))  # without `chain`
         assert all((finished.root / name).exists() for name in marker["outputs"])
         assert marker["versions"]["search"] == "native"
         assert marker["seconds"] >= 0
