@@ -15,9 +15,11 @@ from toolkit.decode.bundle.writing import (
     write_network_bundle,
     write_speaker_bundle,
 )
+from toolkit.decode.streaming import can_stream
 from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
 from toolkit.lang.prepare import source_lexicon
+from toolkit.models.scorer import NeuralModel
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 
@@ -39,8 +41,8 @@ class DecodedSystem:
     those that the networks share."""
 
     @property
-    def streams(self) -> bool:
-        """Whether it can recognise a stream."""
+    def by_utterance(self) -> bool:
+        """Whether it recognises utterance by utterance, not by speaker."""
         return self.features == "fbank"
 
 
@@ -50,6 +52,8 @@ class _Candidate:
     rows: tuple[Result, ...]
     """Of all splits, with one language model."""
     rescored: bool
+    last: bool
+    """Whether it is the system's last pass."""
     errors: int
     """On the splits of tuning."""
 
@@ -70,16 +74,17 @@ def write_bundles(run: Run, systems: Sequence[DecodedSystem], out: Path) -> dict
     """
     candidates = [found for system in systems for found in _candidates(run, system)]
     chosen = [_best(run, candidates)]
-    streaming = [one for one in candidates if one.system.streams]
-    if streaming and not chosen[0].system.streams:
-        chosen.append(min(streaming, key=lambda one: one.errors))
+    streaming = {one.name for one in systems if _streams(run, one)}
+    if streaming and chosen[0].system.name not in streaming:
+        able = [one for one in candidates if one.system.name in streaming]
+        chosen.append(min(able, key=lambda one: one.errors))
     for one in chosen:
         _write(run, one, out / one.system.name)
     bundled = [
         BundledSystem(
             one.system.name,
             one.rows[0].lm,
-            one.system.streams,
+            one.system.name in streaming,
             {row.split: row.wer for row in one.rows},
         )
         for one in chosen
@@ -91,15 +96,24 @@ def write_bundles(run: Run, systems: Sequence[DecodedSystem], out: Path) -> dict
     return {"bundle": bundled[0].name}
 
 
+def _streams(run: Run, system: DecodedSystem) -> bool:
+    if not system.by_utterance:
+        return False
+    normaliser = run.need(system.features) / "normaliser.json"
+    return can_stream(NeuralModel(run.need(system.name), normaliser))
+
+
 def _candidates(run: Run, system: DecodedSystem) -> list[_Candidate]:
     """A system with each of its language models."""
     rows = read_results(run.need(f"decode/{system.name}/rows.json"))
     found = []
-    for number, lm in enumerate(dict.fromkeys(row.lm for row in rows)):
+    models = list(dict.fromkeys(row.lm for row in rows))
+    for number, lm in enumerate(models):
         mine = tuple(row for row in rows if row.lm == lm)
         tuned = [row for row in mine if row.split in splits(run).tune]
         errors = sum(row.insertions + row.deletions + row.substitutions for row in tuned)
-        found.append(_Candidate(system, mine, number > 0, errors))
+        last = number == len(models) - 1
+        found.append(_Candidate(system, mine, rescored=number > 0, last=last, errors=errors))
     return found
 
 
@@ -115,9 +129,10 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
 def _write(run: Run, chosen: _Candidate, out: Path) -> None:
     system, lang = chosen.system, run.need("lang")
     search = _search(run, system, chosen.rescored)
+    # It is fitted on the lattices of the last pass.
     calibration = run.need(f"decode/{system.name}") / "calibration.json"
-    calibration = calibration if calibration.exists() else None
-    if system.streams:
+    calibration = calibration if chosen.last and calibration.exists() else None
+    if system.by_utterance:
         features = run.need(system.features)
         network = _network(run, system, features)
         write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)

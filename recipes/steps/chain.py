@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies
-from recipes.steps.decoding import compose_graph, decoding_options, passes
+from recipes.steps.decoding import compose_graph, decoding_options, network_lang, passes
 from recipes.steps.network import network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
@@ -67,7 +67,7 @@ def _make_graphs(run: Run, aligner: str, out: Path) -> None:
     sentences = (PhoneTimes.of(states, topology).phones.tolist() for states in aligned)
     phones = phone_ngram(sentences, run.config.lfmmi.ngram)
     make_denominator(phones, senones).save(out / "denominator.safetensors")
-    compose_graph(run, senones, graph)
+    compose_graph(run, senones, graph, network_lang(run))
 
 
 def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:

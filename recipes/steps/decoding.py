@@ -31,11 +31,15 @@ def network_lang(run: Run) -> Path:
 
 
 def passes(run: Run, out: Path, rescore: bool) -> list[Pass]:
-    """Return the search with the small language model, and rescoring with the larger one."""
+    """Return the search with the small language model, and rescoring with the larger one.
+
+    Their names differ, as their rows in the results must.
+    """
+    small, larger = (f"{lm.order}gram" for lm in (run.config.lm, run.config.rescoring))
     if not rescore:
-        return [Pass(f"{run.config.lm.order}gram", out)]
-    first = Pass(f"{run.config.lm.order}gram", out / "first_pass")
-    return [first, Pass(f"{run.config.rescoring.order}gram", out)]
+        return [Pass(small, out)]
+    larger = f"{larger}-rescored" if larger == small else larger
+    return [Pass(small, out / "first_pass"), Pass(larger, out)]
 
 
 def decoding_options(run: Run, out: Path) -> dict[str, Any]:

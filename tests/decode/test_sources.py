@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.align.recordings.inputs import InputError
 from toolkit.decode.sources import Inputs, SourceError, check_keys
 from toolkit.features.audio import AudioError, load_audio
 
@@ -131,6 +132,20 @@ def test_standard_input(audio, read, tmp_path):
     assert torch.equal(found, torch.from_numpy(samples / np.float32(32768)))
     with pytest.raises(SourceError, match="--raw-rate"):
         read("-", stdin=b"\xff\xfe\x00\x80")
+
+
+def test_speakers_are_those_of_the_file_or_the_cut(audio, tmp_path):
+    names = [str(audio(tmp_path / name, 0.1)) for name in ("a.wav", "b.wav", "c.wav")]
+    file = tmp_path / "utt2spk"
+    file.write_text(f"a one\n{names[1]} two\n")
+    sources = Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
+    assert [source.speaker for source in sources] == ["one", "two", None]
+    file.write_text("d one\n")
+    with pytest.raises(SourceError, match=r"names none of the recordings, such as .*a\.wav"):
+        Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
+    file.write_text("a\n")
+    with pytest.raises(InputError, match="a has no speaker"):
+        Inputs(speakers=file).sources(names, io.BytesIO(), tmp_path)
 
 
 def test_inputs_without_recordings_are_refused(read, tmp_path):

@@ -2,9 +2,11 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.tuning import MOST_SEARCHES, MOST_WIDENINGS, Grid, tune
 from toolkit.fsa.lattice import Weights
 
@@ -35,6 +37,17 @@ def valley(scale, penalty):
 def tuned(errors, start=0.3, scales=SCALES, penalties=PENALTIES):
     searched = Landscape(errors)
     return tune(searched, start, Grid(scales, penalties)), searched.scales
+
+
+def test_a_grid_needs_values_above_zero():
+    for wrong in (
+        {"scales": ()},
+        {"penalties": ()},
+        {"scales": (0.0, 1.0)},
+        {"acoustic_scale": 0.0},
+    ):
+        with pytest.raises(ValueError, match="scales"):
+            DecodeConfig(**wrong)
 
 
 def test_weights_inside_the_grid_are_found_by_a_search_at_their_scale():

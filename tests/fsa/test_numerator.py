@@ -115,6 +115,8 @@ def test_phones_that_the_denominator_lacks_have_no_numerator(system):
     assert NumeratorMaker(senones, hmm, 5).lattice(times, Piece(0, 0, 5)) is None
     crowded = PhoneTimes(np.array([1, 2, 3], np.int32), np.array([0, 1, 2], np.int32), 5)
     assert NumeratorMaker(senones, hmm, 5).lattice(crowded, Piece(0, 0, 2)) is None
+    far = PhoneTimes(np.array([1, 1], np.int32), np.array([60, 62], np.int32), 90)
+    assert NumeratorMaker(senones, hmm, 0).lattice(far, Piece(0, 0, 2)) is None
 
 
 @pytest.fixture

@@ -130,6 +130,15 @@ def test_the_worst_arcs_go_where_there_are_too_many(scored, monkeypatch):
     assert {w for w, _ in said(part, part.graph)} < {w for w, _ in said(full, full.graph)}
 
 
+def test_the_best_path_stays_however_few_arcs_there_may_be(scored, monkeypatch):
+    full = word_lattice(scored, SCALE, math.inf, 0.03)
+    monkeypatch.setattr("toolkit.fsa.word_determinize.MOST_ARCS", 1)
+    part = word_lattice(scored, SCALE, math.inf, 0.03)
+    assert part.num_arcs < full.num_arcs
+    best = full.best_words(full.scores(SCALE))
+    assert part.best_words(part.scores(SCALE)) == best
+
+
 def test_arcs_of_several_words_and_words_at_the_end():
     arcs = [(0, 1, 1, 2, -1.0), (1, 2, 1, 0, -0.5), (0, 2, 2, 3, -2.0)]
     lattice = lattice_from_arcs(arcs, [2], [0, 1, 2, 2])

@@ -67,3 +67,25 @@ def test_no_lattice_is_read_beyond_its_arrays(folder, column, place, value):
     save_file(tensors, path, metadata)
     with pytest.raises(WordLatticeError, match=path.name):
         WordLatticeStore(folder, Words())
+
+
+@pytest.mark.parametrize("columns", [("graph", "acoustic"), ("words", "arc_splits")])
+def test_lattices_with_scores_that_are_no_numbers_or_too_few_are_refused(folder, columns):
+    from safetensors import safe_open
+
+    path = word_lattice_path(folder, 0)
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    for column in columns:
+        tensors = load_file(path)
+        values = tensors[column]
+        if column in ("graph", "acoustic"):
+            values[0] = float("nan")
+        else:
+            tensors[column] = values[:-1]
+        save_file(tensors, folder / "bad", metadata)
+        good = path.read_bytes()
+        path.write_bytes((folder / "bad").read_bytes())
+        with pytest.raises(WordLatticeError, match=path.name):
+            WordLatticeStore(folder, Words())
+        path.write_bytes(good)

@@ -24,6 +24,7 @@ def test_saved_and_loaded(tmp_path_factory, found):
 
 def test_a_folder_without_them(tmp_path):
     assert LexiconProbabilities.load(tmp_path) is None
+    KNOWN.save(tmp_path)  # of a lexicon that was here before
     Lang.of(LEXICON).save(tmp_path)
     assert Lang.load(tmp_path).probabilities is None
 

@@ -209,7 +209,8 @@ class Exp:
     def words(self, system, split, lm="4gram"):
         """Return the hypotheses by utterance; of SAT and networks there are two passes."""
         first = system in ("sat", *NETWORKS) and lm == "3gram"
-        folder = self.root / "decode" / system / ("first_pass" if first else "") / split
+        name = f"{system}_lstm_lm" if lm.endswith("+lstm") else system
+        folder = self.root / "decode" / name / ("first_pass" if first else "") / split
         lines = (folder / "text").read_text().splitlines()
         return {name: text for name, _, text in (line.partition(" ") for line in lines)}
 

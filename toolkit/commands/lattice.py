@@ -64,5 +64,7 @@ def oracle(folder: Path, ref: Path) -> None:
 
     references = read_transcripts(ref).texts
     texts, arcs, seconds = oracle_texts(folder, references)
+    if not texts:
+        raise click.UsageError(f"{folder} has no lattice of an utterance in {ref}")
     click.echo(score(references, texts).summary(interval=True).splitlines()[0])
     click.echo(f"{len(texts)} lattices, {arcs / seconds:.1f} arcs per second")

@@ -8,12 +8,14 @@ from typing import Any
 
 LONGEST_INTEGER = 1 << 63
 MOST = {
-    **dict.fromkeys(("hidden", "channels", "input_dim", "lookahead", "rank"), 1 << 16),
+    **dict.fromkeys(
+        ("hidden", "channels", "input_dim", "lookahead", "rank", "bottleneck", "final"), 1 << 16
+    ),
     **dict.fromkeys(("layers", "lstm_layers", "order"), 100),
     **dict.fromkeys(("kernels", "strides", "splice", "passes", "talkers"), 1000),
     **dict.fromkeys(("num_mel_bins", "mel_bins", "num_ceps", "dimension"), 10_000),
     **dict.fromkeys(("output_dim", "max_leaves", "pieces", "gaussians"), 10_000_000),
-    **dict.fromkeys(("batch", "frames", "left_context", "right_context"), 1_000_000),
+    **dict.fromkeys(("batch", "left_context", "right_context"), 1_000_000),
     **dict.fromkeys(("batch_frames", "max_frames", "pad_to"), 10_000_000),
     **dict.fromkeys(("max_active", "min_active"), 10_000_000),
     **dict.fromkeys(("width", "tune_width", "evaluation_width", "sweep", "symbols"), 1_000_000),

@@ -39,6 +39,12 @@ class DecodeConfig:
     rescoring: RescoreLimits = RescoreLimits()
     """Pruning when a larger language model rescores the lattices."""
 
+    def __post_init__(self) -> None:
+        if not self.scales or not self.penalties:
+            raise ValueError("scales and penalties need a value each")
+        if min(self.acoustic_scale, *self.scales) <= 0:
+            raise ValueError("acoustic scales must be positive")
+
     def beams(self) -> list[Beam]:
         """Return the beams to try, in order."""
         return self.beam.with_retries(self.retries)

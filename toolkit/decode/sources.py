@@ -80,15 +80,19 @@ class Inputs:
             recordings have been read.
 
         Raises:
-          SourceError: an input without recordings.
+          SourceError: an input without recordings, or speakers of none of them.
           InputError: a file of speakers that cannot be read.
         """
         found = [source for name in arguments for source in self._sources(name, stdin, work)]
         if self.speakers is None:
             return found
         known = read_speakers(self.speakers)
-        named = [known.get(s.name, known.get(Path(s.name).stem, s.speaker)) for s in found]
-        return [replace(s, speaker=speaker) for s, speaker in zip(found, named, strict=True)]
+        named = [known.get(s.name, known.get(Path(s.name).stem)) for s in found]
+        if not any(named):
+            raise SourceError(
+                f"{self.speakers}: names none of the recordings, such as {found[0].name}"
+            )
+        return [replace(s, speaker=n or s.speaker) for s, n in zip(found, named, strict=True)]
 
     def _sources(self, name: str, stdin: BinaryIO, work: Path) -> list[Source]:
         path = Path(name)

@@ -1,7 +1,7 @@
 """Transcription by speaker: all recordings of a speaker are heard before any is recognised."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from toolkit.decode.segmenter import SegmentConfig, Segmenter
 from toolkit.decode.sources import Source
 from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.features.audio import AudioError
-from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
+from toolkit.features.frontend import Frontend, FrontendError
 from toolkit.features.stream import StreamingFrontend
 
 BLOCK = 20.0
@@ -81,10 +81,10 @@ def _transcribed(
 
 def _hear(recogniser: SpeakerRecogniser, source: Source, config: SegmentConfig) -> _Heard:
     """Read a recording; a long one is cut at pauses, by energy alone."""
-    rate = recogniser.frontend_config.sampling_rate
-    shift = recogniser.frontend_config.frame_shift_ms / 1000
+    config_of_cepstra = recogniser.frontend_config
+    rate, shift = config_of_cepstra.sampling_rate, config_of_cepstra.frame_shift_ms / 1000
     cepstra = StreamingFrontend(recogniser.frontend)
-    energies = StreamingFrontend(Frontend(FrontendConfig("fbank", sampling_rate=rate)))
+    energies = StreamingFrontend(Frontend(replace(config_of_cepstra, kind="fbank")))
     segmenter = Segmenter(config, shift)
     parts, segments, samples = [], [], 0
     for block in source.blocks(rate, BLOCK):

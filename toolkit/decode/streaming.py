@@ -20,6 +20,11 @@ ONSET = 3
 """Consecutive rows of scores that must be speech for an onset of speech."""
 
 
+def can_stream(model: NeuralModel) -> bool:
+    """Whether a model and the normalisation of its features do without what is yet to come."""
+    return isinstance(model.model, LstmModel) and model.normaliser.scope == "causal"
+
+
 class StreamingScorer:
     """Turns features into log-likelihoods; normaliser, stacking and LSTM keep their states.
 

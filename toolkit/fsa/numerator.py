@@ -100,15 +100,17 @@ class NumeratorMaker:
         """
         for factor in (1, 2, 4):
             lattice = self._within(times, piece, factor * self._tolerance)
-            if lattice.num_arcs:
+            if lattice is not None and lattice.num_arcs:
                 return lattice
         return None
 
-    def _within(self, times: PhoneTimes, piece: Piece, tolerance: int) -> Lattice:
+    def _within(self, times: PhoneTimes, piece: Piece, tolerance: int) -> Lattice | None:
         windows = times.windows(piece.offset, tolerance) - piece.start
         frames = len(centre(times.frames, piece.offset))
         # Of the phones before the piece the last may matter, of those behind it none.
         near = np.flatnonzero((windows[:, 1] >= 0) & (windows[:, 0] < piece.length))
+        if not len(near):  # more phones than frames
+            return None
         positions, columns, score = _paths(
             self._pdfs(times)[near],
             windows[near].astype(np.int64),

@@ -20,7 +20,7 @@ from toolkit.fsa.tables import grown
 from toolkit.fsa.word_lattice import WordLattice
 
 MOST_ARCS = 20_000
-"""Arcs of a determinised lattice: beyond, the worst are dropped."""
+"""Arcs of a determinised lattice: beyond, the worst are dropped, but for the best path."""
 ROUNDING = 1 / 1024
 """Differences of scores below this do not keep states apart (Kaldi's delta)."""
 Array = np.ndarray
@@ -259,9 +259,11 @@ class _Determinization:
     def run(self) -> None:
         """Expand all subsets that the beam leaves."""
         self._reach(_Subset(np.zeros(1, np.int64), np.zeros(1), np.zeros(1)), 0.0, 0.0)
-        done = set()
-        while self._queue and len(self.arcs) < MOST_ARCS:
+        done, end = set(), len(self._rest) - 1
+        ended = False
+        while self._queue and (len(self.arcs) < MOST_ARCS or not ended):
             _, number = heapq.heappop(self._queue)
+            ended = ended or self.subsets[number].nodes[-1] == end
             if number not in done:
                 done.add(number)
                 self._expand(number)

@@ -182,5 +182,9 @@ def _check(name: str, lattice: WordLattice) -> None:
     source, target = lattice.source, lattice.target
     ordered = (np.diff(source) >= 0).all() and (source >= 0).all() and (target > source).all()
     states = np.unique(np.append(source, target))
+    scores = lattice.graph, lattice.acoustic
+    whole = all(len(x) == len(source) for x in (target, lattice.words, *scores))
+    if not whole or not all(np.isfinite(x).all() for x in scores):
+        raise ValueError(f"{name} lacks words or scores")
     if not (len(source) and ordered and np.array_equal(states, np.arange(lattice.num_states))):
         raise ValueError(f"{name} is no lattice")

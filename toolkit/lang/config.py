@@ -48,6 +48,8 @@ class LangConfig:
             raise ValueError(
                 f"normaliser is {self.normaliser!r}, must be 'english-upper-1' or 'letters-upper-1'"
             )
+        if self.words == "lexicon" and self.lexicon == "graphemes":
+            raise ValueError("words=lexicon needs a lexicon: spelling can pronounce every word")
         if self.vocabulary_size is not None and self.vocabulary_size < 0:
             raise ValueError(f"vocabulary_size is {self.vocabulary_size}, must be at least 0")
         if not 0 <= self.max_unknown <= 1:

@@ -31,7 +31,8 @@ class BundledSystem:
 
     def __str__(self) -> str:
         reached = ", ".join(f"{wer:.2f} % on {split}" for split, wer in self.wer.items())
-        return f"{self.name} with {self.lm}: WER {reached}"
+        text = f"{self.name} with {self.lm}: WER {reached}"
+        return "".join(c if c.isprintable() else "?" for c in text)  # of a stranger's bundle
 
 
 def write_systems(folder: Path, systems: Sequence[BundledSystem]) -> None:

@@ -146,7 +146,8 @@ class SpeakerRecogniser:
             transforms,
             jobs=1,
         )
-        search = LatticeSearch(self._bundle / GMM / GRAPH, first.lattice_scale, beams)
+        graph = self._bundle / GMM / GRAPH if self._has_network else self._bundle / GRAPH
+        search = LatticeSearch(graph, first.lattice_scale, beams)
         gmm, cepstra = self._bundle / GMM, work / CEPSTRA
         refine_on_lattices(gmm, cepstra, transforms, search, transforms, jobs=1)
         return transforms

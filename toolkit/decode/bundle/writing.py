@@ -117,7 +117,8 @@ def write_speaker_bundle(
         system, its_search, adapted_graph, adaptation = first_pass
         _copy_all(GMM_FILES, system, out / FIRST_PASS / GMM, optional=(PROJECTION,))
         _copy(its_search.graph, out / FIRST_PASS / GRAPH)
-        _copy(adapted_graph, out / GMM / GRAPH)
+        if network is not None:
+            _copy(adapted_graph, out / GMM / GRAPH)
         config, weights = its_search.config, Weights.load(its_search.tuned)
         scale = config.acoustic_scale
         first = FirstPass(config.beam, config.retries, weights, scale, adaptation)
