@@ -206,7 +206,8 @@ def an4() -> Config:
 
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
-    return replace(mini(), corpus=CorpusConfig("kaldi"))
+    # Graphs of all words of a large lexicon take minutes and GB: `lang.words=lexicon` asks for them.
+    return replace(mini(), corpus=CorpusConfig("kaldi"), lang=LangConfig())
 
 
 def full() -> Config:
