@@ -206,7 +206,7 @@ def an4() -> Config:
 
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
-    # Graphs of all words of a large lexicon take minutes and GB: `lang.words=lexicon` asks for them.
+    # Graphs of all words of a large lexicon take minutes and GB (`lang.words=lexicon`).
     return replace(mini(), corpus=CorpusConfig("kaldi"), lang=LangConfig())
 
 
