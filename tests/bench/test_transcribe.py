@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 from toolkit.bench import transcribe
-from toolkit.decode import bundle, streaming
+from toolkit.decode import streaming
+from toolkit.decode.bundle import recogniser
 from toolkit.decode.streaming import StreamResult
 from toolkit.decode.transcript import Recognised
 
@@ -38,7 +39,7 @@ class Stream:
 
 
 def test_rates_latencies_and_differences(audio, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "Recogniser", Recogniser)
+    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
     monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
     files = [audio(tmp_path / f"{i}.wav", seconds) for i, seconds in enumerate((0.4, 2.0))]
     table = transcribe.benchmark(tmp_path, files, repeats=1)

@@ -105,7 +105,7 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(corpus, tmp_path):
     (copy / "dev" / "202" / WORD_TIMES).unlink()
     generate(TINY, copy, jobs=2, progress=lambda *args: seen.append(args))
     assert contents(copy) == contents(root)
-    assert seen == [(7, 9), (8, 9), (9, 9)]
+    assert seen == [(10, 12), (11, 12), (12, 12)]
 
 
 def test_a_corpus_of_other_settings_is_not_mixed_in(corpus):
