@@ -346,7 +346,8 @@ def streaming(finished):
 def test_the_bundle_is_the_best_on_the_development_data(finished):
     errors = {}
     for row in finished.rows:
-        if row["split"] == "dev":
+        bundled = row["system"] != "combined" and not row["lm"].endswith("+lstm")
+        if row["split"] == "dev" and bundled:
             errors[row["system"], row["lm"]] = row["ins"] + row["del"] + row["sub"]
     best, *others = systems(finished.root)
     assert (best["name"], best["lm"]) == min(errors, key=errors.get)
