@@ -34,7 +34,6 @@ from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.senones import Senones
-from toolkit.lang.tables import SymbolTable
 from toolkit.models.scorer import NeuralScorer
 
 SPEAKER = "speaker"
@@ -66,7 +65,6 @@ class SpeakerRecogniser:
         self.frontend_config = self._settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self._search = BundleSearch(self._bundle, self._settings, fast)
-        self._words = SymbolTable.read(self._bundle / "words.txt")
 
     @property
     def _has_network(self) -> bool:
@@ -134,7 +132,7 @@ class SpeakerRecogniser:
             scores = scorer.log_likelihoods(name) * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice(lattice, scores, scale).best_words(first.weights)
-            hypotheses[name] = [self._words.symbol(word) for word in best or ()]
+            hypotheses[name] = self._search.text(best or []).split()
         transforms = work / "fmllr" / "transforms.safetensors"
         adapt_speakers(
             self._bundle / GMM,
