@@ -11,8 +11,9 @@ PROCESSES = (
     *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork"),
     *("os.forkpty", "pty.spawn", "socket.connect", "os.kill", "ctypes.dlopen"),
 )
-CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
-CHANGES += ("os.symlink", "os.chmod", "os.chown", "shutil.rmtree")
+CHANGES = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2, "os.rename": 2, "os.link": 2}
+CHANGES |= {"os.symlink": 2, "os.chmod": 2, "os.chown": 3, "os.truncate": None}
+"""Which argument of the event holds the descriptor that a relative path starts from."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 KEPT = ("__pycache__", ".cache", "numba")
 """Folders of what Python and numba compile."""
@@ -28,15 +29,19 @@ def _hook(event: str, arguments: tuple) -> None:
         path, _, flags = arguments
         if isinstance(flags, int) and flags & WRITES and not _allowed(path):
             _seen.append(f"open {path!r} for writing")
-    elif event in CHANGES and not _allowed(arguments[0]):
-        _seen.append(f"{event} {arguments[0]!r}")
+    elif event in CHANGES:
+        place = CHANGES[event]
+        if not _allowed(arguments[0], -1 if place is None else arguments[place]):
+            _seen.append(f"{event} {arguments[0]!r}")
 
 
-def _allowed(path: object) -> bool:
+def _allowed(path: object, place: int = -1) -> bool:
+    """Whether a change there is no harm; place: descriptor of the folder that path starts from."""
     if isinstance(path, int) or path is None:
         return True
     try:
-        whole = Path(os.path.realpath(os.fsdecode(path)))
+        start = os.readlink(f"/proc/self/fd/{place}") if place >= 0 else ""
+        whole = Path(os.path.realpath(os.path.join(start, os.fsdecode(path))))
     except (TypeError, ValueError):
         return True  # no path that the system takes
     folders = (tempfile.gettempdir(), "/dev/null", "/dev/shm")
