@@ -10,7 +10,8 @@ from recipes.steps.data import cuts
 from recipes.steps.network import network_decoder
 from recipes.steps.placements import PLACEMENTS
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.decode.first_pass import decode_store, real_time_factor
+from toolkit.decode.decode_store import decode_store, remove_lattices
+from toolkit.decode.first_pass import real_time_factor
 from toolkit.features.extract import extract
 from toolkit.features.multichannel.enhance import enhance, enhanced_cuts
 from toolkit.fsa.lattice import Weights
@@ -77,6 +78,7 @@ def _decode(run: Run, system: str, split: str, scorer: NeuralScorer, out: Path) 
     folder.mkdir(parents=True, exist_ok=True)
     decoder = network_decoder(run).at(weights[-1][0].acoustic_scale)
     decoded = decode_store(scorer, decoder, weights, folder, run.jobs)[-1]
+    remove_lattices(folder)
     known = [scorer.store.cut(name) for name in scorer.store.ids]
     return score_split(
         {cut.id: text_of(cut) for cut in known},

@@ -3,7 +3,10 @@
 import json
 from dataclasses import replace
 
-from toolkit.decode.first_pass import DecodeConfig, Decoder, decode_store, real_time_factor
+import pytest
+
+from toolkit.decode.decode_store import decode_store, remove_lattices
+from toolkit.decode.first_pass import DecodeConfig, Decoder, real_time_factor
 from toolkit.decode.system import Pass, decode_passes
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.lattice import Weights
@@ -33,15 +36,29 @@ def test_an_impossible_utterance_still_gets_a_line(recogniser, tmp_path):
     assert (mumbled.utterance, mumbled.hypotheses, mumbled.beam) == ("mumble", ("",), 0.0)
 
 
-def test_finished_shards_are_kept(recogniser, tmp_path):
-    (tmp_path / "passes.000000.jsonl").write_text(
-        '[{"utterance": "kept", "audio_seconds": 1.0, "decode_seconds": 0.5, "beam": 1.0,'
-        ' "hypotheses": ["FROM BEFORE"]}]\n'
+def test_other_weights_need_no_other_search(recogniser, tmp_path, monkeypatch):
+    texts = {**TEXTS, "mumble": "YES", "doubt": "NO"}
+    scorer, decoder = (
+        recogniser.scorer(texts),
+        Decoder(recogniser.graph, recogniser.words, CONFIG),
     )
-    decoder = Decoder(recogniser.graph, recogniser.words, CONFIG)
-    weights = [[Weights(1.0)]]
-    (decoded,) = decode_store(recogniser.scorer(TEXTS), decoder, weights, tmp_path, jobs=1)
-    assert [d.utterance for d in decoded] == ["kept", "b1", "b2"]
+    others = [[Weights(0.7, -100.0), Weights(2.0, 3.0)]]
+    expected = decode_store(scorer, decoder, others, tmp_path / "anew", jobs=1)
+    (once,) = decode_store(scorer, decoder, [[Weights(1.0)]], tmp_path, jobs=1)
+
+    def search(scored, decoder):
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr("toolkit.decode.decode_store.search", search)
+    found = decode_store(scorer, decoder, others, tmp_path, jobs=1)
+    assert [(d.utterance, d.hypotheses, d.beam, d.cut) for d in found[0]] == [
+        (d.utterance, d.hypotheses, d.beam, d.cut) for d in expected[0]
+    ]
+    remove_lattices(tmp_path)
+    (again,) = decode_store(scorer, decoder, [[Weights(1.0)]], tmp_path, jobs=1)
+    assert again == once  # the best paths of before are kept
+    with pytest.raises(AssertionError, match="searched again"):
+        decode_store(scorer, decoder, [[Weights(3.0)]], tmp_path, jobs=1)
 
 
 def test_among_equals_the_smallest_penalty_is_chosen(recogniser, tmp_path):

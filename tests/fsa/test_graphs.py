@@ -158,10 +158,10 @@ def test_reweighting_a_lattice_equals_searching_with_those_weights(toy, grammar,
     scores = torch.randn(6, hmms.num_pdfs, generator=torch.Generator().manual_seed(7)) * 3
     lattice = search_lattice(scores, graph, WIDE)
     before = lattice.scores.copy()
-    found = ScoredLattice(lattice, scores, 1.0).best_path(weights)
+    found = ScoredLattice.of(lattice, scores, 1.0).best_path(weights)
     score, words = exhaustive(toy, hmms, scores, weights)
     assert found.score == pytest.approx(score, abs=1e-3)
-    assert found.words == words == ScoredLattice(lattice, scores, 1.0).best_words(weights)
+    assert found.words == words == ScoredLattice.of(lattice, scores, 1.0).best_words(weights)
     assert (lattice.scores == before).all()
 
 

@@ -30,7 +30,7 @@ def scored(toy, tmp_path):
     scores = torch.randn(5, hmms.num_pdfs, generator=generator) * 3 * SCALE
     wide = Beam(1000.0, 1000.0, 1, 10**6)
     lattice = search_lattice(scores, toy.decoding_graph(hmms, grammar), wide)
-    return ScoredLattice(lattice, scores, SCALE)
+    return ScoredLattice.of(lattice, scores, SCALE)
 
 
 def all_paths(lattice: ScoredLattice, weights: Weights):

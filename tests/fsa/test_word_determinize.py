@@ -32,7 +32,7 @@ def scored(request, toy, tmp_path):
     frames = 5 + request.param % 2
     scores = torch.randn(frames, hmms.num_pdfs, generator=generator) * 3 * SCALE
     wide = Beam(1000.0, 1000.0, 1, 10**6)
-    return ScoredLattice(
+    return ScoredLattice.of(
         search_lattice(scores, toy.decoding_graph(hmms, grammar), wide), scores, SCALE
     )
 
@@ -149,7 +149,7 @@ def test_arcs_of_several_words_and_words_at_the_end():
     }
     names = ("source", "target", "labels", "scores", "splits", "words", "frame", "graph_arc")
     lattice = type(lattice)(**{name: fields[name] for name in names})
-    scored = ScoredLattice(lattice, torch.zeros(2, 2), 1.0)
+    scored = ScoredLattice.of(lattice, torch.zeros(2, 2), 1.0)
     found = word_lattice(scored, 1.0, math.inf, 0.01)
     spoken = dict(said(found, found.scores(1.0)))
     assert spoken == pytest.approx({(2, 5, 7): -1.5, (3, 7): -2.0})

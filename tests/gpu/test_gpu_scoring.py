@@ -12,8 +12,9 @@ from toolkit.align.corpus import CorpusAlignConfig, align_corpus
 from toolkit.align.store import AlignmentStore
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
+from toolkit.decode.decode_store import decode_store
 from toolkit.decode.denominator_lattices import LatticeConfig, make_lattices
-from toolkit.decode.first_pass import DecodeConfig, Decoder, decode_store
+from toolkit.decode.first_pass import DecodeConfig, Decoder
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.fsa.alignment import AlignConfig
 from toolkit.fsa.beam import Beam

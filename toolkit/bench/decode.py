@@ -202,7 +202,7 @@ class _Task:
         found = []
         for scores in self.inputs.scores:
             lattice, _ = search_with_retries(scores, self._graph, config.beams())
-            best = lattice and ScoredLattice(lattice, scores, 1.0).best_words(Weights(1.0))
+            best = lattice and ScoredLattice.of(lattice, scores, 1.0).best_words(Weights(1.0))
             found.append(best or [])
         return found
 

@@ -1,25 +1,20 @@
-"""First-pass decoding and lattice rescoring, with the best paths of a grid of weights."""
+"""The search of one utterance: first pass and lattice rescoring."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from toolkit.align.scored import Scored, map_scored, map_scored_shards
-from toolkit.align.scorer import Scorer
+from toolkit.align.scored import Scored
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
-from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.rescore import Grammar, RescoreLimits, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.tables import SymbolTable
-from toolkit.storage.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -130,40 +125,6 @@ def search(scored: Scored, decoder: Decoder) -> SearchResult:
     return SearchResult(scores, beam.search, tuple(lattices), tuple(seconds), cut)
 
 
-def decode_store(
-    scorer: Scorer,
-    decoder: Decoder,
-    weights: Sequence[Sequence[Weights]],
-    out: Path,
-    jobs: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[list[Decoded]]:
-    """Decode every utterance of the scorer's feature store.
-
-    Lattices are made once, at the acoustic scale of the search; each pair of weights then takes
-    its best path. An utterance of which no path survives even the widest beam gets empty
-    hypotheses.
-
-    Args:
-      scorer: the acoustic model with its features.
-      decoder: graph and search.
-      weights: for each pass the pairs of scale and penalty to decode with.
-      out: the folder that gets a file per feature shard; those of an earlier run are kept.
-      jobs: worker processes; threads beside a network on a GPU.
-      progress: called with (shards done, shards).
-
-    Returns:
-      For each pass the utterances in the order of the store.
-    """
-    work = partial(_decode_shard, decoder, weights, out)
-    decoded: list[list[Decoded]] = [[] for _ in range(decoder.passes)]
-    for path in map_scored_shards(work, scorer, jobs, "decode", progress):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            for found, plain in zip(decoded, json.loads(line), strict=True):
-                found.append(Decoded(**{**plain, "hypotheses": tuple(plain["hypotheses"])}))
-    return decoded
-
-
 @lru_cache(maxsize=1)
 def decoding_graph(path: Path) -> Fst:
     """Load a graph, once per process."""
@@ -181,61 +142,6 @@ def load_once(decoder: Decoder) -> None:
 def _grammar(path: Path, words: Path) -> Grammar:
     """Load the language model of the second pass, once per process."""
     return Grammar(read_binary(path), SymbolTable.read(words))
-
-
-def _decode_shard(
-    decoder: Decoder,
-    weights: Sequence[Sequence[Weights]],
-    out: Path,
-    scorer: Scorer,
-    threads: int,
-    shard: tuple[int, Sequence[str]],
-) -> Path:
-    number, ids = shard
-    path = out / f"passes.{number:06d}.jsonl"
-    if path.exists():
-        return path
-    load_once(decoder)
-    table = SymbolTable.read(decoder.words)
-
-    def decode(scored: Scored) -> str:
-        seconds = scorer.store.cut(scored.utterance).duration
-        return json.dumps(_decoded(scored, decoder, weights, table, seconds)) + "\n"
-
-    write_atomically(path, "".join(map_scored(decode, scorer, ids, threads)))
-    return path
-
-
-def _decoded(
-    scored: Scored,
-    decoder: Decoder,
-    weights: Sequence[Sequence[Weights]],
-    table: SymbolTable,
-    audio_seconds: float,
-) -> list[dict[str, Any]]:
-    """The fields of `Decoded` for each pass."""
-    found, plain = search(scored, decoder), []
-    for pass_number, pairs in enumerate(weights):
-        start = scored.clock()
-        hypotheses = [""] * len(pairs)
-        if found.lattices:
-            lattice = ScoredLattice(
-                found.lattices[pass_number], found.scores, decoder.config.acoustic_scale
-            )
-            paths = [lattice.best_words(pair) for pair in pairs]
-            hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
-        seconds = found.seconds[pass_number] + (scored.clock() - start) / len(pairs)
-        plain.append(
-            {
-                "utterance": scored.utterance,
-                "audio_seconds": round(audio_seconds, 4),
-                "decode_seconds": round(seconds, 4),
-                "beam": found.beam,
-                "hypotheses": hypotheses,
-                "cut": found.cut and pass_number > 0,
-            }
-        )
-    return plain
 
 
 def real_time_factor(decoded: Sequence[Decoded]) -> float:

@@ -149,7 +149,7 @@ class _Extractor:
             found = search(scored, self.decoder)
             if not found.lattices:
                 return _Explored({"nbest": [], "words": []}, None, None)
-            lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
+            lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
             kept = self.config.lattices
             return _Explored(
                 self._summary(lattice, found.scores, aligner),

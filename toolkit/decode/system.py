@@ -8,10 +8,10 @@ from pathlib import Path
 
 from toolkit.align.scorer import Scorer
 from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.decode.decode_store import decode_store, remove_lattices
 from toolkit.decode.first_pass import (
     Decoded,
     Decoder,
-    decode_store,
     real_time_factor,
 )
 from toolkit.decode.tuning import Grid, Tuning, tune
@@ -19,7 +19,6 @@ from toolkit.fsa.lattice import Weights
 from toolkit.score.results import Result, record_results
 from toolkit.score.split import score_split
 from toolkit.score.wer import score
-from toolkit.storage.digest import digest_bytes
 from toolkit.storage.files import write_atomically
 
 Scorers = Mapping[str, Scorer]
@@ -93,6 +92,7 @@ def decode_passes(
             rows[decoding_pass.lm].append(row)
         progress(len(decoded), len(scorers))
     record_results(out / "rows.json", [row for one in rows.values() for row in one])
+    remove_lattices(out)
     last = [utterance for found in decoded.values() for utterance in found[-1]]
     counts = {
         "no path": sum(not utterance.beam for utterance in last),
@@ -141,8 +141,7 @@ class _Searches:
         """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
         key = (split, scale, tuple(weights))
         if key not in self._found:
-            name = digest_bytes(json.dumps([scale, *map(asdict, weights)]).encode())
-            folder = self.out / split / "decoded" / f"{scale:g}-{name[:8]}"
+            folder = self.out / split / "decoded" / f"{scale:g}"
             folder.mkdir(parents=True, exist_ok=True)
             every = [weights] * self.decoder.passes
             decoder, scorer = self.decoder.at(scale), self.scorers[split]

@@ -49,20 +49,28 @@ def acoustic_scores(lattice: Lattice, scores: Tensor) -> np.ndarray:
     return acoustic
 
 
+@dataclass(frozen=True, eq=False)
 class ScoredLattice:
-    """A lattice whose acoustic and graph scores are apart, to be weighted in several ways.
+    """A lattice whose acoustic and graph scores are apart, to be weighted in several ways."""
 
-    Args:
-      lattice: from `search_lattice`, or rescored by `rescore_lattice`.
-      scores: [T, P] the scores it was searched with.
-      scale: the acoustic scale in `scores`.
-    """
+    lattice: Lattice
+    """The paths."""
+    acoustic: np.ndarray
+    """[A] float32, unscaled."""
+    graph: np.ndarray
+    """[A] float32."""
 
-    def __init__(self, lattice: Lattice, scores: Tensor, scale: float) -> None:
+    @classmethod
+    def of(cls, lattice: Lattice, scores: Tensor, scale: float) -> "ScoredLattice":
+        """Take the scores of a lattice apart.
+
+        Args:
+          lattice: from `search_lattice`, or rescored by `rescore_lattice`.
+          scores: [T, P] the scores it was searched with.
+          scale: the acoustic scale in `scores`.
+        """
         acoustic = acoustic_scores(lattice, scores)
-        self.lattice = lattice
-        self.acoustic = acoustic / np.float32(scale)
-        self.graph = lattice.scores - acoustic
+        return cls(lattice, acoustic / np.float32(scale), lattice.scores - acoustic)
 
     def weighted(self, weights: Weights) -> np.ndarray:
         """[arcs] float32, the scores that `weights` give the arcs."""

@@ -263,7 +263,7 @@ class _Recogniser:
         if not found.lattices:
             return (), []
         scale = self.decoder.config.acoustic_scale
-        lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
+        lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
         words = lattice.best_words(self.weights)
         if not words:
             return (), []

@@ -58,7 +58,7 @@ def measure(device: str, network: LstmConfig = LstmConfig()) -> Table:  # noqa: 
             lattice, _ = search_with_retries(scores, graph, CONFIG.beams())
             if lattice is None:
                 return []
-            return ScoredLattice(lattice, scores, 1.0).best_words(Weights(1.0))
+            return ScoredLattice.of(lattice, scores, 1.0).best_words(Weights(1.0))
 
         found: dict[str, list[list[int]]] = {}
 

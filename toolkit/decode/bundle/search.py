@@ -74,7 +74,7 @@ class BundleSearch:
             return Recognised("", None if aligner is None else ())
         if self._rescoring is not None:
             lattice = rescore_lattice(lattice, self._grammar, self._rescoring.limits).lattice
-        scored = ScoredLattice(lattice, scores, self.scale)
+        scored = ScoredLattice.of(lattice, scores, self.scale)
         if aligner is None:
             return Recognised(self.text(scored.best_words(self.weights)))
         words = aligner(scored, self.weights, scores, self.scale)

@@ -131,7 +131,7 @@ class SpeakerRecogniser:
         for name in scorer.store.ids:
             scores = scorer.log_likelihoods(name) * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
-            best = lattice and ScoredLattice(lattice, scores, scale).best_words(first.weights)
+            best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self._search.text(best or []).split()
         transforms = work / "fmllr" / "transforms.safetensors"
         adapt_speakers(

@@ -171,7 +171,7 @@ class GraphDecoder(Decoder):
         scores = rows / lm_weight
         tries = self.config.beam.with_retries(self.config.retries)
         lattice, _ = search_with_retries(scores, graph, tries)
-        return None if lattice is None else ScoredLattice(lattice, scores, 1.0 / lm_weight)
+        return None if lattice is None else ScoredLattice.of(lattice, scores, 1.0 / lm_weight)
 
     def _text(self, ids: Sequence[int]) -> str:
         return " ".join(map(_load(self._folder)[1].symbol, ids))

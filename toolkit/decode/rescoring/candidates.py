@@ -137,7 +137,7 @@ def _explorer(
         start = scored.clock() - scored.seconds
         found, hypotheses = search(scored, decoder), []
         if found.lattices:
-            lattice = ScoredLattice(found.lattices[-1], found.scores, scale)
+            lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
             hypotheses = n_best(lattice, weights, count)
         candidates = Candidates.of(hypotheses, weights, table)
         seconds = round(scorer.store.cut(scored.utterance).duration, 4)

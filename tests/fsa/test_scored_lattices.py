@@ -1,0 +1,55 @@
+"""Lattices on disk give the paths that they gave before."""
+
+import pytest
+import torch
+
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.scored_lattices import ScoredLatticesError, read_scored, write_scored
+from toolkit.fsa.search import search_lattice
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
+
+WEIGHTS = [Weights(0.5), Weights(2.0, -1.0), Weights(0.1, 3.0)]
+
+
+@pytest.fixture
+def lattices(toy, tmp_path):
+    """Three lattices of noise, of 5 to 7 frames."""
+    (tmp_path / "words.txt").write_text("<eps> 0\nAB 1\nA 2\nB 3\n#0 4\n<s> 5\n</s> 6\n")
+    write_arpa(estimate([["A", "B"], ["AB"]], ["A", "AB", "B"], 2, (1,))[0], tmp_path / "lm.arpa")
+    grammar = grammar_acceptor(tmp_path / "lm.arpa", tmp_path / "words.txt")
+    hmms = toy.senones("onset")
+    graph, made = toy.decoding_graph(hmms, grammar), []
+    for frames in (5, 6, 7):
+        generator = torch.Generator().manual_seed(frames)
+        scores = torch.randn(frames, hmms.num_pdfs, generator=generator)
+        lattice = search_lattice(scores, graph, Beam(1000.0, 8.0, 1, 10**6))
+        made.append(ScoredLattice.of(lattice, scores, 0.5))
+    return made
+
+
+def test_every_weight_finds_the_same_path(lattices, tmp_path):
+    path = tmp_path / "lattices.safetensors"
+    write_scored(path, lattices, "what is known")
+    found, described = read_scored(path)
+    assert described == "what is known"
+    for one, kept in zip(lattices, found, strict=True):
+        for weights in WEIGHTS:
+            mine, theirs = kept.best_path(weights), one.best_path(weights)
+            assert (mine.words, mine.score) == (theirs.words, theirs.score)
+            assert mine.pdfs.tolist() == theirs.pdfs.tolist()
+
+
+def test_none(tmp_path):
+    write_scored(tmp_path / "none", [], "[]")
+    assert read_scored(tmp_path / "none") == ([], "[]")
+
+
+def test_a_damaged_file_is_named(lattices, tmp_path):
+    path = tmp_path / "lattices.safetensors"
+    write_scored(path, lattices, "")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ScoredLatticesError, match=r"lattices\.safetensors"):
+        read_scored(path)
