@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit import __version__
-from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
+from toolkit.score.align import (
+    CORRECT,
+    DELETION,
+    INSERTION,
+    OPTIONAL_DELETION,
+    OPTIONAL_INSERTION,
+    SUBSTITUTION,
+)
 from toolkit.score.nist import write_trn
 from toolkit.score.report import write_report
 from toolkit.score.utterance import UtteranceScore
@@ -15,6 +22,7 @@ from toolkit.storage.files import open_atomically, write_atomically
 
 _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
+_LETTER |= {OPTIONAL_DELETION: "C", OPTIONAL_INSERTION: "C"}
 
 
 def speaker_lines(score: Score) -> Iterator[str]:

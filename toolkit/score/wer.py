@@ -10,8 +10,10 @@ import numpy as np
 
 from toolkit.errors import ToolkitError
 from toolkit.score import bootstrap
-from toolkit.score.align import Weights, align_all
+from toolkit.score.align import Weights
+from toolkit.score.alternatives import Grammar
 from toolkit.score.bootstrap import Interval
+from toolkit.score.texts import align_texts
 from toolkit.score.utterance import Unit, UtteranceScore
 
 Missing = Literal["all", "present", "strict"]
@@ -231,6 +233,7 @@ def score(
     normalise: Callable[[str], str] | None = None,
     normaliser: str = "none",
     sources: Mapping[str, str] | None = None,
+    grammar: Grammar | None = None,
 ) -> Score:
     """Score hypotheses against references.
 
@@ -248,8 +251,11 @@ def score(
       normaliser: name of that normalisation.
       sources: by utterance id the sentence that it is a copy of, for intervals and tests that
         account for the dependence of copies.
+      grammar: how alternatives and other marks in the texts are understood; None takes words as
+        they are.
 
     Raises:
+      GrammarError: a text does not follow the grammar.
       ScoreError: there is no reference, no word in any reference or no common id; an utterance has
         no speaker; or, in mode "strict", an utterance has no hypothesis.
     """
@@ -257,15 +263,20 @@ def score(
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
     _check_ids(refs, hyps, speakers, mode)
     ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
-    plain = normalise or str
-    ref_texts = [" ".join(plain(refs[utterance]).split()) for utterance in ids]
-    hyp_texts = [" ".join(plain(hyps.get(utterance, "")).split()) for utterance in ids]
+    ref_texts, hyp_texts, steps = align_texts(
+        ids,
+        [refs[utterance] for utterance in ids],
+        [hyps.get(utterance, "") for utterance in ids],
+        unit,
+        weights,
+        normalise or str,
+        grammar,
+    )
     if not any(ref_texts):
         raise ScoreError(
             f"all {len(ids)} references are empty (first: {ids[0]}): "
             "an error rate needs at least one reference word"
         )
-    steps, _ = align_all(*_sides(ref_texts, hyp_texts, unit), weights)
     return Score(
         unit=unit,
         utterances=tuple(
@@ -316,15 +327,6 @@ def _check_ids(
             f"{len(silent)} of {len(refs)} utterances have no speaker, first {silent[0]!r}: "
             "give the speaker of each utterance, or no speakers"
         )
-
-
-def _sides(
-    refs: Sequence[str], hyps: Sequence[str], unit: Unit
-) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-    """Return the units as `align_all` takes them: words, or texts as sequences of characters."""
-    if unit == "char":
-        return refs, hyps
-    return [text.split() for text in refs], [text.split() for text in hyps]
 
 
 def pool(scores: Mapping[str, Score]) -> Score:
