@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from toolkit.score import bootstrap
 from toolkit.score.align import Weights
 from toolkit.score.alternatives import Grammar
 from toolkit.score.bootstrap import Interval
+from toolkit.score.likeness import likeness_remarks
 from toolkit.score.texts import align_texts
 from toolkit.score.utterance import Unit, UtteranceScore
 
@@ -204,23 +205,7 @@ class Score:
                 f"{len(silent)} references are empty but have a hypothesis, all words of which are "
                 f"insertions, first {silent[0].id}"
             )
-        alike = self._alike() if self.unit == "word" else 0
-        if alike > 0.3 * self.substitutions:
-            found.append(
-                f"{alike} of {self.substitutions} substitutions differ only in case or "
-                "punctuation: normalise both texts in the same way (--normalise basic)"
-            )
-        return found
-
-    def _alike(self) -> int:
-        """Count the substitutions that differ only in case or punctuation."""
-        return sum(
-            _bare(ref) == _bare(hyp)
-            for utterance in self.utterances
-            if utterance.substitutions
-            for ref, hyp in utterance.pairs
-            if ref is not None and hyp is not None and ref != hyp
-        )
+        return [*found, *likeness_remarks(self.utterances)]
 
 
 def score(
@@ -354,11 +339,6 @@ def pool(scores: Mapping[str, Score]) -> Score:
         extra=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.extra),
         skipped=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.skipped),
     )
-
-
-@lru_cache(maxsize=1 << 16)
-def _bare(word: str) -> str:
-    return "".join(c for c in word.casefold() if c.isalnum())
 
 
 def _kaldi_percent(errors: int, total: int) -> str:
