@@ -18,10 +18,10 @@ from recipes.steps.combination import combine_systems
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import extract_fbank, extract_splits
-from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones, write_gmm_nbest
+from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
 from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
-from recipes.steps.network import decode_network, train_network, write_network_nbest
+from recipes.steps.network import decode_network, train_network
 from recipes.steps.neural_lm import rescore_network, train_lstm_lm
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
@@ -115,9 +115,7 @@ def train_adapted(run: Run) -> dict[str, float]:
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
 def decode_adapted(run: Run) -> dict[str, float]:
     """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode and rescore; n-best lists."""
-    system, transforms = "sat", adapt(run, "sat", first_pass="lda_mllt")
-    found = decode_gmm(run, system, transforms, rescore=True)
-    return found | write_gmm_nbest(run, system, transforms)
+    return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
 
 
 @recipe.stage(15, "Align the training data")
@@ -159,8 +157,7 @@ def train_smbr(run: Run) -> dict[str, float]:
 @recipe.stage(21, "Decode with the sMBR-trained LSTM")
 def decode_smbr(run: Run) -> dict[str, float]:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
-    system, features = "lstm_smbr", run.need("fbank")
-    return decode_network(run, system, features) | write_network_nbest(run, system, features)
+    return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)
 
 
 @recipe.stage(22, "Train an LSTM on speaker-adapted features", parallel=True)
@@ -178,8 +175,7 @@ def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
     if not run.config.adapted:
         return None
-    system, features = "lstm_fmllr", run.need("adapted")
-    return decode_network(run, system, features) | write_network_nbest(run, system, features)
+    return decode_network(run, "lstm_fmllr", run.need("adapted"), nbest=True)
 
 
 @recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True)
@@ -197,8 +193,7 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
     """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
     if not run.config.bidirectional:
         return None
-    system, features = "blstm", run.need("independent")
-    return decode_network(run, system, features) | write_network_nbest(run, system, features)
+    return decode_network(run, "blstm", run.need("independent"), nbest=True)
 
 
 @recipe.stage(26, "Combine the systems")

@@ -70,38 +70,27 @@ def _train(
     )
 
 
-def decode_gmm(
-    run: Run,
-    system: str,
-    transforms: Mapping[str, Path] | None = None,
-    rescore: bool = False,
-) -> dict[str, float]:
-    """Decode with a GMM system, on adapted features if there are transforms.
+def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = None) -> dict:
+    """Decode with a GMM system; on adapted features also rescore, and write n-best lists.
 
     Args:
       run: the run of the stage.
       system: its name.
-      transforms: files of fMLLR transforms by split.
-      rescore: also rescore with the larger language model.
+      transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
-    out = run.make(f"decode/{system}")
-    compose_graph(run, Senones.load(run.need(system)), out / "graph.safetensors")
-    return decode_passes(
+    out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
+    last = transforms is not None
+    compose_graph(run, senones, out / "graph.safetensors")
+    scorers, decoder = _scorers(run, system, transforms or {}), _decoder(run, out, rescore=last)
+    found = decode_passes(
         system,
-        _scorers(run, system, transforms or {}),
-        decoder=_decoder(run, out, rescore),
-        passes=passes(run, out, rescore),
+        scorers,
+        decoder=decoder,
+        passes=passes(run, out, rescore=last),
+        keep_lattices=last,
         **decoding_options(run, out),
     )
-
-
-def write_gmm_nbest(
-    run: Run, system: str, transforms: Mapping[str, Path] | None = None
-) -> dict[str, float]:
-    """Write n-best lists, word times and so on with the weights of `decode_gmm` with `rescore`."""
-    decoder = _decoder(run, run.make(f"decode/{system}"), rescore=True)
-    scorers = _scorers(run, system, transforms or {})
-    return write_nbest(run, system, scorers, decoder, Senones.load(run.need(system)))
+    return found | write_nbest(run, system, scorers, decoder, senones) if last else found
 
 
 def _decoder(run: Run, out: Path, rescore: bool) -> Decoder:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.align.scorer import Scorer
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.decode.decode_store import decode_store, remove_lattices
+from toolkit.decode.decode_store import decode_store, remove_lattices, search_folder
 from toolkit.decode.first_pass import (
     Decoded,
     Decoder,
@@ -45,6 +45,7 @@ def decode_passes(
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
+    keep_lattices: bool = False,
 ) -> dict[str, float]:
     """Tune acoustic scale and word penalty of each pass, decode every split with them, and score.
 
@@ -59,6 +60,7 @@ def decode_passes(
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits decoded, splits).
+      keep_lattices: for `toolkit.decode.nbest.write_nbest_and_ctm`, which removes them.
 
     Returns:
       WER of the last pass in percent by split, and the numbers of utterances without a path
@@ -92,7 +94,8 @@ def decode_passes(
             rows[decoding_pass.lm].append(row)
         progress(len(decoded), len(scorers))
     record_results(out / "rows.json", [row for one in rows.values() for row in one])
-    remove_lattices(out)
+    if not keep_lattices:
+        remove_lattices(out)
     last = [utterance for found in decoded.values() for utterance in found[-1]]
     counts = {
         "no path": sum(not utterance.beam for utterance in last),
@@ -141,8 +144,7 @@ class _Searches:
         """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
         key = (split, scale, tuple(weights))
         if key not in self._found:
-            folder = self.out / split / "decoded" / f"{scale:g}"
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = search_folder(self.out, split, scale)
             every = [weights] * self.decoder.passes
             decoder, scorer = self.decoder.at(scale), self.scorers[split]
             self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
