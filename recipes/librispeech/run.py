@@ -12,7 +12,7 @@ use_project_environment(ROOT)
 
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
-from recipes.steps.bundle import DecodedSystem, write_aligner, write_bundles
+from recipes.steps.bundle import write_aligner, write_bundles
 from recipes.steps.chain import decode_chain, train_chain
 from recipes.steps.combination import combine_systems
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
@@ -22,7 +22,13 @@ from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
 from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
 from recipes.steps.network import decode_network, train_network
-from recipes.steps.neural_lm import rescore_network, train_lstm_lm
+from recipes.steps.neural_lm import (
+    neural_name,
+    neural_systems,
+    rescore_neural,
+    train_lstm_lm,
+)
+from recipes.steps.systems import DecodedSystem
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -225,30 +231,38 @@ def train_neural_lm(run: Run) -> dict[str, float] | None:
 
 
 @recipe.stage(30, "Rescore with the LSTM language model")
-def rescore_neural(run: Run) -> dict[str, float] | None:
-    """N-best lists of the sMBR-trained LSTM, with both language models; tuned again."""
-    return rescore_network(run, "lstm_smbr", run.need("fbank")) if run.config.neural else None
+def rescore(run: Run) -> dict[str, float] | None:
+    """N-best lists of the best systems, with both language models; tuned again."""
+    chosen = neural_systems(run, _systems(run))
+    return rescore_neural(run, chosen) if chosen else None
 
 
 @recipe.stage(31, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
+    out, systems = run.make("final"), _systems(run)
+    rescored = neural_systems(run, systems)
+    best = write_bundles(run, systems, rescored, out)
+    write_aligner(run, out / "aligner")
+    names = [*(system.name for system in systems), *map(neural_name, rescored), "combined"]
+    return list_results(run, names) | best
+
+
+def _systems(run: Run) -> list[DecodedSystem]:
+    """What the stages have decoded, the simplest first."""
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
-    systems += [DecodedSystem("sat", first_pass="lda_mllt")]
-    systems += [DecodedSystem(name, "fbank") for name in ("lstm_ce", "lstm_smbr")]
+    systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
+    systems += [DecodedSystem("lstm_ce", "fbank")]
+    systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
     chosen = _optional(run)
     if "lstm_fmllr" in chosen:
-        systems += [DecodedSystem("lstm_fmllr", "adapted", gmm="sat", first_pass="lda_mllt")]
+        on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
+        systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
     if "blstm" in chosen:
-        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt")]
+        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
     if run.config.chain:
         systems += [DecodedSystem("chain", "fbank", graphs="chain/graphs")]
-    out = run.make("final")
-    best = write_bundles(run, systems, out)
-    write_aligner(run, out / "aligner")
-    rescored = ["lstm_smbr_lstm_lm"] if run.config.neural else []
-    names = [*(system.name for system in systems), *rescored, "combined"]
-    return list_results(run, names) | best
+    return systems
 
 
 def _optional(run: Run) -> list[str]:

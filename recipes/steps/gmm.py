@@ -81,7 +81,10 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
     last = transforms is not None
     compose_graph(run, senones, out / "graph.safetensors")
-    scorers, decoder = _scorers(run, system, transforms or {}), _decoder(run, out, rescore=last)
+    scorers, decoder = (
+        gmm_scorers(run, system, transforms or {}),
+        gmm_decoder(run, out, rescore=last),
+    )
     found = decode_passes(
         system,
         scorers,
@@ -93,13 +96,15 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     return found | write_nbest(run, system, scorers, decoder, senones) if last else found
 
 
-def _decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+def gmm_decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+    """Return the search in the graph of a GMM system's decode."""
     rescorer = run.need("rescoring/lm.safetensors") if rescore else None
     words = run.need("lang/words.txt")
     return Decoder(out / "graph.safetensors", words, run.config.gmm_decode, rescorer)
 
 
-def _scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+    """Return scorers of a GMM system for all splits to decode, with transforms by split."""
     model = run.need(system)
     return {
         s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded

@@ -71,10 +71,17 @@ def network_scorers(
     }
 
 
-def network_decoder(run: Run) -> Decoder:
-    """Return the search with the small language model, rescored by the larger one."""
-    graph, words = run.need("graph.safetensors"), run.need("lang/words.txt")
-    return Decoder(graph, words, run.config.decode, run.need("rescoring/lm.safetensors"))
+def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
+    """Return the search with the small language model, rescored by the larger one.
+
+    Args:
+      run: the run of the stage.
+      graphs: the folder of a network's own graph, searched by `chain_decode`; None: the graph that
+        the networks share.
+    """
+    graph = run.need("graph.safetensors" if graphs is None else f"{graphs}/graph.safetensors")
+    config = run.config.decode if graphs is None else run.config.chain_decode
+    return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
 
 
 def decode_network(

@@ -177,13 +177,21 @@ class _Extractor:
         frame_shift: float,
         scored: Scored,
     ) -> _Explored:
-        found = searched[scored.utterance].lattices
+        one = searched[scored.utterance]
+        found, start = one.lattices, scored.clock()
+        nbest = found and n_best(found[-1], self.weights, self.config.count)
+        summary = {
+            "audio_seconds": one.audio_seconds,
+            "seconds": round(one.seconds[-1] + scored.clock() - start, 4),
+            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
+            "words": [],
+        }
         if not found:
-            return _Explored({"nbest": [], "words": []}, None, None)
+            return _Explored(summary, None, None)
         scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
         kept = self.config.lattices
         return _Explored(
-            self._summary(found[-1], scored.log_likelihoods * scale, aligner),
+            summary | {"words": self._words(found[-1], scored.log_likelihoods * scale, aligner)},
             word_lattice(found[-1], scale, beam, frame_shift),
             _graph_arcs(found[0].lattice, len(scored.log_likelihoods)) if kept else None,
         )
@@ -194,19 +202,15 @@ class _Extractor:
         index = graph_index(decoding_graph(graph))
         write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
 
-    def _summary(
+    def _words(
         self, lattice: ScoredLattice, scores: Tensor, aligner: WordAligner
-    ) -> dict[str, Any]:
-        """The fields of `LatticeSummary`, but for the utterance."""
-        nbest = n_best(lattice, self.weights, self.config.count)
+    ) -> list[tuple[str, float, float, float]]:
+        """The fields of each `WordPosterior` of the best path."""
         words = aligner(lattice, self.weights, scores, self.weights.acoustic_scale)
-        return {
-            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
-            "words": [
-                (word.word, word.start, round(word.end - word.start, 3), word.confidence)
-                for word in words
-            ],
-        }
+        return [
+            (word.word, word.start, round(word.end - word.start, 3), word.confidence)
+            for word in words
+        ]
 
 
 def _graph_arcs(lattice: Lattice, frames: int) -> LatticeArcs:
