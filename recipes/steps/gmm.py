@@ -14,12 +14,14 @@ from toolkit.align.gmm.lda_mllt import train_lda_mllt
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.gmm.monophone import train_monophone
 from toolkit.align.gmm.sat import train_sat
+from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.triphone import train_triphone
 from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import Decoder
 from toolkit.decode.system import decode_passes
+from toolkit.features.gmm_features import load_transforms
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
@@ -126,8 +128,9 @@ def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
         words = {utterance: text.split() for utterance, text in hypotheses.items()}
         transforms[split] = run.make(f"fmllr/{split}.safetensors")
         estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
-        paths = run.need(adapted), run.need(f"plp/{split}"), transforms[split]
-        refine_on_lattices(*paths, search, transforms[split], run.jobs)
+        system = GmmSystem.load(run.need(adapted), run.need(f"plp/{split}"))
+        system = system.adapted(load_transforms(transforms[split]))
+        refine_on_lattices(system, search, transforms[split], run.jobs)
     return transforms
 
 
@@ -135,10 +138,10 @@ def estimate_transforms(
     run: Run, adapted: str, independent: str, split: str, words: dict[str, list[str]], out: Path
 ) -> None:
     """Estimate the fMLLR transforms of a split's speakers on transcripts or hypotheses."""
+    cepstra = run.need(f"plp/{split}")
     adapt_speakers(
-        run.need(adapted),
-        run.need(independent),
-        run.need(f"plp/{split}"),
+        GmmSystem.load(run.need(adapted), cepstra),
+        GmmSystem.load(run.need(independent), cepstra),
         words,
         run.need("lang"),
         getattr(run.config, adapted).em,
