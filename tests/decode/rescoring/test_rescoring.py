@@ -258,3 +258,25 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
 def test_impossible_settings_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         NeuralRescoringConfig(**change)
+
+
+def test_empty_transcripts_count_and_nothing_is_tuned_on_them_alone(
+    recogniser, decoder, tmp_path, caplog
+):
+    tuned = tmp_path / "tuned.json"
+    tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.5}')
+
+    def rescored(name, **dev):
+        scorers = {"dev": recogniser.scorer(dev), "test": recogniser.scorer({"c": "NO NO"})}
+        config = NeuralRescoringConfig(count=20, weights=(0.0, 0.5))
+        arguments = (decoder, tuned, Preference("YES"), config, tmp_path / name, 1, "./run.py")
+        return rescore_system("made-up", "lm", scorers, ["dev"], *arguments)
+
+    found = rescored("some", hush="", doubt="YES", b="YES", c="YES")
+    assert found["wer dev"] == 0.0
+    assert not caplog.messages
+    assert rescored("none", hush="") == {"wer test": 0.0, "neural weight": 0.0}
+    assert "NOT TUNED" in caplog.messages[0]
+    weights = RescoringWeights.load(tmp_path / "none/weights.json")
+    assert weights == RescoringWeights(0.0, 1.0, 0.5)
+    assert (tmp_path / "none/dev/text").read_text() == "hush\n"

@@ -14,13 +14,13 @@ from toolkit.decode.first_pass import Decoder
 from toolkit.decode.rescoring.candidates import Listed, list_candidates, read_candidates
 from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights, neural_scores
 from toolkit.decode.rescoring.tuning import RescoringTuning, tune_rescoring
-from toolkit.decode.system import Progress, Scorers, references_of
-from toolkit.decode.tuning import Count, Grid
+from toolkit.decode.system import Progress, Scorers, references_of, words_of
+from toolkit.decode.tuning import FEWEST_WORDS, Count, Grid, percent
 from toolkit.fsa.lattice import Weights
 from toolkit.models.neural_lm import NeuralLm
+from toolkit.score.align import align
 from toolkit.score.results import Result, record_results
-from toolkit.score.split import score_split
-from toolkit.score.wer import score
+from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.storage.files import write_atomically
 
 
@@ -89,7 +89,10 @@ def rescore_system(
         return [_count(found, references, pair) for pair in pairs]
 
     grid = Grid(decoder.config.scales, decoder.config.penalties)
-    tuning = tune_rescoring(counted, config.weights, before.acoustic_scale, grid)
+    words = words_of(references, tune_on)
+    grid = grid.if_tunable(words, before)
+    tried = config.weights if words >= FEWEST_WORDS else [min(config.weights)]
+    tuning = tune_rescoring(counted, tried, before.acoustic_scale, grid)
     _write_grid(tuning, out / "grid.tsv")
     tuning.best.save(out / WEIGHTS)
     at_best = [
@@ -102,6 +105,9 @@ def rescore_system(
         speakers = {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
         named = {"system": system, "split": split, "lm": lm, "command": command}
         texts = found.best(tuning.best)
+        if not can_be_scored(references[split], split):
+            write_texts(texts, out / split)
+            continue
         rtf = found.real_time_factor
         rows.append(score_split(references[split], texts, speakers, out / split, rtf=rtf, **named))
         progress(len(rows), len(scorers))
@@ -186,8 +192,9 @@ def _count(
     for split, rescored in found.items():
         for utterance, text in rescored.best(weights).items():
             if (utterance, text) not in rescored.errors:
-                one = score({utterance: references[split][utterance]}, {utterance: text})
-                rescored.errors[utterance, text] = one.errors, one.ref_units
+                reference = references[split][utterance].split()
+                wrong = sum(a != b for a, b in align(reference, text.split()))
+                rescored.errors[utterance, text] = wrong, len(reference)
             more = rescored.errors[utterance, text]
             errors, words = errors + more[0], words + more[1]
     return errors, words
@@ -209,7 +216,8 @@ def _calibration(
 def _write_grid(tuning: RescoringTuning, path: Path) -> None:
     lines = ["neural\tacoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
     lines += [
-        f"{neural:g}\t{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{100 * e / n:.2f}\t{s:g}"
+        f"{neural:g}\t{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t"
+        f"{percent(e, n):.2f}\t{s:g}"
         for neural, one in tuning.tried.items()
         for w, (s, (e, n)) in sorted(one.tried.items())
     ]
