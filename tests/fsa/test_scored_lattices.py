@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.grammar import grammar_acceptor
@@ -51,5 +52,16 @@ def test_a_damaged_file_is_named(lattices, tmp_path):
     path = tmp_path / "lattices.safetensors"
     write_scored(path, lattices, "")
     path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ScoredLatticesError, match=r"lattices\.safetensors"):
+        read_scored(path)
+
+
+@pytest.mark.parametrize("name", ["source", "target", "word_counts"])
+def test_an_arc_beyond_the_arrays_is_refused(lattices, tmp_path, name):
+    path = tmp_path / "lattices.safetensors"
+    write_scored(path, lattices, "")
+    tensors = load_file(path)
+    tensors[name][7] += 10**6
+    save_file(tensors, path)
     with pytest.raises(ScoredLatticesError, match=r"lattices\.safetensors"):
         read_scored(path)

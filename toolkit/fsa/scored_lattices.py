@@ -9,6 +9,7 @@ from safetensors.numpy import save
 from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice
+from toolkit.fsa.traversal import in_order
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
 
@@ -63,6 +64,8 @@ def read_scored(path: Path) -> tuple[list[ScoredLattice], str]:
         words = np.append(0, np.cumsum(tensors["word_counts"]))
         if {len(tensors[name]) for name in (*INTEGERS, *SCORES, "word_counts")} != {arcs[-1]}:
             raise ValueError("columns of different lengths")
+        if tensors["word_counts"].min(initial=0) < 0 or words[-1] != len(tensors["words"]):
+            raise ValueError("arcs whose words are not there")
         lattices = [
             _lattice(tensors, slice(begin, end), slice(words[begin], words[end]))
             for begin, end in zip(arcs[:-1].tolist(), arcs[1:].tolist(), strict=True)
@@ -78,4 +81,6 @@ def _lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -> Score
         splits=np.append(0, np.cumsum(counts)).astype(np.int32),
         words=tensors["words"][words],
     )
+    if not in_order(lattice.source, lattice.target, lattice.num_states):
+        raise ValueError("no lattice")  # compiled loops would read beyond its arrays
     return ScoredLattice(lattice, tensors["acoustic"][arcs], tensors["graph"][arcs])

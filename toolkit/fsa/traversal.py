@@ -1,8 +1,15 @@
-"""Frame-by-frame traversal of a lattice, in numpy."""
+"""Traversal of lattices, in numpy."""
 
 import numpy as np
 
 from toolkit.fsa.fst import FINAL, Lattice
+
+
+def in_order(source: np.ndarray, target: np.ndarray, num_states: int) -> bool:
+    """Whether arcs [A] are sorted by source, lead to later states, and pass each of S states."""
+    ordered = (np.diff(source) >= 0).all() and (source >= 0).all() and (target > source).all()
+    states = np.union1d(source, target)
+    return bool(ordered and len(states) == num_states == states.max(initial=-1) + 1)
 
 
 class LatticeTraversal:

@@ -12,6 +12,7 @@ from safetensors.torch import save
 
 from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
+from toolkit.fsa.traversal import in_order
 from toolkit.fsa.word_lattice import NO_WORD, WordLattice
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
@@ -179,12 +180,9 @@ def _slices(splits: np.ndarray, count: int) -> list[slice]:
 
 def _check(name: str, lattice: WordLattice) -> None:
     """Compiled loops would read beyond the arrays of damaged lattices."""
-    source, target = lattice.source, lattice.target
-    ordered = (np.diff(source) >= 0).all() and (source >= 0).all() and (target > source).all()
-    states = np.unique(np.append(source, target))
-    scores = lattice.graph, lattice.acoustic
+    source, target, scores = lattice.source, lattice.target, (lattice.graph, lattice.acoustic)
     whole = all(len(x) == len(source) for x in (target, lattice.words, *scores))
     if not whole or not all(np.isfinite(x).all() for x in scores):
         raise ValueError(f"{name} lacks words or scores")
-    if not (len(source) and ordered and np.array_equal(states, np.arange(lattice.num_states))):
+    if not (len(source) and in_order(source, target, lattice.num_states)):
         raise ValueError(f"{name} is no lattice")
