@@ -319,7 +319,8 @@ class Trainer:
         return means(self._sums)
 
     def _rate(self, step: int) -> float:
-        return self._schedule(self._epoch, step, self._steps)
+        factor = self._config.parallel.rate_factor(self._world_size)
+        return factor * self._schedule(self._epoch, step, self._steps)
 
     def _decay(self, epoch: int, step: int, steps: Sequence[int]) -> float:
         config = self._config
