@@ -17,7 +17,7 @@ from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
+from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
@@ -117,19 +117,28 @@ def evaluation_plan(run: Run) -> EvaluationPlan:
         pad_to=run.config.readers.pad_to,
         width=run.config.evaluation_width,
         weight=run.config.train.weight,
+        evaluation=run.config.evaluation,
+        words="words.txt",
+        arpa="lm/lm.arpa",
     )
 
 
 def train(run: Run) -> dict[str, float]:
     """Train through the states of the paper's figure (A22)."""
     units, out = load_units(run.need("units")), run.make("ctc")
-    recognition = make_recognition(units, run.config.evaluation_width, run.jobs)
+    evaluation, width, files = run.config.evaluation, run.config.evaluation_width, None
+    if evaluation.search != "prefixes":
+        files = SearchFiles(run.need("words.txt"), run.need("lm/lm.arpa"))
+    recognition = make_recognition(units, width, run.jobs, evaluation, files)
     if run.config.train.machine.evaluator == "elsewhere":
         evaluation_plan(run).write(out)
     with torch_threads(run.config.train.threads):
         machine = describe(out.parent)
     bf16 = run.config.train.bf16(torch.device(run.device))
-    settings = {"precision": "bfloat16" if bf16 else "float32"}
+    settings = {
+        "precision": "bfloat16" if bf16 else "float32",
+        "evaluation": evaluation.name(width),
+    }
     about = {"machine": machine, "settings": settings, "command": run.command}
     with record_sources(run) as (data, valid):
         return train_ctc(

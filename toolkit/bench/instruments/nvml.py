@@ -1,5 +1,6 @@
 """NVIDIA GPUs through NVML, where the package `nvidia-ml-py` and a driver are installed."""
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,14 @@ class Device:
     memory_gib: float
     link: str
     """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
+
+
+MISSING = "the extra `gpu` (nvidia-ml-py) is not installed: pip install 'asr-recipe-toolkit[gpu]'"
+
+
+def missing_extra() -> str | None:
+    """Say what is missing to measure the utilisation of devices; None: nothing."""
+    return None if importlib.util.find_spec("pynvml") else MISSING
 
 
 class Devices:

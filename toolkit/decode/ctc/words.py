@@ -175,6 +175,10 @@ class WordsDecoder(Decoder):
         """Return the same decoder with another beam width."""
         return self.configured(replace(self.config, width=width))
 
+    def with_beam(self, width: int, margin: float) -> "WordsDecoder":
+        """Return the same decoder with another beam."""
+        return self.configured(replace(self.config, width=width, margin=margin))
+
     def configured(self, config: WordsConfig) -> "WordsDecoder":
         """Return a decoder of the same words with another configuration, sharing the word tree.
 
