@@ -27,13 +27,15 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units, make_units
+from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.ctc.records import count_too_long, write_records
-from toolkit.train.ctc.training import train_ctc
+from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.precision import Precision
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -134,9 +136,8 @@ def train(run: Run) -> dict[str, float]:
         evaluation_plan(run).write(out)
     with torch_threads(run.config.train.threads):
         machine = describe(out.parent)
-    bf16 = run.config.train.bf16(torch.device(run.device))
     settings = {
-        "precision": "bfloat16" if bf16 else "float32",
+        "precision": precision_named(run.config.train, run.device),
         "evaluation": evaluation.name(width),
     }
     about = {"machine": machine, "settings": settings, "command": run.command}
@@ -153,6 +154,12 @@ def train(run: Run) -> dict[str, float]:
             about=about,
             background_logging=sampling,
         )
+
+
+def precision_named(config: CtcTrainingConfig, device: str) -> str:
+    """Name the precision of a training on the page."""
+    name = Precision(config, torch.device(device), ranks.world_size()).name
+    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"}[name]
 
 
 def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:

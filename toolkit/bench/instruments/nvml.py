@@ -16,11 +16,11 @@ class Device:
     """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
 
 
-MISSING = "the extra `gpu` (nvidia-ml-py) is not installed: pip install 'asr-recipe-toolkit[gpu]'"
+MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`, the extra `gpu`"
 
 
-def missing_extra() -> str | None:
-    """Say what is missing to measure the utilisation of devices; None: nothing."""
+def missing_package() -> str | None:
+    """Say what has to be installed to measure the utilisation of GPUs; None: nothing."""
     return None if importlib.util.find_spec("pynvml") else MISSING
 
 

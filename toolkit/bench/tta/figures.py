@@ -67,7 +67,8 @@ def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfi
             rings=rings,
         ),
         f"{name} on the validation data",
-        f"Rings: where the median of {config.epochs} epochs reaches a target.{_searches(platforms)}",
+        f"Rings: where the median of {config.epochs} epochs reaches a target."
+        + _searches(platforms),
     )
 
 
@@ -189,8 +190,17 @@ def utilisation_figure(platform: Platform, colour: int) -> str:
     if waits:
         caption += f"Waiting for another device: {', '.join(waits)} of the time. "
     if not several:
-        caption += "Without accelerators a step has no phases of transfer and update. "
+        caption += _without_devices(run)
     return figure(chart, title, caption.strip(), wide=True, key=key)
+
+
+def _without_devices(run: TrainingRun) -> str:
+    """Say why the log has no utilisation of devices."""
+    machine = (run.log.created.about or {}).get("machine") or {}
+    if not machine.get("devices"):
+        return "Without accelerators a step has no phases of transfer and update. "
+    reason = machine.get("unmeasured")
+    return f"The utilisation of the devices was not measured{f': {reason}' if reason else ''}. "
 
 
 def _pauses(run: TrainingRun) -> list[Band]:

@@ -96,8 +96,9 @@ def decode_ctc(
       lm: name of the language model in the results.
       config: the searches.
       out: the folder that gets `rows.json`, `graph/` and a folder per search: `tuned.json` where
-        weights are tuned, `widths.json` of the dictionary searches and, by split, hypotheses, reports and `row.json`; also
-        `unwritable.txt` with the words that the units cannot write, if there are any.
+        weights are tuned, `widths.json` of the dictionary searches and, by split, hypotheses,
+        reports and `row.json`; also `unwritable.txt` with the words that the units cannot write,
+        if there are any.
       jobs: threads, or processes for the search in a graph.
       command: the command line, for the results.
       progress: called with (decodes done, decodes).
