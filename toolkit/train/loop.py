@@ -19,18 +19,14 @@ from toolkit.parallel.batch import Batch, BatchesAhead, DataSource, Meeting
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
-from toolkit.train.config import (
-    TrainerConfig,
-    changed_settings,
-    load_optimizer,
-    make_optimizer,
-)
+from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.finite import FiniteCheck
 from toolkit.train.metrics import accumulate, means
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
 from toolkit.train.observer import DefaultObserver, Observer
+from toolkit.train.precision import Precision
 from toolkit.train.prefetch import prefetched
 from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
@@ -94,7 +90,7 @@ class Trainer:
         self._observer = DefaultObserver() if observer is None else observer
         self._schedule = self._decay if schedule is None else schedule
         self._rank, self._world_size = self._strategy.rank_and_world_size()
-        self._bf16 = config.bf16(self._device)
+        self._precision = Precision(config, self._device, self._world_size)
         self._optimizer = make_optimizer(model, config)
         self._batches = [data.steps(epoch) for epoch in range(config.epochs)]
         self._steps = [data.steps(epoch, self._world_size) for epoch in range(config.epochs)]
@@ -133,8 +129,9 @@ class Trainer:
             # Other observers need equal numbers of steps on all ranks.
             if isinstance(self._observer, DefaultObserver):
                 self._source = self._strategy.share_batches(self._source)
-            while self._epoch < self._config.epochs:
-                self._train_epoch()
+            with self._precision.used():
+                while self._epoch < self._config.epochs:
+                    self._train_epoch()
             self._observer.end(self)
             self._store_history()
             self._strategy.barrier()  # until rank 0 has stored the last epoch's weights
@@ -195,18 +192,19 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         try:
             loss, stats = self._compute(batch)
-            self._strategy.backward(loss, stats["weight"])
+            self._strategy.backward(self._precision.scaled(loss), stats["weight"])
         except torch.cuda.OutOfMemoryError as error:
             raise TrainingError(
                 f"the GPU has too little memory for a batch of {batch.frames} frames (of"
                 f" {batch.ids[0]} and others): choose smaller batches; {error}"
             ) from error
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
-        self._optimizer.step()
-        self._strategy.after_step()
-        constrain(self._model, self.steps_done())
+        norm, usable = self._precision.clip(self._model, self._config.max_gradient_norm)
+        if usable:
+            self._optimizer.step()
+            self._strategy.after_step()
+            constrain(self._model, self.steps_done())
         self._check(self._finite.known())
-        self._finite.add(loss.detach() + norm, batch)
+        self._finite.add(loss.detach() + (norm if usable else 0), batch)
         stats = {"loss": loss.detach(), **stats}
         accumulate(self._sums, stats)
         return stats
@@ -259,7 +257,7 @@ class Trainer:
         return prefetched(batches, BATCHES_AHEAD)
 
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
+        with self._precision.autocast():
             return self._objective(self._model, batch)
 
     def _check(self, batch: Batch | None) -> None:
@@ -355,6 +353,7 @@ class Trainer:
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "strategy": self._strategy.state(),
+            "precision": self._precision.state(),
             "observer": self._observer.state(),
         }
         if own:
@@ -386,6 +385,7 @@ class Trainer:
         self._observer.load_state(state["observer"])
         self._model.load_state_dict(state["model"])
         load_optimizer(self._optimizer, state["optimizer"])
+        self._precision.load_state(state.get("precision", {}))
         mine = range(self._rank, old_size, self._world_size)  # this rank alone for equal sizes
         wrote = state.get("own", range(old_size if old_size > 1 else 0))  # not in version 0.1
         own = [self._checkpoints.load_rank_state(*position, rank) for rank in mine if rank in wrote]
@@ -398,6 +398,6 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         """Return the settings that may not change when a training is resumed."""
         described = parameters_of(self._config)
-        described["amp"] = "bf16" if self._bf16 else "fp32"  # resolves `auto`
+        described["amp"] = self._precision.name  # resolves `auto`
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._batches, "model": shapes}
