@@ -69,7 +69,7 @@ def combine(
     how = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     words = Words()
     read = [read_system(system, words) for system in systems]
-    references = read_transcripts(ref).texts if ref else {}
+    references = read_transcripts(ref).plain_texts() if ref else {}
     if tune:
         rules = RULES if rule is None else (rule,)
         how = tune_combination([(read, references)], words, jobs, rules).best
