@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="The words with the fewest expected errors, or those of the best path.",
 )
-@click.option("--ref", type=FILE, help="References: print the word error rate.")
+@click.option("--ref", type=TEXT_IN, help="References: print the word error rate.")
 @click.option(
     "--tune", is_flag=True, help="Choose weights and rule with the fewest errors against --ref."
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )
-@click.argument("systems", nargs=-1, required=True, type=FILE)
+@click.argument("systems", nargs=-1, required=True, type=TEXT_IN)
 def combine(
     out: Path,
     weights: tuple[float, ...],

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.align.ctm import CtmError, read_ctm
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import TranscriptError
 from toolkit.score.nist import StmError, read_stm
-from toolkit.score.read import Transcripts, form_by_name, read_speakers, read_transcripts
+from toolkit.score.read import FOLDER, Transcripts, form_by_name, read_speakers, read_transcripts
 from toolkit.score.segments import assign
 
 BY_ID = "id"
@@ -55,7 +55,10 @@ class InputReader:
         """
         if self._form == "auto" and form_by_name(ref) == "stm" and not ref.is_dir():
             return self._by_time(ref, hyp)
-        first, second = self._transcripts(ref), self._transcripts(hyp)
+        first = self._transcripts(ref)
+        second = self._hypotheses(hyp, first)
+        if first.texts.keys().isdisjoint(second.texts):
+            first, second = _by_stem(first), _by_stem(second)
         notes = ()
         if self._form == "auto":
             read_as = ", ".join(
@@ -69,6 +72,13 @@ class InputReader:
         if path not in self._read:
             self._read[path] = read_transcripts(path, self._form)
         return self._read[path]
+
+    def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
+        """Read hypotheses; where references have names, lines begin with names too."""
+        named = self._form == "auto" and refs.form != "plain" and path not in self._read
+        if named and not path.is_dir() and form_by_name(path) is None:
+            self._read[path] = read_transcripts(path, named=True)
+        return self._transcripts(path)
 
     def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
         if form_by_name(hyp) != "ctm":
@@ -100,6 +110,16 @@ class InputReader:
         if self._speakers is not None:
             return read_speakers(Path(self._speakers))
         return named if named and all(utterance in named for utterance in refs) else None
+
+
+def _by_stem(side: Transcripts) -> Transcripts:
+    """Name the texts of a folder by their files alone, as others do, if these names differ."""
+    texts = {Path(id).name: text for id, text in side.texts.items()}
+    return (
+        replace(side, texts=texts)
+        if side.form == FOLDER and len(texts) == len(side.texts)
+        else side
+    )
 
 
 def speaker_of_id(utterance: str) -> str:
