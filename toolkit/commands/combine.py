@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.Choice(("mbr", "best")),
     help="The words with the fewest expected errors (default), or those of the best path.",
 )
-@click.option("--ref", type=FILE, help="References: print the word error rate.")
+@click.option("--ref", type=TEXT_IN, help="References: print the word error rate.")
 @click.option(
     "--tune",
     is_flag=True,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )
-@click.argument("systems", nargs=-1, required=True, type=FILE)
+@click.argument("systems", nargs=-1, required=True, type=TEXT_IN)
 def combine(
     out: Path,
     weights: tuple[float, ...],
