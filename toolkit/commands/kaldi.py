@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 _OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
 _PIPES = click.option(
@@ -30,7 +30,9 @@ def kaldi() -> None:
 
 @kaldi.command("export-data")
 @click.option("--cuts", type=FILE, required=True, help="The cuts of a split: data/<split>.jsonl.")
-@click.option("--excluded", type=FILE, help="Utterances to leave out: check/excluded.tsv of a run.")
+@click.option(
+    "--excluded", type=TEXT_IN, help="Utterances to leave out: check/excluded.tsv of a run."
+)
 @_OUT
 def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.

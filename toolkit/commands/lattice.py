@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 
 @click.group()
@@ -47,7 +47,7 @@ def export(folder: Path, form: str, out: Path) -> None:
 
 @lattice.command()
 @click.argument("folder", type=FILE)
-@click.option("--ref", type=FILE, required=True, help="References.")
+@click.option("--ref", type=TEXT_IN, required=True, help="References.")
 def oracle(folder: Path, ref: Path) -> None:
     """Print the word error rate of the paths that are nearest to the references.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN, TEXT_OUT
 
 if TYPE_CHECKING:
     from toolkit.score.wer import Score
@@ -57,7 +57,7 @@ _METHOD = (
     click.option(
         "--map",
         "mapping",
-        type=FILE,
+        type=TEXT_IN,
         help="Replacements: lines of `FROM WORDS => TO WORDS`, as in a GLM.",
     ),
     click.option(
@@ -121,16 +121,24 @@ class _Method:
 
 @click.group(invoke_without_command=True, subcommand_metavar="[compare ...]")
 @click.option(
-    "--ref", "refs", type=FILE, multiple=True, help="The reference transcripts.  [required]"
+    "--ref", "refs", type=TEXT_IN, multiple=True, help="The reference transcripts.  [required]"
 )
 @click.option(
-    "--hyp", "hyps", type=FILE, multiple=True, help="The recognised transcripts.  [required]"
+    "--hyp",
+    "hyps",
+    type=TEXT_IN,
+    multiple=True,
+    help="The recognised transcripts; - is standard input, as for --ref.  [required]",
 )
 @_method_options
 @click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the %WER line.")
 @click.option("--per-speaker", is_flag=True, help="Print sclite's table by speaker.")
 @click.option("--per-utterance", is_flag=True, help="Print a line of error counts per utterance.")
-@click.option("--alignments", type=FILE, help="Write alignments and confusions to this file.")
+@click.option(
+    "--alignments",
+    type=TEXT_OUT,
+    help="Write alignments and confusions to this file; - prints them.",
+)
 @click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
 @click.pass_context
 def score(
@@ -150,7 +158,7 @@ def score(
     plain lines, JSON, cuts, or an STM with a CTM, whose words are assigned to the segments by time.
     Repeat both, in the same order, to pool several test sets. A reference without a hypothesis
     counts as deletions and marks the line [PARTIAL]. With --interval or --speakers the line ends in
-    a bootstrap confidence interval.
+    a bootstrap confidence interval. What `toolkit transcribe` prints can be piped to --hyp -.
 
     \b
     Example:
@@ -194,11 +202,11 @@ def score(
 
 
 @score.command("compare")
-@click.option("--ref", type=FILE, required=True, help="The reference transcripts.")
+@click.option("--ref", type=TEXT_IN, required=True, help="The reference transcripts.")
 @click.option(
     "--hyp",
     "hyps",
-    type=FILE,
+    type=TEXT_IN,
     required=True,
     multiple=True,
     help="A system's transcripts; give two or more. The first is the baseline.",

@@ -11,7 +11,7 @@ from toolkit.score.ctm import filtered, read_scored_ctm
 from toolkit.score.glm import Glm, Side
 from toolkit.score.lines import TranscriptError
 from toolkit.score.nist import StmError, read_stm
-from toolkit.score.read import Transcripts, form_by_name, read_speakers, read_transcripts
+from toolkit.score.read import FOLDER, Transcripts, form_by_name, read_speakers, read_transcripts
 from toolkit.score.segments import assign
 
 BY_ID = "id"
@@ -63,7 +63,10 @@ class InputReader:
         """
         if self._form == "auto" and form_by_name(ref) == "stm" and not ref.is_dir():
             return self._by_time(ref, hyp)
-        first, second = self._transcripts(ref, "ref"), self._transcripts(hyp, "hyp")
+        first = self._transcripts(ref, "ref")
+        second = self._hypotheses(hyp, first)
+        if first.texts.keys().isdisjoint(second.texts):
+            first, second = _by_stem(first), _by_stem(second)
         notes: tuple[str, ...] = ()
         if self._form == "auto":
             read_as = ", ".join(
@@ -78,14 +81,20 @@ class InputReader:
                 notes += (f"Note: {renamed} utterance ids differ in case alone and are the same.",)
         return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
-    def _transcripts(self, path: Path, side: Side) -> Transcripts:
+    def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
         if (path, side) not in self._read:
-            found = read_transcripts(path, self._form)
+            found = read_transcripts(path, self._form, named)
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
                 found = replace(found, texts={id: glm(text) for id, text in found.texts.items()})
             self._read[path, side] = found
         return self._read[path, side]
+
+    def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
+        """Read hypotheses; where references have names, lines begin with names too."""
+        named = self._form == "auto" and refs.form != "plain"
+        guessed = not path.is_dir() and form_by_name(path) is None
+        return self._transcripts(path, "hyp", named and guessed)
 
     def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
         if form_by_name(hyp) != "ctm":
@@ -139,6 +148,16 @@ def _as_referenced(
     targets = list(changed.values())
     changed = {id: to for id, to in changed.items() if to not in hyps and targets.count(to) == 1}
     return {changed.get(id, id): text for id, text in hyps.items()}, len(changed)
+
+
+def _by_stem(side: Transcripts) -> Transcripts:
+    """Name the texts of a folder by their files alone, as others do, if these names differ."""
+    texts = {Path(id).name: text for id, text in side.texts.items()}
+    return (
+        replace(side, texts=texts)
+        if side.form == FOLDER and len(texts) == len(side.texts)
+        else side
+    )
 
 
 def speaker_of_id(utterance: str) -> str:

@@ -17,6 +17,8 @@ Form = Literal["text", "trn", "plain", "json", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
 """The formats that `--format` accepts; CTM files are recognised by their names."""
 
+FOLDER = "folder of .txt"
+
 # Each part of the pattern ends in one place only, so that matching takes linear time.
 _TRN = re.compile(rf"^(.*)\(([^(){WHITE_SPACE}]+)\)[{WHITE_SPACE}]*$", re.DOTALL)
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
@@ -60,7 +62,9 @@ def form_by_name(path: Path) -> str | None:
     return _BY_NAME.get(name.rpartition(".")[2].lower())
 
 
-def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Transcripts:
+def read_transcripts(
+    path: Path, form: Form | Literal["auto"] = "auto", named: bool = False
+) -> Transcripts:
     """Read a file of transcripts in UTF-8 (gzipped: `.gz`), or a folder.
 
     - "text", Kaldi's: `utterance-id word word ...`; a line with only an id is an empty transcript.
@@ -69,10 +73,10 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
     - "json": see `toolkit.score.read_json`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
     - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
-      file, whose id is the file's path without the suffix.
+      file, whose id is the file's path without the suffix, and without white space.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise trn when every line ends in an id
       in parentheses, text when every line's first field has a digit, `-` or `_`, and plain when no
-      line's has.
+      line's has. With `named` never plain.
 
     Blank lines are skipped in text and trn files, comments (`;;`) in trn files.
 
@@ -94,7 +98,7 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
         return Transcripts(form, _ctm_texts(path))
     lines = numbered_lines(path)
     if form == "auto":
-        form = _detect(path, lines)
+        form = _detect(path, lines, named)
     if form == "plain":
         texts = {str(number): single_spaced(line) for number, line in lines}
         return Transcripts("plain", texts)
@@ -134,15 +138,18 @@ def _read_folder(folder: Path) -> Transcripts:
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         return Transcripts("text", read_transcripts(folder / "text", "text").texts, speakers)
+    files = sorted(folder.rglob("*.txt"))
     texts = {}
-    for path in sorted(folder.rglob("*.txt")):
+    for path in files:
+        id = path.relative_to(folder).with_suffix("").as_posix()
+        id = "_".join(id.split())  # as `toolkit transcribe` names recordings
+        if id in texts:
+            raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")
         lines = (line for _, line in numbered_lines(path))
-        texts[path.relative_to(folder).with_suffix("").as_posix()] = " ".join(
-            word for line in lines for word in split_words(line)
-        )
+        texts[id] = " ".join(word for line in lines for word in split_words(line))
     if not texts:
         raise TranscriptError(f"{folder} has neither a file `text` nor any .txt file")
-    return Transcripts("folder of .txt", texts)
+    return Transcripts(FOLDER, texts)
 
 
 def _ctm_texts(path: Path) -> dict[str, str]:
@@ -165,11 +172,13 @@ def _ctm_texts(path: Path) -> dict[str, str]:
     }
 
 
-def _detect(path: Path, lines: list[tuple[int, str]]) -> Form:
+def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
     filled = [(number, line) for number, line in lines if split_words(line)]
     spoken = [line for _, line in filled if not line.startswith(";;")]
     if spoken and all(_TRN.match(line) for line in spoken):
         return "trn"
+    if named:
+        return "text"
     ids = [(number, bool(_LIKE_AN_ID.search(split_words(line)[0]))) for number, line in filled]
     if all(like for _, like in ids) and ids:
         return "text"
