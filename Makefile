@@ -43,7 +43,7 @@ test-gpu:
 	$(python) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU")'
 	$(python) -m pytest tests/gpu
 
-# INTEROP_EXAMPLES=450: more than 10,000 generated transcripts.
+# INTEROP_EXAMPLES=500: at least 10,000 generated transcripts.
 test-interop: .venv-interop/ready
 	PYTHONPATH=.venv-interop $(python) -m pytest -rs tests/interop tests/score/test_sclite.py
 
