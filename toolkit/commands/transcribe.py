@@ -65,7 +65,7 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     help="Where the network computes: cpu, cuda, cuda:1, ...; a stream's on the CPU.",
 )
 @click.option("--system", help="The system of the bundle to use; default: the best.")
-@click.option("--fast", is_flag=True, help="Leave out rescoring with the larger language model.")
+@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
     "--speakers",
     type=FILE,
