@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.Choice(("mbr", "best")),
     help="The words with the fewest expected errors (default), or those of the best path.",
 )
-@click.option("--ref", type=FILE, help="References: print the word error rate.")
+@click.option("--ref", type=TEXT_IN, help="References: print the word error rate.")
 @click.option(
     "--tune",
     is_flag=True,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )
-@click.argument("systems", nargs=-1, required=True, type=FILE)
+@click.argument("systems", nargs=-1, required=True, type=TEXT_IN)
 def combine(
     out: Path,
     weights: tuple[float, ...],
@@ -69,7 +69,7 @@ def combine(
     how = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     words = Words()
     read = [read_system(system, words) for system in systems]
-    references = read_transcripts(ref).texts if ref else {}
+    references = read_transcripts(ref).plain_texts() if ref else {}
     if tune:
         rules = RULES if rule is None else (rule,)
         how = tune_combination([(read, references)], words, jobs, rules).best

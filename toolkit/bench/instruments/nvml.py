@@ -1,5 +1,6 @@
 """NVIDIA GPUs through NVML, where the package `nvidia-ml-py` and a driver are installed."""
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,14 @@ class Device:
     memory_gib: float
     link: str
     """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
+
+
+MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`, the extra `gpu`"
+
+
+def missing_package() -> str | None:
+    """Say what has to be installed to measure the utilisation of GPUs; None: nothing."""
+    return None if importlib.util.find_spec("pynvml") else MISSING
 
 
 class Devices:
