@@ -53,6 +53,35 @@ def test_states_are_logged_and_shown(exp):
     assert all(f"<dt>{fact}</dt>" in page for fact in ("processor", "threads", "precision"))
 
 
+def test_the_page_names_the_search_behind_the_curves(exp):
+    page = (exp / "tta" / "index.html").read_text()
+    assert "Recognised by words+lm, width 4, all utterances." in page
+    rows = (exp / "tta" / "evaluations.csv").read_text().splitlines()
+    assert rows[0].endswith(",search")
+    assert all('"words+lm, width 4, all utterances"' in row for row in rows[1:])
+
+
+def test_the_bundle_transcribes_as_the_recipe_did(commands, exp):
+    """It has a narrower beam than the recipe's table, chosen on the development split."""
+    split = json.loads((exp / "data" / "splits.json").read_text())
+    assert "test" in json.dumps(split)
+    wanted = dict(
+        line.split(maxsplit=1)
+        for line in (exp / "decode/ctc/words+3gram/dev/text").read_text().splitlines()
+        if " " in line.strip()
+    )
+    audio = sorted((exp / "corpus" / "dev").rglob("*.flac"))
+    result = commands.toolkit("transcribe", "--model", exp / "final", *audio)
+    assert result.status == 0, result.errors
+    found = {}
+    for line in result.output.splitlines():
+        path, _, text = line.partition(" ")
+        found[path.rpartition("/")[2].removesuffix(".flac")] = text
+    assert found.keys() >= wanted.keys()
+    same = sum(found[name] == text for name, text in wanted.items())
+    assert same >= 0.6 * len(wanted)
+
+
 def test_all_is_done_then(commands, exp):
     before = (exp / "results.json").read_bytes()
     result = commands.run_ctc("--exp", exp)
