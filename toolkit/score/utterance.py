@@ -29,6 +29,10 @@ class UtteranceScore:
     """The sentence that this utterance is a copy of, if the test set has several copies of a
     sentence: their errors are not independent."""
 
+    alternatives: str = ""
+    """The reference as it was written, where it has marks such as alternatives: then `ref_text`
+    depends on the hypothesis."""
+
     @property
     def block(self) -> str:
         """The unit of resampling by utterance: all copies of a sentence together."""

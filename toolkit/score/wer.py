@@ -274,6 +274,7 @@ def score(
                 missing=utterance not in hyps,
                 speaker=None if speakers is None else speakers[utterance],
                 source=None if sources is None else sources[utterance],
+                alternatives=refs[utterance] if grammar and grammar.marks(refs[utterance]) else "",
             )
             for utterance, ref, hyp, alignment in zip(ids, ref_texts, hyp_texts, steps, strict=True)
         ),
