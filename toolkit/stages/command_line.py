@@ -162,9 +162,7 @@ def _epilog(recipe: Declaration) -> str:
 
 
 def _run(recipe: Declaration, options: Options, command: str) -> None:
-    profile = options.profile or next(iter(recipe.profiles))
-    if profile not in recipe.profiles:
-        raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
+    profile = chosen_profile(recipe, options.profile)
     numbers = [stage.number for stage in recipe.stages]
     first = numbers[0] if options.stage is None else _stage(recipe, "--stage", options.stage)
     last = (
@@ -247,6 +245,18 @@ def _execute(
                 Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
+
+
+def chosen_profile(recipe: Declaration, name: str | None) -> str:
+    """Return the name of a profile, None standing for the recipe's first.
+
+    Raises:
+      SelectionError: there is no such profile.
+    """
+    profile = name or next(iter(recipe.profiles))
+    if profile not in recipe.profiles:
+        raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
+    return profile
 
 
 _LAST = {"recipe": str, "profile": str, "set": [str], "config": str | None}
