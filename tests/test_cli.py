@@ -146,7 +146,7 @@ def test_wrong_command_line_ends_with_status_2(arguments):
 def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
     import toolkit.doctor.doctor
 
-    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda: works)
+    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda as_json: works)
     assert run("doctor").exit_code == status
 
 

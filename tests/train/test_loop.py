@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from toolkit.environment import has_bf16
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
@@ -221,6 +222,22 @@ def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
         make_trainer("many", strategy=TooMany())
 
 
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("root", 2)])
+def test_learning_rates_can_grow_with_the_number_of_workers(make_trainer, scaling, factor):
+    class OneOfFour(SingleProcess):
+        def rank_and_world_size(self):
+            return 0, 4
+
+    scaled = replace(CONFIG, parallel=ParallelConfig(rate_scaling=scaling))
+    _, trainer = make_trainer("four", config=scaled, strategy=OneOfFour())
+    trainer.run()
+    last = CONFIG.rates()[1]
+    assert trainer.history[-1]["rate"] == pytest.approx(factor * last)
+    _, alone = make_trainer("one", config=scaled)
+    alone.run()
+    assert alone.history[-1]["rate"] == pytest.approx(last)
+
+
 def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
     rates = []
 
@@ -306,7 +323,7 @@ def test_much_waiting_for_data_is_a_warning(caplog, waited):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp16"}, {"final_rate": 0.0}, {"seed": -1}],
+    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp8"}, {"final_rate": 0.0}, {"seed": -1}],
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

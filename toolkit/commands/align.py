@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 
 @click.command()
@@ -16,16 +16,18 @@ from toolkit.config.parameters import FILE
 )
 @click.option(
     "--text",
-    type=FILE,
+    type=TEXT_IN,
     required=True,
     help="Transcripts: lines of `name words ...`, or a folder of .txt or .lab files named like the "
-    "audio.",
+    "audio; - is standard input.",
 )
 @click.option("--out", type=FILE, required=True, help="The folder to write.")
 @click.option(
-    "--speakers", type=FILE, help="Lines of `name speaker`; default: a speaker per folder."
+    "--speakers", type=TEXT_IN, help="Lines of `name speaker`; default: a speaker per folder."
 )
-@click.option("--reference", type=FILE, help="A CTM of true word times to compare the result with.")
+@click.option(
+    "--reference", type=TEXT_IN, help="A CTM of true word times to compare the result with."
+)
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )

@@ -1,14 +1,14 @@
 """The command `toolkit score`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN, TEXT_OUT
 
 if TYPE_CHECKING:
     from toolkit.score.wer import Score
@@ -57,8 +57,24 @@ _METHOD = (
     click.option(
         "--map",
         "mapping",
-        type=FILE,
+        type=TEXT_IN,
         help="Replacements: lines of `FROM WORDS => TO WORDS`, as in a GLM.",
+    ),
+    click.option(
+        "--glm",
+        type=FILE,
+        help="Score as NIST's hubscr.pl: apply these mapping rules to both sides, then as with "
+        "--weights sclite --normalise case --fragments --optional.",
+    ),
+    click.option(
+        "--fragments",
+        is_flag=True,
+        help="A fragment (wo-, -rd) is right for any word that begins or ends like it: sclite -F.",
+    ),
+    click.option(
+        "--optional",
+        is_flag=True,
+        help="Words in parentheses, such as (uh), may be left out: sclite -D.",
     ),
     click.option(
         "--weights",
@@ -96,22 +112,33 @@ class _Method:
     normalise: str
     drop: tuple[str, ...]
     mapping: Path | None
+    glm: Path | None
+    fragments: bool
+    optional: bool
     weights: str
     mode: str
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[compare ...]")
 @click.option(
-    "--ref", "refs", type=FILE, multiple=True, help="The reference transcripts.  [required]"
+    "--ref", "refs", type=TEXT_IN, multiple=True, help="The reference transcripts.  [required]"
 )
 @click.option(
-    "--hyp", "hyps", type=FILE, multiple=True, help="The recognised transcripts.  [required]"
+    "--hyp",
+    "hyps",
+    type=TEXT_IN,
+    multiple=True,
+    help="The recognised transcripts; - is standard input, as for --ref.  [required]",
 )
 @_method_options
 @click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the %WER line.")
 @click.option("--per-speaker", is_flag=True, help="Print sclite's table by speaker.")
 @click.option("--per-utterance", is_flag=True, help="Print a line of error counts per utterance.")
-@click.option("--alignments", type=FILE, help="Write alignments and confusions to this file.")
+@click.option(
+    "--alignments",
+    type=TEXT_OUT,
+    help="Write alignments and confusions to this file; - prints them.",
+)
 @click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
 @click.pass_context
 def score(
@@ -131,7 +158,7 @@ def score(
     plain lines, JSON, cuts, or an STM with a CTM, whose words are assigned to the segments by time.
     Repeat both, in the same order, to pool several test sets. A reference without a hypothesis
     counts as deletions and marks the line [PARTIAL]. With --interval or --speakers the line ends in
-    a bootstrap confidence interval.
+    a bootstrap confidence interval. What `toolkit transcribe` prints can be piped to --hyp -.
 
     \b
     Example:
@@ -175,11 +202,11 @@ def score(
 
 
 @score.command("compare")
-@click.option("--ref", type=FILE, required=True, help="The reference transcripts.")
+@click.option("--ref", type=TEXT_IN, required=True, help="The reference transcripts.")
 @click.option(
     "--hyp",
     "hyps",
-    type=FILE,
+    type=TEXT_IN,
     required=True,
     multiple=True,
     help="A system's transcripts; give two or more. The first is the baseline.",
@@ -234,13 +261,31 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
     return pool(dict(zip(names, scores, strict=True)))
 
 
+def _named(method: _Method) -> str:
+    """Return what is added to the normaliser's name."""
+    from toolkit.score.glm import glm_name
+
+    glm = [] if method.glm is None else [f"GLM {glm_name(method.glm)}"]
+    marks = [name for name in ("fragments", "optional") if getattr(method, name)]
+    return "".join(f", {name}" for name in [*glm, *marks])
+
+
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
+    from toolkit.score.alternatives import Grammar
     from toolkit.score.inputs import InputReader
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 
-    reader = InputReader(method.form, method.speakers)
+    if method.glm is not None:
+        rules = "case" if method.normalise == "none" else method.normalise
+        method = replace(method, weights="sclite", normalise=rules, fragments=True, optional=True)
+    if method.normalise in ("basic", "english") and (method.fragments or method.optional):
+        raise click.UsageError(
+            f"--normalise {method.normalise} removes the marks that --fragments and --optional read"
+        )
+    marks = Grammar(method.fragments, method.optional)
+    reader = InputReader(method.form, method.speakers, method.glm)
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
     sides = [reader.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
@@ -254,7 +299,8 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
             weights=method.weights,
             mode=method.mode,
             normalise=normaliser,
-            normaliser=normaliser.name,
+            normaliser=normaliser.name + _named(method),
+            grammar=marks if side.marked or marks != Grammar() else None,
         )
         for side in sides
     ]
