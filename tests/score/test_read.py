@@ -27,7 +27,7 @@ def write(tmp_path):
             {"u1": "THE CAT", "u2": "", "spk-u3": "A (B)"},
         ),
         ("the cat\n\nsat\n", "plain", {"1": "the cat", "2": "", "3": "sat"}),
-        ("un caf\u00e9\u2028noir\n", "plain", {"1": "un caf\u00e9 noir"}),
+        ("un\tcaf\u00e9\u2028noir\n", "plain", {"1": "un caf\u00e9\u2028noir"}),
         ("", "plain", {}),
     ],
 )

@@ -50,6 +50,9 @@ def align(
     without suffix. Files that cannot be aligned are named on standard error; the others are still
     aligned, and the exit status is 1.
 
+    With the bundle of a CTC network the units of its output, such as letters, take the place of the
+    phones: units.ctm.
+
     \b
     Example:
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
@@ -57,9 +60,15 @@ def align(
     from toolkit.align.ctm import read_ctm
     from toolkit.align.recordings.folder import align_folder
     from toolkit.align.recordings.outcomes import summary
+    from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
+    from toolkit.decode.bundle.folder import find_ctc
     from toolkit.score.boundaries import compare_boundaries
 
-    outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
+    ctc = find_ctc(model)
+    if ctc is not None:
+        outcomes = align_folder_by_ctc(ctc, audio_dir, text, out, speakers, jobs)
+    else:
+        outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
     for outcome in outcomes:
         if not outcome.aligned:
             click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)

@@ -62,7 +62,7 @@ def oracle(folder: Path, ref: Path) -> None:
     from toolkit.score.read import read_transcripts
     from toolkit.score.wer import score
 
-    references = read_transcripts(ref).texts
+    references = read_transcripts(ref).plain_texts()
     texts, arcs, seconds = oracle_texts(folder, references)
     if not texts:
         raise click.UsageError(f"{folder} has no lattice of an utterance in {ref}")

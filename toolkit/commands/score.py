@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,22 @@ _METHOD = (
         help="Replacements: lines of `FROM WORDS => TO WORDS`, as in a GLM.",
     ),
     click.option(
+        "--glm",
+        type=FILE,
+        help="Score as NIST's hubscr.pl: apply these mapping rules to both sides, then as with "
+        "--weights sclite --normalise case --fragments --optional.",
+    ),
+    click.option(
+        "--fragments",
+        is_flag=True,
+        help="A fragment (wo-, -rd) is right for any word that begins or ends like it: sclite -F.",
+    ),
+    click.option(
+        "--optional",
+        is_flag=True,
+        help="Words in parentheses, such as (uh), may be left out: sclite -D.",
+    ),
+    click.option(
         "--weights",
         type=click.Choice(["kaldi", "sclite"]),
         default="kaldi",
@@ -97,6 +113,9 @@ class _Method:
     normalise: str
     drop: tuple[str, ...]
     mapping: Path | None
+    glm: Path | None
+    fragments: bool
+    optional: bool
     weights: str
     mode: str
 
@@ -256,13 +275,31 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) ->
     return pool(dict(zip(names, scores, strict=True)))
 
 
+def _named(method: _Method) -> str:
+    """Return what is added to the normaliser's name."""
+    from toolkit.score.glm import glm_name
+
+    glm = [] if method.glm is None else [f"GLM {glm_name(method.glm)}"]
+    marks = [name for name in ("fragments", "optional") if getattr(method, name)]
+    return "".join(f", {name}" for name in [*glm, *marks])
+
+
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
+    from toolkit.score.alternatives import Grammar
     from toolkit.score.inputs import InputReader
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 
-    reader = InputReader(method.form, method.speakers)
+    if method.glm is not None:
+        rules = "case" if method.normalise == "none" else method.normalise
+        method = replace(method, weights="sclite", normalise=rules, fragments=True, optional=True)
+    if method.normalise in ("basic", "english") and (method.fragments or method.optional):
+        raise click.UsageError(
+            f"--normalise {method.normalise} removes the marks that --fragments and --optional read"
+        )
+    marks = Grammar(method.fragments, method.optional)
+    reader = InputReader(method.form, method.speakers, method.glm)
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
     sides = [reader.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
@@ -276,7 +313,8 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
             weights=method.weights,
             mode=method.mode,
             normalise=normaliser,
-            normaliser=normaliser.name,
+            normaliser=normaliser.name + _named(method),
+            grammar=marks if side.marked or marks != Grammar() else None,
         )
         for side in sides
     ]

@@ -80,7 +80,7 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     help="Worker processes, each with the bundle in its memory; results come when all are there.",
 )
 @click.option("--system", help="The system of the bundle to use; default: the best.")
-@click.option("--fast", is_flag=True, help="Leave out rescoring with the larger language model.")
+@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
     "--speakers",
     type=TEXT_IN,
@@ -218,6 +218,8 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
+    from toolkit.decode.bundle.ctc.settings import is_ctc
+    from toolkit.decode.bundle.ctc.streaming import CtcRecogniser, CtcStreamingRecogniser
     from toolkit.decode.bundle.recogniser import Recogniser
     from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
@@ -225,13 +227,18 @@ def _stream(
     from toolkit.features.frontend import FrontendError
     from toolkit.processes.threads import one_thread
 
-    recogniser, faults = Recogniser(bundle, fast=fast), []
+    faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
-    details = form == "json" and recogniser.silence is not None
+    if is_ctc(bundle):
+        kind, recogniser = CtcStreamingRecogniser, CtcRecogniser(bundle)
+        details = form == "json"
+    else:
+        kind, recogniser = StreamingRecogniser, Recogniser(bundle, fast=fast)
+        details = form == "json" and recogniser.silence is not None
     with one_thread():
-        StreamingRecogniser.warm_up(recogniser)
+        kind.warm_up(recogniser)
         for source in sources:
-            stream, latency = StreamingRecogniser(recogniser, ends, details), Latency()
+            stream, latency = kind(recogniser, ends, details), Latency()
             blocks = source.blocks(recogniser.frontend_config.sampling_rate, piece)
             try:
                 for result in recognise_stream(blocks, stream, perf_counter, latency):

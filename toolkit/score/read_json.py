@@ -7,6 +7,7 @@ from typing import Any
 
 from toolkit.score.lines import TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import single_spaced
 
 _IDS = ("id", "utterance", "name", "audio", "path", "file")
 """Keys of a record's id; for the last three the id is the file's name without folder and suffix."""
@@ -38,7 +39,7 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             continue
         if id in texts:
             raise TranscriptError(f"{place}: the id {quoted(id)} occurs a second time")
-        texts[id] = " ".join(text.split())
+        texts[id] = single_spaced(text)
         if speaker is not None:
             speakers[id] = speaker
     return texts, speakers

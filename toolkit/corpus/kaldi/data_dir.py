@@ -14,6 +14,7 @@ from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, audio_of, speaker
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
+from toolkit.storage.whitespace import key_and_rest
 
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
@@ -65,14 +66,14 @@ def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Aud
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    """Split every line that is not blank at its first white space."""
+    """Split every line that is not blank at its first white space, which is ASCII's."""
     pairs = []
     with reading(path, ManifestError, "is it a file, and may you read it?"):
         content = path.read_text(encoding="utf-8", errors="replace")
     for line in content.split("\n"):
-        if line.strip():
-            id, *rest = line.split(maxsplit=1)
-            pairs.append((id, rest[0].strip() if rest else ""))
+        id, rest = key_and_rest(line)
+        if id:
+            pairs.append((id, rest))
     return pairs
 
 
