@@ -15,7 +15,7 @@ PYTHON ?= 3.13 3.12 3.11 3.10
 python := .venv/bin/python
 reference := .venv-reference/bin/python
 docs := .venv-docs/bin/python
-pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+pytest := pytest --durations 20 --numprocesses auto --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
 NUMBER ?= 100

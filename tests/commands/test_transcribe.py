@@ -154,6 +154,8 @@ def test_paths_come_from_standard_input(transcriber):
         (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
         (["--stream", "--device", "cuda", "a.wav"], "--stream recognises on the CPU"),
         (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
+        (["--jobs", "2", "--stream", "a.wav"], "--jobs shares out files"),
+        (["--jobs", "2", "--raw-rate", "8000", "-"], "--jobs shares out files"),
         (["--channel", "0", "a.wav"], "--channel"),
         ([], "AUDIO"),
     ],

@@ -323,7 +323,7 @@ def test_much_waiting_for_data_is_a_warning(caplog, waited):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp16"}, {"final_rate": 0.0}, {"seed": -1}],
+    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp8"}, {"final_rate": 0.0}, {"seed": -1}],
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

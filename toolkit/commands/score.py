@@ -1,5 +1,6 @@
 """The command `toolkit score`."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN, TEXT_OUT
+from toolkit.config.parameters import AS_JSON, FILE, TEXT_IN, TEXT_OUT
 
 if TYPE_CHECKING:
     from toolkit.score.wer import Score
@@ -140,6 +141,7 @@ class _Method:
     help="Write alignments and confusions to this file; - prints them.",
 )
 @click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
+@AS_JSON
 @click.pass_context
 def score(
     ctx: click.Context,
@@ -150,6 +152,7 @@ def score(
     per_utterance: bool,
     alignments: Path | None,
     out: Path | None,
+    as_json: bool,
     **method: Any,
 ) -> None:
     """Compute word or character error rates.
@@ -180,19 +183,22 @@ def score(
             "--ref, or use `toolkit score compare` for several systems"
         )
     from toolkit.score.report import write_report
-    from toolkit.score.tables import speaker_lines, utterance_lines, write_folder
+    from toolkit.score.tables import all_numbers, speaker_lines, utterance_lines, write_folder
 
-    result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method))
+    result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     with_interval = interval or method["speakers"] is not None
-    click.echo(result.summary(interval=with_interval))
-    if (result.normaliser, result.weights) != ("none", "kaldi"):
+    if as_json:
+        click.echo(json.dumps(all_numbers(result, per_utterance), indent=1, ensure_ascii=False))
+    else:
+        click.echo(result.summary(interval=with_interval))
+    if (result.normaliser, result.weights) != ("none", "kaldi") and not as_json:
         click.echo(result.method)
     for remark in result.remarks() + (result.interval_remarks() if with_interval else []):
         click.echo(f"Note: {remark}.", err=True)
     if per_speaker and not result.by_speaker():
         raise click.UsageError("--per-speaker needs --speakers: the references name none")
     for requested, lines in ((per_speaker, speaker_lines), (per_utterance, utterance_lines)):
-        if requested:
+        if requested and not as_json:
             click.echo("")
             click.echo("\n".join(lines(result)))
     if alignments is not None:
@@ -212,7 +218,8 @@ def score(
     help="A system's transcripts; give two or more. The first is the baseline.",
 )
 @_method_options
-def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
+@AS_JSON
+def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: Any) -> None:
     """Test whether one system is better than another.
 
     Prints the error rates and their difference with 95 % confidence intervals, the probability of
@@ -223,11 +230,17 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
     Example:
       toolkit score compare --ref text --hyp ce/text --hyp smbr/text --speakers utt2spk
     """
-    from toolkit.score.compare import compare, comparison_lines
+    from toolkit.score.compare import compare, comparison_lines, comparison_numbers
 
     if not 2 <= len(hyps) <= len(ascii_uppercase):
         raise click.UsageError(f"give --hyp two to {len(ascii_uppercase)} times")
     scores = _scores([(ref, hyp) for hyp in hyps], _Method(**method))
+    if as_json:
+        found = [comparison_numbers(compare(scores[0], other)) for other in scores[1:]]
+        for plain, hyp in zip(found, hyps[1:], strict=True):
+            plain |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
+        click.echo(json.dumps(found, indent=1))
+        return
     systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
         click.echo(f"{name}: {result.summary(interval=True).splitlines()[0]}  {path}")
@@ -247,8 +260,8 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
             click.echo(f"Note: {remark}.", err=True)
 
 
-def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
-    """Score pairs of references and hypotheses together; print a line for each of several."""
+def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) -> "Score":
+    """Score pairs of references and hypotheses together; unless quiet print a line for each."""
     from toolkit.score.inputs import names_of
     from toolkit.score.wer import pool
 
@@ -257,7 +270,8 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
         return scores[0]
     names = names_of([hyp for _, hyp in pairs])
     for name, result in zip(names, scores, strict=True):
-        click.echo(f"{name}: {result.summary().splitlines()[0]}")
+        if not quiet:
+            click.echo(f"{name}: {result.summary().splitlines()[0]}")
     return pool(dict(zip(names, scores, strict=True)))
 
 

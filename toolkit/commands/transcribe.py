@@ -72,8 +72,15 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     show_default=True,
     help="Where the network computes: cpu, cuda, cuda:1, ...; a stream's on the CPU.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Worker processes, each with the bundle in its memory; results come when all are there.",
+)
 @click.option("--system", help="The system of the bundle to use; default: the best.")
-@click.option("--fast", is_flag=True, help="Leave out rescoring with the larger language model.")
+@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
     "--speakers",
     type=TEXT_IN,
@@ -94,6 +101,7 @@ def transcribe(
     piece: float | None,
     endpoint: float | None,
     device: str,
+    jobs: int,
     system: str | None,
     fast: bool,
     speakers: Path | None,
@@ -142,6 +150,8 @@ def transcribe(
         )
     if stream and device != "cpu":
         raise click.UsageError("--stream recognises on the CPU: leave out --device")
+    if jobs > 1 and (stream or raw_rate is not None):
+        raise click.UsageError("--jobs shares out files: leave out --stream and --raw-rate")
     if raw_rate is not None and "-" not in audio:
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
@@ -154,9 +164,13 @@ def transcribe(
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
-            recognised = transcribe_sources(
-                bundle, sources, form in WITH_WORDS, device=choose_device(device), fast=fast
-            )
+            words, place = form in WITH_WORDS, choose_device(device)
+            if jobs > 1:
+                from toolkit.decode.transcribe_jobs import transcribe_in_processes
+
+                recognised = transcribe_in_processes(bundle, sources, jobs, words, place, fast)
+            else:
+                recognised = transcribe_sources(bundle, sources, words, device=place, fast=fast)
             faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)

@@ -13,7 +13,7 @@ FILE = click.Path(path_type=Path)
 """A path of a file or folder, passed as `pathlib.Path`."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-"""The flag of every command that prints a table."""
+"""The flag of commands that print a table."""
 
 _CTM = re.compile(r"\S+\s+\S+\s+\d+\.\d+\s+\d+\.\d+\s+\S+(\s+\S+)*")
 

@@ -159,6 +159,24 @@ def compare(first: Score, second: Score) -> Comparison:
     )
 
 
+def comparison_numbers(comparison: Comparison) -> dict[str, object]:
+    """Return the numbers of a comparison as plain data for `json.dumps`."""
+    c, pairs = comparison, comparison.matched_pairs
+    better, equal, worse = c.utterances
+    return {
+        "unit": c.first.unit,
+        "first": c.first.percent,
+        "second": c.second.percent,
+        "difference": c.difference,
+        "interval": [c.interval.low, c.interval.high] if c.interval else None,
+        "probability_of_improvement": c.probability,
+        "p_value": c.p_value,
+        "exchanged": {"units": c.units, "unit": c.first.resampled},
+        "matched_pairs": {"p_value": pairs.p_value, "z": pairs.z, "segments": pairs.segments},
+        "utterances": {"better": better, "equal": equal, "worse": worse},
+    }
+
+
 def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator[str]:
     """Yield the lines of a comparison's report, without line ends.
 

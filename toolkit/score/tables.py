@@ -176,3 +176,36 @@ def numbers(score: Score) -> dict[str, object]:
         "weights": score.weights,
         "toolkit": __version__,
     }
+
+
+def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
+    """Return `numbers` with those of the speakers, where they are known, and of the utterances.
+
+    Args:
+      utterances: whether to add those of each utterance.
+    """
+    plain = numbers(score)
+    if speakers := score.by_speaker():
+        plain["speakers"] = {name: _counts(part) for name, part in speakers.items()}
+    if utterances:
+        plain["by_utterance"] = {
+            u.id: {
+                "errors": u.errors,
+                "insertions": u.insertions,
+                "deletions": u.deletions,
+                "substitutions": u.substitutions,
+                "reference_units": u.ref_units,
+                "missing": u.missing,
+            }
+            for u in score.utterances
+        }
+    return plain
+
+
+def _counts(part: Score) -> dict[str, object]:
+    return {
+        "percent": part.percent if part.ref_units else None,
+        "errors": part.errors,
+        "reference_units": part.ref_units,
+        "utterances": len(part.utterances),
+    }

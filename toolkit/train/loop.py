@@ -3,7 +3,8 @@
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -27,12 +28,11 @@ from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
 from toolkit.train.observer import DefaultObserver, Observer
 from toolkit.train.precision import Precision
-from toolkit.train.prefetch import prefetched
+from toolkit.train.prefetch import batches_ahead
 from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
 
 logger = logging.getLogger(__name__)
-BATCHES_AHEAD = 4
 
 
 class Trainer:
@@ -82,6 +82,7 @@ class Trainer:
         self._device = torch.device(device)
         self._model = model.to(self._device)
         self._objective = objective
+        self._ahead = partial(batches_ahead, device=self._device)
         self._source: DataSource = BatchesAhead(data, self._ahead)
         self._config = config
         self._out = Path(out)
@@ -249,12 +250,6 @@ class Trainer:
         self._check(self._finite.all())
         self._step = self._strategy.position(self._step)
         self._finish_epoch(monitor)
-
-    def _ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Load batches in a thread; for a GPU into memory that is copied without waiting."""
-        if self._device.type == "cuda":
-            batches = (batch.pin() for batch in batches)
-        return prefetched(batches, BATCHES_AHEAD)
 
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         with self._precision.autocast():

@@ -1,6 +1,5 @@
 """NVIDIA GPUs through NVML, where the package `nvidia-ml-py` and a driver are installed."""
 
-import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,11 @@ MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`, the 
 
 def missing_package() -> str | None:
     """Say what has to be installed to measure the utilisation of GPUs; None: nothing."""
-    return None if importlib.util.find_spec("pynvml") else MISSING
+    try:
+        import pynvml  # noqa: F401
+    except ImportError:
+        return MISSING
+    return None
 
 
 class Devices:

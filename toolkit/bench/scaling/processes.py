@@ -19,6 +19,7 @@ from toolkit.parallel.batch import Batch
 from toolkit.parallel.config import ParallelConfig, make_strategy
 from toolkit.parallel.process_group import Workers
 from toolkit.parallel.strategy import SingleProcess
+from toolkit.processes.workers import start_worker
 from toolkit.train.config import TrainerConfig
 from toolkit.train.loop import Trainer
 
@@ -116,7 +117,7 @@ def _work(
 ) -> None:
     """Run in each process: train, and report the seconds of the epochs."""
     os.environ.update({name: str(value) for name, value in place.items()})
-    torch.set_num_threads(1)
+    start_worker()
     rank = place["RANK"]
     found = {}
     for name, config in {ALONE: None, **methods}.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, audio_of, speaker_of, text_of
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
@@ -33,7 +33,8 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
       refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - A segment's end of -1 is the end of the recording.
-    - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom.
+    - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom, with a warning
+      of the check.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -50,9 +51,13 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
         known = _by_id(recordings)
         audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
     speakers = dict(_lines(folder / "utt2spk")) if (folder / "utt2spk").is_file() else {}
-    return pair(
+    cuts = pair(
         _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
     )
+    for cut in cuts:
+        if cut.id not in speakers:
+            cut.custom = {**(cut.custom or {}), NO_SPEAKER: f"not in {folder / 'utt2spk'}"}
+    return cuts
 
 
 def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
