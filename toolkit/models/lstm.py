@@ -1,15 +1,16 @@
 """The unidirectional LSTM acoustic model with a few frames of look-ahead (C3, C6)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.config.settings import older_runs
-from toolkit.models.normed_lstm import LstmState, NormedLstm
 from toolkit.models.recurrence import faster_than_torch, run_lstm
 from toolkit.processes.devices import full_float32, to_device
+
+LstmState = tuple[Tensor, Tensor]
+"""Hidden and cell state after the last input frame, each [layers, N, hidden]."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,6 @@ class LstmConfig:
     """Input frames (of 30 ms) that are read before an output is given; 3 (C6)."""
     dropout: float = 0.0
     """Probability of dropping a value between two layers; 0 in the paper."""
-    layer_norm: bool = field(default=False, metadata=older_runs(False))
-    """Whether each layer's outputs are normalised; not in the paper."""
 
     def __post_init__(self) -> None:
         for name in ("input_dim", "output_dim", "hidden", "layers"):
@@ -54,14 +53,11 @@ class LstmModel(nn.Module):
         super().__init__()
         self.config = config
         dropout = config.dropout if config.layers > 1 else 0.0  # torch: none after the last layer
-        sizes = config.input_dim, config.hidden, config.layers
-        if config.layer_norm:
-            self.lstm: nn.Module = NormedLstm(*sizes, dropout)
-        else:
-            self.lstm = nn.LSTM(*sizes, batch_first=True, dropout=dropout)
+        self.lstm = nn.LSTM(
+            config.input_dim, config.hidden, config.layers, batch_first=True, dropout=dropout
+        )
         self.output = nn.Linear(config.hidden, config.output_dim)
-        for lstm in self.lstm.layers if config.layer_norm else [self.lstm]:
-            initialise(lstm, self.output)
+        initialise(self.lstm, self.output)
 
     def forward(
         self, inputs: Tensor, state: LstmState | None = None, lengths: Tensor | None = None
@@ -83,7 +79,7 @@ class LstmModel(nn.Module):
           state: after the last input frame.
         """
         skipped = self.config.lookahead if state is None else 0
-        if not self.config.layer_norm and faster_than_torch(inputs):
+        if faster_than_torch(inputs):
             hidden, state = run_lstm(self.lstm, inputs, state)
         else:
             hidden, state = self.lstm(inputs, state)

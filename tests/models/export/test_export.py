@@ -20,7 +20,6 @@ from toolkit.models.tdnnf import TdnnfConfig
 SIZES = {"input_dim": 6, "output_dim": 5, "hidden": 7}
 CONFIGS = {
     "lstm": LstmConfig(**SIZES, layers=2, lookahead=3),
-    "layer norm": LstmConfig(**SIZES, layers=2, lookahead=1, layer_norm=True),
     "no look-ahead": LstmConfig(**SIZES, layers=1, lookahead=0),
     "blstm": BlstmConfig(**SIZES, layers=2),
     "tdnnf": TdnnfConfig(**SIZES, bottleneck=3, strides=(1, 1, 0, 3), final=4),
