@@ -204,7 +204,6 @@ def an4() -> Config:
         augment=SEVEN_SPEEDS,
         # Epochs on whole utterances do not improve the network here and would be discarded.
         ce=replace(_small_lstm(hidden=256, epochs=6), whole=WholeUtteranceConfig()),
-        chain=True,
         **gmms | {"mono": MonophoneConfig(), "sequence": HIGH_RATES},
     )
 
