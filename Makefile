@@ -5,6 +5,7 @@
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
 # make test-reference    all tests, in the reference environment
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
+# make test-interop  the tests against other people's programs (sclite, kaldialign, ...); what cannot be installed is skipped
 # make torture  disturb every stage of the recipes, NUMBER=100 times in all, SEED=0; feed hostile files, EXAMPLES=2000 per reader
 # make audit    known vulnerabilities in the locked packages, where pip-audit is installed
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
@@ -14,14 +15,14 @@ PYTHON ?= 3.13 3.12 3.11 3.10
 python := .venv/bin/python
 reference := .venv-reference/bin/python
 docs := .venv-docs/bin/python
-pytest := pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+pytest := pytest --durations 20 --numprocesses auto --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
 NUMBER ?= 100
 SEED ?= 0
 EXAMPLES ?= 2000
 
-.PHONY: setup setup-reference demo test test-gpu test-reference torture audit lint docs clean
+.PHONY: setup setup-reference demo test test-gpu test-interop test-reference torture audit lint docs clean
 
 setup: .venv/ready
 
@@ -41,6 +42,13 @@ test: setup
 test-gpu:
 	$(python) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU")'
 	$(python) -m pytest tests/gpu
+
+# INTEROP_EXAMPLES=500: at least 10,000 generated transcripts.
+test-interop: .venv-interop/ready
+	PYTHONPATH=.venv-interop $(python) -m pytest -rs tests/interop tests/score/test_sclite.py
+
+.venv-interop/ready: .venv/ready setup/interop setup/interop.txt
+	setup/interop $(python) .venv-interop
 
 torture: setup
 	$(python) -m tests.torture --number $(NUMBER) --seed $(SEED)
@@ -81,4 +89,4 @@ docs: .venv-docs/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-reference .venv-docs site
+	rm -rf .venv .venv-interop .venv-reference .venv-docs site

@@ -146,7 +146,7 @@ def test_wrong_command_line_ends_with_status_2(arguments):
 def test_doctors_verdict_is_the_exit_status(monkeypatch, works, status):
     import toolkit.doctor.doctor
 
-    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda: works)
+    monkeypatch.setattr(toolkit.doctor.doctor, "run_checks", lambda as_json: works)
     assert run("doctor").exit_code == status
 
 
@@ -176,3 +176,17 @@ def test_bench_with_options_of_its_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "toolkit.bench.two_words", module)
     monkeypatch.setitem(bench.BENCHMARKS, "two-words", "two_words")
     assert run("bench", "two-words", "--size", "7").stdout == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "position", "found"),
+    [
+        ("toolkit trans", 1, ["plain,transcribe"]),
+        ("toolkit score --per-s", 2, ["plain,--per-speaker"]),
+        ("toolkit transcribe --format s", 3, ["plain,srt"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_values(words, position, found):
+    env = {"_TOOLKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    result = CliRunner().invoke(cli.main, prog_name="toolkit", env=env)
+    assert result.output.splitlines() == found

@@ -17,7 +17,9 @@ from toolkit.storage.encoding import encoding_error, printable
 COMMANDS = (
     "align",
     "bench",
+    "clean",
     "combine",
+    "config",
     "ctc",
     "doctor",
     "export",
@@ -27,6 +29,7 @@ COMMANDS = (
     "new-corpus",
     "pipeline",
     "report",
+    "runs",
     "score",
     "ssl",
     "transcribe",

@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
 AMD = "AuthenticAMD"
@@ -73,6 +74,26 @@ def has_bf16(device: str = "cpu") -> bool:
         return torch.cuda.get_device_capability()[0] >= 8
     flags = (_cpu_field("flags") or "").split()
     return "amx_bf16" in flags or (_cpu_field("vendor_id") == AMD and "avx512_bf16" in flags)
+
+
+def fast_precision(device: str = "cpu") -> tuple[Literal["fp32", "bf16", "fp16"], str]:
+    """Choose the precision in which a device trains fastest, and say why.
+
+    Args:
+      device: torch's device type, such as "cpu" or "cuda".
+    """
+    if device != "cuda":
+        if has_bf16(device):
+            return "bf16", "the processor has fast instructions for bfloat16"
+        return "fp32", "the processor has no fast instructions for bfloat16"
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    if has_bf16(device):
+        return "bf16", f"the GPU has capability {major}.{minor}, and bfloat16 from 8.0 on"
+    if major == 7:  # tensor cores; before, products of float16 are slow or no faster
+        return "fp16", f"the GPU has capability {major}.{minor}: fast float16, but no bfloat16"
+    return "fp32", f"the GPU has capability {major}.{minor}, too low for fast float16"
 
 
 def _cpu_field(name: str) -> str | None:

@@ -91,8 +91,11 @@ class Config(HybridConfig):
     nbest: NbestConfig = NbestConfig()
     """N-best lists, confidences and word lattices of the systems that are combined."""
     neural: bool = False
-    """Also train an LSTM language model, and rescore the n-best lists of the sMBR-trained network
-    with it."""
+    """Also train an LSTM language model, and rescore n-best lists with it."""
+    neural_systems: tuple[str, ...] = ()
+    """The systems that it rescores; none named: the speaker-adapted GMMs, and the network with the
+    fewest errors on the development splits. Where `nbest.count` is `lstm_rescoring.count` or more,
+    the lists that are made when a system is decoded are used."""
     lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
     """The LSTM language model of `neural` and its training."""
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
@@ -154,6 +157,7 @@ def demo() -> Config:
         ce=_small_lstm(hidden=256, epochs=10),
         chain=True,
         neural=True,
+        nbest=NbestConfig(count=100),
         lstm_lm=NeuralLmConfig(
             epochs=4,
             initial_rate=1e-2,

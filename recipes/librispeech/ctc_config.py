@@ -7,7 +7,9 @@ from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
 from toolkit.bench.tta.dataset import Dataset
 from toolkit.bench.tta.rules import TtaConfig
 from toolkit.corpus.config import CheckConfig, CorpusConfig
+from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig
+from toolkit.decode.ctc.tune_beam import BeamTuneConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
@@ -48,10 +50,14 @@ class Config:
     """Batches, and the processes that make them (A8, A10)."""
     evaluation_width: int = 256
     """Beam width of the evaluation after each epoch (A24)."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """The search of that evaluation, and how many utterances it recognises (A21)."""
     train: CtcTrainingConfig = field(default_factory=CtcTrainingConfig)
     """Network, optimizer and states (A12-A24)."""
     decode: CtcDecodeConfig = CtcDecodeConfig()
     """The searches of the final table (A21, A24)."""
+    bundle: BeamTuneConfig = BeamTuneConfig()
+    """The beams that are tried for the bundle of `toolkit transcribe`."""
     dataset: Dataset | None = None
     """Description of the corpus and its difficulty, for the page (A4)."""
     sweep: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -125,6 +131,8 @@ def demo() -> Config:
         readers=SMALL_READERS,
         train=_small_training(hidden=128, epochs=12, stride=4),
         evaluation_width=16,
+        evaluation=EvaluationConfig("words+lm"),
+        decode=CtcDecodeConfig(widest=4096),
         sweep=(1, 4, 16, 64, 256, 512),
         tta=TtaConfig(cer=(20.0, 15.0, 12.0), wer=(60.0, 50.0, 40.0)),
     )
@@ -154,6 +162,7 @@ def full() -> Config:
         corpus=CorpusConfig("librispeech", train="train-clean-*,train-other-*"),
         dataset=Dataset("LibriSpeech", "continuous", "independent", "very large", "low"),
         readers=ReaderConfig(pad_to=1670),
+        evaluation=EvaluationConfig("words+lm"),
     )
 
 

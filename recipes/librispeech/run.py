@@ -13,17 +13,23 @@ use_project_environment(ROOT)
 
 from recipes.librispeech.config import PROFILES
 from recipes.steps import gmm
-from recipes.steps.bundle import DecodedSystem, write_aligner, write_bundles
+from recipes.steps.bundle import write_aligner, write_bundles
 from recipes.steps.chain import decode_chain, train_chain
 from recipes.steps.combination import combine_systems
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from recipes.steps.discriminative import make_denominators, train_on_lattices
 from recipes.steps.features import extract_fbank, extract_splits
-from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones, write_gmm_nbest
+from recipes.steps.gmm import adapt, align_system, decode_gmm, tie_senones
 from recipes.steps.gmm_features import write_adapted, write_independent
 from recipes.steps.language import check_splits, prepare_language, train_language_models
-from recipes.steps.network import decode_network, train_network, write_network_nbest
-from recipes.steps.neural_lm import rescore_network, train_lstm_lm
+from recipes.steps.network import decode_network, train_network
+from recipes.steps.neural_lm import (
+    neural_name,
+    neural_systems,
+    rescore_neural,
+    train_lstm_lm,
+)
+from recipes.steps.systems import DecodedSystem
 from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -116,9 +122,7 @@ def train_adapted(run: Run) -> dict[str, float]:
 @recipe.stage(14, "Decode with the speaker-adapted GMMs in two passes")
 def decode_adapted(run: Run) -> dict[str, float]:
     """Estimate fMLLR on the hypotheses of LDA + MLLT, then decode and rescore; n-best lists."""
-    system, transforms = "sat", adapt(run, "sat", first_pass="lda_mllt")
-    found = decode_gmm(run, system, transforms, rescore=True)
-    return found | write_gmm_nbest(run, system, transforms)
+    return decode_gmm(run, "sat", adapt(run, "sat", first_pass="lda_mllt"))
 
 
 @recipe.stage(15, "Align the training data")
@@ -160,8 +164,7 @@ def train_smbr(run: Run) -> dict[str, float]:
 @recipe.stage(21, "Decode with the sMBR-trained LSTM")
 def decode_smbr(run: Run) -> dict[str, float]:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
-    system, features = "lstm_smbr", run.need("fbank")
-    return decode_network(run, system, features) | write_network_nbest(run, system, features)
+    return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)
 
 
 @recipe.stage(22, "Write speaker-adapted features and train an LSTM on them", parallel=True)
@@ -179,8 +182,7 @@ def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
     if not run.config.adapted:
         return None
-    system, features = "lstm_fmllr", run.need("adapted")
-    return decode_network(run, system, features) | write_network_nbest(run, system, features)
+    return decode_network(run, "lstm_fmllr", run.need("adapted"), nbest=True)
 
 
 @recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True)
@@ -198,8 +200,7 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
     """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
     if not run.config.bidirectional:
         return None
-    system, features = "blstm", run.need("independent")
-    return decode_network(run, system, features) | write_network_nbest(run, system, features)
+    return decode_network(run, "blstm", run.need("independent"), nbest=True)
 
 
 @recipe.stage(26, "Combine the systems")
@@ -231,30 +232,38 @@ def train_neural_lm(run: Run) -> dict[str, float] | None:
 
 
 @recipe.stage(30, "Rescore with the LSTM language model")
-def rescore_neural(run: Run) -> dict[str, float] | None:
-    """N-best lists of the sMBR-trained LSTM, with both language models; tuned again."""
-    return rescore_network(run, "lstm_smbr", run.need("fbank")) if run.config.neural else None
+def rescore(run: Run) -> dict[str, float] | None:
+    """N-best lists of the best systems, with both language models; tuned again."""
+    chosen = neural_systems(run, _systems(run))
+    return rescore_neural(run, chosen) if chosen else None
 
 
 @recipe.stage(31, "Write the recogniser and aligner bundles and list the results")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/<profile>/final."""
+    out, systems = run.make("final"), _systems(run)
+    rescored = neural_systems(run, systems)
+    best = write_bundles(run, systems, rescored, out)
+    write_aligner(run, out / "aligner")
+    names = [*(system.name for system in systems), *map(neural_name, rescored), "combined"]
+    return list_results(run, names) | best
+
+
+def _systems(run: Run) -> list[DecodedSystem]:
+    """What the stages have decoded, the simplest first."""
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
-    systems += [DecodedSystem("sat", first_pass="lda_mllt")]
-    systems += [DecodedSystem(name, "fbank") for name in ("lstm_ce", "lstm_smbr")]
+    systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
+    systems += [DecodedSystem("lstm_ce", "fbank")]
+    systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
     chosen = _optional(run)
     if "lstm_fmllr" in chosen:
-        systems += [DecodedSystem("lstm_fmllr", "adapted", gmm="sat", first_pass="lda_mllt")]
+        on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
+        systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
     if "blstm" in chosen:
-        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt")]
+        systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
     if run.config.chain:
         systems += [_chain_system(run.config.chain_features)]
-    out = run.make("final")
-    best = write_bundles(run, systems, out)
-    write_aligner(run, out / "aligner")
-    rescored = ["lstm_smbr_lstm_lm"] if run.config.neural else []
-    names = [*(system.name for system in systems), *rescored, "combined"]
-    return list_results(run, names) | best
+    return systems
 
 
 def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:

@@ -21,6 +21,7 @@ from recipes.steps.ctc import (
     write_all_records,
     write_tta_page,
 )
+from recipes.steps.ctc_bundle import write_bundle
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -89,6 +90,12 @@ def report(run: Run) -> dict[str, float]:
     """Writes tta/index.html and results.json."""
     write_tta_page(run)
     return list_results(run, ["ctc"])
+
+
+@recipe.stage(11, "Write the recogniser bundle")
+def bundle(run: Run) -> dict[str, float]:
+    """`toolkit transcribe` and `toolkit align` need nothing but exp/ctc-<profile>/final."""
+    return write_bundle(run)
 
 
 if __name__ == "__main__":

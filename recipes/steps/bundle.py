@@ -1,20 +1,22 @@
 """The bundles for `toolkit transcribe` and `toolkit align`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-from recipes.steps.data import splits
 from recipes.steps.language import lang_config
+from recipes.steps.neural_lm import neural_name
+from recipes.steps.systems import DecodedSystem, system_decoder, tuning_errors
 from toolkit.align.recordings.bundle import write_aligner_bundle
 from toolkit.decode.bundle.folder import BundledSystem, write_systems
 from toolkit.decode.bundle.writing import (
     NetworkFiles,
+    NeuralFiles,
     TunedSearch,
     write_network_bundle,
     write_speaker_bundle,
 )
+from toolkit.decode.rescoring.rescorer import WEIGHTS
 from toolkit.decode.streaming import can_stream
 from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
@@ -25,40 +27,24 @@ from toolkit.stages.run import Run
 
 
 @dataclass(frozen=True)
-class DecodedSystem:
-    """A system that the recipe has decoded."""
-
-    name: str
-    """Its name."""
-    features: Literal["cepstra", "fbank", "independent", "adapted"] = "cepstra"
-    """Of a network its features; "cepstra" stands for GMMs."""
-    gmm: str | None = None
-    """The GMM system on whose features the network computes, if it does."""
-    first_pass: str | None = None
-    """The speaker-independent GMM system of the first pass, if speakers are adapted."""
-    graphs: str | None = None
-    """The folder of a network's own senones and decoding graph, searched by `chain_decode`; None:
-    those that the networks share."""
-
-    @property
-    def by_utterance(self) -> bool:
-        """Whether it recognises utterance by utterance, not by speaker."""
-        return self.features == "fbank"
-
-
-@dataclass(frozen=True)
 class _Candidate:
     system: DecodedSystem
     rows: tuple[Result, ...]
     """Of all splits, with one language model."""
     rescored: bool
+    decode: str
+    """The folder of its decode, below the run directory."""
+    neural: bool
+    """Whether the LSTM language model has rescored it."""
     last: bool
-    """Whether it is the system's last pass."""
+    """Whether it is the last pass in that folder."""
     errors: int
     """On the splits of tuning."""
 
 
-def write_bundles(run: Run, systems: Sequence[DecodedSystem], out: Path) -> dict[str, str]:
+def write_bundles(
+    run: Run, systems: Sequence[DecodedSystem], neural: Sequence[DecodedSystem], out: Path
+) -> dict[str, str]:
     """Write the bundle of the best system, beside it one for streams if that cannot stream.
 
     The best has the fewest errors on the splits of tuning; of equals the first, without rescoring
@@ -67,12 +53,14 @@ def write_bundles(run: Run, systems: Sequence[DecodedSystem], out: Path) -> dict
     Args:
       run: the run of the last stage.
       systems: what the recipe has decoded, the simplest first.
+      neural: those that the LSTM language model has rescored.
       out: the folder to write.
 
     Returns:
       The name of the best.
     """
-    candidates = [found for system in systems for found in _candidates(run, system)]
+    candidates = [found for system in systems for found in _candidates(run, system, False)]
+    candidates += [found for system in neural for found in _candidates(run, system, True)]
     chosen = [_best(run, candidates)]
     streaming = {one.name for one in systems if _streams(run, one)}
     if streaming and chosen[0].system.name not in streaming:
@@ -103,17 +91,18 @@ def _streams(run: Run, system: DecodedSystem) -> bool:
     return can_stream(NeuralModel(run.need(system.name), normaliser))
 
 
-def _candidates(run: Run, system: DecodedSystem) -> list[_Candidate]:
-    """A system with each of its language models."""
-    rows = read_results(run.need(f"decode/{system.name}/rows.json"))
+def _candidates(run: Run, system: DecodedSystem, neural: bool) -> list[_Candidate]:
+    """A system with each of its language models, or with the neural one."""
+    decode = f"decode/{neural_name(system) if neural else system.name}"
+    rows = read_results(run.need(f"{decode}/rows.json"))
     found = []
     models = list(dict.fromkeys(row.lm for row in rows))
     for number, lm in enumerate(models):
         mine = tuple(row for row in rows if row.lm == lm)
-        tuned = [row for row in mine if row.split in splits(run).tune]
-        errors = sum(row.insertions + row.deletions + row.substitutions for row in tuned)
         last = number == len(models) - 1
-        found.append(_Candidate(system, mine, rescored=number > 0, last=last, errors=errors))
+        rescored = system.rescored and (neural or number > 0)
+        errors = tuning_errors(run, mine)
+        found.append(_Candidate(system, mine, rescored, decode, neural, last, errors))
     return found
 
 
@@ -129,15 +118,16 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
 def _write(run: Run, chosen: _Candidate, out: Path) -> None:
     system, lang = chosen.system, run.need("lang")
     search = _search(run, system, chosen.rescored)
-    # It is fitted on the lattices of the last pass.
-    calibration = run.need(f"decode/{system.name}") / "calibration.json"
+    if chosen.neural:
+        search = replace(search, neural=_neural(run, chosen))
+    # It is fitted on the lattices, or n-best lists, of the last pass.
+    calibration = run.need(chosen.decode) / "calibration.json"
     calibration = calibration if chosen.last and calibration.exists() else None
     if system.by_utterance:
         features = run.need(system.features)
         network = _network(run, system, features)
         write_network_bundle(network, search, lang, run.config.fbank.frontend, out, calibration)
         return
-    is_gmm = system.features == "cepstra"
     adapted, first_pass = system.gmm or system.name, None
     if system.first_pass is not None:
         first_pass = (
@@ -152,7 +142,7 @@ def _write(run: Run, chosen: _Candidate, out: Path) -> None:
         lang,
         run.config.cepstra.frontend,
         out,
-        network=None if is_gmm else _network(run, system, run.need(system.features)),
+        network=None if system.is_gmm else _network(run, system, run.need(system.features)),
         first_pass=first_pass,
         calibration=calibration,
     )
@@ -165,18 +155,21 @@ def _network(run: Run, system: DecodedSystem, features: Path) -> NetworkFiles:
 
 def _search(run: Run, system: DecodedSystem, rescored: bool) -> TunedSearch:
     """The search of a decoded system with the weights tuned for it."""
-    folder = run.need(f"decode/{system.name}")
-    if system.features == "cepstra":
-        graph, config = folder / "graph.safetensors", run.config.gmm_decode
-    elif system.graphs is not None:
-        graph, config = run.need(system.graphs) / "graph.safetensors", run.config.chain_decode
-    else:
-        graph, config = run.need("graph.safetensors"), run.config.decode
+    decoder, folder = system_decoder(run, system), run.need(f"decode/{system.name}")
     first, last = folder / "first_pass" / "tuned.json", run.need(f"decode/{system.name}/tuned.json")
     tuned = first if first.exists() else last
     if not rescored:
-        return TunedSearch(graph, config, tuned)
-    return TunedSearch(graph, config, tuned, run.need("rescoring/lm.safetensors"), last)
+        return TunedSearch(decoder.graph, decoder.config, tuned)
+    return TunedSearch(decoder.graph, decoder.config, tuned, decoder.rescorer, last)
+
+
+def _neural(run: Run, chosen: _Candidate) -> NeuralFiles:
+    return NeuralFiles(
+        run.need("lstm_lm"),
+        run.need(f"{chosen.decode}/{WEIGHTS}"),
+        run.need(f"decode/{chosen.system.name}/tuned.json"),
+        run.config.lstm_rescoring.count,
+    )
 
 
 def write_aligner(run: Run, out: Path) -> None:

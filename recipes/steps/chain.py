@@ -5,11 +5,10 @@ from pathlib import Path
 
 from recipes.steps.data import has_copies
 from recipes.steps.decoding import compose_graph, decoding_options, network_lang, passes
-from recipes.steps.network import network_scorers
+from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.store import AlignmentStore
-from toolkit.decode.first_pass import Decoder
 from toolkit.decode.system import decode_passes
 from toolkit.features.normalise import Normaliser
 from toolkit.features.store import FeatureStore
@@ -72,12 +71,11 @@ def _make_graphs(run: Run, aligner: str, out: Path) -> None:
 
 def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
     """Decode with the network's own graph at acoustic scale 1, and rescore."""
-    out, graph = run.make(f"decode/{system}"), run.need(system) / "graphs/graph.safetensors"
-    words, larger = run.need("lang/words.txt"), run.need("rescoring/lm.safetensors")
+    out = run.make(f"decode/{system}")
     return decode_passes(
         system,
         network_scorers(run, system, features),
-        decoder=Decoder(graph, words, run.config.chain_decode, larger),
+        decoder=network_decoder(run, f"{system}/graphs"),
         passes=passes(run, out, rescore=True),
         **decoding_options(run, out),
     )

@@ -17,7 +17,7 @@ from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
-from toolkit.decode.ctc.evaluation import EvaluationPlan, make_recognition
+from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
@@ -27,13 +27,15 @@ from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units, make_units
+from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.ctc.records import count_too_long, write_records
-from toolkit.train.ctc.training import train_ctc
+from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
+from toolkit.train.precision import Precision
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -117,19 +119,27 @@ def evaluation_plan(run: Run) -> EvaluationPlan:
         pad_to=run.config.readers.pad_to,
         width=run.config.evaluation_width,
         weight=run.config.train.weight,
+        evaluation=run.config.evaluation,
+        words="words.txt",
+        arpa="lm/lm.arpa",
     )
 
 
 def train(run: Run) -> dict[str, float]:
     """Train through the states of the paper's figure (A22)."""
     units, out = load_units(run.need("units")), run.make("ctc")
-    recognition = make_recognition(units, run.config.evaluation_width, run.jobs)
+    evaluation, width, files = run.config.evaluation, run.config.evaluation_width, None
+    if evaluation.search != "prefixes":
+        files = SearchFiles(run.need("words.txt"), run.need("lm/lm.arpa"))
+    recognition = make_recognition(units, width, run.jobs, evaluation, files)
     if run.config.train.machine.evaluator == "elsewhere":
         evaluation_plan(run).write(out)
     with torch_threads(run.config.train.threads):
         machine = describe(out.parent)
-    bf16 = run.config.train.bf16(torch.device(run.device))
-    settings = {"precision": "bfloat16" if bf16 else "float32"}
+    settings = {
+        "precision": precision_named(run.config.train, run.device),
+        "evaluation": evaluation.name(width),
+    }
     about = {"machine": machine, "settings": settings, "command": run.command}
     with record_sources(run) as (data, valid):
         return train_ctc(
@@ -144,6 +154,12 @@ def train(run: Run) -> dict[str, float]:
             about=about,
             background_logging=sampling,
         )
+
+
+def precision_named(config: CtcTrainingConfig, device: str) -> str:
+    """Name the precision of a training on the page."""
+    name = Precision(config, torch.device(device), ranks.world_size()).name
+    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"}[name]
 
 
 def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:

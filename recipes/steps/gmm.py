@@ -14,12 +14,14 @@ from toolkit.align.gmm.lda_mllt import train_lda_mllt
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
 from toolkit.align.gmm.monophone import train_monophone
 from toolkit.align.gmm.sat import train_sat
+from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.triphone import train_triphone
 from toolkit.align.pronunciations import count_pronunciations
 from toolkit.align.scorer import GmmScorer, Scorer
 from toolkit.corpus.manifest import text_of
 from toolkit.decode.first_pass import Decoder
 from toolkit.decode.system import decode_passes
+from toolkit.features.gmm_features import load_transforms
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
@@ -70,47 +72,41 @@ def _train(
     )
 
 
-def decode_gmm(
-    run: Run,
-    system: str,
-    transforms: Mapping[str, Path] | None = None,
-    rescore: bool = False,
-) -> dict[str, float]:
-    """Decode with a GMM system, on adapted features if there are transforms.
+def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = None) -> dict:
+    """Decode with a GMM system; on adapted features also rescore, and write n-best lists.
 
     Args:
       run: the run of the stage.
       system: its name.
-      transforms: files of fMLLR transforms by split.
-      rescore: also rescore with the larger language model.
+      transforms: files of fMLLR transforms by split; None: features are not adapted.
     """
-    out = run.make(f"decode/{system}")
-    compose_graph(run, Senones.load(run.need(system)), out / "graph.safetensors")
-    return decode_passes(
+    out, senones = run.make(f"decode/{system}"), Senones.load(run.need(system))
+    last = transforms is not None
+    compose_graph(run, senones, out / "graph.safetensors")
+    scorers, decoder = (
+        gmm_scorers(run, system, transforms or {}),
+        gmm_decoder(run, out, rescore=last),
+    )
+    found = decode_passes(
         system,
-        _scorers(run, system, transforms or {}),
-        decoder=_decoder(run, out, rescore),
-        passes=passes(run, out, rescore),
+        scorers,
+        decoder=decoder,
+        passes=passes(run, out, rescore=last),
+        keep_lattices=last,
         **decoding_options(run, out),
     )
+    return found | write_nbest(run, system, scorers, decoder, senones) if last else found
 
 
-def write_gmm_nbest(
-    run: Run, system: str, transforms: Mapping[str, Path] | None = None
-) -> dict[str, float]:
-    """Write n-best lists, word times and so on with the weights of `decode_gmm` with `rescore`."""
-    decoder = _decoder(run, run.make(f"decode/{system}"), rescore=True)
-    scorers = _scorers(run, system, transforms or {})
-    return write_nbest(run, system, scorers, decoder, Senones.load(run.need(system)))
-
-
-def _decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+def gmm_decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+    """Return the search in the graph of a GMM system's decode."""
     rescorer = run.need("rescoring/lm.safetensors") if rescore else None
     words = run.need("lang/words.txt")
     return Decoder(out / "graph.safetensors", words, run.config.gmm_decode, rescorer)
 
 
-def _scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:
+    """Return scorers of a GMM system for all splits to decode, with transforms by split."""
     model = run.need(system)
     return {
         s: GmmScorer(model, run.need(f"plp/{s}"), transforms.get(s)) for s in splits(run).decoded
@@ -132,8 +128,9 @@ def adapt(run: Run, adapted: str, first_pass: str) -> dict[str, Path]:
         words = {utterance: text.split() for utterance, text in hypotheses.items()}
         transforms[split] = run.make(f"fmllr/{split}.safetensors")
         estimate_transforms(run, adapted, first_pass, split, words, transforms[split])
-        paths = run.need(adapted), run.need(f"plp/{split}"), transforms[split]
-        refine_on_lattices(*paths, search, transforms[split], run.jobs)
+        system = GmmSystem.load(run.need(adapted), run.need(f"plp/{split}"))
+        system = system.adapted(load_transforms(transforms[split]))
+        refine_on_lattices(system, search, transforms[split], run.jobs)
     return transforms
 
 
@@ -141,10 +138,10 @@ def estimate_transforms(
     run: Run, adapted: str, independent: str, split: str, words: dict[str, list[str]], out: Path
 ) -> None:
     """Estimate the fMLLR transforms of a split's speakers on transcripts or hypotheses."""
+    cepstra = run.need(f"plp/{split}")
     adapt_speakers(
-        run.need(adapted),
-        run.need(independent),
-        run.need(f"plp/{split}"),
+        GmmSystem.load(run.need(adapted), cepstra),
+        GmmSystem.load(run.need(independent), cepstra),
         words,
         run.need("lang"),
         getattr(run.config, adapted).em,

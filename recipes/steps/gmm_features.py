@@ -7,7 +7,9 @@ from recipes.steps.data import copies, has_copies, splits
 from recipes.steps.features import write_normaliser
 from recipes.steps.gmm import estimate_transforms
 from toolkit.align.gmm.features import write_gmm_features
+from toolkit.align.gmm.system import GmmSystem
 from toolkit.corpus.manifest import text_of
+from toolkit.features.gmm_features import load_transforms
 from toolkit.stages.run import Run
 
 
@@ -40,5 +42,7 @@ def _write_features(
     run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
 ) -> None:
     for part, path in transforms.items():
-        write_gmm_features(run.need(system), run.need(f"plp/{part}"), path, out / part, run.jobs)
+        found = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
+        found = found.adapted(load_transforms(path)) if path else found
+        write_gmm_features(found, out / part, run.jobs)
     write_normaliser(run, out)

@@ -71,28 +71,41 @@ def network_scorers(
     }
 
 
-def network_decoder(run: Run) -> Decoder:
-    """Return the search with the small language model, rescored by the larger one."""
-    graph, words = run.need("graph.safetensors"), run.need("lang/words.txt")
-    return Decoder(graph, words, run.config.decode, run.need("rescoring/lm.safetensors"))
+def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
+    """Return the search with the small language model, rescored by the larger one.
+
+    Args:
+      run: the run of the stage.
+      graphs: the folder of a network's own graph, searched by `chain_decode`; None: the graph that
+        the networks share.
+    """
+    graph = run.need("graph.safetensors" if graphs is None else f"{graphs}/graph.safetensors")
+    config = run.config.decode if graphs is None else run.config.chain_decode
+    return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
 
 
 def decode_network(
-    run: Run, system: str, features: Path, normaliser: Path | None = None
+    run: Run, system: str, features: Path, normaliser: Path | None = None, nbest: bool = False
 ) -> dict[str, float]:
-    """Decode with a network, and rescore with the larger language model."""
+    """Decode with a network, and rescore with the larger language model.
+
+    Args:
+      run: the run of the stage.
+      system: name of the network.
+      features: the folder of the splits' features.
+      normaliser: of the features; by default that beside them.
+      nbest: also write n-best lists, word times, confidences and word lattices.
+    """
     out = run.make(f"decode/{system}")
-    return decode_passes(
+    scorers, decoder = network_scorers(run, system, features, normaliser), network_decoder(run)
+    found = decode_passes(
         system,
-        network_scorers(run, system, features, normaliser),
-        decoder=network_decoder(run),
+        scorers,
+        decoder=decoder,
         passes=passes(run, out, rescore=True),
+        keep_lattices=nbest,
         **decoding_options(run, out),
     )
-
-
-def write_network_nbest(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Write n-best lists, word times and so on with the weights of `decode_network`."""
-    scorers = network_scorers(run, system, features)
-    senones = Senones.load(run.need("senones"))
-    return write_nbest(run, system, scorers, network_decoder(run), senones)
+    if not nbest:
+        return found
+    return found | write_nbest(run, system, scorers, decoder, Senones.load(run.need("senones")))

@@ -1,12 +1,19 @@
 """The LSTM language model of the hybrid recipes: training, and rescoring with it."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from recipes.steps.data import lm_config, texts
 from recipes.steps.decoding import decoding_options
-from recipes.steps.network import network_decoder, network_scorers
+from recipes.steps.systems import (
+    DecodedSystem,
+    explored,
+    last_rows,
+    system_decoder,
+    system_scorers,
+    tuning_errors,
+)
 from toolkit.decode.rescoring.system import rescore_system
+from toolkit.errors import ToolkitError
 from toolkit.lang.lang import Lang
 from toolkit.lang.letters import normaliser
 from toolkit.lang.text import read_sentences
@@ -30,16 +37,56 @@ def train_lstm_lm(run: Run) -> dict[str, float]:
     return train_neural_lm(sentences, lang.vocabulary, config, out, run.device, run.progress)
 
 
-def rescore_network(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Rescore n-best lists of a network's last pass with the LSTM language model."""
-    out = run.make(f"decode/{system}_lstm_lm")
-    return rescore_system(
-        system,
-        f"{run.config.rescoring.order}gram+lstm",
-        network_scorers(run, system, features),
-        decoder=network_decoder(run),
-        tuned=run.need(f"decode/{system}/tuned.json"),
-        model=NeuralLm.load(run.need("lstm_lm"), run.device),
-        config=run.config.lstm_rescoring,
-        **decoding_options(run, out),
-    )
+def neural_name(system: DecodedSystem) -> str:
+    """The folder, below decode/, of a system rescored with the LSTM language model."""
+    return f"{system.name}_lstm_lm"
+
+
+def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSystem]:
+    """Return the systems that are rescored, none without `neural`; see `Config.neural_systems`.
+
+    Args:
+      run: the run of the stage.
+      systems: what the recipe has decoded, the simplest first.
+
+    Raises:
+      ToolkitError: the setting names a system that was not decoded.
+    """
+    if not run.config.neural:
+        return []
+    wanted = run.config.neural_systems
+    if wanted:
+        if unknown := set(wanted) - {system.name for system in systems}:
+            raise ToolkitError(
+                f"neural_systems: {', '.join(sorted(unknown))} was not decoded; there are "
+                + ", ".join(system.name for system in systems)
+            )
+        return [system for system in systems if system.name in wanted]
+
+    def errors(system: DecodedSystem) -> int:
+        return tuning_errors(run, last_rows(run, system))
+
+    adapted = [system for system in systems if system.is_gmm and system.first_pass]
+    networks = [system for system in systems if not system.is_gmm]
+    return [*adapted, min(networks, key=errors)]
+
+
+def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float]:
+    """Rescore n-best lists of systems' last passes with the LSTM language model."""
+    model, found = NeuralLm.load(run.need("lstm_lm"), run.device), {}
+    config = run.config.lstm_rescoring
+    for system in systems:
+        long_enough = run.config.nbest.count >= config.count
+        headline = rescore_system(
+            system.name,
+            f"{last_rows(run, system)[0].lm}+lstm",
+            system_scorers(run, system),
+            decoder=system_decoder(run, system),
+            tuned=run.need(f"decode/{system.name}/tuned.json"),
+            model=model,
+            config=config,
+            explored=explored(run, system) if long_enough else None,
+            **decoding_options(run, run.make(f"decode/{neural_name(system)}")),
+        )
+        found |= {f"{system.name} {name}": value for name, value in headline.items()}
+    return found

@@ -80,3 +80,16 @@ def test_recipes_name_no_item_of_the_papers_by_its_code(module):
 )
 def test_item_codes_are_told_from_other_names(text, codes):
     assert ITEM_CODE.findall(text) == codes
+
+
+@pytest.mark.parametrize("module", RECIPES)
+def test_the_setting_that_a_recipes_help_suggests_is_one_of_its_own(module, capsys):
+    from toolkit.config.settings import all_keys
+
+    recipe = importlib.import_module(module).recipe
+    with pytest.raises(SystemExit):
+        recipe.main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    (key,) = re.findall(r"Change a setting, e\.g\. --set (\S+)=\S+;", shown)
+    for profile in recipe.profiles.values():
+        assert key in all_keys(profile())

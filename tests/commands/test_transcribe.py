@@ -23,8 +23,9 @@ def transcriber(monkeypatch):
         module.asked.append((model.name, details))
         module.device = device
         for source in sources:
-            fault = f"{source.name}: not audio" if "broken" in source.name else ""
-            word = Word(source.key.upper(), 0.5, 1.0, 0.9)
+            fault = f"{source.called}: not audio" if "broken" in source.name else ""
+            heard = "_".join(source.key.rpartition("/")[2].upper().split())
+            word = Word(heard, 0.5, 1.0, 0.9)
             said = Utterance(0.0, 2.0, word.word, (word,))
             yield Transcript(source.name, source.key, () if fault else (said,), fault)
 
@@ -38,7 +39,7 @@ def transcriber(monkeypatch):
 def test_prints_a_line_per_recording_and_names_the_broken_at_the_end(transcriber):
     result = run("--model", "final", "a.wav", "broken.wav", "c.wav")
     assert result.exit_code == 1
-    assert result.stdout == "a.wav A\nc.wav C\n"
+    assert result.stdout == "a A\nc C\n"
     assert result.stderr == "Error: broken.wav: not audio\n"
     assert transcriber.asked == [("final", False)]
     assert run("--model", "final", "a.wav").exit_code == 0
@@ -47,7 +48,7 @@ def test_prints_a_line_per_recording_and_names_the_broken_at_the_end(transcriber
 def test_json_has_a_line_for_every_recording(transcriber):
     result = run("--model", "final", "--format", "json", "a.wav", "broken.wav")
     found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [one["name"] for one in found] == ["a.wav", "broken.wav"]
+    assert [one["name"] for one in found] == ["a", "broken"]
     assert found[0]["segments"][0]["words"][0]["confidence"] == 0.9
     assert found[1]["error"] == "broken.wav: not audio"
     assert transcriber.asked == [("final", True)]
@@ -91,8 +92,57 @@ def test_the_network_computes_on_the_device_that_is_named(transcriber):
     assert transcriber.device == "cpu:0"
 
 
+@pytest.fixture
+def talks(tmp_path):
+    """Two recordings, and their texts beside them."""
+    for name in ("day one/hello", "day one/my word", "day two/good bye"):
+        path = tmp_path / "talks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".wav").write_bytes(b"")
+        path.with_suffix(".txt").write_text("_".join(path.stem.upper().split()))
+    return tmp_path / "talks"
+
+
+def score(*arguments, stdin):
+    return CliRunner().invoke(main, ["score", *map(str, arguments)], input=stdin)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "ctm"])
+def test_what_is_printed_for_a_folder_is_scored_as_it_is(transcriber, talks, tmp_path, form):
+    said = run("--model", "final", "--format", form, talks).stdout
+    scored = score("--ref", talks, "--hyp", "-", stdin=said)
+    assert scored.stdout.splitlines()[0] == "%WER 0.00 [ 0 / 3, 0 ins, 0 del, 0 sub ]"
+    (tmp_path / "text").write_text("hello-1 HELLO\nmy_word MY WORD\ngood_bye GOOD_BYE\n")
+    scored = score("--ref", tmp_path / "text", "--hyp", "-", "--format", "auto", stdin=said)
+    assert "1 not present in hyp" in scored.stdout
+
+
+def test_ids_are_stems_unless_paths_are_asked_for(transcriber, talks):
+    ids = {
+        kind: [
+            line.split()[0]
+            for line in run("--model", "m", "--ids", kind, talks).stdout.splitlines()
+        ]
+        for kind in ("stem", "relative", "path")
+    }
+    assert ids["stem"] == ["hello", "my_word", "good_bye"]
+    assert ids["relative"] == ["day_one/hello", "day_one/my_word", "day_two/good_bye"]
+    assert ids["path"] == [f"{talks}/{id}.wav" for id in ids["relative"]]
+
+
+def test_stems_that_are_the_same_are_named(transcriber, talks):
+    (talks / "day two/hello.flac").write_bytes(b"")
+    result = run("--model", "final", talks)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "day one/hello.wav and " in result.stderr
+    assert "would both have the id hello" in result.stderr
+    assert "--ids relative" in result.stderr
+    assert run("--model", "final", "--ids", "relative", talks).exit_code == 0
+    assert run("--model", "final", "--out", talks / "out", talks).exit_code == 0
+
+
 def test_paths_come_from_standard_input(transcriber):
-    assert run("--model", "final", "-", stdin="a.wav\nb.wav\n").stdout == "a.wav A\nb.wav B\n"
+    assert run("--model", "final", "-", stdin="a.wav\nb.wav\n").stdout == "a A\nb B\n"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +154,8 @@ def test_paths_come_from_standard_input(transcriber):
         (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
         (["--stream", "--device", "cuda", "a.wav"], "--stream recognises on the CPU"),
         (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
+        (["--jobs", "2", "--stream", "a.wav"], "--jobs shares out files"),
+        (["--jobs", "2", "--raw-rate", "8000", "-"], "--jobs shares out files"),
         (["--channel", "0", "a.wav"], "--channel"),
         ([], "AUDIO"),
     ],
@@ -151,7 +203,7 @@ def stream(monkeypatch, audio, tmp_path):
 
 def test_streams_print_what_is_final_or_every_change_as_json(stream):
     result = run("--model", "final", "--stream", stream)
-    assert result.stdout == f"{stream} 4 PIECES\n"
+    assert result.stdout == "a 4 PIECES\n"
     assert result.stderr.startswith(f"{stream}: 0.4 s of audio, real-time factor ")
     assert "after speech began" in result.stderr
     result = run("--model", "final", "--stream", "--format", "json", "--piece", "0.2", stream)
@@ -171,5 +223,12 @@ def test_broken_streams_are_named_at_the_end(stream, tmp_path):
     (tmp_path / "no.wav").write_text("text")
     result = run("--model", "final", "--stream", tmp_path / "no.wav", stream)
     assert result.exit_code == 1
-    assert result.stdout == f"{stream} 4 PIECES\n"
+    assert result.stdout == "a 4 PIECES\n"
     assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path}/no.wav: ")
+
+
+def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
+    (tmp_path / "text").write_text("a-1 A-1\nbroken-2 B\n")
+    said = run("--model", "final", "--format", "json", "broken-2.wav", "a-1.wav").stdout
+    scored = score("--ref", tmp_path / "text", "--hyp", "-", stdin=said)
+    assert scored.stdout.splitlines()[0] == "%WER 50.00 [ 1 / 2, 0 ins, 1 del, 0 sub ] [PARTIAL]"

@@ -190,3 +190,21 @@ def test_the_fields_of_a_profiles_own_kind_of_section_are_known(tmp_path):
         apply_overrides(config, ["ce.warmups=20"], BASE)
     (tmp_path / "my.yaml").write_text("ce:\n  warmup: 5\n")
     assert load_yaml(config, tmp_path / "my.yaml").ce == WarmTrain(warmup=5)
+
+
+def test_the_example_in_the_message_is_a_setting_of_this_configuration():
+    from toolkit.lang.config import LangConfig
+
+    with pytest.raises(ConfigError, match=r"key=value, e\.g\. max_unknown=0\.1$"):
+        apply_overrides(LangConfig(), ["x"], Path())
+
+
+@pytest.mark.parametrize("given", ["cmudict", "none"])
+def test_the_lexicon_of_the_package_has_a_name(given, tmp_path):
+    from toolkit.lang.config import LangConfig
+
+    config = apply_overrides(LangConfig(Path("x")), [f"lexicon={given}"], tmp_path)
+    assert config.lexicon is None
+    assert config == LangConfig()
+    (path,) = [apply_overrides(config, ["lexicon=./cmudict"], tmp_path).lexicon]
+    assert path == tmp_path / "cmudict"

@@ -37,6 +37,13 @@ def test_data_out_and_in(audio, tmp_path):
     assert read_cuts(tmp_path / "back.jsonl") == cuts[:1]
     (tmp_path / "data/spk2utt").write_text("b a-1\n")
     assert "does not have" in run("show", tmp_path / "data", status=1).stdout
+    (tmp_path / "data/spk2utt").write_text("a a-1\n")
+    (tmp_path / "data/text").write_bytes(b"a-1 X Y\r\n")
+    assert "U+000D (carriage return)" in run("show", tmp_path / "data", status=1).stdout
+    (tmp_path / "data/text").write_text("a-1\n")
+    shown = run("show", tmp_path / "data")
+    assert "nothing that Kaldi would reject" in shown.stdout
+    assert "text:1: a-1 has no word." in shown.stderr
 
 
 def test_lang_out_and_in(tmp_path):

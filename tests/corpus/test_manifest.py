@@ -74,6 +74,8 @@ def test_a_line_that_is_no_cut_is_named(tmp_path):
         (0.25, -1, (0.25, 0.75), None),
         (0.25, None, (0.25, 0.75), None),
         (0.25, 1.4, (0.25, 0.75), "trimmed-segment"),
+        (0.25, 1.01, (0.25, 0.75), None),
+        (0.25, 1.011, (0.25, 0.75), "trimmed-segment"),
         (0.25, 1.6, (0.0, 0.0), "bad-segment"),
         (1.2, 1.3, (0.0, 0.0), "bad-segment"),
         (0.5, 0.5, (0.0, 0.0), "bad-segment"),

@@ -89,8 +89,11 @@ def recogniser(tmp_path):
     return Recogniser(tmp_path)
 
 
-def make_bundle(recogniser, out, kind="lstm", extras=True):
-    """A bundle of the two words: an untrained network that is sure of what it says."""
+def make_bundle(recogniser, out, kind="lstm", extras=True, config=None, tuned=None, **search):
+    """A bundle of the two words: an untrained network that is sure of what it says.
+
+    `config`, `tuned` and `search` are those of a `TunedSearch`.
+    """
     from toolkit.decode.bundle.writing import NetworkFiles, TunedSearch, write_network_bundle
     from toolkit.decode.first_pass import DecodeConfig
     from toolkit.features.frontend import FrontendConfig
@@ -107,10 +110,10 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     sizes = {"input_dim": 24, "output_dim": recogniser.senones.num_pdfs, "hidden": 12, "layers": 2}
     if kind == "tdnnf":
         del sizes["layers"]
-        config = TdnnfConfig(**sizes, bottleneck=4, strides=(0, 3), final=4)
+        network = TdnnfConfig(**sizes, bottleneck=4, strides=(0, 3), final=4)
     else:
-        config = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
-    model = make_model(config)
+        network = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
+    model = make_model(network)
     with torch.no_grad():
         model.output.weight *= 40
         for name, weights in model.named_parameters():
@@ -125,11 +128,10 @@ def make_bundle(recogniser, out, kind="lstm", extras=True):
     (folder / "calibration.json").write_text('{"offset": -1.0, "slope": 1.0}')
     recogniser.senones.save(folder / "senones")
     senones = folder / "senones" if extras else None
+    config = config or DecodeConfig(0.5, beam=Beam(12.0, 6.0))
     write_network_bundle(
         NetworkFiles(folder, folder / "normaliser.json", senones),
-        TunedSearch(
-            recogniser.graph, DecodeConfig(0.5, beam=Beam(12.0, 6.0)), folder / "tuned.json"
-        ),
+        TunedSearch(recogniser.graph, config, tuned or folder / "tuned.json", **search),
         recogniser.folder / "lang",
         frontend,
         out,

@@ -180,6 +180,9 @@ def test_the_command_tunes_scores_and_writes(two, tmp_path):
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["ONE", "THREE", "TWO", "ONE"]
     again = CliRunner().invoke(cli.main, [*arguments, *lines[0].split(), *map(str, two)])
     assert again.output.splitlines() == lines[1:]
+    given = CliRunner().invoke(cli.main, [*arguments, "--tune", "--rule", "best", *map(str, two)])
+    assert given.output.startswith("--rule best --weight ")
+    assert "--rule" not in given.output.splitlines()[1]
     alone = CliRunner().invoke(cli.main, [*arguments, "--rule", "best", str(two[0])])
     assert alone.output.startswith("%WER 50.00 [ 2 / 4, ")
 
@@ -247,3 +250,22 @@ def test_decodes_of_a_recipe(two, tmp_path):
     assert (out / "test/text").read_text() == "u-1 ONE THREE\nu-2 TWO\nu-3 ONE\n"
     comparison = (out / "test/comparison.txt").read_text()
     assert comparison.startswith("%WER of combined minus b: +0.00")
+
+
+def test_decodes_without_words_to_tune_on_are_combined_with_equal_weights(two, tmp_path, caplog):
+    rows = []
+    for folder in two:
+        fields = {"wer": 0.0, "cer": 0.0, "insertions": 0, "deletions": 0, "ref_words": 4}
+        row = Result(folder.name, "test", "lm", substitutions=0, rtf=0.2, command="c", **fields)
+        rows.append(folder / "rows.json")
+        record_results(rows[-1], [row])
+    systems = {path.name: path for path in two}
+    cuts = {
+        "dev": [make_cut(u, dummy_recording(0), "", u) for u in REFERENCES],
+        "test": [make_cut(u, dummy_recording(0), text, u) for u, text in REFERENCES.items()],
+    }
+    splits = {name: CombinedSplit(mine, systems, name == "dev") for name, mine in cuts.items()}
+    (tmp_path / "combined").mkdir()
+    found = combine_decodes(splits, rows, tmp_path / "combined", 1, "the command")
+    assert found == {"wer test": 0.0, "weight a": 0.5, "weight b": 0.5}
+    assert any("NOT TUNED" in message for message in caplog.messages)

@@ -34,9 +34,9 @@ def test_text_and_lines():
 
 def test_ctm_has_a_channel_and_a_name_without_spaces():
     assert written(TALK, "ctm", channel=2) == (
-        "a_b 2 0.120 0.500 HELLO 0.7500\n"
-        "a_b 2 0.620 0.500 R&D 0.7500\n"
-        "a_b 2 3661.500 0.500 <UNK> 0.7500\n"
+        "talks/a_b.wav 2 0.120 0.500 HELLO 0.7500\n"
+        "talks/a_b.wav 2 0.620 0.500 R&D 0.7500\n"
+        "talks/a_b.wav 2 3661.500 0.500 <UNK> 0.7500\n"
     )
 
 

@@ -56,3 +56,42 @@ def test_lists_times_and_confidences(recogniser, tmp_path):
         scorer.log_likelihoods = None  # finished shards are not decoded again
     assert write_nbest_and_ctm(*arguments) == errors
     assert (out / "test/words.ctm").read_bytes() == before
+
+
+def test_lattices_of_the_decode_are_not_searched_for_again(recogniser, tmp_path, monkeypatch):
+    from toolkit.decode.first_pass import DecodeConfig, Decoder
+    from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
+    from toolkit.decode.system import Pass, decode_passes
+    from toolkit.fsa.beam import Beam
+    from toolkit.lang.ngram.binary import write_binary
+
+    config = DecodeConfig(2.0, scales=(1.0,), penalties=(-0.5,), beam=Beam(1000.0, 1000.0))
+    write_binary(recogniser.model(recogniser.text, 3), tmp_path / "larger")
+    decoder = Decoder(recogniser.graph, recogniser.words, config, tmp_path / "larger")
+    scorers = {"dev": recogniser.scorer({"doubt1": "NO YES"}), "test": recogniser.scorer(TEXTS)}
+
+    def decode(out, keep):
+        passes = [Pass("2gram", out / "first_pass"), Pass("3gram", out)]
+        arguments = (scorers, ["dev"], decoder, passes, out, 1, "./run.py")
+        return decode_passes("made-up", *arguments, keep_lattices=keep)
+
+    def listed(out):
+        arguments = (scorers, ["dev"], decoder, out / "tuned.json", recogniser.folder / "lang")
+        found = write_nbest_and_ctm(*arguments, recogniser.senones, NbestConfig(), out, jobs=1)
+        return found, [
+            (out / name).read_bytes()
+            for name in ("test/nbest.tsv", "test/words.ctm", "dev/nbest.tsv", "calibration.json")
+        ]
+
+    decode(tmp_path / "anew", keep=False)
+    assert not [*(tmp_path / "anew").rglob("searched.*")]
+    expected = listed(tmp_path / "anew")
+    decode(tmp_path / "kept", keep=True)
+    assert [*(tmp_path / "kept").rglob("searched.*")]
+
+    def search(scored, decoder):
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr("toolkit.decode.decode_store.search", search)
+    assert listed(tmp_path / "kept") == expected
+    assert not [*(tmp_path / "kept").rglob("searched.*")]

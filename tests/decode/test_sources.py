@@ -24,9 +24,9 @@ def read(tmp_path):
         found = {}
         for source in sources:
             try:
-                found[source.name] = torch.cat(list(source.blocks(16000, 0.3)))
+                found[source.called] = torch.cat(list(source.blocks(16000, 0.3)))
             except AudioError as error:
-                found[source.name] = str(error)
+                found[source.called] = str(error)
         run.keys = [source.key for source in sources]
         return found
 

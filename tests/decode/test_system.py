@@ -102,3 +102,37 @@ def test_weights_are_tuned_on_dev_and_used_on_test(recogniser, tmp_path):
     assert (
         (out / "test/wer.txt").read_text().startswith("%WER 50.00 [ 2 / 4, 0 ins, 2 del, 0 sub ]")
     )
+
+
+def decoded(recogniser, out, dev, **others):
+    """Decode `dev` and other splits, tuned on those whose names begin with "dev"."""
+    splits = {"dev": dev, **others}
+    scorers = {split: recogniser.scorer(texts) for split, texts in splits.items()}
+    tune_on = [split for split in splits if split.startswith("dev")]
+    config = replace(CONFIG, acoustic_scale=0.8, penalties=(-200.0, -1.0))
+    decoder = Decoder(recogniser.graph, recogniser.words, config)
+    passes = [Pass("2gram", out)]
+    return decode_passes("made-up", scorers, tune_on, decoder, passes, out, 1, "./run.py")
+
+
+@pytest.mark.parametrize("dev", [{"hush": ""}, {"a": "YES NO"}])
+def test_a_tuning_split_with_hardly_a_word_tunes_nothing(recogniser, tmp_path, caplog, dev):
+    found = decoded(recogniser, tmp_path, dev, test={"c": "NO NO"})
+    tuned = json.loads((tmp_path / "tuned.json").read_text())
+    assert tuned == {"acoustic_scale": 0.8, "word_penalty": -1.0}
+    assert any("NOT TUNED" in message for message in caplog.messages)
+    assert found["wer test"] == 0.0
+    assert ("wer dev" in found) == ("a" in dev)
+    assert len((tmp_path / "grid.tsv").read_text().splitlines()) == 2
+    assert (tmp_path / "dev/text").read_text() == "".join(
+        f"{u} {t}".rstrip() + "\n" for u, t in dev.items()
+    )
+
+
+def test_a_tuning_split_without_words_is_pooled_with_the_others(recogniser, tmp_path, caplog):
+    found = decoded(recogniser, tmp_path, {"hush": ""}, dev2=TEXTS, test={"c": "NO"})
+    assert found == {"wer dev2": 0.0, "wer test": 0.0}
+    assert any(message.startswith("dev has no error rate") for message in caplog.messages)
+    grid = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()[1:]]
+    assert {words for *_, words, _, _ in grid} == {"7"}
+    assert [*(tmp_path / "dev").glob("text")]

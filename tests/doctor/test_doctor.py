@@ -1,3 +1,4 @@
+import json
 import sys
 from dataclasses import replace
 
@@ -19,14 +20,16 @@ from toolkit.engines import frontend_engine
 from toolkit.environment import project_root
 
 GOOD = Engine("pytest", "jiwer", ("pytest",))
+NO_PROGRAMS = dict.fromkeys(doctor.PROGRAMS, ProcessResult(False, ""))
 ABSENT = Engine("no-such-distribution", "jiwer", ("no-such-distribution==1",))
 
 
 @pytest.fixture
 def bare(monkeypatch):
     """The doctor without the parts that take seconds."""
-    monkeypatch.setattr(doctor, "_optional", list)
-    monkeypatch.setattr(doctor, "_blas", list)
+    monkeypatch.setattr(doctor, "_optional", lambda *_: [])
+    monkeypatch.setattr(doctor, "_blas", lambda _: [])
+    monkeypatch.setattr(doctor, "ABOUT_MACHINE", ())
 
 
 @pytest.mark.parametrize(
@@ -115,9 +118,8 @@ def test_without_k2_nothing_is_wrong(bare, capsys):
 @pytest.mark.parametrize(("works", "text"), [(True, "found it (k2)"), (False, "BROKEN: no k2")])
 def test_the_engine_of_the_search_is_shown(monkeypatch, works, text):
     answer = ProcessResult(works, text.removeprefix("BROKEN: "))
-    monkeypatch.setattr(doctor, "run_process", lambda *_: ProcessResult(False, ""))
     monkeypatch.setattr(doctor, "self_test", lambda name: answer)
-    assert dict(doctor._optional())["search"] == text
+    assert dict(doctor._optional({}, NO_PROGRAMS))["search"] == text
 
 
 def test_k2_of_another_build_is_not_replaced_by_that_of_python_310():
@@ -154,7 +156,6 @@ def test_nothing_is_wrong_where_torch_computes_the_features():
 @pytest.mark.parametrize("variable", ["torch", "", "sphinx"])
 def test_the_engine_of_the_features_is_shown(monkeypatch, variable):
     monkeypatch.setenv("TOOLKIT_FRONTEND", variable)
-    monkeypatch.setattr(doctor, "run_process", lambda *_: ProcessResult(False, ""))
     monkeypatch.setattr(
         doctor,
         "self_test",
@@ -164,7 +165,7 @@ def test_the_engine_of_the_features_is_shown(monkeypatch, variable):
             else ProcessResult(False, "")
         ),
     )
-    shown = dict(doctor._optional())["features"]
+    shown = dict(doctor._optional({}, NO_PROGRAMS))["features"]
     if variable == "sphinx":
         assert shown.startswith("fail: ")
         assert "TOOLKIT_FRONTEND is 'sphinx'" in shown
@@ -202,7 +203,42 @@ def test_blas_speed_is_compared_with_and_without_the_setting(monkeypatch):
 
     monkeypatch.setattr(doctor, "self_test", measure)
     monkeypatch.setenv("MKL_DEBUG_CPU_TYPE", "5")
-    ((_, text),) = doctor._blas()
+    monkeypatch.setattr(doctor, "REFERENCE", True)
+    ((_, text),) = doctor._blas({})
     assert text == "105.0 GFLOP/s per core with MKL_DEBUG_CPU_TYPE=5, 40.0 without it"
+    monkeypatch.setattr(doctor, "REFERENCE", False)
+    assert doctor._blas({})[0][1] == "105.0 GFLOP/s per core"
+    monkeypatch.setattr(doctor, "REFERENCE", True)
     monkeypatch.delenv("MKL_DEBUG_CPU_TYPE")
-    assert doctor._blas()[0][1] == "105.0 GFLOP/s per core"
+    assert doctor._blas({})[0][1] == "105.0 GFLOP/s per core"
+
+
+def test_tests_that_pass_together_are_not_repeated(monkeypatch):
+    passed = doctor.passed_together(["jiwer", "click"])
+    assert passed == {
+        "jiwer": ProcessResult(True, "word error rate"),
+        "click": ProcessResult(True, "command"),
+    }
+    monkeypatch.setattr(doctor, "self_test", lambda *_: pytest.fail("tested again"))
+    assert check_engine(GOOD, passed=passed).status == "ok"
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('no')", "import os; os.kill(os.getpid(), 11)"])
+def test_what_fails_or_crashes_among_others_is_left_to_a_process_of_its_own(
+    monkeypatch, end, tmp_path
+):
+    (tmp_path / "jiwer.py").write_text(end)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    passed = doctor.passed_together(["click", "jiwer", "sentencepiece"])
+    assert passed.keys() == ({"click", "sentencepiece"} if "raise" in end else {"click"})
+
+
+def test_as_json(bare, capsys):
+    assert not run_checks([ABSENT, GOOD], as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["works"] is False
+    assert "processor" in found["machine"]
+    missing, good = found["packages"]
+    assert (missing["status"], missing["version"]) == ("missing", "")
+    assert missing["remedy"].endswith("'no-such-distribution==1'")
+    assert (good["name"], good["status"], good["remedy"]) == ("pytest", "ok", None)

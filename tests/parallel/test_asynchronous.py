@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.distributed import HashStore
 
 from toolkit.parallel.config import AdpsgdConfig, AsgdConfig, ParallelConfig, ParallelError
 
@@ -214,12 +213,14 @@ def test_bytes_are_counted_and_weights_come_back_from_a_checkpoint():
         strategy.steps, strategy.workers.sent = 10, 1000.0
         strategy._exchange.sent, strategy._learner.averagings = 84 * 6, 6
         strategy._averager.asked = 6 * (rank == 0)
+        strategy.host_copies = 10
         state, own, counted = strategy.state(), strategy.rank_state(), strategy.report()
         strategy.stop()
         strategy.start(model, optimizer)
         assert strategy.report() != counted
         strategy.load_state(state, [own])
-        assert strategy.report() == counted == {"bytes_per_step": 150.4, "averagings": 0.6}
+        expected = {"bytes_per_step": 150.4, "averagings": 0.6, "host_copies": 1.0}
+        assert strategy.report() == counted == expected
         assert strategy._averager.asked == 6 * (rank == 0)
         mine = strategy.flat.weights()
         strategy.load_state(state, [own, {**own, "weights": own["weights"] + 2}])
@@ -254,6 +255,38 @@ def test_nodes_keep_their_workers_alike():
     assert all(result["weight"] == found[0]["weight"] for result in found)
     assert found[0]["loss"] < 0.6 * untrained_loss()
     assert [result["bytes_between_per_step"] > 0 for result in found] == [True, False] * 3
+    assert [result["host_copies"] for result in found] == [1.0, 0.0] * 3
+
+
+def test_only_the_first_worker_of_a_node_reads_the_whole_model_in_a_step(monkeypatch):
+    """Whatever the counter says, nobody else gathers the weights as one vector."""
+    from toolkit.parallel.flat_parameters import FlatParameters
+
+    config = ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2))
+    read = []
+    original = FlatParameters.weights
+
+    def noting(self):
+        read.append(1)
+        return original(self)
+
+    def work(rank):
+        monkeypatch.setattr(FlatParameters, "weights", noting)
+        strategy = strategy_of(config)
+        model, inputs, outputs = problem(rank)
+        strategy.start(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        read.clear()
+        for _ in range(5):
+            loss = (model(inputs[:4]) - outputs[:4]).square().sum()
+            strategy.backward(loss, torch.tensor(4.0))
+            strategy.optimizer.step()
+            strategy.after_step()
+        found = len(read), strategy.host_copies
+        strategy.end_epoch()
+        strategy.stop()
+        return found
+
+    assert crew(4, work) == [(5, 5), (0, 0)] * 2
 
 
 def test_within_a_node_gradients_are_those_of_the_joint_batch():
@@ -330,46 +363,6 @@ def test_asynchronous_sgd_in_turns_is_synchronous():
     asynchronous, synchronous = crew(2, work("asgd")), crew(2, work("ssgd"))
     assert asynchronous[0] == asynchronous[1]
     assert torch.allclose(torch.tensor(asynchronous[0]), torch.tensor(synchronous[0]), atol=1e-6)
-
-
-class Numbers:
-    """A data source of batches that are (rank, step)."""
-
-    def __init__(self, steps):
-        self._steps = steps
-
-    def steps(self, epoch, world_size=1):
-        return self._steps
-
-    def batches(self, epoch, start=0, rank=0, world_size=1):
-        for step in range(start, self._steps):
-            yield epoch, rank, step
-
-
-@pytest.mark.parametrize("slow", [0, 2])
-def test_fast_ranks_take_batches_over_and_none_is_lost_or_taken_twice(slow):
-    from toolkit.parallel.work_sharing import RESERVED, SharedBatches
-
-    store = HashStore()
-    sources = [SharedBatches(Numbers(40), store) for _ in range(3)]
-    for epoch in range(2):
-        running = {rank: sources[rank].batches(epoch, 0, rank, 3) for rank in range(3)}
-        seen, tick = {rank: [] for rank in range(3)}, 0
-        while running:
-            tick += 1
-            for rank in list(running):
-                if rank == slow and tick % 10:
-                    continue
-                batch = next(running[rank], None)
-                if batch is None:
-                    del running[rank]
-                else:
-                    seen[rank].append(batch)
-        batches = [batch for rank in seen for batch in seen[rank]]
-        assert sorted(batches) == [(epoch, r, s) for r in range(3) for s in range(40)]
-        assert len(seen[slow]) <= 12 + RESERVED
-        others = [rank for rank in range(3) if rank != slow]
-        assert min(len(seen[rank]) for rank in others) > 45
 
 
 def test_configuration_is_checked():

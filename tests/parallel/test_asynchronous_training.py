@@ -4,31 +4,55 @@ import os
 import signal
 import time
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pytest
 
 from tests.parallel.tiny import ASYNCHRONOUS, Job, TinyData, train
 from toolkit.parallel.strategy import SingleProcess
+from toolkit.train.loop import Trainer
 
 PATIENCE = 140
 
 
-class Noting(TinyData):
-    """Writes down which batch was made by which rank."""
+class Noting(Trainer):
+    """Writes down which batches this rank has trained on; it may be killed after one of them."""
 
-    notes = None
+    die_after = (0, 0)
+    """Epoch and number of batches."""
 
-    def batch(self, epoch, index):
-        if self.notes is not None and epoch < 99:
-            name = f"{epoch}-{index}-by-{os.environ['RANK']}-{time.monotonic_ns()}"
-            (self.notes / name).touch()
-        return super().batch(epoch, index)
+    def update(self, batch):
+        stats = super().update(batch)
+        rank = os.environ["RANK"]
+        notes = self._out / f"trained-{rank}"
+        with notes.open("a") as file:
+            file.write(f"{self._epoch} {batch.ids[0]} {time.monotonic()}\n")
+        epoch, number = self.die_after
+        if number and notes.read_text().count(f"\n{epoch} ") == number:
+            time.sleep(1.0)  # until it can be seen that this one is there
+            os.kill(os.getpid(), signal.SIGKILL)
+        return stats
 
 
-def slow_second(rank, epoch, step):
-    if os.environ["RANK"] == "1":
+def noted(out, epoch):
+    """Return when each rank has trained on a batch of an epoch, in order, and forget it all."""
+    found = {}
+    for path in sorted(out.glob("trained-*")):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        times = {int(index): float(at) for e, index, at in lines if int(e) == epoch}
+        assert len(times) == sum(int(line[0]) == epoch for line in lines)
+        found[int(path.name[8:])] = times
+        path.unlink()
+    return found
+
+
+def slow_ranks(rank, epoch, step, ranks):
+    if os.environ["RANK"] in ranks:
         time.sleep(0.1)
+
+
+slow_second = partial(slow_ranks, ranks=("1",))
 
 
 def die(rank, epoch, step, victim=0):
@@ -37,28 +61,68 @@ def die(rank, epoch, step, victim=0):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def trained(out, parallel, notes=None, hook=None, number=60):
-    data = Noting(number, hook=hook)
-    data.notes = notes
-    return train(out, parallel, data)
+def trained(out, parallel, hook=None, number=60, victim=None, **settings):
+    settings = {"checkpoint_seconds": 300} | settings
+
+    class Mortal(Noting):
+        die_after = (1, 12) if os.environ["RANK"] == str(victim) else (0, 0)
+
+    return train(out, parallel, TinyData(number, hook=hook), trainer=Mortal, **settings)
 
 
 @pytest.mark.parametrize("method", ["adpsgd", "asgd"])
-def test_a_slow_worker_gives_batches_away_and_all_are_seen_once(tmp_path, method):
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    results = Job(2, trained, tmp_path / "out", ASYNCHRONOUS[method], notes, slow_second).wait(
-        PATIENCE
-    )
+def test_a_slow_worker_gives_batches_away_and_all_are_trained_on_once(tmp_path, method):
+    results = Job(2, trained, tmp_path, ASYNCHRONOUS[method], slow_second, epochs=1).wait(PATIENCE)
     assert all(isinstance(result, dict) for result in results), results
-    made = [path.name.split("-by-") for path in notes.iterdir()]
-    assert sorted(name for name, _ in made) == sorted(f"{e}-{i}" for e in (0, 1) for i in range(60))
-    by_second = sum(who.startswith("1") for _, who in made)
-    assert by_second < 45  # 60 would be its part
+    by = noted(tmp_path, 0)
+    assert sorted([*by[0], *by[1]]) == list(range(60))
+    assert len(by[1]) < 25  # 30 are its part
     first, second = results
     assert first["score"] == second["score"] > 0.5
     for name, value in first["weights"].items():
         assert np.array_equal(value, second["weights"][name])
+
+
+def test_workers_of_a_node_take_the_same_steps_over(tmp_path):
+    slow = partial(slow_ranks, ranks=("2", "3"))
+    job = Job(4, trained, tmp_path, ASYNCHRONOUS["nodes"], slow, 80, epochs=1)
+    results = job.wait(PATIENCE)
+    assert all(isinstance(result, dict) for result in results), results
+    by = noted(tmp_path, 0)
+    assert sorted(chain(*by.values())) == list(range(80))
+    assert len(by[0]) == len(by[1]) > 24
+    assert len(by[2]) == len(by[3]) < 16  # 20 are its part
+    for one, other in ((0, 1), (2, 3)):
+        assert [index + 1 for index in by[one]] == list(by[other])
+    copies = [result["history"][0]["host_copies"] for result in results]
+    assert copies == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("method", "ranks", "victim"),
+    [("adpsgd", 2, 0), ("asgd", 2, 1), ("nodes", 4, 3), ("delayed", 2, 1)],
+)
+def test_a_kill_in_mid_epoch_loses_what_came_after_the_last_checkpoint(
+    tmp_path, method, ranks, victim
+):
+    """With `checkpoint_seconds` of 0 that is what was done in its last step or two (delayed: ten).
+
+    It takes long for the last one, in which the others go on.
+    """
+    number = 30 * ranks
+    call = (tmp_path, ASYNCHRONOUS[method], None, number)
+    Job(ranks, trained, *call, victim=victim, checkpoint_seconds=0).wait(PATIENCE)
+    before = noted(tmp_path, 1)
+    results = Job(ranks, trained, *call).wait(PATIENCE)
+    assert all(isinstance(result, dict) for result in results), results
+    after = noted(tmp_path, 1)
+    done, again = list(chain(*before.values())), list(chain(*after.values()))
+    assert len(before[victim]) == 12
+    assert len(set(again)) == len(again)
+    assert set(done) | set(again) == set(range(number))
+    kept = sorted(before[victim].values())[-11 if method == "delayed" else -3]
+    assert all(before[rank][i] >= kept for rank in range(ranks) for i in again if i in before[rank])
+    assert results[0]["score"] == results[1]["score"] > 0.5
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +157,7 @@ def test_a_killed_worker_is_named_and_the_same_command_continues(
 ):
     parallel = ASYNCHRONOUS[method]
     begun = time.monotonic()
-    job = Job(before, trained, tmp_path, parallel, None, partial(die, victim=victim))
+    job = Job(before, trained, tmp_path, parallel, partial(die, victim=victim))
     results = job.wait(PATIENCE)
     assert time.monotonic() - begun < 60
     for rank, told in enumerate(results):
@@ -119,7 +183,7 @@ def test_a_killed_worker_is_named_and_the_same_command_continues(
 
 @pytest.mark.parametrize("method", ["adpsgd", "delayed", "hadpsgd", "asgd"])
 def test_what_one_process_began_several_go_on_with(method, tmp_path):
-    Job(1, trained, tmp_path, ASYNCHRONOUS[method], None, die).wait()
+    Job(1, trained, tmp_path, ASYNCHRONOUS[method], die, checkpoint_seconds=0).wait()
     assert list(tmp_path.glob("checkpoints/epoch-0001-step-0000000[1-9]*"))
     results = Job(2, trained, tmp_path, ASYNCHRONOUS[method]).wait()
     first, second = results
@@ -148,7 +212,7 @@ def fail(rank, epoch, step):
 @pytest.mark.parametrize("method", ["asgd", "adpsgd"])
 def test_an_error_is_told_at_once_whoever_is_served(method, tmp_path):
     begun = time.monotonic()
-    first, *others = Job(4, trained, tmp_path, ASYNCHRONOUS[method], None, fail, 200).wait()
+    first, *others = Job(4, trained, tmp_path, ASYNCHRONOUS[method], fail, 200).wait()
     assert time.monotonic() - begun < 15  # of which the start takes most
     assert first == "ValueError: the disk is full"
     for other in others:

@@ -118,8 +118,9 @@ def train(
 ):
     """Train and return what is to be compared: weights, history, the strategy's numbers."""
     torch.set_num_threads(1)
-    settings = {"epochs": 2, "optimizer": "sgd", "initial_rate": 0.2, "final_rate": 0.1} | settings
-    config = TrainerConfig(checkpoint_seconds=0, parallel=parallel or ParallelConfig(), **settings)
+    usual = {"epochs": 2, "optimizer": "sgd", "initial_rate": 0.2, "final_rate": 0.1}
+    settings = usual | {"checkpoint_seconds": 0} | settings
+    config = TrainerConfig(parallel=parallel or ParallelConfig(), **settings)
     strategy = make_strategy(config.parallel) if parallel else SingleProcess()
     model = TinyModel(seed)
     data = data or TinyData()

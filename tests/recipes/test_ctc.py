@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.environment import machine
+from toolkit.score.wer import score
 
 SEARCHES = ["greedy", "prefixes", "words", "words+3gram", "graph+3gram"]
 
@@ -51,6 +53,42 @@ def test_states_are_logged_and_shown(exp):
     assert "log-mel energies" in page
     assert "Speaker model" in page
     assert all(f"<dt>{fact}</dt>" in page for fact in ("processor", "threads", "precision"))
+
+
+def test_the_page_names_the_search_behind_the_curves(exp):
+    page = (exp / "tta" / "index.html").read_text()
+    assert "Recognised by words+lm, width 4, all utterances." in page
+    rows = (exp / "tta" / "evaluations.csv").read_text().splitlines()
+    assert rows[0].endswith(",search")
+    assert all('"words+lm, width 4, all utterances"' in row for row in rows[1:])
+
+
+def test_the_bundle_searches_as_the_recipe_did(exp):
+    from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+    from toolkit.decode.ctc.posteriors import Posteriors
+
+    decoded = exp / "decode/ctc/words+3gram"
+    width = json.loads((decoded / "widths.json").read_text())[-1]["width"]
+    search = CtcRecogniser(exp / "final" / "ctc").decoder.with_beam(width, 25.0)
+    wanted = dict(
+        line.partition(" ")[::2] for line in (decoded / "dev/text").read_text().splitlines()
+    )
+    posteriors = Posteriors(exp / "posteriors/dev")
+    assert {name: search.decode(rows)[0].text for name, rows in posteriors.items()} == wanted
+
+
+def test_the_bundle_transcribes_nearly_as_well(commands, exp):
+    """Without the running means of a speaker, and by the narrowest beam that lost nothing."""
+    audio = sorted((exp / "corpus" / "dev").rglob("*.flac"))
+    result = commands.toolkit("transcribe", "--model", exp / "final", *audio)
+    assert result.status == 0, result.errors
+    lines = [line.partition(" ") for line in result.output.splitlines()]
+    found = {path.rpartition("/")[2].removesuffix(".flac"): text for path, _, text in lines}
+    cuts = read_cuts(exp / "data" / "dev.jsonl")
+    scored = score({cut.id: text_of(cut) for cut in cuts}, found)
+    rows = json.loads((exp / "results.json").read_text())
+    (table,) = [r["wer"] for r in rows if (r["lm"], r["split"]) == ("words+3gram", "dev")]
+    assert 100 * scored.errors / scored.ref_units < table + 15
 
 
 def test_all_is_done_then(commands, exp):

@@ -14,6 +14,7 @@ from recipes.librispeech.ctc_config import demo
 from recipes.steps.ctc import train
 from toolkit.cli import main
 from toolkit.corpus.split_names import Splits
+from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.units.characters import Characters
@@ -39,7 +40,8 @@ def config():
     )
     readers = ReaderConfig(batch=4, readers=0)
     records = RecordConfig(window=3, stride=2)
-    return replace(demo(), train=training, readers=readers, records=records, evaluation_width=4)
+    search = {"evaluation": EvaluationConfig("prefixes"), "evaluation_width": 4}
+    return replace(demo(), train=training, readers=readers, records=records, **search)
 
 
 @pytest.fixture

@@ -104,3 +104,18 @@ def test_compare_names_its_method_too(files):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "Normaliser: case-1; alignment weights: sclite" in result.stdout
+
+
+def test_scores_as_json(files):
+    arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--speakers", "id", "--json"]
+    result = run(*arguments, "--per-utterance", "--per-speaker")
+    found = json.loads(result.stdout)
+    assert (found["errors"], found["reference_units"]) == (5, 8)
+    assert found["missing"] == ["b-1"]
+    assert found["speakers"]["a"]["utterances"] == 2
+    assert found["by_utterance"]["b-1"]["missing"] is True
+    compared = run("compare", *arguments[:4], "--hyp", files / "ref", "--json")
+    (one,) = json.loads(compared.stdout)
+    assert one["difference"] == -62.5
+    assert one["second_file"] == str(files / "ref")
+    assert 0 <= one["p_value"] <= 1

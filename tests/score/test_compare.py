@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
+from toolkit.score.alternatives import Grammar
 from toolkit.score.compare import compare, comparison_lines
 from toolkit.score.wer import score
 
@@ -154,3 +155,23 @@ def test_lines_tell_differences_words_and_speakers():
 def test_first_system_without_errors_has_no_relative_difference():
     line = next(comparison_lines(of(REFS, SECOND), ("A", "B")))
     assert line.startswith("%WER of B minus A: +28.57 95% Conf Interval")
+
+
+def test_systems_may_take_different_alternatives_of_a_reference():
+    refs = {f"u{n}": "{ a b / c } d (uh) e" for n in range(6)}
+    sides = [
+        score(refs, {id: text for id in refs}, grammar=Grammar(optional=True))
+        for text in ("a b d x", "c d e (uh)")
+    ]
+    assert [side.ref_units for side in sides] == [30, 30]
+    assert [u.ref_text for u in (sides[0].utterances[0], sides[1].utterances[0])] == [
+        "a b d (uh) e",
+        "c d (uh) e",
+    ]
+    comparison = compare(*sides)
+    assert comparison.difference == pytest.approx(-20.0)
+    assert comparison.interval.low == comparison.interval.high == pytest.approx(-20.0)
+    assert comparison.matched_pairs.segments == 6
+    other = score({**refs, "u0": "{ a b / z } d"}, {id: "c d" for id in refs}, grammar=Grammar())
+    with pytest.raises(ToolkitError, match="not scored against the same 'u0'"):
+        compare(sides[0], other)

@@ -74,3 +74,25 @@ def test_names_of_paths_are_what_tells_them_apart():
     assert names_of([Path("a"), Path("b c")]) == ["a", "b_c"]
     assert names_of([Path("a"), Path("a")]) == ["1", "2"]
     assert names_of([Path("a/b"), Path("a/b/c")]) == ["b", "b/c"]
+
+
+def test_hypotheses_have_ids_where_references_have_them(tmp_path):
+    (tmp_path / "ref").write_text("u1 HELLO\nu2 BYE\n")
+    (tmp_path / "hyp").write_text("hello HELLO\nu2 BYE\n")
+    assert InputReader().read(tmp_path / "ref", tmp_path / "hyp").hyps["hello"] == "HELLO"
+    (tmp_path / "ref").write_text("the cat\n")
+    (tmp_path / "hyp").write_text("the hat\n")
+    assert InputReader().read(tmp_path / "ref", tmp_path / "hyp").hyps == {"1": "the hat"}
+
+
+def test_texts_of_a_folder_are_found_by_path_or_by_name(tmp_path):
+    for name in ("one/a", "two/b"):
+        (tmp_path / f"texts/{name}.txt").parent.mkdir(parents=True)
+        (tmp_path / f"texts/{name}.txt").write_text("X\n")
+    (tmp_path / "hyp").write_text("one/a X\n")
+    read = lambda: InputReader().read(tmp_path / "texts", tmp_path / "hyp").refs  # noqa: E731
+    assert list(read()) == ["one/a", "two/b"]
+    (tmp_path / "hyp").write_text("b X\n")
+    assert list(read()) == ["a", "b"]
+    (tmp_path / "texts/two/a.txt").write_text("Y\n")
+    assert list(read()) == ["one/a", "two/a", "two/b"]

@@ -27,7 +27,7 @@ def write(tmp_path):
             {"u1": "THE CAT", "u2": "", "spk-u3": "A (B)"},
         ),
         ("the cat\n\nsat\n", "plain", {"1": "the cat", "2": "", "3": "sat"}),
-        ("un caf\u00e9\u2028noir\n", "plain", {"1": "un caf\u00e9 noir"}),
+        ("un\tcaf\u00e9\u2028noir\n", "plain", {"1": "un caf\u00e9\u2028noir"}),
         ("", "plain", {}),
     ],
 )
@@ -118,3 +118,11 @@ def test_folders_of_kaldi_and_of_text_files(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ToolkitError, match=r"neither a file `text` nor any \.txt"):
         read_transcripts(tmp_path / "empty")
+
+
+def test_ids_of_a_folder_of_texts_have_no_white_space(tmp_path):
+    (tmp_path / "a b.txt").write_text("X\n")
+    assert list(read_transcripts(tmp_path).texts) == ["a_b"]
+    (tmp_path / "a_b.txt").write_text("Z\n")
+    with pytest.raises(ToolkitError, match=r"a_b\.txt: another text has the id 'a_b'"):
+        read_transcripts(tmp_path)

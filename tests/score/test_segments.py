@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from toolkit.errors import ToolkitError
@@ -54,8 +56,31 @@ def test_segments_of_the_same_times_have_ids_of_their_own():
     assert found.refs == {"r-A_0000000-0001000": "a", "r-A_0000000-0001000#2": "b"}
 
 
-def test_nothing_to_score_and_alternatives_are_errors():
+def test_nothing_to_score_and_alternatives_without_an_end_are_errors():
     with pytest.raises(ToolkitError, match="no segment"):
         assign([], [word(0, "a")])
-    with pytest.raises(ToolkitError, match=r"r at 0.5 s: alternatives"):
+    with pytest.raises(ToolkitError, match=r"r A at 0.5 s: <ALT_BEGIN> without an <ALT_END>"):
         assign([segment(0, 1)], [word(0.5, "<ALT_BEGIN>")])
+
+
+def test_alternatives_belong_where_the_last_of_their_middles_lies():
+    words = [
+        word(0.5, "a"),
+        word(math.nan, "<ALT_BEGIN>"),
+        word(0.7, "b"),
+        word(math.nan, "<alt>"),
+        word(0.7, "c"),
+        word(1.0, "d"),
+        word(math.nan, "<ALT_END>"),
+        word(2.5, "e"),
+    ]
+    found = assign([segment(0, 1), segment(1, 2), segment(2, 3)], words)
+    assert list(found.hyps.values()) == ["a", "{ b / c d }", "e"]
+
+
+def test_names_that_differ_in_case_alone_are_the_same():
+    found = assign(
+        [segment(0, 1, "a", "R1", "a"), segment(1, 2, "b", "r1", "A")],
+        [word(0.2, "a", recording="r1"), word(1.2, "b", recording="R1", channel="a")],
+    )
+    assert found.hyps == {"R1-a_0000000-0001000": "a", "r1-A_0001000-0002000": "b"}

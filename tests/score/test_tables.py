@@ -74,7 +74,8 @@ def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
     write_folder(result, tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [
-        "hyp.trn", "per_speaker.txt", "per_spk", "per_utt", "per_utterance.tsv", "ref.trn",
+        "hyp.pra", "hyp.raw", "hyp.sgml", "hyp.sys", "hyp.trn", "per_speaker.txt", "per_spk",
+        "per_utt", "per_utterance.tsv", "ref.trn",
         "report.txt", "score.json", "wer.txt",
     ]  # fmt: skip
     assert "Normaliser: basic-1; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -272,3 +273,16 @@ def test_a_run_directory_may_not_lie_below_such_a_folder(sample):
     enter = partial(os.chdir, sample.folder / NOT_UTF8)
     result = sample.main("--exp", "exp", before=enter)
     assert (result.status, "rename the file or folder" in result.output) == (1, True)
+
+
+def test_the_list_as_json(sample):
+    sample.main("--stop-stage", 2)
+    rows = json.loads(sample.main("--list", "--json").output)
+    assert [row["title"] for row in rows] == TITLES
+    assert [row["state"] for row in rows] == ["done", "done", "pending", "pending"]
+    assert rows[0]["result"] == {"utterances": 2}
+    assert rows[0]["seconds"] >= 0
+    assert rows[2]["seconds"] is None
+    refused = sample.main("--json")
+    assert refused.status == 1
+    assert "--json prints the stages together with --list" in refused.output

@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from toolkit.environment import has_bf16
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.train.chunks import ChunkConfig, Chunks
 from toolkit.train.config import TrainerConfig
@@ -221,6 +222,22 @@ def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
         make_trainer("many", strategy=TooMany())
 
 
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("root", 2)])
+def test_learning_rates_can_grow_with_the_number_of_workers(make_trainer, scaling, factor):
+    class OneOfFour(SingleProcess):
+        def rank_and_world_size(self):
+            return 0, 4
+
+    scaled = replace(CONFIG, parallel=ParallelConfig(rate_scaling=scaling))
+    _, trainer = make_trainer("four", config=scaled, strategy=OneOfFour())
+    trainer.run()
+    last = CONFIG.rates()[1]
+    assert trainer.history[-1]["rate"] == pytest.approx(factor * last)
+    _, alone = make_trainer("one", config=scaled)
+    alone.run()
+    assert alone.history[-1]["rate"] == pytest.approx(last)
+
+
 def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
     rates = []
 
@@ -248,6 +265,29 @@ def test_bf16_trains_and_keeps_float32_weights(make_trainer):
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)
     assert losses["bf16"] != losses["fp32"]
     assert losses["auto"] == losses["bf16" if has_bf16() else "fp32"]
+
+
+@pytest.mark.skipif(torch.__version__ < "2.3", reason="float16 on a CPU needs torch 2.3")
+def test_fp16_scales_the_loss_and_goes_on_with_the_same_losses(make_trainer, monkeypatch):
+    """The first factor overflows; the factor is in the checkpoint."""
+    monkeypatch.setattr("toolkit.train.precision.FIRST", 2.0**40)
+    monkeypatch.setattr("toolkit.train.precision.STEPS_BETWEEN_RISES", 5)
+    losses = {}
+    for amp in ("fp32", "fp16"):
+        config = replace(CONFIG, amp=amp, epochs=6)
+        model, trainer = make_trainer(amp, config=config, dropout=0.0)
+        losses[amp] = trainer.run()["loss"]
+        assert model.output.weight.dtype == torch.float32
+    assert losses["fp16"] == pytest.approx(losses["fp32"], rel=0.1)
+    whole, history = weights(model), without_times(trainer.history)
+    for n in (1, 7, 12):
+        name, options = f"stopped{n}", {"config": config, "dropout": 0.0}
+        with pytest.raises(KeyboardInterrupt):
+            make_trainer(name, StopAt(n, interrupt), **options)[1].run()
+        model, trainer = make_trainer(name, **options)
+        trainer.run()
+        assert without_times(trainer.history) == history
+        assert all(torch.equal(value, whole[key]) for key, value in weights(model).items())
 
 
 def test_without_held_out_data_the_last_weights_are_kept(make_trainer):
@@ -283,7 +323,7 @@ def test_much_waiting_for_data_is_a_warning(caplog, waited):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp16"}, {"final_rate": 0.0}, {"seed": -1}],
+    [{"epochs": 0}, {"optimizer": "adagrad"}, {"amp": "fp8"}, {"final_rate": 0.0}, {"seed": -1}],
 )
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 
 @click.command()
@@ -16,16 +16,18 @@ from toolkit.config.parameters import FILE
 )
 @click.option(
     "--text",
-    type=FILE,
+    type=TEXT_IN,
     required=True,
     help="Transcripts: lines of `name words ...`, or a folder of .txt or .lab files named like the "
-    "audio.",
+    "audio; - is standard input.",
 )
 @click.option("--out", type=FILE, required=True, help="The folder to write.")
 @click.option(
-    "--speakers", type=FILE, help="Lines of `name speaker`; default: a speaker per folder."
+    "--speakers", type=TEXT_IN, help="Lines of `name speaker`; default: a speaker per folder."
 )
-@click.option("--reference", type=FILE, help="A CTM of true word times to compare the result with.")
+@click.option(
+    "--reference", type=TEXT_IN, help="A CTM of true word times to compare the result with."
+)
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )
@@ -48,6 +50,9 @@ def align(
     without suffix. Files that cannot be aligned are named on standard error; the others are still
     aligned, and the exit status is 1.
 
+    With the bundle of a CTC network the units of its output, such as letters, take the place of the
+    phones: units.ctm.
+
     \b
     Example:
       toolkit align --model exp/demo/final --audio-dir recordings --text transcripts --out times
@@ -55,9 +60,15 @@ def align(
     from toolkit.align.ctm import read_ctm
     from toolkit.align.recordings.folder import align_folder
     from toolkit.align.recordings.outcomes import summary
+    from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
+    from toolkit.decode.bundle.folder import find_ctc
     from toolkit.score.boundaries import compare_boundaries
 
-    outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
+    ctc = find_ctc(model)
+    if ctc is not None:
+        outcomes = align_folder_by_ctc(ctc, audio_dir, text, out, speakers, jobs)
+    else:
+        outcomes = align_folder(model, audio_dir, text, out, speakers, jobs)
     for outcome in outcomes:
         if not outcome.aligned:
             click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)

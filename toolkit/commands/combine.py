@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 @click.option(
     "--rule",
     type=click.Choice(("mbr", "best")),
-    default="mbr",
-    show_default=True,
-    help="The words with the fewest expected errors, or those of the best path.",
+    help="The words with the fewest expected errors (default), or those of the best path.",
 )
-@click.option("--ref", type=FILE, help="References: print the word error rate.")
+@click.option("--ref", type=TEXT_IN, help="References: print the word error rate.")
 @click.option(
-    "--tune", is_flag=True, help="Choose weights and rule with the fewest errors against --ref."
+    "--tune",
+    is_flag=True,
+    help="Choose weights with the fewest errors against --ref; the rule too, unless given.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )
-@click.argument("systems", nargs=-1, required=True, type=FILE)
+@click.argument("systems", nargs=-1, required=True, type=TEXT_IN)
 def combine(
     out: Path,
     weights: tuple[float, ...],
-    rule: "Rule",
+    rule: "Rule | None",
     ref: Path | None,
     tune: bool,
     jobs: int,
@@ -57,7 +57,7 @@ def combine(
       toolkit combine --out dev --ref dev.txt --tune exp/demo/decode/sat/dev a/words.ctm
       toolkit combine --out test --weight 0.6 --weight 0.4 exp/demo/decode/sat/test b/words.ctm
     """
-    from toolkit.decode.combination import Combination, tune_combination
+    from toolkit.decode.combination import RULES, Combination, tune_combination
     from toolkit.decode.combination_inputs import read_system
     from toolkit.decode.combined_output import write_combined
     from toolkit.fsa.word_lattice_store import Words
@@ -66,12 +66,13 @@ def combine(
 
     if tune and (ref is None or weights):
         raise click.UsageError("--tune needs --ref, and no --weight")
-    how = Combination(weights or (1 / len(systems),) * len(systems), rule)
+    how = Combination(weights or (1 / len(systems),) * len(systems), rule or "mbr")
     words = Words()
     read = [read_system(system, words) for system in systems]
-    references = read_transcripts(ref).texts if ref else {}
+    references = read_transcripts(ref).plain_texts() if ref else {}
     if tune:
-        how = tune_combination([(read, references)], words, jobs).best
+        rules = RULES if rule is None else (rule,)
+        how = tune_combination([(read, references)], words, jobs, rules).best
         click.echo(" ".join([f"--rule {how.rule}", *(f"--weight {w:g}" for w in how.weights)]))
     texts = write_combined(read, how, words, out, jobs)
     if ref:

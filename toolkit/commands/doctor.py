@@ -2,10 +2,13 @@
 
 import click
 
+from toolkit.config.parameters import AS_JSON
+
 
 @click.command()
+@AS_JSON
 @click.pass_context
-def doctor(ctx: click.Context) -> None:
+def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check the machine and the installed packages.
 
     Prints a command that repairs what is broken. The exit status is 1 when something that the
@@ -17,4 +20,4 @@ def doctor(ctx: click.Context) -> None:
     """
     from toolkit.doctor.doctor import run_checks
 
-    ctx.exit(0 if run_checks() else 1)
+    ctx.exit(0 if run_checks(as_json=as_json) else 1)

@@ -25,7 +25,8 @@ from toolkit.config.parameters import FILE
 def export(model: Path, form: str, out: Path) -> None:
     """Export an acoustic model to ONNX or TorchScript.
 
-    Of a bundle of several systems that is the best unidirectional network on log-mel features.
+    Of a bundle of several systems that is the best unidirectional network on log-mel features, or
+    the CTC network.
     Writes the model (model.onnx or model.pt), metadata.json (its inputs and outputs, front end,
     priors, output units) and normaliser.json to the folder --out. Unidirectional models have their
     recurrent states as inputs and outputs, for streaming. The exported model is run on random
@@ -36,11 +37,11 @@ def export(model: Path, form: str, out: Path) -> None:
     Example:
       toolkit export --model exp/demo/final --format onnx --out exported
     """
-    from toolkit.decode.bundle.folder import find_system
+    from toolkit.decode.bundle.folder import find_network
     from toolkit.models.export.export import export_model
     from toolkit.models.export.source import find_export_source
 
-    checked = export_model(find_export_source(find_system(model, stream=True)), form, out)
+    checked = export_model(find_export_source(find_network(model)), form, out)
     if checked.largest_difference is None:
         outcome = "not compared with the original: `pip install onnxruntime` and export again"
     else:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_OUT
 
 
 @click.group()
@@ -24,7 +24,7 @@ def hmm() -> None:
 )
 @click.option("--state", type=int, help="Only the tree of this HMM state, counted from 0.")
 @click.option(
-    "--dot", "dot_file", type=FILE, help="Also write the tree to this file, for Graphviz."
+    "--dot", "dot_file", type=TEXT_OUT, help="Also write the tree to this file, for Graphviz."
 )
 def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None) -> None:
     """Draw the decision tree of a phone.

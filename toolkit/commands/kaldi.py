@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 _OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
 _PIPES = click.option(
@@ -30,7 +30,9 @@ def kaldi() -> None:
 
 @kaldi.command("export-data")
 @click.option("--cuts", type=FILE, required=True, help="The cuts of a split: data/<split>.jsonl.")
-@click.option("--excluded", type=FILE, help="Utterances to leave out: check/excluded.tsv of a run.")
+@click.option(
+    "--excluded", type=TEXT_IN, help="Utterances to leave out: check/excluded.tsv of a run."
+)
 @_OUT
 def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
@@ -149,8 +151,9 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
 @click.option(
     "--compress", is_flag=True, help="Store a byte per value, which loses some precision."
 )
+@click.option("--text", is_flag=True, help="Write text archives, as copy-feats ark,t: does.")
 @_OUT
-def export_features(features: Path, compress: bool, out: Path) -> None:
+def export_features(features: Path, compress: bool, text: bool, out: Path) -> None:
     """Write features as Kaldi ark and scp files.
 
     \b
@@ -159,7 +162,7 @@ def export_features(features: Path, compress: bool, out: Path) -> None:
     """
     from toolkit.features.kaldi.features import export_features as export
 
-    click.echo(f"{out / 'feats.scp'}: {export(features, out, compress)} utterances")
+    click.echo(f"{out / 'feats.scp'}: {export(features, out, compress, text)} utterances")
 
 
 @kaldi.command("import-features")
@@ -181,8 +184,8 @@ def import_features(
 ) -> None:
     """Convert Kaldi features to shards of features.
 
-    Recipes train on these shards. TABLE is feats.scp or a binary archive, compressed or not. Values
-    are rounded to 16 bits; the largest rounding error is printed.
+    Recipes train on these shards. TABLE is feats.scp or an archive, compressed or not, or text.
+    Values are rounded to 16 bits; the largest rounding error is printed.
 
     \b
     Example:
@@ -280,8 +283,9 @@ def import_alignments(table: Path, system: Path, features: Path | None, out: Pat
 def show(path: Path, key: str | None, count: int) -> None:
     """Show the content of a table, or check a data directory.
 
-    PATH is an scp file or a binary archive of matrices or integers, whose entries are listed, or a
-    data directory, of which everything is listed that Kaldi would reject.
+    PATH is an scp file or an archive of matrices or integers, whose entries are listed, or a
+    data directory, of which everything is listed that Kaldi's validate_data_dir.sh would reject;
+    the command then ends with an error. What Kaldi accepts but may not be able to use is noted.
 
     \b
     Example:
@@ -290,8 +294,10 @@ def show(path: Path, key: str | None, count: int) -> None:
     from toolkit.features.kaldi.show import describe_entries
 
     if path.is_dir():
-        from toolkit.corpus.kaldi.validate import data_dir_faults
+        from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 
+        for remark in data_dir_remarks(path):
+            click.echo(f"Note: {remark}.", err=True)
         faults = data_dir_faults(path)
         click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would reject")
         if faults:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 
 @click.group()
@@ -47,7 +47,7 @@ def export(folder: Path, form: str, out: Path) -> None:
 
 @lattice.command()
 @click.argument("folder", type=FILE)
-@click.option("--ref", type=FILE, required=True, help="References.")
+@click.option("--ref", type=TEXT_IN, required=True, help="References.")
 def oracle(folder: Path, ref: Path) -> None:
     """Print the word error rate of the paths that are nearest to the references.
 
@@ -62,7 +62,7 @@ def oracle(folder: Path, ref: Path) -> None:
     from toolkit.score.read import read_transcripts
     from toolkit.score.wer import score
 
-    references = read_transcripts(ref).texts
+    references = read_transcripts(ref).plain_texts()
     texts, arcs, seconds = oracle_texts(folder, references)
     if not texts:
         raise click.UsageError(f"{folder} has no lattice of an utterance in {ref}")

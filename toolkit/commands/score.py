@@ -1,14 +1,15 @@
 """The command `toolkit score`."""
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import AS_JSON, FILE, TEXT_IN, TEXT_OUT
 
 if TYPE_CHECKING:
     from toolkit.score.wer import Score
@@ -57,8 +58,24 @@ _METHOD = (
     click.option(
         "--map",
         "mapping",
-        type=FILE,
+        type=TEXT_IN,
         help="Replacements: lines of `FROM WORDS => TO WORDS`, as in a GLM.",
+    ),
+    click.option(
+        "--glm",
+        type=FILE,
+        help="Score as NIST's hubscr.pl: apply these mapping rules to both sides, then as with "
+        "--weights sclite --normalise case --fragments --optional.",
+    ),
+    click.option(
+        "--fragments",
+        is_flag=True,
+        help="A fragment (wo-, -rd) is right for any word that begins or ends like it: sclite -F.",
+    ),
+    click.option(
+        "--optional",
+        is_flag=True,
+        help="Words in parentheses, such as (uh), may be left out: sclite -D.",
     ),
     click.option(
         "--weights",
@@ -96,23 +113,35 @@ class _Method:
     normalise: str
     drop: tuple[str, ...]
     mapping: Path | None
+    glm: Path | None
+    fragments: bool
+    optional: bool
     weights: str
     mode: str
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[compare ...]")
 @click.option(
-    "--ref", "refs", type=FILE, multiple=True, help="The reference transcripts.  [required]"
+    "--ref", "refs", type=TEXT_IN, multiple=True, help="The reference transcripts.  [required]"
 )
 @click.option(
-    "--hyp", "hyps", type=FILE, multiple=True, help="The recognised transcripts.  [required]"
+    "--hyp",
+    "hyps",
+    type=TEXT_IN,
+    multiple=True,
+    help="The recognised transcripts; - is standard input, as for --ref.  [required]",
 )
 @_method_options
 @click.option("--interval", is_flag=True, help="Add the 95 % confidence interval to the %WER line.")
 @click.option("--per-speaker", is_flag=True, help="Print sclite's table by speaker.")
 @click.option("--per-utterance", is_flag=True, help="Print a line of error counts per utterance.")
-@click.option("--alignments", type=FILE, help="Write alignments and confusions to this file.")
+@click.option(
+    "--alignments",
+    type=TEXT_OUT,
+    help="Write alignments and confusions to this file; - prints them.",
+)
 @click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
+@AS_JSON
 @click.pass_context
 def score(
     ctx: click.Context,
@@ -123,6 +152,7 @@ def score(
     per_utterance: bool,
     alignments: Path | None,
     out: Path | None,
+    as_json: bool,
     **method: Any,
 ) -> None:
     """Compute word or character error rates.
@@ -131,7 +161,7 @@ def score(
     plain lines, JSON, cuts, or an STM with a CTM, whose words are assigned to the segments by time.
     Repeat both, in the same order, to pool several test sets. A reference without a hypothesis
     counts as deletions and marks the line [PARTIAL]. With --interval or --speakers the line ends in
-    a bootstrap confidence interval.
+    a bootstrap confidence interval. What `toolkit transcribe` prints can be piped to --hyp -.
 
     \b
     Example:
@@ -153,19 +183,22 @@ def score(
             "--ref, or use `toolkit score compare` for several systems"
         )
     from toolkit.score.report import write_report
-    from toolkit.score.tables import speaker_lines, utterance_lines, write_folder
+    from toolkit.score.tables import all_numbers, speaker_lines, utterance_lines, write_folder
 
-    result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method))
+    result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     with_interval = interval or method["speakers"] is not None
-    click.echo(result.summary(interval=with_interval))
-    if (result.normaliser, result.weights) != ("none", "kaldi"):
+    if as_json:
+        click.echo(json.dumps(all_numbers(result, per_utterance), indent=1, ensure_ascii=False))
+    else:
+        click.echo(result.summary(interval=with_interval))
+    if (result.normaliser, result.weights) != ("none", "kaldi") and not as_json:
         click.echo(result.method)
     for remark in result.remarks() + (result.interval_remarks() if with_interval else []):
         click.echo(f"Note: {remark}.", err=True)
     if per_speaker and not result.by_speaker():
         raise click.UsageError("--per-speaker needs --speakers: the references name none")
     for requested, lines in ((per_speaker, speaker_lines), (per_utterance, utterance_lines)):
-        if requested:
+        if requested and not as_json:
             click.echo("")
             click.echo("\n".join(lines(result)))
     if alignments is not None:
@@ -175,17 +208,18 @@ def score(
 
 
 @score.command("compare")
-@click.option("--ref", type=FILE, required=True, help="The reference transcripts.")
+@click.option("--ref", type=TEXT_IN, required=True, help="The reference transcripts.")
 @click.option(
     "--hyp",
     "hyps",
-    type=FILE,
+    type=TEXT_IN,
     required=True,
     multiple=True,
     help="A system's transcripts; give two or more. The first is the baseline.",
 )
 @_method_options
-def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
+@AS_JSON
+def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: Any) -> None:
     """Test whether one system is better than another.
 
     Prints the error rates and their difference with 95 % confidence intervals, the probability of
@@ -196,11 +230,17 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
     Example:
       toolkit score compare --ref text --hyp ce/text --hyp smbr/text --speakers utt2spk
     """
-    from toolkit.score.compare import compare, comparison_lines
+    from toolkit.score.compare import compare, comparison_lines, comparison_numbers
 
     if not 2 <= len(hyps) <= len(ascii_uppercase):
         raise click.UsageError(f"give --hyp two to {len(ascii_uppercase)} times")
     scores = _scores([(ref, hyp) for hyp in hyps], _Method(**method))
+    if as_json:
+        found = [comparison_numbers(compare(scores[0], other)) for other in scores[1:]]
+        for plain, hyp in zip(found, hyps[1:], strict=True):
+            plain |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
+        click.echo(json.dumps(found, indent=1))
+        return
     systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
         click.echo(f"{name}: {result.summary(interval=True).splitlines()[0]}  {path}")
@@ -220,8 +260,8 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], **method: Any) -> None:
             click.echo(f"Note: {remark}.", err=True)
 
 
-def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
-    """Score pairs of references and hypotheses together; print a line for each of several."""
+def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method, quiet: bool) -> "Score":
+    """Score pairs of references and hypotheses together; unless quiet print a line for each."""
     from toolkit.score.inputs import names_of
     from toolkit.score.wer import pool
 
@@ -230,17 +270,36 @@ def _pooled(pairs: Sequence[tuple[Path, Path]], method: _Method) -> "Score":
         return scores[0]
     names = names_of([hyp for _, hyp in pairs])
     for name, result in zip(names, scores, strict=True):
-        click.echo(f"{name}: {result.summary().splitlines()[0]}")
+        if not quiet:
+            click.echo(f"{name}: {result.summary().splitlines()[0]}")
     return pool(dict(zip(names, scores, strict=True)))
+
+
+def _named(method: _Method) -> str:
+    """Return what is added to the normaliser's name."""
+    from toolkit.score.glm import glm_name
+
+    glm = [] if method.glm is None else [f"GLM {glm_name(method.glm)}"]
+    marks = [name for name in ("fragments", "optional") if getattr(method, name)]
+    return "".join(f", {name}" for name in [*glm, *marks])
 
 
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
+    from toolkit.score.alternatives import Grammar
     from toolkit.score.inputs import InputReader
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
 
-    reader = InputReader(method.form, method.speakers)
+    if method.glm is not None:
+        rules = "case" if method.normalise == "none" else method.normalise
+        method = replace(method, weights="sclite", normalise=rules, fragments=True, optional=True)
+    if method.normalise in ("basic", "english") and (method.fragments or method.optional):
+        raise click.UsageError(
+            f"--normalise {method.normalise} removes the marks that --fragments and --optional read"
+        )
+    marks = Grammar(method.fragments, method.optional)
+    reader = InputReader(method.form, method.speakers, method.glm)
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
     sides = [reader.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
@@ -254,7 +313,8 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
             weights=method.weights,
             mode=method.mode,
             normalise=normaliser,
-            normaliser=normaliser.name,
+            normaliser=normaliser.name + _named(method),
+            grammar=marks if side.marked or marks != Grammar() else None,
         )
         for side in sides
     ]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_IN
 
 if TYPE_CHECKING:
-    from toolkit.decode.sources import Source
+    from toolkit.decode.sources import Ids, Source
     from toolkit.decode.streaming import StreamResult
     from toolkit.decode.transcript import Transcript
 
@@ -32,6 +32,14 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     help="All but text have the times and confidences of words.",
 )
 @click.option("--out", type=FILE, help="Write a file per recording to this folder.")
+@click.option(
+    "--ids",
+    type=click.Choice(("stem", "relative", "path")),
+    default="stem",
+    show_default=True,
+    help="The id of a file: its name without suffix, its path below the folder that was given "
+    "without suffix, or its whole path. Lists and cuts have ids of their own.",
+)
 @click.option(
     "--channel", type=click.IntRange(1), help="The channel to use; default: the mean of all."
 )
@@ -64,11 +72,18 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     show_default=True,
     help="Where the network computes: cpu, cuda, cuda:1, ...; a stream's on the CPU.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Worker processes, each with the bundle in its memory; results come when all are there.",
+)
 @click.option("--system", help="The system of the bundle to use; default: the best.")
-@click.option("--fast", is_flag=True, help="Leave out rescoring with the larger language model.")
+@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
     "--speakers",
-    type=FILE,
+    type=TEXT_IN,
     help="File of `recording speaker`, such as utt2spk: who is adapted together.",
 )
 @click.argument("audio", nargs=-1, required=True)
@@ -78,6 +93,7 @@ def transcribe(
     model: Path,
     form: str,
     out: Path | None,
+    ids: "Ids",
     channel: int | None,
     raw_rate: int | None,
     allow_pipes: bool,
@@ -85,6 +101,7 @@ def transcribe(
     piece: float | None,
     endpoint: float | None,
     device: str,
+    jobs: int,
     system: str | None,
     fast: bool,
     speakers: Path | None,
@@ -94,8 +111,9 @@ def transcribe(
 
     AUDIO is audio files, folders of them, wav.scp files (*.scp), lhotse cuts (*.jsonl, *.jsonl.gz),
     or - for standard input: a list of paths, an audio file, or with --raw-rate raw samples. Prints
-    a line per recording, its name and the words, or writes files with --out. Recordings that cannot
-    be read are named at the end, and the exit status is 1.
+    a line per recording, its id and the words, which can be piped to `toolkit score --hyp -`, or
+    writes files with --out. Recordings that cannot be read are named at the end, and the exit
+    status is 1.
 
     The bundle's best system on the development data recognises; standard error says which that is
     and what it reached. If it adapts to speakers, it hears all recordings of a speaker first:
@@ -114,7 +132,7 @@ def transcribe(
     """
     from toolkit.decode.bundle.folder import find_system, reached_by
     from toolkit.decode.formats import WITH_WORDS
-    from toolkit.decode.sources import Inputs, check_keys
+    from toolkit.decode.sources import Inputs, check_ids, check_keys
     from toolkit.decode.transcribe import transcribe as transcribe_sources
     from toolkit.processes.devices import choose_device
 
@@ -132,22 +150,27 @@ def transcribe(
         )
     if stream and device != "cpu":
         raise click.UsageError("--stream recognises on the CPU: leave out --device")
+    if jobs > 1 and (stream or raw_rate is not None):
+        raise click.UsageError("--jobs shares out files: leave out --stream and --raw-rate")
     if raw_rate is not None and "-" not in audio:
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
-    inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers)
+    inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
     bundle = find_system(model, system, stream)
     if reached := reached_by(bundle):
         click.echo(reached, err=True)
     with tempfile.TemporaryDirectory() as work:
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
-        if out is not None:
-            check_keys(sources)
+        check_ids(sources) if out is None else check_keys(sources)
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
-            recognised = transcribe_sources(
-                bundle, sources, form in WITH_WORDS, device=choose_device(device), fast=fast
-            )
+            words, place = form in WITH_WORDS, choose_device(device)
+            if jobs > 1:
+                from toolkit.decode.transcribe_jobs import transcribe_in_processes
+
+                recognised = transcribe_in_processes(bundle, sources, jobs, words, place, fast)
+            else:
+                recognised = transcribe_sources(bundle, sources, words, device=place, fast=fast)
             faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
@@ -195,6 +218,8 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
+    from toolkit.decode.bundle.ctc.settings import is_ctc
+    from toolkit.decode.bundle.ctc.streaming import CtcRecogniser, CtcStreamingRecogniser
     from toolkit.decode.bundle.recogniser import Recogniser
     from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
@@ -202,22 +227,27 @@ def _stream(
     from toolkit.features.frontend import FrontendError
     from toolkit.processes.threads import one_thread
 
-    recogniser, faults = Recogniser(bundle, fast=fast), []
+    faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
-    details = form == "json" and recogniser.silence is not None
+    if is_ctc(bundle):
+        kind, recogniser = CtcStreamingRecogniser, CtcRecogniser(bundle)
+        details = form == "json"
+    else:
+        kind, recogniser = StreamingRecogniser, Recogniser(bundle, fast=fast)
+        details = form == "json" and recogniser.silence is not None
     with one_thread():
-        StreamingRecogniser.warm_up(recogniser)
+        kind.warm_up(recogniser)
         for source in sources:
-            stream, latency = StreamingRecogniser(recogniser, ends, details), Latency()
+            stream, latency = kind(recogniser, ends, details), Latency()
             blocks = source.blocks(recogniser.frontend_config.sampling_rate, piece)
             try:
                 for result in recognise_stream(blocks, stream, perf_counter, latency):
                     _show(source.name, result, form)
-                click.echo(f"{source.name}: {latency.summary()}", err=True)
+                click.echo(f"{source.called}: {latency.summary()}", err=True)
             except AudioError as error:
                 faults.append(str(error))
             except FrontendError as error:
-                faults.append(f"{source.name}: {error}")
+                faults.append(f"{source.called}: {error}")
     return faults
 
 

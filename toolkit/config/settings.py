@@ -57,7 +57,7 @@ def apply_overrides(config: Config, overrides: Sequence[str], base: Path) -> Con
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
-            raise ConfigError(f"`{override}` is not of the form key=value, e.g. --set ce.epochs=4")
+            raise ConfigError(f"`{override}` is not of the form key=value, e.g. {_example(config)}")
         values[key.strip()] = text
     return _apply(config, values, base)
 
@@ -151,6 +151,14 @@ def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _example(config: Any) -> str:
+    """Return one of the settings with its value, as it would be typed."""
+    flat = flatten(to_plain(config))
+    numbers = [key for key, value in flat.items() if type(value) in (int, float)]
+    key = next(iter([*numbers, *flat]), "key")
+    return f"{key}={flat.get(key)}"
+
+
 def _is_section(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
@@ -236,7 +244,7 @@ def _unknown(config: Any, key: str, prefix: str, name: str, known: list[str]) ->
     if len(key) > LONGEST_KEY:
         key, name = f"{key[:LONGEST_KEY]}...", name[:LONGEST_KEY]
     near = [f"{dot}{match}" for match in difflib.get_close_matches(name, known, n=1)]
-    leaves = list(_all_keys(config))
+    leaves = list(all_keys(config))
     same_leaf = [leaf for leaf in leaves if leaf.split(".")[-1] == key.split(".")[-1]]
     near = near or same_leaf or difflib.get_close_matches(key, leaves, n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""
@@ -245,13 +253,14 @@ def _unknown(config: Any, key: str, prefix: str, name: str, known: list[str]) ->
     return ConfigError(f"unknown key `{key}`{hint}{listing}")
 
 
-def _all_keys(config: Any, prefix: str = "") -> Iterator[str]:
+def all_keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted key of every setting, in the order of the fields."""
     for field in _fields(config):
         section = _section(config, field.name)
         if section is None:
             yield f"{prefix}{field.name}"
         else:
-            yield from _all_keys(section, f"{prefix}{field.name}.")
+            yield from all_keys(section, f"{prefix}{field.name}.")
 
 
 def _rebuild(section: Any, tree: Mapping[str, Any], prefix: str) -> Any:

@@ -85,7 +85,8 @@ class CheckConfig:
     min_excluded: int = 20
     """... unless no more than this many are: a tiny corpus may lose more than the share."""
     listed: int = 50
-    """Utterances that report.txt names per kind of finding and split; report.json names all."""
+    """Utterances that report.txt names per kind of error or warning and split, at most; of notes it
+    names three. findings.tsv names all."""
 
     def __post_init__(self) -> None:
         if not self.alphabet:

@@ -21,6 +21,13 @@ from toolkit.storage.files import open_atomically
 from toolkit.storage.places import places_of
 from toolkit.storage.reading import NATURAL, reading, validated
 
+HELD_OUT = "held_out"
+"""Marks, in `custom`, the cuts of a split that was taken out of the training data."""
+NO_SPEAKER = "no_speaker"
+"""Holds, in `custom`, why the cut's speaker is not known."""
+TOLERANCE_SECONDS = 0.01
+"""A segment that ends at most a frame past its recording is trimmed without a word: its end was
+rounded."""
 OVERSHOOT_SECONDS = 0.5
 """A segment that ends at most this long past its recording is trimmed (Kaldi's extract-segments
 has the same limit); one that ends later is a fault."""
@@ -105,7 +112,9 @@ def make_cut(
             detail = f"segment {start:g} to {end:g} s of a recording of {length:g} s"
             fault = ("bad-segment", detail)
         elif end > length:
-            note = ("trimmed-segment", f"ends {end - length:.3f} s past its recording's end")
+            if end - length > TOLERANCE_SECONDS + 1e-9:
+                detail = f"ends {end - length:.3f} s past its recording's end"
+                note = ("trimmed-segment", detail)
             end = length
     if fault is not None and fault[0] == "bad-segment":
         start, end = 0.0, 0.0

@@ -3,11 +3,12 @@
 import fnmatch
 import hashlib
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
+from toolkit.corpus.manifest import HELD_OUT, ManifestError, speaker_of, text_of
 
 
 def matches(name: str, patterns: str) -> bool:
@@ -53,6 +54,8 @@ def assemble(
     else:
         share = corpus.held_out_share
         train, held_out = hold_out_utterances(train, missing, share, corpus.rotation)
+    for cut in chain.from_iterable(held_out.values()):
+        cut.custom = {**(cut.custom or {}), HELD_OUT: True}
     dev.update({"dev": held_out["dev"]} if "dev" in held_out else {})
     test.update({"test": held_out["test"]} if "test" in held_out else {})
     if corpus.hours is not None:

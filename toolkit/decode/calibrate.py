@@ -30,6 +30,10 @@ class LatticeSummary:
 
     utterance: str
     """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    seconds: float
+    """Processor time of network, search and n-best list."""
     nbest: tuple[tuple[float, float, float, str], ...]
     """(total score, acoustic and LM log-probability, words) of each hypothesis, best first."""
     words: tuple[WordPosterior, ...]
@@ -43,7 +47,8 @@ def read_summaries(path: Path) -> list[LatticeSummary]:
         plain = json.loads(line)
         nbest = tuple((s, a, lm, words) for s, a, lm, words in plain["nbest"])
         words = tuple(WordPosterior(*fields) for fields in plain["words"])
-        found.append(LatticeSummary(plain["utterance"], nbest, words))
+        times = plain["audio_seconds"], plain["seconds"]
+        found.append(LatticeSummary(plain["utterance"], *times, nbest, words))
     return found
 
 
@@ -97,8 +102,12 @@ def _correctness(
     """Return the posterior of every recognised word, and whether each word is right."""
     posteriors, correct = [], []
     for one in found:
-        words = [word.word for word in one.words]
-        pairs = align(references[one.utterance].split(), words)
         posteriors += [word.posterior for word in one.words]
-        correct += [ref == hyp for ref, hyp in pairs if hyp is not None]
+        correct += right_words(references[one.utterance], [word.word for word in one.words])
     return posteriors, correct
+
+
+def right_words(reference: str, words: Sequence[str]) -> list[bool]:
+    """Whether each of the recognised words is right, aligned with the reference."""
+    pairs = align(reference.split(), list(words))
+    return [ref == hyp for ref, hyp in pairs if hyp is not None]

@@ -92,24 +92,29 @@ class CombinationTuning:
 
 
 def tune_combination(
-    splits: Sequence[tuple[Sequence[System], Mapping[str, str]]], words: Words, jobs: int = 1
+    splits: Sequence[tuple[Sequence[System], Mapping[str, str]]],
+    words: Words,
+    jobs: int = 1,
+    rules: Sequence[Rule] = RULES,
 ) -> CombinationTuning:
     """Find rule and weights with the fewest word errors, those of single systems among them.
 
-    The best path is tried where all systems have lattices: a chain's probabilities are no scores of
-    paths.
+    Of several rules the best path is tried only where all systems have lattices: a chain's
+    probabilities are no scores of paths.
 
     Args:
       splits: for each development split the systems and the references.
       words: with which the systems were read.
       jobs: worker processes.
+      rules: the rules to try.
     """
     count = len(splits[0][0])
     parts = PARTS.get(count, 2)
     lattices = all(system.lattice for systems, _ in splits for system in systems)
     grid = [
         Combination(tuple(part / parts for part in shares), rule)
-        for rule in (RULES if lattices else RULES[:1])
+        for rule in rules
+        if lattices or len(rules) == 1 or rule != "best"
         for shares in product(range(parts, -1, -1), repeat=count)
         if sum(shares) == parts
     ]

@@ -72,7 +72,7 @@ def read_system(path: Path, words: Words) -> System:
             entries.setdefault(entry.utterance, []).append(entry)
         chains = {name: _chain(found, words) for name, found in entries.items()}
         return System(path, chains, list(chains))
-    texts = read_transcripts(source).texts
+    texts = read_transcripts(source).plain_texts()
     plain = {
         name: [CtmEntry(name, "1", 0.0, 0.0, word) for word in text.split()]
         for name, text in texts.items()

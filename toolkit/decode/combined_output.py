@@ -1,6 +1,7 @@
 """The outcome of a combination on disk, and as a system of a recipe."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,16 @@ from toolkit.align.ctm import write_ctm
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.decode.combination import Combination, CombinationTuning, combine, tune_combination
 from toolkit.decode.combination_inputs import System, read_system
+from toolkit.decode.tuning import FEWEST_WORDS, percent
 from toolkit.fsa.word_lattice_store import Words
 from toolkit.score.compare import compare, comparison_lines
 from toolkit.score.read import read_transcripts
 from toolkit.score.results import Result, read_results, record_results
-from toolkit.score.split import score_split
+from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
+
+logger = logging.getLogger(__name__)
 
 NAME = "combined"
 
@@ -29,9 +33,7 @@ def write_combined(
     """Combine systems; write `text` and, if all have times, `words.ctm`; return the texts."""
     found = combine(systems, how, words, jobs)
     texts = {name: " ".join(e.token for e in entries) for name, entries in found.items()}
-    out.mkdir(parents=True, exist_ok=True)
-    lines = [f"{name} {text}".rstrip() + "\n" for name, text in texts.items()]
-    write_atomically(out / "text", "".join(lines))
+    write_texts(texts, out)
     if all(system.timed for system in systems):
         write_ctm([entry for entries in found.values() for entry in entries], out / "words.ctm")
     return texts
@@ -78,9 +80,9 @@ def combine_decodes(
         for name, split in splits.items()
     }
     references = {name: _references(split.cuts, read[name]) for name, split in splits.items()}
-    tuning = tune_combination(
-        [(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs
-    )
+    splits = {s: split for s, split in splits.items() if can_be_scored(references[s], s)}
+    tuning = _tuned([(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs)
+    tuning = tuning or CombinationTuning(Combination((1 / len(rows),) * len(rows)), {})
     names = list(next(iter(splits.values())).systems)
     write_atomically(out / "grid.tsv", _table(names, tuning))
     weights = dict(zip(names, tuning.best.weights, strict=True))
@@ -117,6 +119,17 @@ def combine_decodes(
     return found | {f"weight {name}": weight for name, weight in weights.items()}
 
 
+def _tuned(
+    splits: Sequence[tuple[Sequence[System], Mapping[str, str]]], words: Words, jobs: int
+) -> CombinationTuning | None:
+    """Tune on splits, if they have enough words; otherwise a warning says so."""
+    count = sum(len(text.split()) for _, references in splits for text in references.values())
+    if count >= FEWEST_WORDS:
+        return tune_combination(splits, words, jobs)
+    logger.warning("NOT TUNED: the development splits have %d words; equal weights", count)
+    return None
+
+
 def _references(cuts: Sequence[MonoCut], systems: Sequence[System]) -> dict[str, str]:
     """The transcripts of what was decoded: of some cuts no features could be extracted."""
     decoded = {name for system in systems for name in system.ids}
@@ -132,7 +145,7 @@ def _errors(rows: Mapping[str, Result], splits: Mapping[str, CombinedSplit]) -> 
 def _table(names: Sequence[str], tuning: CombinationTuning) -> str:
     lines = ["\t".join(["rule", *names, "errors", "words", "wer"])]
     lines += [
-        "\t".join([how.rule, *(f"{w:g}" for w in how.weights), f"{e}\t{n}\t{100 * e / n:.2f}"])
+        "\t".join([how.rule, *(f"{w:g}" for w in how.weights), f"{e}\t{n}\t{percent(e, n):.2f}"])
         for how, (e, n) in tuning.tried.items()
     ]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """Word confidences: posteriors from lattices, calibrated on development data."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +23,9 @@ PRIOR = np.array([0.0, 1.0])
 """Offset and slope of the calibration that leaves confidences as they are."""
 
 
-def word_confidences(words: Sequence[int], samples: Sequence[tuple[int, ...]]) -> list[float]:
+def word_confidences(
+    words: Sequence[Hashable], samples: Sequence[tuple[Hashable, ...]]
+) -> list[float]:
     """Return, for each word, the share of sampled word sequences that contain it there.
 
     Sequences are aligned with `words` by edit distance, as in minimum Bayes risk decoding, so that
@@ -32,11 +34,11 @@ def word_confidences(words: Sequence[int], samples: Sequence[tuple[int, ...]]) -
     so that no share is 0 or 1.
 
     Args:
-      words: the recognised words.
-      samples: from `toolkit.fsa.nbest.sampled_words`.
+      words: the recognised words, by their ids or names.
+      samples: such as those from `toolkit.fsa.nbest.sampled_words`.
     """
     agreeing = np.full(len(words), 0.5)
-    counts: dict[tuple[int, ...], int] = {}
+    counts: dict[tuple[Hashable, ...], int] = {}
     for sample in samples:
         counts[sample] = counts.get(sample, 0) + 1
     for sample, count in counts.items():

@@ -2,11 +2,10 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
@@ -17,8 +16,33 @@ from toolkit.lang.tables import SymbolTable
 from toolkit.storage.digest import digest_bytes
 from toolkit.storage.files import write_atomically
 
-LATTICES = "lattices.*.safetensors"
-"""Files of lattices, which are removed when no more weights are to be tried."""
+LATTICES = "searched.*.safetensors"
+"""Files of lattices, which are removed when no more is to be found in them."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the search of an utterance has left."""
+
+    utterance: str
+    """Utterance id."""
+    audio_seconds: float
+    """Length of the utterance."""
+    seconds: tuple[float, ...]
+    """See `toolkit.decode.first_pass.SearchResult`."""
+    beam: float
+    """See `Decoded.beam`."""
+    cut: bool
+    """See `Decoded.cut`."""
+    lattices: tuple[ScoredLattice, ...] = ()
+    """One for each pass; empty when no path survived the widest beam."""
+
+
+def search_folder(out: Path, split: str, scale: float) -> Path:
+    """The folder, which is made, of what searches of a split at an acoustic scale leave."""
+    folder = out / split / "decoded" / f"{scale:g}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def decode_store(
@@ -70,22 +94,39 @@ def _decode_shard(
     threads: int,
     shard: tuple[int, Sequence[str]],
 ) -> Path:
-    number, ids = shard
+    number = shard[0]
     tried = [[asdict(pair) for pair in pairs] for pairs in weights]
     name = digest_bytes(json.dumps(tried).encode())[:8]
     path = out / f"passes-{name}.{number:06d}.jsonl"
     if not path.exists():
         table = SymbolTable.read(decoder.words)
-        lattices = out / LATTICES.replace("*", f"{number:06d}")
-        if not lattices.exists():
-            _search_shard(decoder, lattices, scorer, threads, ids)
-        kept, described = read_scored(lattices)
-        found, lines = iter(kept), []
-        for one in json.loads(described):
-            mine = [next(found) for _ in weights] if one["beam"] else []
-            lines.append(json.dumps(_best_paths(one, mine, weights, table)) + "\n")
+        found = searched_shard(decoder, out, scorer, threads, shard)
+        lines = [json.dumps(_best_paths(one, weights, table)) + "\n" for one in found]
         write_atomically(path, "".join(lines))
     return path
+
+
+def searched_shard(
+    decoder: Decoder, folder: Path, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]
+) -> list[Searched]:
+    """The lattices of a shard: those in a folder, or of a search that leaves them there.
+
+    Args:
+      decoder: graph and search.
+      folder: of lattices made with the same scorer and decoder, see `search_folder`.
+      scorer, threads, shard: see `toolkit.align.scored.Work`.
+    """
+    number, ids = shard
+    path = folder / LATTICES.replace("*", f"{number:06d}")
+    if not path.exists():
+        _search_shard(decoder, path, scorer, threads, ids)
+    kept, described = read_scored(path)
+    lattices = iter(kept)
+    found = []
+    for plain in json.loads(described):
+        mine = tuple(next(lattices) for _ in range(decoder.passes if plain["beam"] else 0))
+        found.append(Searched(**plain | {"seconds": tuple(plain["seconds"])}, lattices=mine))
+    return found
 
 
 def _search_shard(
@@ -95,47 +136,44 @@ def _search_shard(
     load_once(decoder)
     scale = decoder.config.acoustic_scale
 
-    def searched(scored: Scored) -> tuple[dict[str, Any], list[ScoredLattice]]:
+    def searched(scored: Scored) -> Searched:
         found = search(scored, decoder)
-        plain = {
-            "utterance": scored.utterance,
-            "audio_seconds": round(scorer.store.cut(scored.utterance).duration, 4),
-            "seconds": found.seconds,
-            "beam": found.beam,
-            "cut": found.cut,
-        }
-        return plain, [ScoredLattice.of(x, found.scores, scale) for x in found.lattices]
+        return Searched(
+            scored.utterance,
+            round(scorer.store.cut(scored.utterance).duration, 4),
+            found.seconds,
+            found.beam,
+            found.cut,
+            tuple(ScoredLattice.of(x, found.scores, scale) for x in found.lattices),
+        )
 
     described, lattices = [], []
-    for plain, mine in map_scored(searched, scorer, ids, threads):
-        described.append(plain)
-        lattices += mine
+    for one in map_scored(searched, scorer, ids, threads):
+        described.append({k: v for k, v in vars(one).items() if k != "lattices"})
+        lattices += one.lattices
     write_scored(path, lattices, json.dumps(described))
 
 
 def _best_paths(
-    searched: Mapping[str, Any],
-    lattices: Sequence[ScoredLattice],
-    weights: Sequence[Sequence[Weights]],
-    table: SymbolTable,
-) -> list[dict[str, Any]]:
+    searched: Searched, weights: Sequence[Sequence[Weights]], table: SymbolTable
+) -> list[dict]:
     """The fields of `Decoded` for each pass."""
     plain = []
     for pass_number, pairs in enumerate(weights):
         start = time.process_time()
         hypotheses = [""] * len(pairs)
-        if lattices:
-            paths = [lattices[pass_number].best_words(pair) for pair in pairs]
+        if searched.lattices:
+            paths = [searched.lattices[pass_number].best_words(pair) for pair in pairs]
             hypotheses = [" ".join(map(table.symbol, path)) for path in paths]
         spent = (time.process_time() - start) / len(pairs)
         plain.append(
             {
-                "utterance": searched["utterance"],
-                "audio_seconds": searched["audio_seconds"],
-                "decode_seconds": round(searched["seconds"][pass_number] + spent, 4),
-                "beam": searched["beam"],
+                "utterance": searched.utterance,
+                "audio_seconds": searched.audio_seconds,
+                "decode_seconds": round(searched.seconds[pass_number] + spent, 4),
+                "beam": searched.beam,
                 "hypotheses": hypotheses,
-                "cut": searched["cut"] and pass_number > 0,
+                "cut": searched.cut and pass_number > 0,
             }
         )
     return plain

@@ -90,7 +90,7 @@ def _words(transcript: Transcript) -> Iterator[Word]:
 
 
 def _ctm_lines(transcript: Transcript, channel: int) -> Iterator[str]:
-    name = "_".join(transcript.key.split())
+    name = "_".join(transcript.name.split())
     for word in _words(transcript):
         duration = word.end - word.start
         yield (

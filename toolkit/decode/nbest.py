@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from torch import Tensor
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.decode.calibrate import LatticeSummary, read_summaries, write_confidences
-from toolkit.decode.first_pass import (
-    Decoder,
-    decoding_graph,
-    load_once,
-    search,
+from toolkit.decode.decode_store import (
+    Searched,
+    remove_lattices,
+    search_folder,
+    searched_shard,
 )
+from toolkit.decode.first_pass import Decoder, decoding_graph
 from toolkit.decode.system import Scorers, references_of
 from toolkit.decode.word_times import SAMPLES, WordAligner
 from toolkit.fsa.fst import Lattice
@@ -60,7 +62,10 @@ def write_nbest_and_ctm(
     jobs: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Decode every split again; write n-best lists, word times, confidences and word lattices.
+    """Write n-best lists, word times, confidences and word lattices of every split.
+
+    Splits are searched anew where `decode_passes` has left no lattices at the weights' scale;
+    lattices that it has left in `out` are removed.
 
     Args:
       scorers: the acoustic model on each split.
@@ -84,12 +89,16 @@ def write_nbest_and_ctm(
     for split, scorer in scorers.items():
         folder = out / split / "explored"
         folder.mkdir(parents=True, exist_ok=True)
-        extract = _Extractor(decoder, weights, lang, senones, config, folder)
+        searched = search_folder(out, split, weights.acoustic_scale)
+        extract = _Extractor(decoder, weights, lang, senones, config, searched, folder)
         paths = map_scored_shards(extract, scorer, jobs, "n-best")
         found[split] = [summary for path in paths for summary in read_summaries(path)]
         write_atomically(out / split / "nbest.tsv", _nbest_table(found[split]))
         progress(len(found), len(scorers))
-    return write_confidences(found, {s: references_of(x) for s, x in scorers.items()}, tune_on, out)
+    references = {split: references_of(scorer) for split, scorer in scorers.items()}
+    errors = write_confidences(found, references, tune_on, out)
+    remove_lattices(out)
+    return errors
 
 
 def _nbest_table(found: Sequence[LatticeSummary]) -> str:
@@ -126,6 +135,8 @@ class _Extractor:
     lang: Path
     senones: Senones
     config: NbestConfig
+    searched: Path
+    """The folder of the lattices."""
     out: Path
 
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
@@ -143,33 +154,47 @@ class _Extractor:
             beam=self.decoder.config.beam.search,
             samples=self.config.samples,
         )
-        load_once(self.decoder)
-
-        def explore(scored: Scored) -> _Explored:
-            found = search(scored, self.decoder)
-            if not found.lattices:
-                return _Explored({"nbest": [], "words": []}, None, None)
-            lattice = ScoredLattice.of(found.lattices[-1], found.scores, scale)
-            kept = self.config.lattices
-            return _Explored(
-                self._summary(lattice, found.scores, aligner),
-                word_lattice(lattice, scale, config.beam.output, scorer.frame_shift),
-                _graph_arcs(found.lattices[0], len(found.scores)) if kept else None,
-            )
-
-        config = self.decoder.config
-        scale = config.acoustic_scale
+        shard_found = searched_shard(self.decoder, self.searched, scorer, threads, shard)
+        searched = {one.utterance: one for one in shard_found}
+        explore = partial(self._explore, searched, aligner, scorer.frame_shift)
         explored = dict(zip(ids, map_scored(explore, scorer, ids, threads), strict=True))
         if self.config.lattices:
             found = {u: x.arcs for u, x in explored.items() if x.arcs is not None}
             self._write_lattices(found, number)
         words.parent.mkdir(exist_ok=True)
         lattices = {u: x.words for u, x in explored.items()}
-        decoding = Decoding(scale, self.weights.word_penalty, scorer.frame_shift)
+        weights = self.weights
+        decoding = Decoding(weights.acoustic_scale, weights.word_penalty, scorer.frame_shift)
         write_word_lattices(words, lattices, aligner.symbol, decoding)
         lines = [json.dumps({"utterance": u, **x.summary}) + "\n" for u, x in explored.items()]
         write_atomically(path, "".join(lines))
         return path
+
+    def _explore(
+        self,
+        searched: Mapping[str, Searched],
+        aligner: WordAligner,
+        frame_shift: float,
+        scored: Scored,
+    ) -> _Explored:
+        one = searched[scored.utterance]
+        found, start = one.lattices, scored.clock()
+        nbest = found and n_best(found[-1], self.weights, self.config.count)
+        summary = {
+            "audio_seconds": one.audio_seconds,
+            "seconds": round(one.seconds[-1] + scored.clock() - start, 4),
+            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
+            "words": [],
+        }
+        if not found:
+            return _Explored(summary, None, None)
+        scale, beam = self.weights.acoustic_scale, self.decoder.config.beam.output
+        kept = self.config.lattices
+        return _Explored(
+            summary | {"words": self._words(found[-1], scored.log_likelihoods * scale, aligner)},
+            word_lattice(found[-1], scale, beam, frame_shift),
+            _graph_arcs(found[0].lattice, len(scored.log_likelihoods)) if kept else None,
+        )
 
     def _write_lattices(self, lattices: Mapping[str, LatticeArcs], number: int) -> None:
         graph, out = self.decoder.graph, self.out.parent / "lattices"
@@ -177,19 +202,15 @@ class _Extractor:
         index = graph_index(decoding_graph(graph))
         write_shard(shard_path(out, number), dict(lattices), index, graph_digest(graph))
 
-    def _summary(
+    def _words(
         self, lattice: ScoredLattice, scores: Tensor, aligner: WordAligner
-    ) -> dict[str, Any]:
-        """The fields of `LatticeSummary`, but for the utterance."""
-        nbest = n_best(lattice, self.weights, self.config.count)
-        words = aligner(lattice, self.weights, scores, self.decoder.config.acoustic_scale)
-        return {
-            "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
-            "words": [
-                (word.word, word.start, round(word.end - word.start, 3), word.confidence)
-                for word in words
-            ],
-        }
+    ) -> list[tuple[str, float, float, float]]:
+        """The fields of each `WordPosterior` of the best path."""
+        words = aligner(lattice, self.weights, scores, self.weights.acoustic_scale)
+        return [
+            (word.word, word.start, round(word.end - word.start, 3), word.confidence)
+            for word in words
+        ]
 
 
 def _graph_arcs(lattice: Lattice, frames: int) -> LatticeArcs:

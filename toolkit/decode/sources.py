@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from torch import Tensor
 
@@ -24,6 +24,10 @@ from toolkit.storage.reading import validated
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
 
+Ids = Literal["stem", "relative", "path"]
+"""What names a file in results: its name without suffix; its path below the folder that was given,
+without suffix; or its path as it was given."""
+
 MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
 """First bytes of audio files, by which they are told from text."""
 
@@ -37,19 +41,26 @@ class Source:
     """A recording to transcribe."""
 
     name: str
-    """Name in results: the path as it was given, or the id in wav.scp or of a cut."""
+    """Its id in results: see `Inputs.ids`, or the id in wav.scp or of a cut."""
     key: str
     """Path of its result below the output folder, without suffix, see `safe_name`."""
     blocks: Blocks
     """Reads the audio; raises AudioError when it is broken."""
     speaker: str | None = None
     """Who speaks, if that is known."""
+    origin: str = ""
+    """Its name in messages: the path as it was given; empty: `name`."""
+
+    @property
+    def called(self) -> str:
+        """The name by which messages call it."""
+        return self.origin or self.name
 
     def failed(self, error: ToolkitError) -> Transcript:
         """The transcript of a recording that cannot be read; the message names it."""
         named = isinstance(error, AudioError)
         return Transcript(
-            self.name, self.key, fault=str(error) if named else f"{self.name}: {error}"
+            self.name, self.key, fault=str(error) if named else f"{self.called}: {error}"
         )
 
 
@@ -68,6 +79,8 @@ class Inputs:
     """A file of `recording speaker`, such as Kaldi's utt2spk; a recording is named by its id, its
     path, or its file's name without suffix. Those that it lacks have the speaker of their cut, or
     none."""
+    ids: Ids = "stem"
+    """The ids of files; those of wav.scp and of cuts are their own."""
 
     def sources(self, arguments: Sequence[str], stdin: BinaryIO, work: Path) -> list[Source]:
         """List the recordings that the arguments name, in their order.
@@ -87,10 +100,13 @@ class Inputs:
         if self.speakers is None:
             return found
         known = read_speakers(self.speakers)
-        named = [known.get(s.name, known.get(Path(s.name).stem)) for s in found]
+        named = [
+            next((known[name] for name in _names(source) if name in known), None)
+            for source in found
+        ]
         if not any(named):
             raise SourceError(
-                f"{self.speakers}: names none of the recordings, such as {found[0].name}"
+                f"{self.speakers}: names none of the recordings, such as {found[0].called}"
             )
         return [replace(s, speaker=n or s.speaker) for s, n in zip(found, named, strict=True)]
 
@@ -108,7 +124,11 @@ class Inputs:
 
     def _file(self, path: Path, key: str, name: str | None = None) -> Source:
         blocks = partial(audio_blocks, path, channel=self.channel)
-        return Source(name or str(path), safe_name(key), blocks)
+        if name is None:
+            name = {"stem": path.stem, "relative": key, "path": str(path)}[self.ids]
+            # lines of text separate the id from the words at white space
+            return Source("_".join(name.split()), safe_name(key), blocks, origin=str(path))
+        return Source(name, safe_name(key), blocks)
 
     def _folder(self, folder: Path) -> list[Source]:
         paths = []
@@ -183,6 +203,22 @@ class Inputs:
         return [self._file(path, path.stem) for path in paths]
 
 
+def check_ids(sources: Sequence[Source]) -> None:
+    """Check that no two recordings have the same id, which programs that score take for one.
+
+    Raises:
+      SourceError: two have.
+    """
+    first: dict[str, Source] = {}
+    for source in sources:
+        other = first.setdefault(source.name, source)
+        if other is not source:
+            raise SourceError(
+                f"{other.called} and {source.called} would both have the id {source.name}: name"
+                " files by their paths with --ids relative or --ids path"
+            )
+
+
 def check_keys(sources: Sequence[Source]) -> None:
     """Check that no two recordings would write results of the same name.
 
@@ -192,9 +228,15 @@ def check_keys(sources: Sequence[Source]) -> None:
     if clash := first_clash(source.key for source in sources):
         one, other = (sources[position] for position in clash)
         raise SourceError(
-            f"the results of {one.name} and {other.name} would both be called {other.key}: "
+            f"the results of {one.called} and {other.called} would both be called {other.key}: "
             "transcribe them in separate calls"
         )
+
+
+def _names(source: Source) -> tuple[str, ...]:
+    """Return the names under which a file of speakers may have a recording."""
+    path = source.called
+    return source.name, path, Path(path).stem
 
 
 def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:  # noqa: ANN001

@@ -2,10 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
-from toolkit.decode.streaming import StreamingRecogniser, StreamResult
+from toolkit.decode.streaming import StreamResult
+
+
+class Streaming(Protocol):
+    """A recogniser of one stream, see `toolkit.decode.streaming.StreamingRecogniser`."""
+
+    def push(self, samples: Tensor) -> StreamResult:
+        """Take more samples [S]."""
+
+    def finish(self) -> StreamResult:
+        """End the stream."""
 
 
 @dataclass
@@ -58,7 +69,7 @@ class Latency:
 
 def recognise_stream(
     blocks: Iterable[Tensor],
-    recogniser: StreamingRecogniser,
+    recogniser: Streaming,
     now: Callable[[], float],
     latency: Latency,
 ) -> Iterator[StreamResult]:

@@ -124,10 +124,15 @@ class StreamResult:
     speech."""
 
 
-class _SpeechActivity:
-    """Detects the onset of speech and counts the trailing silence of an utterance."""
+class SpeechActivity:
+    """Detects the onset of speech and counts the trailing silence of an utterance.
 
-    def __init__(self) -> None:
+    Args:
+      onset: consecutive rows that must be speech for an onset.
+    """
+
+    def __init__(self, onset: int = ONSET) -> None:
+        self._needed = onset
         self.onset: int | None = None
         """The row in which speech began."""
         self.silent = 0
@@ -140,8 +145,8 @@ class _SpeechActivity:
             self._rows += 1
             self.silent = self.silent + 1 if silent else 0
             self._speaking = 0 if silent else self._speaking + 1
-            if self.onset is None and self._speaking == ONSET:
-                self.onset = self._rows - ONSET
+            if self.onset is None and self._speaking == self._needed:
+                self.onset = self._rows - self._needed
 
 
 class StreamingRecogniser:
@@ -189,7 +194,7 @@ class StreamingRecogniser:
         self._scores: list[Tensor] = []
         self._begin += self._frames * self._recogniser.frontend_config.frame_shift_ms / 1000
         self._frames = 0  # of the utterance, before stacking
-        self._activity = _SpeechActivity()
+        self._activity = SpeechActivity()
 
     def push(self, samples: Tensor) -> StreamResult:
         """Take more samples [S], mono, at the front end's sampling rate."""

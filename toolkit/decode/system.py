@@ -8,16 +8,16 @@ from pathlib import Path
 
 from toolkit.align.scorer import Scorer
 from toolkit.corpus.manifest import speaker_of, text_of
-from toolkit.decode.decode_store import decode_store, remove_lattices
+from toolkit.decode.decode_store import decode_store, remove_lattices, search_folder
 from toolkit.decode.first_pass import (
     Decoded,
     Decoder,
     real_time_factor,
 )
-from toolkit.decode.tuning import Grid, Tuning, tune
+from toolkit.decode.tuning import Grid, Tuning, percent, tune
 from toolkit.fsa.lattice import Weights
 from toolkit.score.results import Result, record_results
-from toolkit.score.split import score_split
+from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.score.wer import score
 from toolkit.storage.files import write_atomically
 
@@ -45,6 +45,7 @@ def decode_passes(
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
+    keep_lattices: bool = False,
 ) -> dict[str, float]:
     """Tune acoustic scale and word penalty of each pass, decode every split with them, and score.
 
@@ -59,6 +60,7 @@ def decode_passes(
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits decoded, splits).
+      keep_lattices: for `toolkit.decode.nbest.write_nbest_and_ctm`, which removes them.
 
     Returns:
       WER of the last pass in percent by split, and the numbers of utterances without a path
@@ -71,11 +73,14 @@ def decode_passes(
         for split, scorer in scorers.items()
     }
     searches = _Searches(decoder, scorers, out, jobs)
+    grid = Grid(config.scales, config.penalties)
+    untuned = Weights(config.acoustic_scale, min(config.penalties, key=abs))
+    grid = grid.if_tunable(words_of(references, tune_on), untuned)
     tunings = []
     for number, decoding_pass in enumerate(passes):
         decoding_pass.out.mkdir(parents=True, exist_ok=True)
         errors = partial(_errors, searches, number, {s: references[s] for s in tune_on})
-        tuning = tune(errors, config.acoustic_scale, Grid(config.scales, config.penalties))
+        tuning = tune(errors, config.acoustic_scale, grid)
         _write_tuning(tuning, decoding_pass.out)
         tunings.append(tuning)
 
@@ -86,13 +91,19 @@ def decode_passes(
             searches.best(split, number, tunings, tuned=split in tune_on)
             for number in range(len(passes))
         ]
+        scored = can_be_scored(references[split], split)
         for decoding_pass, utterances in zip(passes, decoded[split], strict=True):
             known = references[split], speakers[split]
-            row = _result(system, split, decoding_pass, utterances, *known, command)
-            rows[decoding_pass.lm].append(row)
+            if scored:
+                row = _result(system, split, decoding_pass, utterances, *known, command)
+                rows[decoding_pass.lm].append(row)
+            else:
+                texts = {d.utterance: d.hypotheses[0] for d in utterances}
+                write_texts(texts, decoding_pass.out / split)
         progress(len(decoded), len(scorers))
     record_results(out / "rows.json", [row for one in rows.values() for row in one])
-    remove_lattices(out)
+    if not keep_lattices:
+        remove_lattices(out)
     last = [utterance for found in decoded.values() for utterance in found[-1]]
     counts = {
         "no path": sum(not utterance.beam for utterance in last),
@@ -101,6 +112,11 @@ def decode_passes(
     counts |= {f"tuned to the {side} of the grid": 1 for t in tunings for side in t.at_edge}
     errors = {f"wer {row.split}": row.wer for row in rows[passes[-1].lm]}
     return errors | {name: count for name, count in counts.items() if count}
+
+
+def words_of(references: Mapping[str, Mapping[str, str]], splits: Sequence[str]) -> int:
+    """Return the number of words of all transcripts of some splits."""
+    return sum(len(text.split()) for split in splits for text in references[split].values())
 
 
 def references_of(scorer: Scorer) -> dict[str, str]:
@@ -141,8 +157,7 @@ class _Searches:
         """For each pass the utterances of a split, with a hypothesis for each of `weights`."""
         key = (split, scale, tuple(weights))
         if key not in self._found:
-            folder = self.out / split / "decoded" / f"{scale:g}"
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = search_folder(self.out, split, scale)
             every = [weights] * self.decoder.passes
             decoder, scorer = self.decoder.at(scale), self.scorers[split]
             self._found[key] = decode_store(scorer, decoder, every, folder, self.jobs)
@@ -179,20 +194,23 @@ def _errors(
     """Word errors and words of a pass on all splits of `references`, for each pair of the grid."""
     pairs = grid.pairs()
     decoded = {split: searches.decoded(split, scale, pairs)[number] for split in references}
+    pooled = {f"{s}/{u}": text for s, found in references.items() for u, text in found.items()}
+    if not any(text.split() for text in pooled.values()):
+        return [(0, 0)] * len(pairs)
     counts = []
     for i in range(len(pairs)):
-        scores = [
-            score(references[split], {d.utterance: d.hypotheses[i] for d in utterances})
-            for split, utterances in decoded.items()
-        ]
-        counts.append((sum(s.errors for s in scores), sum(s.ref_units for s in scores)))
+        texts = {
+            f"{s}/{d.utterance}": d.hypotheses[i] for s, found in decoded.items() for d in found
+        }
+        counted = score(pooled, texts)
+        counts.append((counted.errors, counted.ref_units))
     return counts
 
 
 def _write_tuning(tuning: Tuning, out: Path) -> None:
     lines = ["acoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
     lines += [
-        f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{100 * e / n:.2f}\t{scale:g}"
+        f"{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{percent(e, n):.2f}\t{scale:g}"
         for w, (scale, (e, n)) in sorted(tuning.tried.items())
     ]
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")

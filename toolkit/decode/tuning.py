@@ -5,12 +5,17 @@ the beam is in units of the scaled scores. So the weights found in lattices are 
 search is made, and only what was found by a search at its own scale counts.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.fsa.lattice import Weights
 
+logger = logging.getLogger(__name__)
+
+FEWEST_WORDS = 3
+"""Words of the references below which nothing is tuned."""
 MOST_SEARCHES = 10
 MOST_WIDENINGS = 6
 """Times that a grid is widened on each of its four sides."""
@@ -55,6 +60,22 @@ class Grid:
             return replace(self, penalties=(round(2 * p[0] - p[1], 6), *p))
         return replace(self, penalties=(*p, round(2 * p[-1] - p[-2], 6)))
 
+    def if_tunable(self, words: int, otherwise: Weights) -> "Grid":
+        """This grid, or certain weights alone where there are too few words to tune on.
+
+        Args:
+          words: of the references; a warning says that they are too few.
+          otherwise: the weights.
+        """
+        if words >= FEWEST_WORDS:
+            return self
+        logger.warning(
+            "NOT TUNED: the development splits have %d words, less than %d; acoustic scale %g and"
+            " word penalty %g stay as they are",
+            *(words, FEWEST_WORDS, otherwise.acoustic_scale, otherwise.word_penalty),
+        )
+        return Grid((otherwise.acoustic_scale,), (otherwise.word_penalty,))
+
 
 Count = tuple[int, int]
 """Word errors, words."""
@@ -75,6 +96,11 @@ class Tuning:
     tried: dict[Weights, tuple[float, Count]]
     """The scale of the search in whose lattices each pair was tried, its own if there was one, and
     the count."""
+
+
+def percent(errors: int, words: int) -> float:
+    """The word error rate, NaN without words."""
+    return 100 * errors / words if words else math.nan
 
 
 def tune(searched: Searched, start: float, grid: Grid) -> Tuning:

@@ -1,6 +1,7 @@
 """Start and end times of recognised words, by forced alignment, and their confidences."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from torch import Tensor
@@ -58,14 +59,39 @@ class WordAligner:
         best = lattice.best_path(weights)
         names = [self.symbol(word) for word in best.words]
         samples = sampled_words(lattice, weights, self._samples)
-        sure = self._calibration(word_confidences(best.words, samples)) if names else []
-        spans = self._spans(names, scores, scale)
+        posteriors = word_confidences(best.words, samples)
+        starts = best.word_frames
+        return self.timed(names, posteriors, scores, scale, [*starts, len(scores)])
+
+    def timed(
+        self,
+        words: Sequence[str],
+        posteriors: Sequence[float],
+        scores: Tensor,
+        scale: float,
+        bounds: Sequence[int] | None = None,
+    ) -> list[Word]:
+        """Return words with their times and confidences.
+
+        Args:
+          words: what was recognised.
+          posteriors: of each word, not calibrated.
+          scores: [T, P] log-likelihoods times `scale`.
+          scale: the acoustic scale of the search.
+          bounds: the frame of each word's begin, then T, where the beam of the forced alignment
+            loses the path; None: words of equal length.
+        """
+        if not words:
+            return []
+        spans = self._spans(words, scores, scale)
         if spans is None:
-            starts = best.word_frames
-            spans = list(zip(starts, [*starts[1:], len(scores)], strict=True))
+            if bounds is None:
+                bounds = [n * len(scores) // len(words) for n in range(len(words) + 1)]
+            spans = list(pairwise(bounds))
+        sure = self._calibration(posteriors)
         return [
             Word(name, round(start * self._shift, 3), round(end * self._shift, 3), confidence)
-            for name, (start, end), confidence in zip(names, spans, sure, strict=True)
+            for name, (start, end), confidence in zip(words, spans, sure, strict=True)
         ]
 
     def text(self, words: Sequence[int]) -> str:
@@ -85,8 +111,6 @@ class WordAligner:
         word is possible any more, which is often late. None where the alignment's beam loses the
         path.
         """
-        if not words:
-            return []
         graph = self._compiler.compile(words)
         columns = scores[:, graph.pdfs] / scale
         config = AlignConfig(scale, beam=self._beam)

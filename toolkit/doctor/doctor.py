@@ -3,25 +3,24 @@
 Only the standard library is imported here: the doctor must run when everything else is broken.
 """
 
+import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from toolkit.doctor.processes import ProcessResult, passed_together, run_process, self_test
 from toolkit.environment import (
     BLAS_VARIABLE,
     git_commit,
     machine,
     project_root,
-    usable_cpus,
     versions,
 )
 
@@ -71,19 +70,6 @@ ENGINES = (
 
 
 @dataclass(frozen=True)
-class ProcessResult:
-    """Whether a process succeeded, and its output."""
-
-    works: bool
-    text: str
-    """Its last line of output, or what went wrong."""
-    output: str = ""
-    """All of standard output and standard error."""
-    timed_out: bool = False
-    """Whether it was killed because it took too long."""
-
-
-@dataclass(frozen=True)
 class Finding:
     """The result of testing an engine."""
 
@@ -103,62 +89,33 @@ K2_WHEEL = (
     "k2==1.23.4 --hash=sha256:1404589732fdb7f6f5bf62297a20dd73318b7b4f2e10dd52dc3d5b6669688a4c"
 )
 """The wheel for Python 3.10: older pips take any of k2's wheels, newer ones none of 1.23.4."""
+PROGRAMS = {
+    "java": ["java", "-version"],
+    "nvidia-smi": ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"],
+}
+"""Commands whose answers describe the machine."""
+ABOUT_MACHINE = ("torch", "gpu", "gemm", "frontend", "search")
+"""Self-tests that are run whatever is installed, in this order."""
+SHARE_TORCH = frozenset({"numba", "lhotse", "kaldifeat", "k2"})
+"""Self-tests of packages that are run in the same process behind those."""
 PATIENCE = 5
 """Factor on the time limit of a test that is repeated."""
 
 
-def run_process(command: Sequence[str], timeout: float, **variables: str) -> ProcessResult:
-    """Run a command in the project's root; a failure, a crash or a hang is a result too.
+def check_engine(
+    engine: Engine, timeout: float = 60.0, passed: Mapping[str, ProcessResult] | None = None
+) -> Finding:
+    """Test one engine, unless it is among those that have passed already.
 
-    Args:
-      command: program and arguments.
-      timeout: seconds after which it is killed.
-      variables: additions to the environment.
-    """
-    try:
-        done = subprocess.run(
-            command,
-            cwd=project_root(),
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        return ProcessResult(False, f"no answer in {timeout:g} s", timed_out=True)
-    except OSError as error:
-        return ProcessResult(False, str(error))
-    output = (done.stdout + done.stderr).decode(errors="replace")
-    if done.returncode == 0:
-        return ProcessResult(True, _last_line(done.stdout) or _last_line(done.stderr), output)
-    if done.returncode < 0:
-        return ProcessResult(False, f"killed by {signal.Signals(-done.returncode).name}", output)
-    return ProcessResult(False, _last_line(done.stderr) or f"exit status {done.returncode}", output)
-
-
-def _last_line(output: bytes) -> str:
-    lines = output.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-def self_test(name: str, timeout: float = 60.0, **variables: str) -> ProcessResult:
-    """Run one entry of `toolkit.doctor.selftests.TESTS` in its own process."""
-    return run_process(
-        [sys.executable, "-m", "toolkit.doctor.selftests", name], timeout, **variables
-    )
-
-
-def check_engine(engine: Engine, timeout: float = 60.0) -> Finding:
-    """Test one engine; one without an answer after `timeout` seconds gets `PATIENCE` times as long.
-
-    Only the second silence counts: on a busy machine the first import of a package takes minutes.
+    One without an answer after `timeout` seconds gets `PATIENCE` times as long, and only the second
+    silence counts: on a busy machine the first import of a package takes minutes.
     """
     version = _installed(engine.name)
     if not version:
         if engine.without:
             return Finding(engine, "absent", "", f"not installed: {engine.without}")
         return Finding(engine, "MISSING", "", "not installed")
-    result = self_test(engine.test, timeout)
+    result = (passed or {}).get(engine.test) or self_test(engine.test, timeout)
     if result.timed_out:
         result = self_test(engine.test, PATIENCE * timeout)
     if result.timed_out:
@@ -196,31 +153,78 @@ def remedy(finding: Finding) -> str:
     return command
 
 
-def run_checks(engines: Sequence[Engine] = ENGINES) -> bool:
+def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bool:
     """Print the state of the machine and the engines to standard output.
+
+    Engines are tested together, those that share torch in one process; what does not pass there is
+    tested again, alone.
+
+    Args:
+      engines: what is tested.
+      as_json: print one JSON object instead of lines.
 
     Returns:
       Whether all engines work that the recipes need. Java and a GPU are optional.
     """
-    print("Machine")
-    for name, text in (*_machine(), *_optional(), *_blas()):
-        print(f"  {name:<11} {text}", flush=True)
-    print("Packages (each tested in its own process)")
-    fatal = []
-    with ThreadPoolExecutor(max_workers=usable_cpus()) as pool:
-        for finding in pool.map(check_engine, engines):
+    say = _nothing if as_json else partial(print, flush=True)
+    say("Machine")
+    with ThreadPoolExecutor() as pool:
+        programs = {name: pool.submit(run_process, c, 20.0) for name, c in PROGRAMS.items()}
+        tests = {engine.test for engine in engines if _installed(engine.name)}
+        groups = [
+            pool.submit(passed_together, group)
+            for group in (
+                [*ABOUT_MACHINE, *sorted(tests & SHARE_TORCH)],
+                sorted(tests - SHARE_TORCH - {"torch"}),
+            )
+            if group
+        ]
+        about = _machine()
+        for name, text in about:
+            say(f"  {name:<11} {text}")
+        passed = {name: result for group in groups for name, result in group.result().items()}
+        outputs = {name: program.result() for name, program in programs.items()}
+        more = [*_optional(passed, outputs), *_blas(passed)]
+        for name, text in more:
+            say(f"  {name:<11} {text}")
+        say("Packages")
+        findings = []
+        for finding in pool.map(partial(check_engine, passed=passed), engines):
+            findings.append(finding)
             label = f"{finding.engine.name} {finding.version}".strip()
-            print(f"  {finding.status:<8} {label:<24} {finding.text}", flush=True)
+            say(f"  {finding.status:<8} {label:<24} {finding.text}")
             if finding.fatal:
-                fatal.append(finding.engine.name)
-                print(f"           to repair it: {remedy(finding)}", flush=True)
+                say(f"           to repair it: {remedy(finding)}")
+    fatal = [finding.engine.name for finding in findings if finding.fatal]
+    if as_json:
+        print(json.dumps(_plain(dict([*about, *more]), findings), indent=1))
+        return not fatal
     if fatal:
-        print(f"{len(fatal)} of {len(engines)} packages do not work: {', '.join(fatal)}.")
+        say(f"{len(fatal)} of {len(engines)} packages do not work: {', '.join(fatal)}.")
         target = "setup-reference" if REFERENCE else "setup"
-        print(f"`make -B {target}` in the project's folder installs what is missing.")
+        say(f"`make -B {target}` in the project's folder installs what is missing.")
         return False
-    print("All packages that the recipes need here work.")
+    say("All packages that the recipes need here work.")
     return True
+
+
+def _nothing(*_: object) -> None:
+    """Print nothing."""
+
+
+def _plain(about: Mapping[str, str], findings: Sequence[Finding]) -> dict[str, object]:
+    packages = [
+        {
+            "name": finding.engine.name,
+            "status": finding.status.lower(),
+            "version": finding.version,
+            "text": finding.text,
+            "remedy": remedy(finding) if finding.fatal else None,
+        }
+        for finding in findings
+    ]
+    works = not any(finding.fatal for finding in findings)
+    return {"works": works, "machine": about, "packages": packages}
 
 
 def _machine() -> list[tuple[str, str]]:
@@ -238,16 +242,15 @@ def _machine() -> list[tuple[str, str]]:
     ]
 
 
-def _optional() -> list[tuple[str, str]]:
-    java = run_process(["java", "-version"], 20.0)
+def _optional(
+    passed: Mapping[str, ProcessResult], outputs: Mapping[str, ProcessResult]
+) -> list[tuple[str, str]]:
+    java, cards = outputs["java"], outputs["nvidia-smi"]
     quoted = re.search(r'"([^"]+)"', java.output) if java.works else None
-    gpu = self_test("gpu")
-    cards = run_process(
-        ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], 20.0
-    )
     card = f" (nvidia-smi sees {cards.text})" if cards.works else ""
-    features = self_test("frontend")
-    found = self_test("search")
+    gpu, features, found = (
+        passed.get(name) or _patiently(name) for name in ("gpu", "frontend", "search")
+    )
     hint = "; torch 1.13.1 has no code for Hopper and later, torch 2 has" if REFERENCE else ""
     return [
         ("Java", quoted[1] if quoted else "none (only the Spark executor needs it)"),
@@ -257,14 +260,19 @@ def _optional() -> list[tuple[str, str]]:
     ]
 
 
-def _blas() -> list[tuple[str, str]]:
-    measure = partial(self_test, "gemm")
-    now = measure()
+def _patiently(name: str) -> ProcessResult:
+    """Run a self-test alone, a second time if it is slow: after an installation it compiles."""
+    result = self_test(name)
+    return self_test(name, PATIENCE * 60.0) if result.timed_out else result
+
+
+def _blas(passed: Mapping[str, ProcessResult]) -> list[tuple[str, str]]:
+    now = passed.get("gemm") or self_test("gemm")
     if not now.works:
         return [("BLAS", f"cannot be measured: {now.text}")]
     text = f"{now.text} GFLOP/s per core"
     setting = os.environ.get(BLAS_VARIABLE)
-    if setting:
-        without = measure(**{BLAS_VARIABLE: ""})
+    if setting and REFERENCE:  # the library of later versions of torch ignores it
+        without = self_test("gemm", **{BLAS_VARIABLE: ""})
         text += f" with {BLAS_VARIABLE}={setting}, {without.text} without it"
     return [("BLAS", text)]

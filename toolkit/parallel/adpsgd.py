@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.batch import DataSource
+from toolkit.parallel.batch import BatchesAhead, DataSource
 from toolkit.parallel.config import ParallelConfig
+from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.learner import Learner, delay_by_one_update
 from toolkit.parallel.point_to_point import PointToPoint
 from toolkit.parallel.process_group import Workers
 from toolkit.parallel.topology import Pattern, is_active, partner, partners
-from toolkit.parallel.work_sharing import SharedBatches
 
 
 class NeighbourAverager:
@@ -101,33 +101,63 @@ class NeighbourAverager:
 class Adpsgd(Asynchronous):
     """Asynchronous decentralised SGD (B1; Lian et al. 2018, three patterns of IBM's).
 
-    Every worker updates its own model at each step. Meanwhile the model is averaged with that of a
-    neighbour (`NeighbourAverager`) or, with delay by one, with those of all workers, which then
-    keep in step (`delay_by_one_update`). The model that is validated and stored is the mean of all
-    models (the consensus model). At the end of an epoch, which workers may reach after different
-    numbers of steps, all workers continue from it. There are no checkpoints within an epoch, since
-    the workers are not at the same step.
+    Every learner updates its own model at each step; here each worker is one. Meanwhile the model
+    is averaged with that of a neighbour (`NeighbourAverager`) or, with delay by one, with those of
+    all learners, which then keep in step (`delay_by_one_update`). The model that is validated and
+    stored after an epoch is the mean of all models (the consensus model), from which all continue.
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__(config, workers)
         self._delayed = config.adpsgd.pattern == "delayed"
         self._averager: NeighbourAverager | None = None
+        self.host_copies = 0
+        """How often this worker has copied the model to the host's memory, to average it."""
+
+    def learners(self) -> Sequence[int]:
+        """Return the ranks that hold a model which is averaged with others; here all."""
+        return range(self.workers.world_size)
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
-        self._learner = Learner(self.flat.weights().cpu())
-        self._taken = self._learner.weights()  # the model's weights before the step
+        self.host_copies = 0
+        self._learner: Learner | None = None
+        """The learner of which this rank holds the model, if any; its weights are on the host."""
+        self._taken: Tensor
+        """The learner's weights before the step, on the host."""
+        ranks = self.learners()
+        if self.workers.rank in ranks:
+            self._learner = Learner(self.flat.weights().cpu())
+            self._taken = self._learner.weights()
         self._mean: Any = None  # delay by one: the all-reduce in progress
-        self._group = self.workers.new_group(range(self.workers.world_size), "gloo")
-        self._averager = None if self._delayed else self._make_averager()
+        self._group = self.workers.new_group(ranks, "gloo")
+        self._averager = None
         if self._delayed:
             self._begin_mean()
+        elif len(ranks) > 1:
+            self._exchange = PointToPoint(self.workers, len(self.flat))
+            index = ranks.index(self.workers.rank) if self._learner is not None else 0
+            self._averager = NeighbourAverager(
+                self._exchange, self._learner, ranks, index, self.config.adpsgd.pattern
+            )
 
-    def share_batches(self, data: DataSource) -> DataSource:
-        """See `Strategy`: fast workers take over batches of slow ones, except with delay by one."""
-        return data if self._delayed else SharedBatches(data)
+    def share_batches(self, data: BatchesAhead) -> DataSource:
+        """See `Strategy`: with delay by one unchanged, since all workers keep in step."""
+        return data if self._delayed else super().share_batches(data)
+
+    def agree_on_checkpoint(self, due: bool) -> bool:
+        """See `Strategy`: with delay by one, as in synchronous methods."""
+        if not self._delayed:
+            return super().agree_on_checkpoint(due)
+        agreed = Distributed.agree_on_checkpoint(self, due)
+        if agreed:
+            self.workers.leave_steps()
+        return agreed
+
+    def can_checkpoint(self) -> bool:
+        """See `Strategy`: with delay by one after every step."""
+        return self._delayed or super().can_checkpoint()
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
@@ -139,9 +169,9 @@ class Adpsgd(Asynchronous):
     def after_step(self) -> None:
         """See `Strategy`: add the update to the learner, then load the averaged weights."""
         super().after_step()
-        mixed = self._mix(self.flat.weights().cpu())
-        if mixed is not None:
-            self.flat.set_weights(mixed)
+        if self._learner is not None and len(self.learners()) > 1:
+            self._mix()
+            self.flat.set_weights(self._taken)
 
     def end_epoch(self) -> None:
         """See `Strategy`: all workers continue from the mean of all models."""
@@ -164,43 +194,42 @@ class Adpsgd(Asynchronous):
 
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: weights, optimizer state, numbers of averagings and of requests."""
+        with self._quiet():
+            weights = self.flat.weights() if self._learner is None else self._learner.weights()
         optimizer = self.optimizer.state_dict()
-        own = {**super().rank_state(), "weights": self._learner.weights(), "optimizer": optimizer}
+        own = {**super().rank_state(), "weights": weights, "optimizer": optimizer}
+        own["host_copies"] = self.host_copies
         if self._averager is not None:
-            own["averagings"] = [self._learner.averagings, self._averager.asked]
+            averagings = 0 if self._learner is None else self._learner.averagings
+            own["averagings"] = [averagings, self._averager.asked]
         return own
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`: takes the mean of the stored weights, and the first optimizer state."""
         super().load_state(state, own)
         with self._quiet():
+            weights = self.flat.weights()
             if own:
                 self.optimizer.load_state_dict(own[0]["optimizer"])
-                if self._averager is not None:
+                self.host_copies = own[0].get("host_copies", 0)  # not in version 0.1
+                if self._averager is not None and self._learner is not None:
                     self._learner.averagings, self._averager.asked = own[0]["averagings"]
                 weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
-            else:
-                weights = self.flat.weights().cpu()
             self._take(weights)
 
     def report(self) -> dict[str, float]:
-        """See `Strategy`; `averagings` counts those with a neighbour, per step."""
-        if self._averager is None:
-            return super().report()
-        return {**super().report(), "averagings": self._learner.averagings / max(1, self.steps)}
+        """See `Strategy`; `averagings`: those with a neighbour, and `host_copies`, per step."""
+        steps = max(1, self.steps)
+        found = {**super().report(), "host_copies": self.host_copies / steps}
+        if self._averager is not None:
+            averagings = 0 if self._learner is None else self._learner.averagings
+            found["averagings"] = averagings / steps
+        return found
 
-    def _make_averager(self) -> NeighbourAverager | None:
-        """Start averaging in the background (all)."""
-        ranks = range(self.workers.world_size)
-        self._exchange = PointToPoint(self.workers, len(self.flat))
-        pattern = self.config.adpsgd.pattern
-        return NeighbourAverager(self._exchange, self._learner, ranks, self.workers.rank, pattern)
-
-    def _mix(self, now: Tensor) -> Tensor | None:
-        """Return the weights to continue from after the optimizer's step, which gave `now`.
-
-        None: keep `now`.
-        """
+    def _mix(self) -> None:
+        """Add the optimizer's update to the learner; set `_taken`, from which to continue."""
+        self.host_copies += 1
+        now = self.flat.weights().cpu()
         if self._delayed:
             self._taken = delay_by_one_update(self._taken, now, self._finished_mean())
             self._learner.set_weights(self._taken)
@@ -208,15 +237,15 @@ class Adpsgd(Asynchronous):
         else:
             self._taken = self._learner.add(now - self._taken)
             self._averager.wake()
-        return self._taken
 
     def _take(self, weights: Tensor) -> None:
         """Continue from other weights, while no averaging is in progress on any rank (all)."""
         if self._delayed:
             self._finished_mean()
-        self._learner.set_weights(weights)
-        self._taken = self._learner.weights()
-        self.flat.set_weights(self._taken)
+        if self._learner is not None:
+            self._learner.set_weights(weights)
+            self._taken = self._learner.weights()
+        self.flat.set_weights(weights)
         self.workers.all_gather_object(None)  # barrier, before any rank averages with these weights
         if self._delayed:
             self._begin_mean()
@@ -231,12 +260,18 @@ class Adpsgd(Asynchronous):
             yield
 
     def _average(self) -> Tensor:
-        """Return the mean of all models, while no averaging is in progress on any rank (all)."""
+        """Return the mean of all models, while no averaging is in progress on any rank (all).
+
+        Ranks that hold no learner return their own weights.
+        """
+        if self._learner is None or len(self.learners()) == 1:
+            return self.flat.weights()
         weights = self._learner.weights()
-        return self.workers.all_reduce(weights, self._group).wait() / self.workers.world_size
+        return self.workers.all_reduce(weights, self._group).wait() / len(self.learners())
 
     def _begin_mean(self) -> None:
-        self._mean = self.workers.all_reduce(self._learner.weights(), self._group)
+        if self._learner is not None:
+            self._mean = self.workers.all_reduce(self._learner.weights(), self._group)
 
-    def _finished_mean(self) -> Tensor:
-        return self._mean.wait() / self.workers.world_size
+    def _finished_mean(self) -> Tensor | None:
+        return None if self._learner is None else self._mean.wait() / len(self.learners())

@@ -7,10 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
-from toolkit.parallel.batch import DataSource
 from toolkit.parallel.learner import ParameterServer
 from toolkit.parallel.point_to_point import PointToPoint
-from toolkit.parallel.work_sharing import SharedBatches
 
 
 class Asgd(Asynchronous):
@@ -19,8 +17,7 @@ class Asgd(Asynchronous):
     A worker pushes its gradient, pulls the current weights and goes on; no worker waits for the
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
-    updates the weights on worker 0. Checkpoints are written at the ends of epochs only, since
-    workers are not at the same step. The bytes reported are those of worker 0, which sends the
+    updates the weights on worker 0. The bytes reported are those of worker 0, which sends the
     weights to all workers.
     """
 
@@ -39,10 +36,6 @@ class Asgd(Asynchronous):
         """The parameter server; only worker 0's is used."""
         if workers.rank == 0:
             self._exchange.serve(range(1, workers.world_size), self._server.add)
-
-    def share_batches(self, data: DataSource) -> DataSource:
-        """See `Strategy`: fast workers take over batches of slow ones."""
-        return SharedBatches(data)
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
@@ -76,6 +69,11 @@ class Asgd(Asynchronous):
             weights = self._exchange.request(0, self._gradient, rate)
         self.flat.set_weights(weights)
 
+    def meet(self) -> None:
+        """See `Asynchronous`; all continue from the same weights."""
+        super().meet()
+        self._broadcast_weights()
+
     def end_epoch(self) -> None:
         """See `Strategy`: apply the gradients left over; all continue from the same weights."""
         super().end_epoch()
@@ -83,7 +81,7 @@ class Asgd(Asynchronous):
         self._broadcast_weights()
 
     def rank_state(self) -> dict[str, Any]:
-        """See `Strategy`: on worker 0, the state of the parameter server's optimizer."""
+        """See `Strategy`: on worker 0, the parameter server's optimizer and pending gradients."""
         own = super().rank_state()
         return {**own, "accumulator": self._server.state()} if self.workers.rank == 0 else own
 

@@ -1,4 +1,4 @@
-"""Base class of the asynchronous methods: workers are in sync only between epochs."""
+"""Base class of the asynchronous methods: workers meet at checkpoints and between epochs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,33 +6,62 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from toolkit.parallel.batch import BatchesAhead, DataSource
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.point_to_point import PointToPoint
 from toolkit.parallel.process_group import Workers
+from toolkit.parallel.shared_batches import Node, SharedBatches
 
 
 class Asynchronous(Distributed):
     """A strategy whose workers take their steps without waiting for each other.
 
-    Within an epoch no checkpoint can be written: workers may be at different steps, and weights
-    are in transit between them. From the end of an epoch to the next step all workers have the
-    same weights. Since no worker waits for one that hangs, hangs are detected by counting steps.
+    Workers take batches at their own pace (`SharedBatches`). For a checkpoint within an epoch they
+    meet: each comes to the end of its step, so that no weights are in transit. The checkpoint
+    holds every worker's weights and what is left of the epoch. Where batches are not shared,
+    because something else needs equal numbers of steps, checkpoints are written between epochs
+    alone. From the end of an epoch to the next step all workers have the same weights. Since no
+    worker waits for one that hangs, hangs are detected by counting steps.
     """
 
     def __init__(self, config: ParallelConfig, workers: Workers) -> None:
         super().__init__(config, workers)
         self._exchange: PointToPoint | None = None
+        self._batches: SharedBatches | None = None
+        self._left_over: list[dict[str, Any]] | None = None  # of an epoch that is to go on
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
         self._in_sync = True
+        self._batches = self._left_over = None
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
         super().stop(failed)
         self.workers.leave_steps()
+
+    def node(self) -> Node:
+        """Return this worker's node, whose workers keep in step; here each worker is one."""
+        return Node(self.workers.rank, self.workers.world_size)
+
+    def share_batches(self, data: BatchesAhead) -> DataSource:
+        """See `Strategy`: every node takes batches at its own pace."""
+        self._batches = SharedBatches(
+            data, self.workers, self.node(), self.meet, resumed=self._left_over
+        )
+        return self._batches
+
+    def position(self, step: int) -> int:
+        """See `Strategy`: the mean over the nodes, where they share batches."""
+        shared = None if self._batches is None else self._batches.position
+        return step if shared is None else shared
+
+    def meet(self) -> None:
+        """Wait for all workers to come to the end of their steps (all), for a checkpoint."""
+        self.workers.end_steps()
+        self._in_sync = True
 
     def after_step(self) -> None:
         """Count the step; from here on the workers' weights differ."""
@@ -45,13 +74,17 @@ class Asynchronous(Distributed):
         super().end_epoch()
         self.workers.end_steps()
         self._in_sync = True
+        if self._batches is not None:
+            self._batches.position = None
 
     def agree_on_checkpoint(self, due: bool) -> bool:
-        """See `Strategy`: never, since workers may be at different steps."""
+        """See `Strategy`: not after this step; one that is due on rank 0 makes all ranks meet."""
+        if due and self.workers.rank == 0 and self._batches is not None:
+            self._batches.request_meeting()
         return False
 
     def can_checkpoint(self) -> bool:
-        """See `Strategy`: only from the end of an epoch to the next step."""
+        """See `Strategy`: at meetings, and from the end of an epoch to the next step."""
         return self._in_sync
 
     def sent(self) -> float:
@@ -62,6 +95,12 @@ class Asynchronous(Distributed):
         """See `Strategy`; of this worker alone, as workers take different numbers of steps."""
         return {"bytes_per_step": self.sent() / max(1, self.steps)}
 
+    def state(self) -> dict[str, Any]:
+        """See `Strategy`; within an epoch with what is left of it, by node."""
+        within = self._batches is not None and self._batches.position is not None
+        left = {"left": self._batches.state()} if within else {}
+        return super().state() | left
+
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: this worker's counts of steps and bytes."""
         exchanged = 0 if self._exchange is None else self._exchange.sent
@@ -69,7 +108,10 @@ class Asynchronous(Distributed):
         return super().rank_state() | {"counts": counts}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
-        """See `Strategy`; additional workers take over the counts of worker 0."""
+        """See `Strategy`; additional workers take over the counts of worker 0.
+
+        With another number of nodes all parts go on from the mean position.
+        """
         super().load_state(state, own)
         if own:
             counts = own[0]["counts"]
@@ -77,3 +119,6 @@ class Asynchronous(Distributed):
             if self._exchange is not None:
                 self._exchange.sent = counts["exchanged"]
         self._in_sync = True
+        left = state.get("left")
+        if left is not None and not self.world_size_changed(state):
+            self._left_over = left if len(left) == self.node().count else None

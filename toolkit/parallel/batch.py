@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -72,3 +73,41 @@ class DataSource(Protocol):
 
         Step s of rank r is batch s * world_size + r of the epoch's order.
         """
+
+
+class BatchesAhead:
+    """A data source that loads batches before they are needed.
+
+    Args:
+      data: the batches.
+      ahead: returns the items of an iterator in their order, but computes them earlier.
+    """
+
+    def __init__(
+        self, data: DataSource, ahead: Callable[[Iterator[Batch]], Iterator[Batch]]
+    ) -> None:
+        self._data, self._ahead = data, ahead
+
+    def steps(self, epoch: int, world_size: int = 1) -> int:
+        """See `DataSource`."""
+        return self._data.steps(epoch, world_size)
+
+    def batches(
+        self,
+        epoch: int,
+        start: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        number: int | None = None,
+    ) -> Iterator[Batch]:
+        """See `DataSource`; at most `number` batches."""
+        batches = self._data.batches(epoch, start, rank, world_size)
+        return self._ahead(islice(batches, number))
+
+
+class Meeting:
+    """Comes in place of a batch where all ranks write a checkpoint, see `MEETING`."""
+
+
+MEETING = Meeting()
+"""The only one of its kind."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from toolkit.config.settings import NO_EFFECT_ON_RESULTS
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
 from toolkit.errors import ToolkitError
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.processes import ranks
@@ -149,6 +149,13 @@ class ParallelConfig:
     """Parameters of `adpsgd` and `hadpsgd`."""
     asgd: AsgdConfig = AsgdConfig()
     """Parameters of `asgd`."""
+    rate_scaling: Literal["none", "linear", "root"] = field(
+        default="none", metadata=older_runs("none")
+    )
+    """Learning rates of N workers, whose joint batch is N times as large (C30): as configured; N
+    times as high (`linear`: N workers then go as far in one step as one worker in N); or the
+    square root of N times (`root`, often better with Adam). High rates need `warmup_steps`. Not for
+    `bmuf`, whose workers train on their own."""
     timeout: float = field(default=45.0, metadata=NO_EFFECT_ON_RESULTS)
     """Seconds that a worker waits for the others in a collective operation before it assumes that
     they hang and the training stops; must exceed the lag of the slowest worker. Where workers do
@@ -159,8 +166,16 @@ class ParallelConfig:
         if self.method != "single" and self.method not in CLASSES:
             known = ", ".join(["single", *CLASSES])
             raise ValueError(f"method is {self.method!r}, needs to be one of {known}")
+        if self.rate_scaling not in ("none", "linear", "root"):
+            raise ValueError(
+                f"rate_scaling is {self.rate_scaling!r}, needs to be none, linear or root"
+            )
         if not self.timeout > 0:
             raise ValueError(f"timeout is {self.timeout}, needs to be above 0")
+
+    def rate_factor(self, workers: int) -> float:
+        """Return how many times as high the learning rates of so many workers are."""
+        return {"none": 1.0, "linear": float(workers), "root": workers**0.5}[self.rate_scaling]
 
 
 def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") -> Strategy:

@@ -1,22 +1,26 @@
 """H-ADPSGD: gradients are averaged inside a node, models between nodes (B3)."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.adpsgd import Adpsgd, NeighbourAverager
-from toolkit.parallel.batch import DataSource
+from toolkit.parallel.adpsgd import Adpsgd
 from toolkit.parallel.config import ParallelError
-from toolkit.parallel.point_to_point import PointToPoint
+from toolkit.parallel.shared_batches import Node
 from toolkit.parallel.ssgd import GradientBuckets
 
 
 class HierarchicalAdpsgd(Adpsgd):
     """ADPSGD whose learners are nodes of several workers, the super-learners (B3).
 
-    Within a node every step uses the gradient of the mean loss over its workers' batches (S-SGD).
-    The first worker of each node averages the node's model with those of other nodes in the
-    background and broadcasts the result to its node. So a host sends and averages one model where
-    ADPSGD sends one per worker. With a single node the method is S-SGD.
+    Within a node every step uses the gradient of the mean loss over its workers' batches (S-SGD),
+    so that they take the same step. The first worker of each node alone copies the model to the
+    host, where it is averaged with those of other nodes in the background, and broadcasts the
+    result to its node over the links between devices: a host copies, sends and averages one model
+    where ADPSGD does so with one per worker (B6). Nodes take batches at their own pace. With a
+    single node the method is S-SGD.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -32,16 +36,23 @@ class HierarchicalAdpsgd(Adpsgd):
                 f"{world_size} workers are not whole nodes of {self._size}: start as many on "
                 "each host, or choose parallel.adpsgd.node"
             )
-        self._leaders = range(0, world_size, self._size)
-        self._leader = rank - rank % self._size
-        groups = [self.workers.new_group(range(i, i + self._size)) for i in self._leaders]
-        self._node = groups[rank // self._size]
+        number = rank // self._size
+        nodes = [range(i, i + self._size) for i in self.learners()]
+        self._inside = [self.workers.new_group(node) for node in nodes][number]
+        control = self._inside
+        if self.workers.cuda:
+            control = [self.workers.new_group(node, "gloo") for node in nodes][number]
+        self._node = Node(number, len(nodes), self._size, control)
         super().start(model, optimizer)
-        self._buckets = GradientBuckets(self.flat.parameters, self.workers, self._node)
+        self._buckets = GradientBuckets(self.flat.parameters, self.workers, self._inside)
 
-    def share_batches(self, data: DataSource) -> DataSource:
-        """See `Strategy`: unchanged, since the workers of a node keep in step."""
-        return data
+    def learners(self) -> Sequence[int]:
+        """See `Adpsgd`: the first worker of each node."""
+        return range(0, self.workers.world_size, self._size)
+
+    def node(self) -> Node:
+        """See `Asynchronous`."""
+        return self._node
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
@@ -52,7 +63,7 @@ class HierarchicalAdpsgd(Adpsgd):
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """See `Strategy`: as in S-SGD, within the node."""
         total_weight = self.workers.all_reduce(
-            weight.detach().float().reshape(1).clone(), self._node
+            weight.detach().float().reshape(1).clone(), self._inside
         )
         with self._buckets.all_reducing():
             loss.backward()
@@ -60,41 +71,33 @@ class HierarchicalAdpsgd(Adpsgd):
         for parameter in self.flat.parameters:
             parameter.grad /= weights
 
+    def after_step(self) -> None:
+        """See `Strategy`: the first worker mixes the models, all of its node take them over."""
+        super().after_step()
+        if len(self.learners()) > 1:
+            self._pass_on(None if self._learner is None else self._taken)
+
     def report(self) -> dict[str, float]:
         """See `Strategy`; `bytes_between_per_step`: bytes this worker sends to other nodes."""
-        between = 0 if self._averager is None else self._exchange.sent
+        between = 0 if self._exchange is None else self._exchange.sent
         return {**super().report(), "bytes_between_per_step": between / max(1, self.steps)}
 
-    def _make_averager(self) -> NeighbourAverager | None:
-        if len(self._leaders) == 1:
-            return None
-        self._exchange = PointToPoint(self.workers, len(self.flat))
-        leads = self._leader == self.workers.rank
-        index = self.workers.rank // self._size
-        learner = self._learner if leads else None
-        return NeighbourAverager(
-            self._exchange, learner, self._leaders, index, self.config.adpsgd.pattern
-        )
-
-    def _mix(self, now: Tensor) -> Tensor | None:
-        """Let the first worker of the node add the update; all take over its weights."""
-        if len(self._leaders) == 1:
-            self._learner.set_weights(now)
-            return None
-        mixed = super()._mix(now)
-        if self._averager is not None:
-            mixed = mixed.to(self.flat.parameters[0].device)
-            self.workers.broadcast(mixed, self._leader, self._node)
-            if (
-                self._leader != self.workers.rank
-            ):  # the first worker's changes meanwhile by averaging
-                self._taken = mixed.cpu()
-                self._learner.set_weights(self._taken)
-        return mixed
+    def _take(self, weights: Tensor) -> None:
+        """See `Adpsgd`; the weights of the node's first worker count."""
+        super()._take(weights)
+        self._pass_on(None if self._learner is None else weights)
 
     def _average(self) -> Tensor:
-        """Average over nodes: each node counts once, with its first worker's model."""
-        weights = self._learner.weights()
-        if self._leader != self.workers.rank:
-            weights.zero_()
-        return self.workers.all_reduce(weights, self._group).wait() / len(self._leaders)
+        """See `Adpsgd`; on every rank."""
+        mean = super()._average()
+        return self._pass_on(None if self._learner is None else mean)
+
+    def _pass_on(self, weights: Tensor | None) -> Tensor:
+        """Broadcast the weights that the node's first worker gives, and use them in its others."""
+        passed = torch.empty(len(self.flat), device=self.flat.parameters[0].device)
+        if weights is not None:
+            passed.copy_(weights)
+        self.workers.broadcast(passed, self._node.leader, self._inside)
+        if weights is None:
+            self.flat.set_weights(passed)
+        return passed

@@ -114,7 +114,7 @@ class ParameterServer:
         with self._lock:
             self._sum += gradient
             self._rates.append(rate)
-            if len(self._rates) == self._parts:
+            if len(self._rates) >= self._parts:
                 self._update()
             return self._weights.detach().clone()
 
@@ -135,17 +135,24 @@ class ParameterServer:
             self._weights.data.copy_(weights)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, without weights; pending gradients are dropped."""
+        """Return the state for a checkpoint, without weights."""
         with self._lock:
-            return {"optimizer": self._optimizer.state_dict(), "updates": self.updates}
+            return {
+                "optimizer": self._optimizer.state_dict(),
+                "updates": self.updates,
+                "sum": self._sum.clone(),
+                "rates": list(self._rates),
+            }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         with self._lock:
             self._optimizer.load_state_dict(state["optimizer"])
             self.updates = state["updates"]
+            self._rates = list(state.get("rates", []))  # not in version 0.1
             self._sum.zero_()
-            self._rates.clear()
+            if self._rates:
+                self._sum += state["sum"]
 
     def _update(self) -> None:
         self._weights.grad = self._sum / len(self._rates)

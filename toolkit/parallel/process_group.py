@@ -7,6 +7,7 @@ and `all_gather_object` (votes, checksums) are not counted.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,7 @@ from toolkit.processes import ranks
 from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
 
 STARTUP_TIMEOUT = timedelta(minutes=1)
+POLL_INTERVAL = 0.01  # seconds
 
 
 class Workers:
@@ -117,6 +119,10 @@ class Workers:
             dist.all_gather_object(out, value, group=self._control)
         return out
 
+    def count(self, name: str, number: int) -> int:
+        """Add to a counter that all ranks share, which begins at 0; return its new value."""
+        return self._connection.count(name, number)
+
     def step_taken(self) -> None:
         """Count a step in which ranks do not wait for each other.
 
@@ -133,9 +139,23 @@ class Workers:
         with self._connection.watchdog.stalls.waiting(self.timeout.total_seconds()):
             self.barrier()
 
+    def wait_for_steps(self) -> None:
+        """Note that this rank takes no step now, but waits until the others have taken theirs."""
+        self._connection.watchdog.stalls.wait(self.timeout.total_seconds())
+        self._connection.watchdog.check()
+
     def leave_steps(self) -> None:
-        """Stop counting steps, after an exception."""
+        """Stop counting steps: after an exception, or as all ranks write a checkpoint."""
         self._connection.watchdog.stalls.idle()
+
+    def pause(self) -> None:
+        """Wait for a moment before looking again at what other ranks do.
+
+        Raises:
+          WorkerLostError: a worker is lost.
+        """
+        self._connection.watchdog.check()
+        time.sleep(POLL_INTERVAL)
 
     def barrier(self) -> None:
         """Wait until every rank has arrived, however long that takes."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    from toolkit.parallel.batch import DataSource
+    from toolkit.parallel.batch import BatchesAhead, DataSource
 
 logger = logging.getLogger(__name__)
 DROPPED = {
@@ -31,8 +31,19 @@ class Strategy(Protocol):
     def rank_and_world_size(self) -> tuple[int, int]:
         """Return (rank, world size): this rank trains on the batches i % world_size == rank."""
 
-    def share_batches(self, data: "DataSource") -> "DataSource":
-        """Return this rank's data source (all); ranks may share batches if steps may be unequal."""
+    def share_batches(self, data: "BatchesAhead") -> "DataSource":
+        """Return this rank's data source (all); ranks may share batches if steps may be unequal.
+
+        Such a source yields `toolkit.parallel.batch.MEETING` on all ranks, in place of a batch,
+        where a checkpoint is to be written.
+        """
+
+    def position(self, step: int) -> int:
+        """Return the position in the epoch, in steps, from this rank's number of steps.
+
+        Where steps are unequal it is their mean over the ranks, the same on all of them at a
+        meeting and at the end of an epoch; the learning rate follows it.
+        """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Begin a training (all), with no state of an earlier one.
@@ -124,9 +135,13 @@ class SingleProcess:
         """Rank 0 of one."""
         return 0, 1
 
-    def share_batches(self, data: "DataSource") -> "DataSource":
+    def share_batches(self, data: "BatchesAhead") -> "DataSource":
         """Use the data source as it is."""
         return data
+
+    def position(self, step: int) -> int:
+        """All ranks take the same steps."""
+        return step
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Store both for derived classes."""

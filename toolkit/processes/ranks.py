@@ -17,7 +17,7 @@ from toolkit.storage import files
 
 Result = TypeVar("Result")
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-POLL_INTERVAL = 0.05  # seconds
+FIRST_POLL, LAST_POLL = 0.002, 0.05  # seconds; the longer the wait, the rarer the polls
 
 
 def world_size() -> int:
@@ -126,18 +126,28 @@ class Connection:
         self._barriers += 1
         with self._blaming():
             self._store.add(key, 1)
-            while self._store.add(key, 0) < self.world_size:
-                self._pause()
+            self._until(lambda: self._store.add(key, 0) == self.world_size)
+
+    def count(self, name: str, number: int) -> int:
+        """Add to a counter that all ranks share, which begins at 0; return its new value.
+
+        Raises:
+          WorkerLostError: the process that held the counters was lost.
+        """
+        with self._blaming():
+            return self._store.add(f"count/{name}", number)
 
     def _await(self, key: str) -> Any:
         with self._blaming():
-            while not self._store.has(key):
-                self._pause()
+            self._until(lambda: self._store.has(key))
             return self._store.get(key)
 
-    def _pause(self) -> None:
-        self.watchdog.check()
-        time.sleep(POLL_INTERVAL)
+    def _until(self, condition: Callable[[], bool]) -> None:
+        interval = FIRST_POLL
+        while not condition():
+            self.watchdog.check()
+            time.sleep(interval)
+            interval = min(1.5 * interval, LAST_POLL)
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:

@@ -34,10 +34,14 @@ class StallDetector:
         """Count a step of this rank, which promises the next one within `limit` seconds."""
         self._change(steps=self._own["steps"] + 1, limit=limit)
 
+    def wait(self, limit: float) -> None:
+        """Note that this rank waits until the others have taken their steps, until `idle`."""
+        self._change(waits=True, limit=limit)
+
     @contextmanager
     def waiting(self, limit: float) -> Iterator[None]:
         """Wrap the wait for the other ranks at the end of all steps."""
-        self._change(waits=True, limit=limit)
+        self.wait(limit)
         yield
         self.idle()
 

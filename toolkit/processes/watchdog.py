@@ -51,6 +51,7 @@ class Watchdog:
         self._left: set[int] = set()
         self._heartbeats = 0
         self._store_lost = False
+        self._silent: int | None = None  # process of this host that has sent no heartbeat
         self._stopped, self._hurry = threading.Event(), threading.Event()
         self._terminated: float | None = None
         self._own_failure = ""
@@ -183,6 +184,9 @@ class Watchdog:
             if terminated is not None and time.monotonic() - terminated > 3 * HEARTBEAT_INTERVAL:
                 break
         self._hurry.set()
+        if self._silent is not None and _alive(self._silent):
+            # It is stopped and cannot exit by itself; torchrun would wait half a minute for it.
+            os.kill(self._silent, signal.SIGKILL)
         if not self._stopped.wait(EXIT_GRACE):
             self._end()
 
@@ -198,6 +202,8 @@ class Watchdog:
                 return f"{_worker(rank, heartbeat)} was killed or ended"
             silent = now - since > HEARTBEAT_TIMEOUT
             if silent and now - self._last_exchange < HEARTBEAT_TIMEOUT:
+                if heartbeat["pid_space"] == self._pid_space:
+                    self._silent = heartbeat["pid"]
                 worker = _worker(rank, heartbeat)
                 return f"{worker} has sent no heartbeat for {HEARTBEAT_TIMEOUT:.0f} s"
         unreachable = now - self._last_exchange > HEARTBEAT_TIMEOUT and 0 not in self._left

@@ -24,8 +24,9 @@ Weights = Literal["kaldi", "sclite"]
 """
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
-CORRECT, SUBSTITUTION, DELETION, INSERTION = range(4)
-"""The steps of an alignment."""
+CORRECT, SUBSTITUTION, DELETION, INSERTION, OPTIONAL_DELETION, OPTIONAL_INSERTION = range(6)
+"""The steps of an alignment. The last two, which only `toolkit.score.word_network` makes, are gaps
+at words that may be left out: they are correct, and both count as a word of the reference."""
 
 _COSTS = {"kaldi": (1, 1, False), "sclite": (4, 3, True)}
 _FIRST_MARGIN = 3
@@ -47,15 +48,22 @@ def align(ref: Sequence[str], hyp: Sequence[str], weights: Weights = "kaldi") ->
 
 
 def pairs_of(steps: bytes, ref: Sequence[str], hyp: Sequence[str]) -> list[Pair]:
-    """Return the pairs of an alignment from its steps."""
+    """Return the pairs of an alignment from its steps.
+
+    The members of a correct pair are equal: where a fragment matched, or a word was left out that
+    may be, both are the word of the reference (or, where it has none, of the hypothesis).
+    """
     refs, hyps = iter(ref), iter(hyp)
-    return [
-        (
-            None if step == INSERTION else next(refs),
-            None if step == DELETION else next(hyps),
-        )
-        for step in steps
-    ]
+    pairs: list[Pair] = []
+    for step in steps:
+        said = None if step in (INSERTION, OPTIONAL_INSERTION) else next(refs)
+        found = None if step in (DELETION, OPTIONAL_DELETION) else next(hyps)
+        if step in (SUBSTITUTION, DELETION, INSERTION):
+            pairs.append((said, found))
+        else:
+            same = found if said is None else said
+            pairs.append((same, same))
+    return pairs
 
 
 def align_all(

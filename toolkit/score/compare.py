@@ -113,7 +113,8 @@ def compare(first: Score, second: Score) -> Comparison:
       second: the score of the system compared with it.
 
     Raises:
-      ScoreError: the two were not scored on the same references in the same way.
+      ScoreError: the two were not scored on the same references in the same way. Of alternatives
+        each system may have taken its own.
     """
     if first.unit != second.unit:
         raise ScoreError("one system was scored in words, the other in characters")
@@ -128,19 +129,25 @@ def compare(first: Score, second: Score) -> Comparison:
             f"{len(second.utterances)} for the other"
         )
     for a, b in zip(first.utterances, second.utterances, strict=True):
-        if (a.id, a.speaker, a.ref_text) != (b.id, b.speaker, b.ref_text):
+        same = a.alternatives == b.alternatives if a.alternatives else a.ref_text == b.ref_text
+        if (a.id, a.speaker) != (b.id, b.speaker) or not same:
             raise ScoreError(f"the two systems were not scored against the same {a.id!r}")
     blocks = first.blocks(
         [utterance.ref_units for utterance in first.utterances],
         [utterance.errors for utterance in first.utterances],
         [utterance.errors for utterance in second.utterances],
+        [utterance.ref_units for utterance in second.utterances],
     )
     differences = blocks[:, 2] - blocks[:, 1]
-    units, errors_first, errors_second = bootstrap.resample(blocks).T
+    units, errors_first, errors_second, units_second = bootstrap.resample(blocks).T
     fewer, equal = (errors_second < errors_first).mean(), (errors_second == errors_first).mean()
     interval = None
     if len(blocks) > 1:
-        rates = bootstrap.percent(errors_second - errors_first, units)
+        if (units == units_second).all():
+            rates = bootstrap.percent(errors_second - errors_first, units)
+        else:  # of the references' alternatives, each system has its own
+            rates = bootstrap.percent(errors_second, units_second)
+            rates = rates - bootstrap.percent(errors_first, units)
         interval = bootstrap.interval_of(rates, first.resampled, len(blocks))
     return Comparison(
         first=first,
@@ -150,6 +157,24 @@ def compare(first: Score, second: Score) -> Comparison:
         p_value=exchange_p(differences.tolist()),
         units=len(blocks),
     )
+
+
+def comparison_numbers(comparison: Comparison) -> dict[str, object]:
+    """Return the numbers of a comparison as plain data for `json.dumps`."""
+    c, pairs = comparison, comparison.matched_pairs
+    better, equal, worse = c.utterances
+    return {
+        "unit": c.first.unit,
+        "first": c.first.percent,
+        "second": c.second.percent,
+        "difference": c.difference,
+        "interval": [c.interval.low, c.interval.high] if c.interval else None,
+        "probability_of_improvement": c.probability,
+        "p_value": c.p_value,
+        "exchanged": {"units": c.units, "unit": c.first.resampled},
+        "matched_pairs": {"p_value": pairs.p_value, "z": pairs.z, "segments": pairs.segments},
+        "utterances": {"better": better, "equal": equal, "worse": worse},
+    }
 
 
 def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator[str]:

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.align.ctm import CtmError, read_ctm
+from toolkit.align.ctm import CtmError
 from toolkit.errors import ToolkitError
+from toolkit.score.ctm import filtered, read_scored_ctm
+from toolkit.score.glm import Glm, Side
 from toolkit.score.lines import TranscriptError
 from toolkit.score.nist import StmError, read_stm
-from toolkit.score.read import Transcripts, form_by_name, read_speakers, read_transcripts
+from toolkit.score.read import FOLDER, Transcripts, form_by_name, read_speakers, read_transcripts
 from toolkit.score.segments import assign
 
 BY_ID = "id"
@@ -26,6 +28,8 @@ class ScoringInput:
     """Speaker of every reference; None if they are not known."""
     notes: tuple[str, ...] = ()
     """Messages about the formats that were read and about what is not scored."""
+    marked: bool = False
+    """Whether texts may have alternatives: see `toolkit.score.alternatives`."""
 
 
 class InputReader:
@@ -36,12 +40,16 @@ class InputReader:
         their names.
       speakers: a file like Kaldi's utt2spk, or `BY_ID`; None: the speakers that the references
         name.
+      glm: a file of mapping rules, applied to all that is read; see `toolkit.score.glm`.
     """
 
-    def __init__(self, form: str = "auto", speakers: str | None = None) -> None:
+    def __init__(
+        self, form: str = "auto", speakers: str | None = None, glm: Path | None = None
+    ) -> None:
         self._form = form
         self._speakers = speakers
-        self._read: dict[Path, Transcripts] = {}
+        self._glm = glm
+        self._read: dict[tuple[Path, Side], Transcripts] = {}
 
     def read(self, ref: Path, hyp: Path) -> ScoringInput:
         """Read one pair.
@@ -55,20 +63,38 @@ class InputReader:
         """
         if self._form == "auto" and form_by_name(ref) == "stm" and not ref.is_dir():
             return self._by_time(ref, hyp)
-        first, second = self._transcripts(ref), self._transcripts(hyp)
-        notes = ()
+        first = self._transcripts(ref, "ref")
+        second = self._hypotheses(hyp, first)
+        if first.texts.keys().isdisjoint(second.texts):
+            first, second = _by_stem(first), _by_stem(second)
+        notes: tuple[str, ...] = ()
         if self._form == "auto":
             read_as = ", ".join(
                 f"{path} as {side.form}" for path, side in {ref: first, hyp: second}.items()
             )
             notes = (f"Read {read_as} (--format forces one).",)
         speakers = self._speakers_of(first.texts, first.speakers)
-        return ScoringInput(first.texts, second.texts, speakers, notes)
+        hyps, marked = second.texts, first.marked or second.marked or self._glm is not None
+        if "trn" in (first.form, second.form):
+            hyps, renamed = _as_referenced(first.texts, hyps)
+            if renamed:
+                notes += (f"Note: {renamed} utterance ids differ in case alone and are the same.",)
+        return ScoringInput(first.texts, hyps, speakers, notes, marked)
 
-    def _transcripts(self, path: Path) -> Transcripts:
-        if path not in self._read:
-            self._read[path] = read_transcripts(path, self._form)
-        return self._read[path]
+    def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
+        if (path, side) not in self._read:
+            found = read_transcripts(path, self._form, named)
+            if self._glm is not None:
+                glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
+                found = replace(found, texts={id: glm(text) for id, text in found.texts.items()})
+            self._read[path, side] = found
+        return self._read[path, side]
+
+    def _hypotheses(self, path: Path, refs: Transcripts) -> Transcripts:
+        """Read hypotheses; where references have names, lines begin with names too."""
+        named = self._form == "auto" and refs.form != "plain"
+        guessed = not path.is_dir() and form_by_name(path) is None
+        return self._transcripts(path, "hyp", named and guessed)
 
     def _by_time(self, ref: Path, hyp: Path) -> ScoringInput:
         if form_by_name(hyp) != "ctm":
@@ -77,7 +103,12 @@ class InputReader:
                 "scored: name it *.ctm"
             )
         try:
-            found = assign(read_stm(ref), read_ctm(hyp))
+            segments, words = read_stm(ref), read_scored_ctm(hyp)
+            if self._glm is not None:
+                rules = Glm.read(self._glm, "stm", "ref")
+                segments = [replace(s, text=rules(s.text)) for s in segments]
+                words = filtered(words, Glm.read(self._glm, "ctm", "hyp"))
+            found = assign(segments, words)
         except (CtmError, StmError) as error:
             named = str(error).startswith((str(ref), str(hyp)))
             raise error if named else StmError(f"{ref}, {hyp}: {error}") from error
@@ -90,7 +121,7 @@ class InputReader:
             for channel, words in found.orphans
         ]
         speakers = self._speakers_of(found.refs, found.speakers)
-        return ScoringInput(found.refs, found.hyps, speakers, tuple(notes))
+        return ScoringInput(found.refs, found.hyps, speakers, tuple(notes), marked=True)
 
     def _speakers_of(
         self, refs: Mapping[str, str], named: Mapping[str, str]
@@ -100,6 +131,33 @@ class InputReader:
         if self._speakers is not None:
             return read_speakers(Path(self._speakers))
         return named if named and all(utterance in named for utterance in refs) else None
+
+
+def _as_referenced(
+    refs: Mapping[str, str], hyps: Mapping[str, str]
+) -> tuple[Mapping[str, str], int]:
+    """Give hypotheses the ids of references that differ in case alone; return how many differ."""
+    names: dict[str, list[str]] = {}
+    for id in refs:
+        names.setdefault(id.casefold(), []).append(id)
+    changed = {
+        id: names[id.casefold()][0]
+        for id in hyps
+        if id not in refs and len(names.get(id.casefold(), ())) == 1
+    }
+    targets = list(changed.values())
+    changed = {id: to for id, to in changed.items() if to not in hyps and targets.count(to) == 1}
+    return {changed.get(id, id): text for id, text in hyps.items()}, len(changed)
+
+
+def _by_stem(side: Transcripts) -> Transcripts:
+    """Name the texts of a folder by their files alone, as others do, if these names differ."""
+    texts = {Path(id).name: text for id, text in side.texts.items()}
+    return (
+        replace(side, texts=texts)
+        if side.form == FOLDER and len(texts) == len(side.texts)
+        else side
+    )
 
 
 def speaker_of_id(utterance: str) -> str:

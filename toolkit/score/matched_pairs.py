@@ -98,10 +98,19 @@ def matched_pairs(
 
 
 def _segments(first: Sequence[Pair], second: Sequence[Pair]) -> list[int]:
-    """Return the difference of errors of each segment with errors."""
+    """Return the difference of errors of each segment with errors.
+
+    An utterance in whose reference the two systems took different alternatives is one segment.
+    """
     found = []
     difference, wrong, right_run = 0, False, 0
-    for a, b in zip(_errors(first), _errors(second), strict=True):
+    sides = _errors(first), _errors(second)
+    if [ref for ref, _ in first if ref is not None] != [
+        ref for ref, _ in second if ref is not None
+    ]:
+        errors = [sum(inserted + bad for inserted, bad in side) for side in sides]
+        return [errors[1] - errors[0]] if any(errors) else []
+    for a, b in zip(*sides, strict=True):
         for slot in (0, 1):  # the insertions before the word, then the word
             if a[slot] or b[slot]:
                 difference += b[slot] - a[slot]

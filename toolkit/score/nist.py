@@ -1,6 +1,7 @@
 """NIST's file formats: STM and trn, and CTM from `toolkit.align.ctm`.
 
-trn files are read by `toolkit.score.read.read_transcripts`.
+trn files are read by `toolkit.score.read.read_transcripts`, CTM files to be scored by
+`toolkit.score.ctm`.
 """
 
 import math
@@ -12,6 +13,7 @@ from toolkit.align.ctm import CtmEntry, CtmError, read_ctm, write_ctm
 from toolkit.errors import ToolkitError
 from toolkit.score.lines import TranscriptError, numbered_lines
 from toolkit.storage.files import write_atomically
+from toolkit.storage.whitespace import single_spaced, split_words
 
 __all__ = [
     "CtmEntry", "CtmError", "StmError", "StmSegment", "read_ctm", "read_stm", "write_ctm",
@@ -41,7 +43,8 @@ class StmSegment:
     end: float
     """Seconds from the beginning of the recording."""
     text: str
-    """Words separated by single spaces; may be empty."""
+    """Words separated by single spaces, in the grammar of `toolkit.score.alternatives`; may be
+    empty."""
     label: str = ""
     """Label of a condition, such as `<o,f0,male>`; empty for none."""
 
@@ -53,8 +56,7 @@ def read_stm(path: Path) -> list[StmSegment]:
     that begins with `<` is a label.
 
     Raises:
-      StmError: a line is malformed or has alternatives (`{ A / B }`), which are not supported; the
-        message names the file and line.
+      StmError: a line is malformed; the message names the file and line.
     """
     try:
         lines = numbered_lines(path)
@@ -63,12 +65,12 @@ def read_stm(path: Path) -> list[StmSegment]:
     return [
         _segment(f"{path}:{number}", line)
         for number, line in lines
-        if line.strip() and not line.startswith(";;")
+        if split_words(line) and not line.startswith(";;")
     ]
 
 
 def _segment(place: str, line: str) -> StmSegment:
-    fields = line.split()
+    fields = split_words(line)
     if len(fields) < 5:
         raise StmError(
             f"{place}: {len(fields)} fields; an STM line needs: recording channel speaker start "
@@ -79,11 +81,6 @@ def _segment(place: str, line: str) -> StmSegment:
         raise StmError(f"{place}: the segment ends at {fields[4]}, before it starts at {fields[3]}")
     words = fields[5:]
     label = words.pop(0) if words and words[0].startswith("<") else ""
-    if "{" in words or "}" in words:
-        raise StmError(
-            f"{place}: alternatives in braces are not supported: keep one of them, or score with "
-            "sclite"
-        )
     return StmSegment(fields[0], fields[1], fields[2], start, end, " ".join(words), label)
 
 
@@ -118,7 +115,13 @@ def _stm_line(segment: StmSegment) -> str:
     if segment.label and (segment.label[0] != "<" or len(segment.label.split()) != 1):
         raise StmError(f"{segment}: a label is one word in angle brackets")
     label = segment.label or ("<o>" if segment.text.startswith("<") else "")
-    fields = [*names, f"{segment.start:.3f}", f"{segment.end:.3f}", label, *segment.text.split()]
+    fields = [
+        *names,
+        f"{segment.start:.3f}",
+        f"{segment.end:.3f}",
+        label,
+        single_spaced(segment.text),
+    ]
     return " ".join(field for field in fields if field) + "\n"
 
 
@@ -137,5 +140,5 @@ def write_trn(texts: Mapping[str, str], path: Path) -> None:
                 f"{utterance!r} cannot be the id of a trn line: rename the utterance to have no "
                 "white space and no parentheses"
             )
-    lines = (f"{' '.join([*text.split(), f'({id})'])}\n" for id, text in texts.items())
+    lines = (f"{single_spaced(f'{text} ({id})')}\n" for id, text in texts.items())
     write_atomically(Path(path), "".join(lines))

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import QUOTES, Normaliser, TextError, read_lines
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import split_words
 
 Rules = Literal["none", "case", "basic", "english"]
 RULES: tuple[Rules, ...] = get_args(Rules)
@@ -65,7 +66,7 @@ class TextNormaliser:
 
     def __call__(self, text: str) -> str:
         """Return the normalised text, its words separated by single spaces."""
-        words = text.split()
+        words = split_words(text)
         if self._drop:
             words = [word for word in words if word.casefold() not in self._drop]
         text = self._apply(" ".join(words))
@@ -156,7 +157,7 @@ class WordMap:
 
     def __call__(self, text: str) -> str:
         """Return `text` with its words mapped."""
-        words = text.split()
+        words = split_words(text)
         if not any(word in self._lengths for word in words):
             return text
         found: list[str] = []
@@ -191,7 +192,7 @@ def _add(
             f"{place}: {quoted(line)}: alternatives and contexts are not supported; give one line "
             "of plain words for each"
         )
-    left, right = (tuple(apply(side).split()) for side in sides)
+    left, right = (tuple(split_words(apply(side))) for side in sides)
     if not left:
         raise NormaliseError(
             f"{place}: the left side of {quoted(line)} is empty after normalisation"

@@ -6,17 +6,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from toolkit.align.ctm import CtmError, read_ctm
+from toolkit.align.ctm import CtmError
+from toolkit.score.ctm import read_scored_ctm, timed_words
 from toolkit.score.lines import TranscriptError, numbered_lines
 from toolkit.score.read_json import read_json_texts
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import WHITE_SPACE, key_and_rest, single_spaced, split_words
 
 Form = Literal["text", "trn", "plain", "json", "ctm"]
 FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
 """The formats that `--format` accepts; CTM files are recognised by their names."""
 
+FOLDER = "folder of .txt"
+
 # Each part of the pattern ends in one place only, so that matching takes linear time.
-_TRN = re.compile(r"^(.*)\(([^()\s]+)\)\s*$")
+_TRN = re.compile(rf"^(.*)\(([^(){WHITE_SPACE}]+)\)[{WHITE_SPACE}]*$", re.DOTALL)
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
 _BY_NAME = {"trn": "trn", "json": "json", "jsonl": "json", "ctm": "ctm", "stm": "stm"}
 
@@ -32,6 +36,25 @@ class Transcripts:
     speakers: dict[str, str] = field(default_factory=dict)
     """Speaker by utterance id, where the file or folder names them."""
 
+    @property
+    def marked(self) -> bool:
+        """Whether the format has alternatives and other marks; see `toolkit.score.alternatives`."""
+        return self.form in ("trn", "ctm")
+
+    def plain_texts(self) -> dict[str, str]:
+        """Return the texts, for uses that take every word as it is.
+
+        Raises:
+          TranscriptError: a text has alternatives.
+        """
+        for utterance, text in self.texts.items():
+            if self.marked and set(split_words(text)) & {"{", "}", "@"}:
+                raise TranscriptError(
+                    f"{quoted(utterance)} has alternatives ({quoted(text)}), which `toolkit score` "
+                    "alone can choose from: keep one of them"
+                )
+        return self.texts
+
 
 def form_by_name(path: Path) -> str | None:
     """Return the format that a file's name implies, if any (`x.trn`, `x.jsonl.gz`, `ctm`)."""
@@ -39,19 +62,21 @@ def form_by_name(path: Path) -> str | None:
     return _BY_NAME.get(name.rpartition(".")[2].lower())
 
 
-def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Transcripts:
+def read_transcripts(
+    path: Path, form: Form | Literal["auto"] = "auto", named: bool = False
+) -> Transcripts:
     """Read a file of transcripts in UTF-8 (gzipped: `.gz`), or a folder.
 
     - "text", Kaldi's: `utterance-id word word ...`; a line with only an id is an empty transcript.
-    - "trn", sclite's: `word word ... (utterance-id)`.
+    - "trn", sclite's: `word word ... (utterance-id)`; alternatives are kept as they are.
     - "plain": one transcript per line, whose id is the line number from 1; blank lines count.
     - "json": see `toolkit.score.read_json`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
     - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
-      file, whose id is the file's path without the suffix.
+      file, whose id is the file's path without the suffix, and without white space.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise trn when every line ends in an id
       in parentheses, text when every line's first field has a digit, `-` or `_`, and plain when no
-      line's has.
+      line's has. With `named` never plain.
 
     Blank lines are skipped in text and trn files, comments (`;;`) in trn files.
 
@@ -73,13 +98,13 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
         return Transcripts(form, _ctm_texts(path))
     lines = numbered_lines(path)
     if form == "auto":
-        form = _detect(path, lines)
+        form = _detect(path, lines, named)
     if form == "plain":
-        texts = {str(number): " ".join(line.split()) for number, line in lines}
+        texts = {str(number): single_spaced(line) for number, line in lines}
         return Transcripts("plain", texts)
     texts, seen = {}, {}
     for number, line in lines:
-        if not line.strip() or (form == "trn" and line.startswith(";;")):
+        if not split_words(line) or (form == "trn" and line.startswith(";;")):
             continue
         utterance, words = (_text_line if form == "text" else _trn_line)(path, number, line)
         if utterance in seen:
@@ -88,7 +113,7 @@ def read_transcripts(path: Path, form: Form | Literal["auto"] = "auto") -> Trans
                 f"{seen[utterance]} already: remove one of the two lines"
             )
         seen[utterance] = number
-        texts[utterance] = " ".join(words.split())
+        texts[utterance] = single_spaced(words)
     return Transcripts(form, texts)
 
 
@@ -113,43 +138,48 @@ def _read_folder(folder: Path) -> Transcripts:
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         return Transcripts("text", read_transcripts(folder / "text", "text").texts, speakers)
+    files = sorted(folder.rglob("*.txt"))
     texts = {}
-    for path in sorted(folder.rglob("*.txt")):
+    for path in files:
+        id = path.relative_to(folder).with_suffix("").as_posix()
+        id = "_".join(id.split())  # as `toolkit transcribe` names recordings
+        if id in texts:
+            raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")
         lines = (line for _, line in numbered_lines(path))
-        texts[path.relative_to(folder).with_suffix("").as_posix()] = " ".join(
-            word for line in lines for word in line.split()
-        )
+        texts[id] = " ".join(word for line in lines for word in split_words(line))
     if not texts:
         raise TranscriptError(f"{folder} has neither a file `text` nor any .txt file")
-    return Transcripts("folder of .txt", texts)
+    return Transcripts(FOLDER, texts)
 
 
 def _ctm_texts(path: Path) -> dict[str, str]:
     """Return the words of each utterance of a CTM in order of time."""
     try:
-        entries = read_ctm(path)
+        entries = timed_words(read_scored_ctm(path))
     except CtmError as error:
         raise TranscriptError(str(error)) from error
     channels: dict[str, str] = {}
     for entry in entries:
-        if channels.setdefault(entry.utterance, entry.channel) != entry.channel:
+        if channels.setdefault(entry.recording, entry.channel) != entry.channel:
             raise TranscriptError(
-                f"{path}: {entry.utterance!r} has the channels {channels[entry.utterance]} and "
+                f"{path}: {entry.recording!r} has the channels {channels[entry.recording]} and "
                 f"{entry.channel}: score recordings of several channels against an STM file"
             )
-    entries.sort(key=lambda entry: (entry.utterance, entry.start))
+    entries.sort(key=lambda entry: (entry.recording, entry.start))
     return {
-        utterance: " ".join(entry.token for entry in group)
-        for utterance, group in groupby(entries, key=lambda entry: entry.utterance)
+        utterance: " ".join(entry.text for entry in group)
+        for utterance, group in groupby(entries, key=lambda entry: entry.recording)
     }
 
 
-def _detect(path: Path, lines: list[tuple[int, str]]) -> Form:
-    filled = [(number, line) for number, line in lines if line.strip()]
+def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
+    filled = [(number, line) for number, line in lines if split_words(line)]
     spoken = [line for _, line in filled if not line.startswith(";;")]
     if spoken and all(_TRN.match(line) for line in spoken):
         return "trn"
-    ids = [(number, bool(_LIKE_AN_ID.search(line.split()[0]))) for number, line in filled]
+    if named:
+        return "text"
+    ids = [(number, bool(_LIKE_AN_ID.search(split_words(line)[0]))) for number, line in filled]
     if all(like for _, like in ids) and ids:
         return "text"
     if not any(like for _, like in ids):
@@ -163,12 +193,11 @@ def _detect(path: Path, lines: list[tuple[int, str]]) -> Form:
 
 
 def _text_line(path: Path, number: int, line: str) -> tuple[str, str]:
-    if line[0].isspace():
+    if line[0] in WHITE_SPACE:
         raise TranscriptError(
             f"{path}:{number}: the line begins with white space instead of an utterance id"
         )
-    utterance, *rest = line.split(maxsplit=1)
-    return utterance, rest[0] if rest else ""
+    return key_and_rest(line)
 
 
 def _trn_line(path: Path, number: int, line: str) -> tuple[str, str]:

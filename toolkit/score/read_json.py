@@ -7,18 +7,20 @@ from typing import Any
 
 from toolkit.score.lines import TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import single_spaced
 
-_IDS = ("id", "utterance", "audio", "path", "file")
+_IDS = ("id", "utterance", "name", "audio", "path", "file")
 """Keys of a record's id; for the last three the id is the file's name without folder and suffix."""
-_FILES = _IDS[2:]
+_FILES = _IDS[3:]
 
 
 def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read transcripts, and speakers where there are any.
 
     - `.jsonl`: a record per line: a lhotse cut (the texts of its supervisions are concatenated), or
-      a mapping with `id` (or `utterance`, or the path of a file under `audio`, `path` or `file`),
-      `text`, and optionally `speaker`.
+      a mapping with `id` (or `utterance`, `name`, or the path of a file under `audio`, `path` or
+      `file`), `text`, and optionally `speaker`. One with an `error` and no text, as `toolkit
+      transcribe` writes it of a recording that it cannot read, is left out.
     - any other: a list of such records, or a mapping from ids to texts or records.
 
     Args:
@@ -33,15 +35,17 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     texts: dict[str, str] = {}
     speakers: dict[str, str] = {}
     for place, id, text, speaker in _records(path):
+        if text is None:
+            continue
         if id in texts:
             raise TranscriptError(f"{place}: the id {quoted(id)} occurs a second time")
-        texts[id] = " ".join(text.split())
+        texts[id] = single_spaced(text)
         if speaker is not None:
             speakers[id] = speaker
     return texts, speakers
 
 
-def _records(path: Path) -> Iterator[tuple[str, str, str, str | None]]:
+def _records(path: Path) -> Iterator[tuple[str, str, str | None, str | None]]:
     """Yield (place in the file, id, text, speaker) of each record."""
     if Path(path).name.removesuffix(".gz").endswith(".jsonl"):
         for number, line in numbered_lines(path):
@@ -71,14 +75,16 @@ def _parsed(place: str, text: str | bytes) -> Any:
         raise TranscriptError(f"{place}: not JSON: {error}") from error
 
 
-def _record(place: str, record: Any) -> tuple[str, str, str | None]:
-    """Return (id, text, speaker) of a record."""
+def _record(place: str, record: Any) -> tuple[str, str | None, str | None]:
+    """Return (id, text, speaker) of a record; the text is None where there is an `error`."""
     if not isinstance(record, dict):
         raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
     key = next((key for key in _IDS if isinstance(record.get(key), str)), None)
     if key is None:
         raise TranscriptError(f"{place}: the record has no `id`")
     id = Path(record[key]).stem if key in _FILES else record[key]
+    if "text" not in record and isinstance(record.get("error"), str):
+        return id, None, None
     parts = record.get("supervisions", [record])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise TranscriptError(f"{place}: {quoted(id)}: its supervisions are not a list of records")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from toolkit.align.ctm import CtmEntry
+from toolkit.score.ctm import TimedWord, timed_words
 from toolkit.score.nist import IGNORED, StmError, StmSegment
 
 
@@ -33,25 +34,27 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     word between two segments thus counts as an insertion in the later one. Times are compared to
     the microsecond, so that ties in the files are ties here (in sclite they depend on rounding).
 
-    Unlike in sclite, recordings may be in any order, a recording without words in the CTM is not an
-    error, and words that differ in case are different.
+    Alternatives are one word, whose middle is the latest of its words. Names of recordings and
+    channels are the same where they differ in case alone. Unlike in sclite, recordings, segments
+    and words may be in any order, a recording without words in the CTM is not an error, and words
+    that differ in case are different.
+
+    Args:
+      segments: of the STM.
+      words: of the CTM, with alternatives as they stand there.
 
     Raises:
-      StmError: there is no segment, or the CTM has alternatives.
+      StmError: there is no segment.
+      CtmError: alternatives do not end.
     """
     by_channel: dict[tuple[str, str], list[StmSegment]] = {}
     for segment in segments:
-        by_channel.setdefault((segment.recording, segment.channel), []).append(segment)
+        by_channel.setdefault(_folded(segment.recording, segment.channel), []).append(segment)
     if not by_channel:
         raise StmError("the STM file has no segment")
-    recognised: dict[tuple[str, str], list[CtmEntry]] = {}
-    for word in words:
-        if word.token.upper().startswith("<ALT"):
-            raise StmError(
-                f"{word.utterance} at {word.start:g} s: alternatives ({word.token}) are not "
-                "supported: keep one of them in the CTM"
-            )
-        recognised.setdefault((word.utterance, word.channel), []).append(word)
+    recognised: dict[tuple[str, str], list[TimedWord]] = {}
+    for word in timed_words(words):
+        recognised.setdefault(_folded(word.recording, word.channel), []).append(word)
     found = SegmentTranscripts({}, {}, {}, _orphans(by_channel, recognised), 0)
     ignored = 0
     for channel in sorted(by_channel):
@@ -67,16 +70,20 @@ def assign(segments: Iterable[StmSegment], words: Iterable[CtmEntry]) -> Segment
     return SegmentTranscripts(found.refs, found.hyps, found.speakers, found.orphans, ignored)
 
 
+def _folded(recording: str, channel: str) -> tuple[str, str]:
+    return recording.casefold(), channel.casefold()
+
+
 def _orphans(
     segments: dict[tuple[str, str], list[StmSegment]],
-    words: dict[tuple[str, str], list[CtmEntry]],
+    words: dict[tuple[str, str], list[TimedWord]],
 ) -> tuple[tuple[str, int], ...]:
-    without = sorted(words.keys() - segments.keys())
-    return tuple((" ".join(channel), len(words[channel])) for channel in without)
+    without = [words[channel] for channel in sorted(words.keys() - segments.keys())]
+    return tuple((f"{own[0].recording} {own[0].channel}", len(own)) for own in without)
 
 
 def _assign_words(
-    segments: Sequence[StmSegment], words: Sequence[CtmEntry]
+    segments: Sequence[StmSegment], words: Sequence[TimedWord]
 ) -> Iterator[tuple[StmSegment, str]]:
     """Yield each segment with the words assigned to it."""
     words = sorted(words, key=lambda word: word.start)
@@ -84,15 +91,10 @@ def _assign_words(
     for number, segment in enumerate(segments, 1):
         first = at
         while at < len(words) and (
-            number == len(segments) or _middle(words[at]) < round(1e6 * segment.end)
+            number == len(segments) or round(1e6 * words[at].middle) < round(1e6 * segment.end)
         ):
             at += 1
-        yield segment, " ".join(word.token for word in words[first:at])
-
-
-def _middle(word: CtmEntry) -> int:
-    """Return the middle of a word in microseconds."""
-    return round(1e6 * (word.start + word.duration / 2))
+        yield segment, " ".join(word.text for word in words[first:at])
 
 
 def _id(segment: StmSegment, taken: dict[str, str]) -> str:

@@ -12,6 +12,21 @@ from toolkit.storage.files import write_atomically
 logger = logging.getLogger(__name__)
 
 
+def can_be_scored(references: Mapping[str, str], split: str) -> bool:
+    """Whether any reference of a split has a word; a warning says that none has."""
+    words = any(text.split() for text in references.values())
+    if not words:
+        logger.warning("%s has no error rate: none of its transcripts has a word", split)
+    return words
+
+
+def write_texts(hypotheses: Mapping[str, str], out: Path) -> None:
+    """Write `text`, a line for each utterance, into a folder that is made."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]
+    write_atomically(out / "text", "".join(lines))
+
+
 def score_split(
     references: Mapping[str, str],
     hypotheses: Mapping[str, str],
@@ -38,9 +53,7 @@ def score_split(
       rtf: real-time factor of decoding.
       command: the command that gave the result.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    lines = [f"{u} {h}".rstrip() + "\n" for u, h in hypotheses.items()]
-    write_atomically(out / "text", "".join(lines))
+    write_texts(hypotheses, out)
     by_words = score(references, hypotheses, speakers=speakers)
     by_characters = score(references, hypotheses, unit="char")
     write_report(by_words, out / "report.txt")

@@ -6,15 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit import __version__
-from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION
+from toolkit.score.align import (
+    CORRECT,
+    DELETION,
+    INSERTION,
+    OPTIONAL_DELETION,
+    OPTIONAL_INSERTION,
+    SUBSTITUTION,
+)
 from toolkit.score.nist import write_trn
 from toolkit.score.report import write_report
+from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
 from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import Score
 from toolkit.storage.files import open_atomically, write_atomically
 
 _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
+_LETTER |= {OPTIONAL_DELETION: "C", OPTIONAL_INSERTION: "C"}
+_SCLITE = {"sgml": sgml_lines, "pra": pra_lines, "raw": raw_lines, "sys": sys_lines}
 
 
 def speaker_lines(score: Score) -> Iterator[str]:
@@ -122,7 +132,7 @@ def write_folder(score: Score, folder: Path) -> None:
     These are `wer.txt` (the summary), `score.json` (its numbers), `per_utterance.tsv`, `report.txt`
     (confusions and alignments), and the texts as they were compared, `ref.trn` and `hyp.trn`, for
     sclite; with known speakers also `per_speaker.txt` and Kaldi's `per_spk`; with words as units
-    also Kaldi's `per_utt`.
+    also Kaldi's `per_utt`, and `hyp.sgml`, `hyp.pra`, `hyp.raw` and `hyp.sys` in sclite's forms.
     """
     folder = Path(folder)
     summary = f"{score.summary(interval=True)}\n{score.method}\n"
@@ -131,6 +141,8 @@ def write_folder(score: Score, folder: Path) -> None:
     tables = {"per_utterance.tsv": utterance_lines(score)}
     if score.unit == "word":
         tables["per_utt"] = (line for u in score.utterances for line in kaldi_lines(u))
+        for form, lines_of in _SCLITE.items():
+            tables[f"hyp.{form}"] = lines_of(score, "hyp")
     if score.by_speaker():
         tables["per_speaker.txt"] = speaker_lines(score)
         tables["per_spk"] = kaldi_speaker_lines(score)
@@ -163,4 +175,37 @@ def numbers(score: Score) -> dict[str, object]:
         "normaliser": score.normaliser,
         "weights": score.weights,
         "toolkit": __version__,
+    }
+
+
+def all_numbers(score: Score, utterances: bool) -> dict[str, object]:
+    """Return `numbers` with those of the speakers, where they are known, and of the utterances.
+
+    Args:
+      utterances: whether to add those of each utterance.
+    """
+    plain = numbers(score)
+    if speakers := score.by_speaker():
+        plain["speakers"] = {name: _counts(part) for name, part in speakers.items()}
+    if utterances:
+        plain["by_utterance"] = {
+            u.id: {
+                "errors": u.errors,
+                "insertions": u.insertions,
+                "deletions": u.deletions,
+                "substitutions": u.substitutions,
+                "reference_units": u.ref_units,
+                "missing": u.missing,
+            }
+            for u in score.utterances
+        }
+    return plain
+
+
+def _counts(part: Score) -> dict[str, object]:
+    return {
+        "percent": part.percent if part.ref_units else None,
+        "errors": part.errors,
+        "reference_units": part.ref_units,
+        "utterances": len(part.utterances),
     }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit.score.align import CORRECT, DELETION, INSERTION, SUBSTITUTION, Pair, pairs_of
+from toolkit.score.align import DELETION, INSERTION, SUBSTITUTION, Pair, pairs_of
 
 Unit = Literal["word", "char"]
 
@@ -15,7 +15,7 @@ class UtteranceScore:
 
     id: str
     ref_text: str
-    """Words separated by single spaces."""
+    """Words separated by single spaces; of alternatives, those on the best path."""
     hyp_text: str
     """Words separated by single spaces; empty if there is no hypothesis."""
     steps: bytes
@@ -28,6 +28,10 @@ class UtteranceScore:
     source: str | None = None
     """The sentence that this utterance is a copy of, if the test set has several copies of a
     sentence: their errors are not independent."""
+
+    alternatives: str = ""
+    """The reference as it was written, where it has marks such as alternatives: then `ref_text`
+    depends on the hypothesis."""
 
     @property
     def block(self) -> str:
@@ -66,13 +70,13 @@ class UtteranceScore:
 
     @property
     def correct(self) -> int:
-        """Number of reference units aligned with the same unit."""
-        return self.steps.count(CORRECT)
+        """Number of reference units aligned with the same unit, or rightly left out."""
+        return len(self.steps) - self.errors
 
     @property
     def errors(self) -> int:
         """Sum of insertions, deletions and substitutions."""
-        return len(self.steps) - self.correct
+        return self.insertions + self.deletions + self.substitutions
 
     @property
     def ref_units(self) -> int:
@@ -82,4 +86,6 @@ class UtteranceScore:
 
 def units_of(text: str, unit: Unit) -> Sequence[str]:
     """Split a text whose words are separated by single spaces into words or characters."""
-    return text.split() if unit == "word" else list(text)
+    if unit == "char":
+        return list(text)
+    return text.split(" ") if text else []

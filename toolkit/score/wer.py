@@ -3,15 +3,18 @@
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from toolkit.errors import ToolkitError
 from toolkit.score import bootstrap
-from toolkit.score.align import Weights, align_all
+from toolkit.score.align import Weights
+from toolkit.score.alternatives import Grammar
 from toolkit.score.bootstrap import Interval
+from toolkit.score.likeness import likeness_remarks
+from toolkit.score.texts import align_texts
 from toolkit.score.utterance import Unit, UtteranceScore
 
 Missing = Literal["all", "present", "strict"]
@@ -202,23 +205,7 @@ class Score:
                 f"{len(silent)} references are empty but have a hypothesis, all words of which are "
                 f"insertions, first {silent[0].id}"
             )
-        alike = self._alike() if self.unit == "word" else 0
-        if alike > 0.3 * self.substitutions:
-            found.append(
-                f"{alike} of {self.substitutions} substitutions differ only in case or "
-                "punctuation: normalise both texts in the same way (--normalise basic)"
-            )
-        return found
-
-    def _alike(self) -> int:
-        """Count the substitutions that differ only in case or punctuation."""
-        return sum(
-            _bare(ref) == _bare(hyp)
-            for utterance in self.utterances
-            if utterance.substitutions
-            for ref, hyp in utterance.pairs
-            if ref is not None and hyp is not None and ref != hyp
-        )
+        return [*found, *likeness_remarks(self.utterances)]
 
 
 def score(
@@ -231,6 +218,7 @@ def score(
     normalise: Callable[[str], str] | None = None,
     normaliser: str = "none",
     sources: Mapping[str, str] | None = None,
+    grammar: Grammar | None = None,
 ) -> Score:
     """Score hypotheses against references.
 
@@ -248,8 +236,11 @@ def score(
       normaliser: name of that normalisation.
       sources: by utterance id the sentence that it is a copy of, for intervals and tests that
         account for the dependence of copies.
+      grammar: how alternatives and other marks in the texts are understood; None takes words as
+        they are.
 
     Raises:
+      GrammarError: a text does not follow the grammar.
       ScoreError: there is no reference, no word in any reference or no common id; an utterance has
         no speaker; or, in mode "strict", an utterance has no hypothesis.
     """
@@ -257,15 +248,20 @@ def score(
         raise ValueError(f'unit must be "word" or "char", not {unit!r}')
     _check_ids(refs, hyps, speakers, mode)
     ids = [utterance for utterance in refs if mode == "all" or utterance in hyps]
-    plain = normalise or str
-    ref_texts = [" ".join(plain(refs[utterance]).split()) for utterance in ids]
-    hyp_texts = [" ".join(plain(hyps.get(utterance, "")).split()) for utterance in ids]
+    ref_texts, hyp_texts, steps = align_texts(
+        ids,
+        [refs[utterance] for utterance in ids],
+        [hyps.get(utterance, "") for utterance in ids],
+        unit,
+        weights,
+        normalise or str,
+        grammar,
+    )
     if not any(ref_texts):
         raise ScoreError(
             f"all {len(ids)} references are empty (first: {ids[0]}): "
             "an error rate needs at least one reference word"
         )
-    steps, _ = align_all(*_sides(ref_texts, hyp_texts, unit), weights)
     return Score(
         unit=unit,
         utterances=tuple(
@@ -278,6 +274,7 @@ def score(
                 missing=utterance not in hyps,
                 speaker=None if speakers is None else speakers[utterance],
                 source=None if sources is None else sources[utterance],
+                alternatives=refs[utterance] if grammar and grammar.marks(refs[utterance]) else "",
             )
             for utterance, ref, hyp, alignment in zip(ids, ref_texts, hyp_texts, steps, strict=True)
         ),
@@ -318,15 +315,6 @@ def _check_ids(
         )
 
 
-def _sides(
-    refs: Sequence[str], hyps: Sequence[str], unit: Unit
-) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-    """Return the units as `align_all` takes them: words, or texts as sequences of characters."""
-    if unit == "char":
-        return refs, hyps
-    return [text.split() for text in refs], [text.split() for text in hyps]
-
-
 def pool(scores: Mapping[str, Score]) -> Score:
     """Pool the scores of several test sets, such as the test splits of two corpora.
 
@@ -352,11 +340,6 @@ def pool(scores: Mapping[str, Score]) -> Score:
         extra=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.extra),
         skipped=tuple(f"{name}/{id}" for name, score in scores.items() for id in score.skipped),
     )
-
-
-@lru_cache(maxsize=1 << 16)
-def _bare(word: str) -> str:
-    return "".join(c for c in word.casefold() if c.isalnum())
 
 
 def _kaldi_percent(errors: int, total: int) -> str:

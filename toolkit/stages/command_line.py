@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from toolkit.config.settings import (
+    all_keys,
     apply_overrides,
     flatten,
     load_yaml,
@@ -51,6 +52,7 @@ class Options:
     stage: str | None
     stop_stage: str | None
     listing: bool
+    as_json: bool
     dry_run: bool
     code: bool
     stale_code: bool
@@ -80,6 +82,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     @click.option("--stage", metavar="N", help="First stage to run.")
     @click.option("--stop-stage", metavar="M", help="Last stage to run.")
     @click.option("--list", "listing", is_flag=True, help="Show each stage's state and result.")
+    @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
     @click.option("--dry-run", is_flag=True, help="Show what would run or be skipped, and why.")
     @click.option(
         "--code", is_flag=True, help="With --dry-run: show which changes of code concern a stage."
@@ -103,7 +106,7 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Change a setting, e.g. --set corpus.root=/data/speech; may be repeated.",
+        help=f"Change a setting, e.g. --set {_example(recipe)}; may be repeated.",
     )
     @click.option(
         "--config",
@@ -144,15 +147,22 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
     sys.exit(0)
 
 
+def _example(recipe: Declaration) -> str:
+    """Return a setting that the recipe has: the folder of a corpus, or the first."""
+    config = next(iter(recipe.profiles.values()))()
+    keys = list(all_keys(config))
+    if roots := [key for key in keys if key.split(".")[-1] == "root"]:
+        return f"{roots[0]}=/data/speech"
+    return f"{keys[0]}=VALUE"
+
+
 def _epilog(recipe: Declaration) -> str:
     stages = "\n".join(f"{stage.number:3d}  {stage.title}" for stage in recipe.stages)
     return f"\b\nStages:\n{stages}"
 
 
 def _run(recipe: Declaration, options: Options, command: str) -> None:
-    profile = options.profile or next(iter(recipe.profiles))
-    if profile not in recipe.profiles:
-        raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
+    profile = chosen_profile(recipe, options.profile)
     numbers = [stage.number for stage in recipe.stages]
     first = numbers[0] if options.stage is None else _stage(recipe, "--stage", options.stage)
     last = (
@@ -163,6 +173,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
     forced = frozenset(_stage(recipe, "--force", number) for number in options.force)
     if options.code and not options.dry_run:
         raise SelectionError("--code shows changes together with --dry-run")
+    if options.as_json and not options.listing:
+        raise SelectionError("--json prints the stages together with --list")
     if last < first:
         raise SelectionError(f"--stop-stage {last} comes before --stage {first}")
     for number in sorted(forced):
@@ -201,9 +213,9 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
     executes = not (options.listing or options.stale_code or options.dry_run)
     try:
         with outlive(stage_log.record) if executes else told():
-            _compare_with_last(directory, given)
+            _compare_with_last(directory, given, options.as_json)
             if options.listing:
-                show_list(recipe, directory, config)
+                show_list(recipe, directory, config, options.as_json)
             elif options.stale_code:
                 show_stale_code(recipe, directory, config)
             elif options.dry_run:
@@ -235,10 +247,22 @@ def _execute(
         recipe.show(directory.root)
 
 
+def chosen_profile(recipe: Declaration, name: str | None) -> str:
+    """Return the name of a profile, None standing for the recipe's first.
+
+    Raises:
+      SelectionError: there is no such profile.
+    """
+    profile = name or next(iter(recipe.profiles))
+    if profile not in recipe.profiles:
+        raise SelectionError(f"no profile `{profile}`{_choices(profile, recipe.profiles)}")
+    return profile
+
+
 _LAST = {"recipe": str, "profile": str, "set": [str], "config": str | None}
 
 
-def _compare_with_last(directory: RunDirectory, given: dict) -> None:
+def _compare_with_last(directory: RunDirectory, given: dict, to_stderr: bool) -> None:
     """Note that the last run here had other settings: a forgotten `--set` makes stages stale."""
     try:
         last = read_json(directory.last_command, _LAST)
@@ -256,7 +280,7 @@ def _compare_with_last(directory: RunDirectory, given: dict) -> None:
         changed += [("--config", last["config"])]
     if changed:
         options = " ".join(f"{option} {shlex.quote(value)}" for option, value in changed)
-        click.echo(f"note: the last run in {directory.root} had {options}")
+        click.echo(f"note: the last run in {directory.root} had {options}", err=to_stderr)
 
 
 def _stage(recipe: Declaration, option: str, text: str) -> int:

@@ -1,6 +1,8 @@
 """What `run.py --list`, `--dry-run` and `--stale-code` print; they change nothing."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -16,24 +18,49 @@ from toolkit.stages.runner import refusal
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_code import present_sources
 from toolkit.stages.stage_log import duration, headline
+from toolkit.stages.table import Row, lines
 
 
-def show_list(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
+def show_list(
+    recipe: Declaration, directory: RunDirectory, config: Any, as_json: bool = False
+) -> None:
     """Print each stage's state, time and result, and its code where that is not the present one."""
-    rows = [("stage", "title", "state", "time", "code", "result")]
-    for step in plan(_states(recipe, _inspector(recipe, directory, config)), ()):
-        marker = step.state.marker
-        state = str(step.state) + (f" (will run {step.why})" if step.action == "may run" else "")
-        time = duration(marker.seconds) if marker else ""
-        results = headline(marker.headline) if marker else ""
-        code = "; ".join(_other_code(recipe, _codes(directory, step.number, step.state), "{old}"))
-        rows.append((str(step.number), step.title, state, time, code, results))
-    if not any(row[4] for row in rows[1:]):
-        rows = [(*row[:4], row[5]) for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        click.echo("  ".join([*cells, row[-1]]).rstrip())
+    steps = plan(_states(recipe, _inspector(recipe, directory, config)), ())
+    codes = [
+        _other_code(recipe, _codes(directory, step.number, step.state), "{old}") for step in steps
+    ]
+    if as_json:
+        rows = [_plain(step, code) for step, code in zip(steps, codes, strict=True)]
+        click.echo(json.dumps(rows, indent=1))
+        return
+    rows = [_row(step, code) for step, code in zip(steps, codes, strict=True)]
+    for line in lines(rows):
+        click.echo(line)
+
+
+def _row(step: Step, code: Sequence[str]) -> Row:
+    state, marker = step.state, step.state.marker
+    kind = str(replace(state, why=""))
+    reason = str(state).removeprefix(kind)
+    reason += f" (will run {step.why})" if step.action == "may run" else ""
+    time = duration(marker.seconds) if marker else ""
+    results = headline(marker.headline) if marker else ""
+    return Row(str(step.number), step.title, kind, reason, time, "; ".join(code), results)
+
+
+def _plain(step: Step, code: Sequence[str]) -> dict[str, Any]:
+    state, marker = step.state, step.state.marker
+    return {
+        "stage": step.number,
+        "title": step.title,
+        "state": state.kind,
+        "percent": state.percent,
+        "reason": state.why or None,
+        "action": step.action,
+        "seconds": marker.seconds if marker else None,
+        "other_code": list(code),
+        "result": marker.headline if marker else {},
+    }
 
 
 def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -> None:

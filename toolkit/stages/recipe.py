@@ -12,10 +12,13 @@ if __name__ == "__main__":
 A recipe for another corpus reuses the stages: `recipe.for_corpus(Path(__file__), profiles).main()`.
 """
 
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.errors import ToolkitError
 from toolkit.stages.command_line import main
 from toolkit.stages.declaration import Declaration
 
@@ -41,3 +44,30 @@ class Recipe(Declaration):
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the command line and exit."""
         main(self, arguments)
+
+
+class RecipeError(ToolkitError):
+    """A file that declares no recipe."""
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Import the recipe of a file, or of the `run.py` in a folder; nothing of it is run.
+
+    Raises:
+      RecipeError: there is no such file, or no recipe in it.
+    """
+    file = path / "run.py" if path.is_dir() else path
+    if file.suffix != ".py" or not file.is_file():
+        raise RecipeError(f"{path}: no recipe; name its folder or its run.py")
+    spec = importlib.util.spec_from_file_location("_recipe", file.resolve())
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["_recipe"] = module  # where its dataclasses look up their types
+    spec.loader.exec_module(module)
+    found = [value for value in vars(module).values() if isinstance(value, Recipe)]
+    if not found:
+        raise RecipeError(f"{file}: declares no recipe")
+    own = [one for one in found if one.folder == file.resolve().parent]
+    profiles = getattr(module, "PROFILES", None)
+    if own or not isinstance(profiles, Mapping):
+        return own[0] if own else found[0]
+    return found[0].for_corpus(file, profiles, module.__doc__ or "")  # as its last line does

@@ -9,9 +9,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
-from toolkit.environment import has_bf16
 from toolkit.parallel.config import ParallelConfig
 
+Amp = Literal["fp32", "bf16", "fp16", "auto"]
+"""See `TrainerConfig.amp`."""
 OptimizerName = Literal["adam", "sgd", "adadelta", "adadelta_tensorflow"]
 ADADELTA = {
     "adadelta": {"rho": 0.9, "eps": 1e-6},
@@ -43,9 +44,13 @@ class TrainerConfig:
     """Momentum of `sgd`."""
     max_gradient_norm: float = 5.0
     """Gradient clipping: larger norms (of the mean loss per frame) are scaled down to this."""
-    amp: Literal["fp32", "bf16", "auto"] = "fp32"
-    """`bf16`: autocast to bfloat16, up to twice as fast; weights, optimizer and loss stay float32.
-    `auto`: bf16 where it is faster (GPUs, AMD's avx512_bf16, Intel's amx_bf16)."""
+    amp: Amp = "fp32"
+    """Precision: float32; autocast to bfloat16 (`bf16`), up to twice as fast, while weights,
+    optimizer and loss stay float32; to float16 with a scaled loss (`fp16`), for GPUs without
+    bfloat16 (capability 7). `auto`: what the device is fastest in, which the log names."""
+    tf32: bool | None = field(default=None, metadata=older_runs(None))
+    """Whether a GPU's products of float32 have 10 bits (TF32), faster from capability 8 on. None:
+    torch's own choice, TF32 in LSTMs and convolutions alone."""
     threads: int | None = None
     """CPU threads; None: one per core. Networks of a few million weights train fastest with one,
     especially beside other programs."""
@@ -75,17 +80,13 @@ class TrainerConfig:
         if self.optimizer not in get_args(OptimizerName):
             known = ", ".join(get_args(OptimizerName))
             raise ValueError(f"optimizer is {self.optimizer!r}, needs to be one of {known}")
-        if self.amp not in ("fp32", "bf16", "auto"):
-            raise ValueError(f"amp is {self.amp!r}, needs to be fp32, bf16 or auto")
+        if self.amp not in get_args(Amp):
+            raise ValueError(f"amp is {self.amp!r}, needs to be one of {', '.join(get_args(Amp))}")
 
     def rates(self) -> tuple[float, float]:
         """The learning rates after the warm-up and at the end."""
         first = LIBRARY_RATE[self.optimizer] if self.initial_rate is None else self.initial_rate
         return first, first if self.final_rate is None else self.final_rate
-
-    def bf16(self, device: torch.device) -> bool:
-        """Whether to compute in bfloat16 on a device."""
-        return self.amp == "bf16" or (self.amp == "auto" and has_bf16(device.type))
 
 
 @dataclass(frozen=True)

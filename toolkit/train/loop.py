@@ -4,6 +4,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -15,28 +16,23 @@ from torch.optim import Optimizer
 
 from toolkit.config.settings import parameters_of
 from toolkit.models.semi_orthogonal import constrain
-from toolkit.parallel.batch import Batch, DataSource
+from toolkit.parallel.batch import Batch, BatchesAhead, DataSource, Meeting
 from toolkit.parallel.strategy import SingleProcess, Strategy
 from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
-from toolkit.train.config import (
-    TrainerConfig,
-    changed_settings,
-    load_optimizer,
-    make_optimizer,
-)
+from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError
 from toolkit.train.finite import FiniteCheck
 from toolkit.train.metrics import accumulate, means
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
 from toolkit.train.observer import DefaultObserver, Observer
-from toolkit.train.prefetch import prefetched
+from toolkit.train.precision import Precision
+from toolkit.train.prefetch import batches_ahead
 from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
 
 logger = logging.getLogger(__name__)
-BATCHES_AHEAD = 4
 
 
 class Trainer:
@@ -86,7 +82,8 @@ class Trainer:
         self._device = torch.device(device)
         self._model = model.to(self._device)
         self._objective = objective
-        self._data = self._source = data
+        self._ahead = partial(batches_ahead, device=self._device)
+        self._source: DataSource = BatchesAhead(data, self._ahead)
         self._config = config
         self._out = Path(out)
         self._valid = valid
@@ -94,7 +91,7 @@ class Trainer:
         self._observer = DefaultObserver() if observer is None else observer
         self._schedule = self._decay if schedule is None else schedule
         self._rank, self._world_size = self._strategy.rank_and_world_size()
-        self._bf16 = config.bf16(self._device)
+        self._precision = Precision(config, self._device, self._world_size)
         self._optimizer = make_optimizer(model, config)
         self._batches = [data.steps(epoch) for epoch in range(config.epochs)]
         self._steps = [data.steps(epoch, self._world_size) for epoch in range(config.epochs)]
@@ -132,9 +129,10 @@ class Trainer:
             self._observer.begin(self)
             # Other observers need equal numbers of steps on all ranks.
             if isinstance(self._observer, DefaultObserver):
-                self._source = self._strategy.share_batches(self._data)
-            while self._epoch < self._config.epochs:
-                self._train_epoch()
+                self._source = self._strategy.share_batches(self._source)
+            with self._precision.used():
+                while self._epoch < self._config.epochs:
+                    self._train_epoch()
             self._observer.end(self)
             self._store_history()
             self._strategy.barrier()  # until rank 0 has stored the last epoch's weights
@@ -189,24 +187,25 @@ class Trainer:
         """
         seed = f"{self._config.seed} {self._epoch} {self._step} {self._rank}"
         torch.manual_seed(zlib.crc32(seed.encode()))  # for dropout
-        rate = self._rate(self._step)
+        rate = self._rate(self._strategy.position(self._step))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         try:
             loss, stats = self._compute(batch)
-            self._strategy.backward(loss, stats["weight"])
+            self._strategy.backward(self._precision.scaled(loss), stats["weight"])
         except torch.cuda.OutOfMemoryError as error:
             raise TrainingError(
                 f"the GPU has too little memory for a batch of {batch.frames} frames (of"
                 f" {batch.ids[0]} and others): choose smaller batches; {error}"
             ) from error
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_gradient_norm)
-        self._optimizer.step()
-        self._strategy.after_step()
-        constrain(self._model, self.steps_done())
+        norm, usable = self._precision.clip(self._model, self._config.max_gradient_norm)
+        if usable:
+            self._optimizer.step()
+            self._strategy.after_step()
+            constrain(self._model, self.steps_done())
         self._check(self._finite.known())
-        self._finite.add(loss.detach() + norm, batch)
+        self._finite.add(loss.detach() + (norm if usable else 0), batch)
         stats = {"loss": loss.detach(), **stats}
         accumulate(self._sums, stats)
         return stats
@@ -221,7 +220,7 @@ class Trainer:
         self._model.eval()
         with torch.inference_mode():
             mine = islice(self._valid or (), self._rank, None, self._world_size)
-            for batch in prefetched(self._pinned(mine), BATCHES_AHEAD):
+            for batch in self._ahead(mine):
                 loss, stats = self._compute(batch.to(self._device))
                 accumulate(sums, {"loss": loss, **stats})
         self._strategy.barrier()  # ranks may take different times
@@ -233,10 +232,12 @@ class Trainer:
         before = sum(self._steps[:epoch])
         monitor = self._monitor.epoch(title, self._steps[epoch], self._step, before)
         batches = self._source.batches(epoch, self._step, self._rank, self._world_size)
-        ahead = prefetched(self._pinned(batches), BATCHES_AHEAD)
         self._model.train()
         try:
-            for batch in monitor.timed(ahead):
+            for batch in monitor.timed(batches):
+                if isinstance(batch, Meeting):
+                    self.checkpoint()
+                    continue
                 stats = self.update(batch.to(self._device))
                 self._step += 1
                 monitor.step(batch.frames, self._values)
@@ -244,17 +245,14 @@ class Trainer:
                 overdue = self._strategy.agree_on_checkpoint(overdue)
                 self._observer.after_step(self, batch, stats, overdue)
         finally:
-            ahead.close()
+            batches.close()
             monitor.close()
         self._check(self._finite.all())
+        self._step = self._strategy.position(self._step)
         self._finish_epoch(monitor)
 
-    def _pinned(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """For a GPU, batches in memory from which they are copied without waiting."""
-        return (batch.pin() for batch in batches) if self._device.type == "cuda" else batches
-
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
+        with self._precision.autocast():
             return self._objective(self._model, batch)
 
     def _check(self, batch: Batch | None) -> None:
@@ -314,7 +312,8 @@ class Trainer:
         return means(self._sums)
 
     def _rate(self, step: int) -> float:
-        return self._schedule(self._epoch, step, self._steps)
+        factor = self._config.parallel.rate_factor(self._world_size)
+        return factor * self._schedule(self._epoch, step, self._steps)
 
     def _decay(self, epoch: int, step: int, steps: Sequence[int]) -> float:
         config = self._config
@@ -330,30 +329,28 @@ class Trainer:
         return self._strategy.can_checkpoint()
 
     def checkpoint(self) -> None:
-        """Write a checkpoint (on every rank), if `can_checkpoint`.
-
-        Asynchronous methods can do so only at the ends of epochs.
-        """
+        """Write a checkpoint (on every rank), if `can_checkpoint`."""
         if not self.can_checkpoint():
             return
         self._check(self._finite.all())
         self._saved = monotonic()
         own = self._strategy.rank_state()
         wrote = self._strategy.sum_over_ranks({str(self._rank): torch.ones(())} if own else {})
+        position = self._epoch, self._strategy.position(self._step)
         state = {
             "run": self._identity(),
             "ranks": self._world_size,
             "own": sorted(map(int, wrote)),
-            "epoch": self._epoch,
-            "step": self._step,
+            "epoch": position[0],
+            "step": position[1],
             "sums": self._strategy.sum_over_ranks(self._sums),
             "history": self.history,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "strategy": self._strategy.state(),
+            "precision": self._precision.state(),
             "observer": self._observer.state(),
         }
-        position = self._epoch, self._step
         if own:
             self._checkpoints.save_rank_state(*position, self._rank, own)
         if wrote:
@@ -383,6 +380,7 @@ class Trainer:
         self._observer.load_state(state["observer"])
         self._model.load_state_dict(state["model"])
         load_optimizer(self._optimizer, state["optimizer"])
+        self._precision.load_state(state.get("precision", {}))
         mine = range(self._rank, old_size, self._world_size)  # this rank alone for equal sizes
         wrote = state.get("own", range(old_size if old_size > 1 else 0))  # not in version 0.1
         own = [self._checkpoints.load_rank_state(*position, rank) for rank in mine if rank in wrote]
@@ -395,6 +393,6 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         """Return the settings that may not change when a training is resumed."""
         described = parameters_of(self._config)
-        described["amp"] = "bf16" if self._bf16 else "fp32"  # resolves `auto`
+        described["amp"] = self._precision.name  # resolves `auto`
         shapes = {name: list(x.shape) for name, x in self._model.state_dict().items()}
         return {**described, "steps per epoch": self._batches, "model": shapes}

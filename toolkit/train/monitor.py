@@ -128,8 +128,9 @@ class EpochMonitor:
 
 
 def log_epoch(epochs: int, record: dict[str, float]) -> None:
-    """Log an epoch's record in one line."""
-    shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k != "epoch"]
+    """Log an epoch's record in one line, without the utterances per unit of the loss."""
+    left_out = ("epoch", "utterances")
+    shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in left_out]
     logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(shown))
     if (waited := record["data_wait"]) > MAX_DATA_WAIT:
         logger.warning(

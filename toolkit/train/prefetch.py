@@ -5,8 +5,20 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import torch
+
+from toolkit.parallel.batch import Batch
+
 T = TypeVar("T")
+BATCHES = 4
 _END = object()
+
+
+def batches_ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Load batches in a thread; for a GPU into memory that is copied without waiting."""
+    if device.type == "cuda":
+        batches = (batch.pin() for batch in batches)
+    return prefetched(batches, BATCHES)
 
 
 def prefetched(items: Iterable[T], depth: int) -> Iterator[T]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from toolkit.align.gmm.adaptation import adapt, adapt_speakers, compose
 from toolkit.align.gmm.em import partition_utterances
+from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import training_data
 from toolkit.align.scorer import GmmScorer
 from toolkit.features.gmm_features import apply_affine, load_transforms
@@ -113,9 +114,7 @@ def test_two_passes_make_unseen_speakers_likelier(training, draw, tmp_path):
     out = tmp_path / "fmllr" / "dev.safetensors"
     out.parent.mkdir()
     adapt_speakers(
-        training.root / "sat",
-        training.root / "lda_mllt",
-        unseen.cepstra,
+        *(GmmSystem.load(training.root / name, unseen.cepstra) for name in ("sat", "lda_mllt")),
         hypotheses,
         unseen.lang,
         training.configs["sat"].em,

@@ -12,8 +12,7 @@ from toolkit.features.store import FeatureStore
 def write(training, speech, tmp_path_factory):
     def run(jobs):
         out = tmp_path_factory.mktemp("adapted")
-        sat = training.root / "sat"
-        write_gmm_features(sat, speech.cepstra, sat / "fmllr.safetensors", out, jobs)
+        write_gmm_features(training.system("sat"), out, jobs)
         return out
 
     return run
@@ -34,7 +33,7 @@ def test_holds_what_the_adapted_system_sees(write, training):
 
 def test_without_transforms_holds_what_lda_and_mllt_give(training, speech, tmp_path):
     features = training.system("lda_mllt").features
-    write_gmm_features(training.root / "lda_mllt", speech.cepstra, None, tmp_path)
+    write_gmm_features(training.system("lda_mllt"), tmp_path)
     store = FeatureStore(tmp_path)
     assert (store.manifest["frontend"]["kind"], store.dimension) == ("lda_mllt", 5)
     assert store.shards == features.store.shards

@@ -113,9 +113,9 @@ def test_transforms_are_refined_by_speaker(training, speech, tmp_path):
     given = dict(load_transforms(training.root / "sat" / "fmllr.safetensors"))
     given["absent"] = torch.eye(5, 6)
     save_transforms(tmp_path / "first.safetensors", given)
-    paths = training.root / "sat", speech.cepstra, tmp_path / "first.safetensors", search
+    first = system.adapted(load_transforms(tmp_path / "first.safetensors"))
     for jobs in (1, 2):
-        refine_on_lattices(*paths, tmp_path / f"{jobs}.safetensors", jobs)
+        refine_on_lattices(first, search, tmp_path / f"{jobs}.safetensors", jobs)
     assert np.array_equal(*(np.fromfile(tmp_path / f"{n}.safetensors", np.uint8) for n in (1, 2)))
     found = load_transforms(tmp_path / "1.safetensors")
     assert torch.equal(found.pop("absent"), given["absent"])

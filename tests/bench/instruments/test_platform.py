@@ -28,9 +28,13 @@ def test_torch_tells_of_devices_where_nvml_does_not(monkeypatch):
     torch = SimpleNamespace(cuda=cuda, get_num_threads=lambda: 1)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert describe()["devices"] == [
+    found = describe()
+    assert found["devices"] == [
         {"name": f"GPU {n}", "memory_gib": 8.0, "link": ""} for n in range(2)
     ]
+    assert "pip install nvidia-ml-py" in found["unmeasured"]
+    cuda.is_available = lambda: False
+    assert describe()["unmeasured"] is None
 
 
 def test_prices_are_read_from_yaml_and_json(tmp_path):

@@ -173,7 +173,10 @@ def test_page_and_files_hold_the_studies(tmp_path):
         assert speedup == pytest.approx(float(row["speedup"]), rel=0.05)
     kinds = {row["name"]: row["kind"] for row in rows_of(tmp_path / "table1_inputs.csv")}
     assert kinds["spread of the workers' speeds"] == "fitted"
-    assert kinds["all hosts together"] == "assumed"
+    assert kinds["all hosts together"] == "fitted"  # to the peak of GTC
+    assert kinds["length of training"] == "assumed"  # 512 minibatches, not those of the default
+    default = table1_inputs(table1_scenario(360_000, 2, 8.0, QUIET), task, synthetic=True)
+    assert {i.name: i.kind for i in default}["length of training"] == "fitted"
     assert kinds["steps by their mean"] == "measured"
     assert kinds["model"] == "paper"
     varied = rows_of(tmp_path / "table1_accuracies.csv")

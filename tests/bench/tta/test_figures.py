@@ -4,6 +4,7 @@ import pytest
 
 from toolkit.bench.tta.cards import machine_cards, result_cards
 from toolkit.bench.tta.figures import (
+    CONTRAST,
     accuracy_figure,
     loss_figure,
     states_figure,
@@ -57,6 +58,35 @@ def test_without_devices_pauses_alone_are_marked(platforms):
     assert "band compute" not in text
     assert "band pause" in text
     assert "evaluating" in text
+
+
+def test_devices_that_were_not_measured_are_not_said_to_be_missing(training):
+    for machine, expected in (
+        (MACHINE | {"unmeasured": "a package is missing"}, "not measured: a package is missing."),
+        (MACHINE, "The utilisation of the devices was not measured."),
+    ):
+        folder = training(f"d{len(machine)}", about={"machine": machine})
+        text = utilisation_figure(read_platforms([str(folder)])[0], 0)
+        assert expected in text
+        assert "Without accelerators" not in text
+
+
+@pytest.mark.parametrize("colour", range(8))
+def test_the_lines_of_processors_have_colours_of_their_own(platforms, colour):
+    text = utilisation_figure(platforms[1], colour)
+    other = CONTRAST[colour]
+    assert other != colour
+    assert f'class="line c{colour}' in text
+    assert f'class="line c{other}' in text
+
+
+def test_curves_name_the_search_behind_them(training):
+    about = {"settings": {"evaluation": "words+lm, width 256, all utterances"}}
+    known = read_platforms([str(training("e", about=about))])
+    assert "Recognised by words+lm, width 256" in accuracy_figure(known, "cer", CONFIG)
+    both = read_platforms([str(training("f", about=about)), str(training("g"))])
+    assert "g by an unnamed search" in accuracy_figure(both, "wer", CONFIG)
+    assert "Recognised" not in accuracy_figure(both[1:], "wer", CONFIG)
 
 
 def test_without_samples_there_is_no_figure(training, platforms):

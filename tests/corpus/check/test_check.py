@@ -4,8 +4,10 @@ import pytest
 
 from toolkit.corpus.check.check import CorpusError, check
 from toolkit.corpus.check.findings import KINDS
-from toolkit.corpus.config import CheckConfig
+from toolkit.corpus.config import CheckConfig, CorpusConfig
+from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import make_cut, read_cuts, recording_or_fault, write_cuts
+from toolkit.corpus.split import assemble
 
 LEXICON = {"ONE": 3, "TWO": 2, "THREE": 3}
 
@@ -171,7 +173,7 @@ def test_the_shortest_audio_for_a_transcript(corpus):
 
 def test_a_long_list_is_cut_in_the_text_alone(corpus):
     for number in range(6):
-        corpus.add("train", f"u{number}", text="CUATRO ONE", seconds=0.5)
+        corpus.add("train", f"u{number}", text="CUATRO", seconds=0.5)
     _, findings = corpus.check(listed=4)
     assert len(findings) == 6
     assert "u3" in corpus.text
@@ -186,7 +188,7 @@ def test_jobs_do_not_matter(corpus):
     one = {path.name: path.read_bytes() for path in corpus.out.iterdir()}
     corpus.check(jobs=2)
     assert {path.name: path.read_bytes() for path in corpus.out.iterdir()} == one
-    assert set(one) == {"report.txt", "report.json", "excluded.tsv", "oov.tsv"}
+    assert set(one) == {"report.txt", "report.json", "findings.tsv", "excluded.tsv", "oov.tsv"}
 
 
 def test_too_many_faults_stop_a_large_split_but_not_a_tiny_one(corpus):
@@ -213,3 +215,47 @@ def test_a_streamed_flac_is_used_with_its_true_length(corpus, audio, streamed, t
     assert (cut.duration, cut.recording.num_samples) == (2.0, 32000)
     assert not {kind for kind, _, id in corpus.kinds() if id == "s"}
     assert "s" in corpus.left("train")
+
+
+def test_notes_are_counted_and_the_first_named(corpus):
+    for number in range(9):
+        corpus.add("train", f"phone{number}", rate=8000)
+    corpus.check()
+    (row,) = [line for line in corpus.text.splitlines() if line.startswith("other-rate ")]
+    assert row.split() == ["other-rate", "note", "9", "0", "phone0,", "phone1,", "phone2"]
+    assert corpus.text.count("8000 Hz") == 3
+    assert "  train  ... and 6 more, all in findings.tsv" in corpus.text
+    head, *lines = (corpus.out / "findings.tsv").read_text().splitlines()
+    rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    assert [row["id"] for row in rows if row["kind"] == "other-rate"] == [
+        f"phone{number}" for number in range(9)
+    ]
+    assert rows[0]["severity"] == "note"
+    assert rows[0]["excluded"] == "no"
+
+
+def test_a_split_that_the_toolkit_held_out_may_have_one_speaker(corpus):
+    for speaker in ("ann", "ben", "cas"):
+        corpus.add("all", f"{speaker}-1", speaker=speaker)
+    parts = {"train": corpus.cuts.pop("all")}
+    config = CorpusConfig(dev_speakers=1, test_speakers=1)
+    corpus.cuts = assemble(parts, config, hold_out_test=True)
+    assert corpus.kinds() == {("one-speaker", "train", "train")}
+    for cut in corpus.cuts["dev"]:
+        cut.custom = None
+    assert ("one-speaker", "dev", "dev") in corpus.kinds()
+
+
+def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
+    audio(tmp_path / "a.wav")
+    for name, lines in (
+        ("wav.scp", "u1 a.wav\nu2 a.wav\n"),
+        ("text", "u1 ONE\nu2 TWO\n"),
+        ("utt2spk", "u1 ann\n"),
+    ):
+        (tmp_path / name).write_text(lines)
+    write_cuts(read_kaldi_dir(tmp_path), tmp_path / "train.jsonl")
+    check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
+    found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
+    (told,) = [item for item in found if item["kind"] == "no-speaker"]
+    assert (told["id"], told["detail"]) == ("u2", f"not in {tmp_path}/utt2spk")

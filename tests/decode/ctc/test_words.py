@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 
 import numpy as np
 import pytest
@@ -129,6 +130,38 @@ def test_all_texts_have_the_score_of_all_their_alignments(
     log_probs = posteriors(5, units.size, seed)
     found = WordsDecoder(units, words, lm, config).decode(log_probs)
     assert_equal_scores(found, expected(log_probs, units, words, lm, config))
+
+
+@settings(max_examples=int(os.environ.get("CTC_COMPARISONS", "25")), deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    words=st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=4, unique=True),
+    others=st.lists(st.text("cd", min_size=1, max_size=2), max_size=3, unique=True),
+    unlisted=st.integers(0, 3),
+    order=st.integers(1, 4),
+    mode=st.sampled_from(["words", "ngrams", "forecast"]),
+    weight=st.sampled_from([0.3, 1.0, 2.0]),
+    complete=st.booleans(),
+)
+def test_scores_are_exact_for_a_model_of_more_and_of_fewer_words_than_the_dictionary(
+    seed, words, others, unlisted, order, mode, weight, complete
+):
+    """To 1e-12, also where no n-gram of the highest order has dictionary words alone."""
+    units = Toy(" ab")
+    lm = random_lm([*words[unlisted:], *others], order, seed)
+    unknown = sum(word not in lm.ids for word in words)
+    config = WordsConfig(mode=mode, lm_weight=weight, complete=complete, **EXACT)
+    log_probs = posteriors(5, units.size, seed)
+    found = WordsDecoder(units, words, lm, config).decode(log_probs)
+    wanted = expected(log_probs, units, words, lm, config)
+    assert {h.text for h in found} == set(wanted)
+    for hypothesis in found:
+        share = 0.0
+        if mode != "words":  # words that the model lacks share the probability of <UNK>
+            lost = sum(word not in lm.ids for word in hypothesis.text.split())
+            share = -weight * lost * math.log(max(1, unknown))
+        score = wanted[hypothesis.text] + share
+        assert hypothesis.score == pytest.approx(score, rel=0, abs=1e-12)
 
 
 def test_any_of_several_characters_between_words():
@@ -347,3 +380,30 @@ def test_dictionaries_that_cannot_be(units, words, message):
 def test_configurations_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WordsConfig(**wrong)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    frames=st.integers(0, 60),
+    width=st.sampled_from([1, 3, 20]),
+    mode=st.sampled_from(["words", "ngrams", "forecast"]),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+    expected_frames=st.sampled_from([1, 7, 256]),
+)
+def test_a_stream_finds_what_the_whole_utterance_does(
+    seed, frames, width, mode, cuts, expected_frames
+):
+    """However it is divided, and however often the room for prefixes has to grow."""
+    units, vocabulary = Toy(" ab"), ["a", "ab", "ba", "bab"]
+    config = WordsConfig(width, mode, lm_weight=0.7, word_bonus=0.5, margin=6.0)
+    decoder = WordsDecoder(units, vocabulary, random_lm(vocabulary, 3, seed), config)
+    log_probs = posteriors(frames, units.size, seed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("toolkit.decode.ctc.words.EXPECTED_FRAMES", expected_frames)
+        stream = decoder.begin()
+    for begin, end in itertools.pairwise([0, *sorted(cuts), max(60, frames)]):
+        stream.advance(log_probs[begin:end])
+        assert set(stream.text().split()) <= set(vocabulary)
+    assert stream.frames == frames
+    assert stream.best() == decoder.decode(log_probs)[0]

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from toolkit.decode.first_pass import DecodeConfig, Decoder
-from toolkit.decode.rescoring.candidates import Candidates, CandidatesError, list_candidates
+from toolkit.decode.nbest import NbestConfig, write_nbest_and_ctm
+from toolkit.decode.rescoring.candidates import (
+    Candidates,
+    CandidatesError,
+    list_candidates,
+    read_candidates,
+)
 from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights, neural_scores
 from toolkit.decode.rescoring.system import NeuralRescoringConfig, rescore_system
 from toolkit.decode.rescoring.tuning import tune_rescoring
@@ -134,7 +140,17 @@ def test_lists_hold_the_scores_of_search_and_language_model(recogniser, tmp_path
         list_candidates(scorer, decoder, -1.0, 5, tmp_path, jobs=1)
 
 
-def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5)):
+def test_posteriors_are_shares_of_the_rescored_list():
+    listed = Candidates(("A B", "A", "C B"), (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
+    share = np.array([0.6, 0.3, 0.1])
+    words, sure = RescoringWeights(1.0, 1.0, 0.0).words(listed, np.log(share) - 700)
+    assert words == ["A", "B"]
+    assert sure == pytest.approx([0.9, 0.7], abs=0.002)
+    nothing = Candidates(("",), (0.0,), (0.0,), (0.0,))
+    assert RescoringWeights(1.0, 1.0, 0.0).words(nothing, np.zeros(1)) == ([], [])
+
+
+def made_up(recogniser):
     """Dev and test sound like YES NO with a little doubt; what was said is NO NO."""
     scorers = {}
     for split in ("dev", "test"):
@@ -142,12 +158,16 @@ def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5)):
         said = recogniser.scorer({f"doubt-{split}": "NO NO", "mumble": "NO"}).store
         cut = said.cut
         scorers[split].store.cut = cut
+    return scorers
+
+
+def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5), explored=None):
     tuned = out.parent / "tuned.json"
     tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.0}')
     return rescore_system(
         "made-up",
         "2gram+lstm",
-        scorers,
+        made_up(recogniser),
         tune_on=["dev"],
         decoder=decoder,
         tuned=tuned,
@@ -156,7 +176,41 @@ def rescore(recogniser, decoder, model, out, weights=(0.0, 0.5)):
         out=out,
         jobs=1,
         command="./run.py",
+        explored=explored,
     )
+
+
+def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder, monkeypatch):
+    model, scorers = Preference("NO NO"), made_up(recogniser)
+    once = replace(decoder, config=replace(CONFIG, scales=(1.0,)))
+    expected = rescore(recogniser, once, model, tmp_path / "expected")
+    folder, lang, tuned = tmp_path / "decode", recogniser.folder / "lang", tmp_path / "tuned.json"
+    arguments = (scorers, ["dev"], decoder, tuned, lang, recogniser.senones, NbestConfig(25))
+    write_nbest_and_ctm(*arguments, folder, jobs=1)
+    weights = Weights(1.0, 0.0)
+    for split, scorer in scorers.items():
+        made = list_candidates(scorer, decoder, 0.0, 20, tmp_path / "expected" / split, jobs=1)
+        found = read_candidates(folder / split / "explored", weights, 20)
+        assert [(x.utterance, x.candidates) for x in found] == [
+            (x.utterance, x.candidates) for x in made
+        ]
+        assert all(x.decode_seconds > 0 for x in found)
+
+    def search(scored, decoder):
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr("toolkit.decode.rescoring.candidates.search", search)
+    explored = {split: folder / split / "explored" for split in scorers}
+    out = tmp_path / "out"
+    assert rescore(recogniser, once, model, out, explored=explored) == expected
+    for name in ("test/text", "grid.tsv", "weights.json", "calibration.json"):
+        assert (out / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+    other = replace(decoder, config=replace(CONFIG, scales=(0.5,)))
+    with pytest.raises(AssertionError, match="searched again"):
+        rescore(recogniser, other, model, tmp_path / "other", explored=explored)
+    (folder / "dev/explored/explored.000000.jsonl").write_text('{"utterance": "b"}')
+    with pytest.raises(CandidatesError, match=r"explored\.000000.*decode again"):
+        read_candidates(folder / "dev/explored", weights, 20)
 
 
 def test_a_system_is_tuned_on_dev_and_rescored(recogniser, decoder, tmp_path):
@@ -204,3 +258,25 @@ def test_a_rescorer_is_written_read_and_chooses(tmp_path):
 def test_impossible_settings_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         NeuralRescoringConfig(**change)
+
+
+def test_empty_transcripts_count_and_nothing_is_tuned_on_them_alone(
+    recogniser, decoder, tmp_path, caplog
+):
+    tuned = tmp_path / "tuned.json"
+    tuned.write_text('{"acoustic_scale": 1.0, "word_penalty": 0.5}')
+
+    def rescored(name, **dev):
+        scorers = {"dev": recogniser.scorer(dev), "test": recogniser.scorer({"c": "NO NO"})}
+        config = NeuralRescoringConfig(count=20, weights=(0.0, 0.5))
+        arguments = (decoder, tuned, Preference("YES"), config, tmp_path / name, 1, "./run.py")
+        return rescore_system("made-up", "lm", scorers, ["dev"], *arguments)
+
+    found = rescored("some", hush="", doubt="YES", b="YES", c="YES")
+    assert found["wer dev"] == 0.0
+    assert not caplog.messages
+    assert rescored("none", hush="") == {"wer test": 0.0, "neural weight": 0.0}
+    assert "NOT TUNED" in caplog.messages[0]
+    weights = RescoringWeights.load(tmp_path / "none/weights.json")
+    assert weights == RescoringWeights(0.0, 1.0, 0.5)
+    assert (tmp_path / "none/dev/text").read_text() == "hush\n"

@@ -20,11 +20,15 @@ def cuts_of(store):
     return [store.cut(id).to_dict() for id in store.ids]
 
 
+@pytest.mark.parametrize("text", [False, True])
 @pytest.mark.parametrize("name", ["feats.scp", "feats.000000.ark"])
-def test_features_come_back_bit_for_bit(small_store, tmp_path, name):
-    assert export_features(small_store.path, tmp_path / "kaldi") == len(small_store.store)
+def test_features_come_back_bit_for_bit(small_store, tmp_path, name, text):
+    written = export_features(small_store.path, tmp_path / "kaldi", text=text)
+    assert written == len(small_store.store)
+    head = (tmp_path / "kaldi/feats.000000.ark").read_bytes()[:200]
+    assert (b"\0B" in head) != text
     done = import_features(tmp_path / "kaldi" / name, cuts_of(small_store.store), tmp_path / "back")
-    assert done.rounding == 0
+    assert done.rounding <= (1e-5 if text else 0)  # six digits
     back = FeatureStore(tmp_path / "back")
     assert set(back.ids) | set(done.without) == set(small_store.store.ids)
     assert (len(done.without) == 0) == (name == "feats.scp")
@@ -33,6 +37,11 @@ def test_features_come_back_bit_for_bit(small_store, tmp_path, name):
         assert back.state(id).frames == small_store.store.state(id).frames
         assert torch.equal(back.state(id).sum, small_store.store.state(id).sum)
         assert back.speaker(id) == small_store.store.speaker(id)
+
+
+def test_text_archives_cannot_be_compressed(small_store, tmp_path):
+    with pytest.raises(ToolkitError, match="leave one of the two out"):
+        export_features(small_store.path, tmp_path, compress=True, text=True)
 
 
 def test_kaldi_reads_what_is_written(small_store, tmp_path):

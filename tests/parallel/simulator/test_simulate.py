@@ -257,10 +257,26 @@ def test_workers_of_asgd_go_on_from_the_weights_that_were_sent_to_them(task):
 
     first = task.initial()
     second = moved(first, (first, 0), (first, 2))  # at 2 s, both of worker 0
-    third = moved(second, (first, 1), (second, 3))  # at 3 s; worker 1's reply left at 2.2 s
-    last = moved(third, (third, 4), (second, 5))
+    third = moved(second, (first, 1), (second, 4))  # at 3 s; worker 1's reply left at 2.2 s
+    last = moved(third, (third, 5), (second, 3))  # worker 0 has taken 5 over
     outcome = simulate("asgd", 2, scenario, task)
     assert outcome.loss == pytest.approx(task.evaluate(last)[0], abs=1e-6)
+
+
+def test_nodes_need_the_same_number_of_workers():
+    with pytest.raises(ValueError, match="6 workers are not whole nodes of 4"):
+        simulate("hadpsgd", 6, PLAIN, None)
+
+
+@pytest.mark.parametrize("method", ["adpsgd", "asgd", "hadpsgd"])
+def test_a_fast_worker_takes_over_what_a_slow_one_has_not_begun(method):
+    """All come to the end within one step of the slowest, as the sharing of real steps has it."""
+    network = replace(FREE, per_host=2)
+    scenario = replace(PLAIN, minibatches=400, times=StepTimes(1.0, slow={3: 5.0}), network=network)
+    outcome = simulate(method, 4, scenario, None)
+    speed = 2 + 2 / 5 if method == "hadpsgd" else 3 + 1 / 5
+    assert 400 / speed <= outcome.seconds <= 400 / speed + 5
+    assert outcome.minibatches == 400
 
 
 def test_fewer_minibatches_than_workers_are_refused():

@@ -6,9 +6,12 @@ from toolkit.align.store import LowRateAlignments
 from toolkit.features.low_frame_rate import stack
 from toolkit.fsa.fst import FINAL
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
+from toolkit.models.lstm import LstmConfig
+from toolkit.models.store import make_model
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.windows import Windows
 
 
@@ -71,7 +74,7 @@ def test_the_order_is_that_of_seed_and_epoch_and_can_be_entered_anywhere(make):
     assert seen(make()[1], 2) != whole
 
 
-def test_pieces_without_a_numerator_are_left_out(make):
+def test_pieces_without_a_numerator_are_left_out(make, caplog):
     # No phone follows itself in the denominator.
     lost = PhoneTimes(np.full(3000, 4, np.int32), 3 * np.arange(3000, dtype=np.int32), 9000)
     found, _ = make()
@@ -79,9 +82,43 @@ def test_pieces_without_a_numerator_are_left_out(make):
     _, some = make(times={**times, "utt001": lost})
     seen = {name for batch in some.batches(0) for name in batch.ids}
     assert seen == set(times) - {"utt001"}
+    assert caplog.messages.count(caplog.messages[0]) == 1
+    assert caplog.messages[0].endswith("of utt001")
+    list(some.batches(1))
+    assert len(caplog.messages) == 1  # each utterance is named once
     _, none = make(times=dict.fromkeys(times, lost))
-    with pytest.raises(TrainingDataError, match="utt00"):
+    with pytest.raises(TrainingDataError, match=r"all .* pieces .*utt00"):
         list(none.batches(0))
+
+
+def test_a_batch_without_numerators_counts_nothing(make, caplog):
+    lost = PhoneTimes(np.full(3000, 4, np.int32), 3 * np.arange(3000, dtype=np.int32), 9000)
+    found, whole = make(batch_frames=1)
+    times = {n: PhoneTimes.of(x, found.topology) for n, x in found.states.targets.items()}
+    _, some = make(times={**times, "utt001": lost}, batch_frames=1)
+    batches = list(some.batches(0))
+    assert len(batches) == whole.steps(0) == len(list(whole.batches(0)))
+    empty = [batch for batch in batches if not batch.numerators]
+    assert empty
+    assert {name for batch in empty for name in batch.lost} == {"utt001"}
+    assert all(batch.frames == batch.weights.sum() == 0 for batch in empty)
+    torch.manual_seed(0)
+    config = LstmConfig(
+        input_dim=empty[0].inputs.shape[2],
+        output_dim=2 * found.senones.num_pdfs,
+        hidden=4,
+        layers=1,
+        lookahead=2,
+    )
+    model, objective = make_model(config), LfmmiObjective(found.denominator, 0.1, 0.1, 1e-4)
+    loss, stats = objective(model, empty[0])
+    loss.backward()
+    assert loss == 0
+    assert stats["weight"] == 1
+    assert stats.keys() == objective(model, next(b for b in batches if b.numerators))[1].keys()
+    assert all(not parameter.grad.any() for parameter in model.parameters())
+    (message,) = caplog.messages
+    assert f"{len(empty)} of {len(batches)} pieces" in message
 
 
 @pytest.mark.parametrize("wrong", [{"max_frames": 0}, {"left_context": -1}])

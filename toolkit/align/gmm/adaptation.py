@@ -88,9 +88,8 @@ def compose(outer: Tensor, inner: Tensor) -> Tensor:
 
 
 def adapt_speakers(
-    adapted: Path,
-    independent: Path,
-    cepstra: Path,
+    adapted: GmmSystem,
+    independent: GmmSystem,
     hypotheses: Mapping[str, Sequence[str]],
     lang: Path,
     config: EmConfig,
@@ -103,9 +102,8 @@ def adapt_speakers(
     the adapted system with the first transforms.
 
     Args:
-      adapted: the folder of a system trained with fMLLR.
-      independent: the folder of the system of the first pass.
-      cepstra: a feature store.
+      adapted: a system trained with fMLLR, over the utterances' cepstra, without transforms.
+      independent: the system of the first pass, over the same cepstra.
       hypotheses: the recognised words of every utterance, in the store's order.
       lang: the folder of the lexicon.
       config: the search of its alignments.
@@ -114,9 +112,8 @@ def adapt_speakers(
     """
     folder = out.parent
     with training_data(partition_utterances(hypotheses, folder), lang, config, jobs) as data:
-        system = GmmSystem.load(adapted, cepstra)
-        data.realign(GmmSystem.load(independent, cepstra))
-        system = adapt(data, system)
+        data.realign(independent)
+        system = adapt(data, adapted)
         data.realign(system)
         system = adapt(data, system)
     save_transforms(out, system.features.transforms)

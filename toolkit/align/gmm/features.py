@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.features.gmm_features import GmmFeatures, load_transforms
+from toolkit.features.gmm_features import GmmFeatures
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import map_shards
 
@@ -25,23 +25,17 @@ class GmmFormat:
     """Of the audio, in Hz."""
 
 
-def write_gmm_features(
-    system: Path, cepstra: Path, transforms: Path | None, out: Path, jobs: int = 1
-) -> None:
+def write_gmm_features(system: GmmSystem, out: Path, jobs: int = 1) -> None:
     """Write LDA + MLLT features; with transforms as Kaldi's make_fmllr_feats.sh writes them.
 
     Args:
-      system: the folder of a GMM system on LDA + MLLT features, trained with fMLLR or without.
-      cepstra: a feature store of raw cepstra.
-      transforms: the file of its speakers' fMLLR transforms; the features of a speaker without
-        one stay as LDA + MLLT gives them. None: no features are adapted.
-      out: the feature store to write, with the shards of `cepstra`.
+      system: a GMM system on LDA + MLLT features, over a store of cepstra. The features of a
+        speaker without a transform stay as LDA + MLLT gives them.
+      out: the feature store to write, with the shards of the cepstra.
       jobs: worker processes.
     """
-    model, kind = GmmSystem.load(system, cepstra), "lda_mllt"
-    if transforms is not None:
-        model, kind = model.adapted(load_transforms(transforms)), "fmllr"
-    features = model.features
+    features = system.features
+    kind = "fmllr" if features.transforms else "lda_mllt"
     form = GmmFormat(kind, features.dimension)
     work = partial(_write_shard, features, form, out)
     written = list(map_shards(work, features.store, jobs, kind))

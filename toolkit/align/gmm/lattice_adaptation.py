@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.align.gmm.adaptation import SpeakerStatistics, refined
 from toolkit.align.gmm.em import sum_statistics
 from toolkit.align.gmm.system import GmmSystem
-from toolkit.features.gmm_features import load_transforms, save_transforms
+from toolkit.features.gmm_features import save_transforms
 from toolkit.features.store import map_shards
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
@@ -36,9 +36,7 @@ class LatticeSearch:
     """The beams to try, in order."""
 
 
-def refine_on_lattices(
-    adapted: Path, cepstra: Path, transforms: Path, search: LatticeSearch, out: Path, jobs: int
-) -> None:
+def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs: int) -> None:
     """Estimate transforms anew from all that a decoding pass with the present ones considers.
 
     The second estimate of Kaldi's decode_fmllr.sh: every frame counts for each pdf by its
@@ -46,14 +44,11 @@ def refine_on_lattices(
     their transforms.
 
     Args:
-      adapted: the folder of a system trained with fMLLR.
-      cepstra: a feature store.
-      transforms: the file of the present transforms, see `adapt_speakers`.
+      system: a system trained with fMLLR, with the present transforms of `adapt_speakers`.
       search: the decoding pass.
-      out: the file of the refined transforms; may be that of the present ones.
+      out: the file of the refined transforms.
       jobs: worker processes.
     """
-    system = GmmSystem.load(adapted, cepstra).adapted(load_transforms(transforms))
     work = partial(accumulate_on_lattices, system=system, search=search)
     sums = sum_statistics(map_shards(work, system.features.store, jobs, "adapt"))
     save_transforms(out, dict(system.features.transforms) | refined(sums, system.features))

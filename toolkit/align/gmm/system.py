@@ -33,6 +33,10 @@ class GmmSystem:
         self.senones.save(folder)
         self.gmm.save(folder / "gmm.safetensors")
 
+    def on(self, cepstra: Path) -> "GmmSystem":
+        """The same system over another store of cepstra, without transforms."""
+        return replace(self, features=GmmFeatures(cepstra, self.features.frontend))
+
     def with_gmm(self, gmm: Gmm) -> "GmmSystem":
         """The same system with other mixtures."""
         return replace(self, gmm=gmm)

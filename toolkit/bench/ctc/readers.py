@@ -14,7 +14,7 @@ from toolkit.bench.ctc.throughput import Measurement, Setting, measure
 from toolkit.bench.instruments.synthetic_records import write_synthetic_records
 from toolkit.environment import git_commit, machine, versions
 from toolkit.storage.files import write_atomically
-from toolkit.train.config import OptimizerName, TrainerConfig
+from toolkit.train.config import Amp, OptimizerName, TrainerConfig
 from toolkit.train.ctc.readers import ReaderConfig
 
 GAIN = 0.05
@@ -118,10 +118,10 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 )
 @click.option(
     "--amp",
-    type=click.Choice(["fp32", "bf16", "auto"]),
+    type=click.Choice(get_args(Amp)),
     default=TrainerConfig.amp,
     show_default=True,
-    help="Precision of training; `auto` is bf16 where it is faster.",
+    help="Precision of training; `auto` is the fastest that the device is made for.",
 )
 @click.option(
     "--optimizer",
@@ -162,7 +162,7 @@ def command(
     records: Path | None,
     model: str,
     threads: int | None,
-    amp: Literal["fp32", "bf16", "auto"],
+    amp: Amp,
     optimizer: OptimizerName,
     batch: int,
     max_batch: int | None,

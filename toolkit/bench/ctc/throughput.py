@@ -120,11 +120,11 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
     """Return a function that runs one training step and waits for its end."""
     if setting.model == "none":
         return lambda batch: None
-    import torch
 
     from toolkit.models.ctc import CtcConfig, CtcModel
     from toolkit.models.store import load_model
     from toolkit.train.ctc.objective import CtcObjective
+    from toolkit.train.precision import Precision
 
     if setting.model == "paper":
         config = CtcConfig(source.records.dimension, len(source.records.symbols))
@@ -134,13 +134,13 @@ def _trainer(setting: Setting, source: RecordSource, device: object) -> Callable
     network.to(device).train()
     objective = CtcObjective(len(source.records.symbols) - 1)
     optimizer = make_optimizer(network, setting.training)
-    bf16 = setting.training.bf16(device)
+    precision = Precision(setting.training, device, world_size=1)
 
     def step(batch: CtcBatch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+        with precision.autocast():
             loss, stats = objective(network, batch)
-        (loss / stats["weight"]).backward()
+        precision.scaled(loss / stats["weight"]).backward()
         optimizer.step()
         loss.item()
 

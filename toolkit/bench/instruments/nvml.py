@@ -15,6 +15,18 @@ class Device:
     """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
 
 
+MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`, the extra `gpu`"
+
+
+def missing_package() -> str | None:
+    """Say what has to be installed to measure the utilisation of GPUs; None: nothing."""
+    try:
+        import pynvml  # noqa: F401
+    except ImportError:
+        return MISSING
+    return None
+
+
 class Devices:
     """The devices that CUDA would use here; none where NVML is not available."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from toolkit.bench.instruments.nvml import Device, Devices
+from toolkit.bench.instruments.nvml import Device, Devices, missing_package
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
@@ -85,15 +85,18 @@ def describe(folder: Path | None = None) -> dict[str, Any]:
 
     Returns:
       The keys of `toolkit.environment.machine`, and `sockets`, `cores` (physical ones), `ghz`
-      (maximum of the fastest processor), `os`, `storage`, `devices` (each a `Device`), `versions`
-      and `commit`. Unknown values are None. Host and user are not named.
+      (maximum of the fastest processor), `os`, `storage`, `devices` (each a `Device`),
+      `unmeasured` (why their utilisation is not measured), `versions` and `commit`. Unknown values
+      are None. Host and user are not named.
     """
+    devices = Devices().describe() or _torch_devices()
     return {
         **machine(),
         **_processors(),
         "os": _system(),
         "storage": None if folder is None else _storage(folder),
-        "devices": [asdict(device) for device in Devices().describe() or _torch_devices()],
+        "devices": [asdict(device) for device in devices],
+        "unmeasured": missing_package() if devices else None,
         "versions": versions(),
         "commit": git_commit(),
     }

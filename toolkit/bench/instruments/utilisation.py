@@ -6,6 +6,7 @@ so that all time is covered, and bursts of fine samples alternate with coarse on
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from time import monotonic
 
 import psutil
 
-from toolkit.bench.instruments.nvml import Devices
+from toolkit.bench.instruments.nvml import Devices, missing_package
 from toolkit.environment import usable_cpus
 from toolkit.processes import ranks
 from toolkit.train.runlog import Utilisation
@@ -65,6 +66,9 @@ def sampling(
       config: settings of sampling.
     """
     config, root = config or UtilisationConfig(), _root()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and (missing := missing_package()):
+        logger.warning("the utilisation of the GPUs is not measured: %s", missing)
     stop = threading.Event()
 
     def run() -> None:

@@ -8,7 +8,8 @@ import click
 from toolkit.config.parameters import FILE
 from toolkit.parallel.simulator.optimizer import OptimizerName
 
-STUDIES = ("table1", "ibm", "stragglers", "frontier")
+SIMULATED = ("table1", "ibm", "stragglers", "frontier")
+STUDIES = (*SIMULATED, "validate")
 
 
 @click.command("scaling")
@@ -57,6 +58,14 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier")
     show_default=True,
     help="frontier: trainings per batch and method, of which the median counts.",
 )
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(min=0.001),
+    default=0.1,
+    show_default=True,
+    help="validate: seconds of a step. Processes sleep that long, as no machine has enough cores "
+    "for all; on a busy machine take more.",
+)
 def command(
     studies: tuple[str, ...],
     out: Path,
@@ -70,6 +79,7 @@ def command(
     first: int,
     largest: int,
     seeds: int,
+    step_seconds: float,
 ) -> None:
     """Simulate data-parallel training with many workers: real updates, simulated time.
 
@@ -78,11 +88,13 @@ def command(
     needs for the bytes of the real model.
 
     \b
-    STUDY is one or more of these; by default all:
+    STUDY is one or more of these; by default all but the last:
       table1      accuracy and speed-up of GTC and BMUF: Table I of the million-hours paper
       ibm         training times on the cluster of the H-ADPSGD paper
       stragglers  the effect of one slow worker on each method
       frontier    the largest batch at which each method still converges
+      validate    epochs of 2 and 4 real processes on this machine, measured
+                  and predicted; some minutes
 
     \b
     Example:
@@ -91,6 +103,7 @@ def command(
     from toolkit.bench.scaling.frontier import Frontier
     from toolkit.bench.scaling.inputs import table1_inputs
     from toolkit.bench.scaling.page import Results
+    from toolkit.bench.scaling.processes import Load
     from toolkit.bench.scaling.studies import (
         accuracy_variations,
         ibm,
@@ -100,9 +113,10 @@ def command(
         table1_scenario,
     )
     from toolkit.bench.scaling.task import make_task, measured_shares
+    from toolkit.bench.scaling.validate import HEADING, note, table_rows, validate
     from toolkit.processes.threads import one_thread
 
-    chosen = studies or STUDIES
+    chosen = studies or SIMULATED
     with one_thread():
         shares = measured_shares()
         task = make_task(run) if {"table1", "frontier"} & set(chosen) else None
@@ -131,5 +145,9 @@ def command(
                 seeds=seeds,
             )
             results.frontier(study, list(study.trained(task, click.echo)))
+        if "validate" in chosen:
+            load = Load(step_seconds)
+            rows = table_rows(validate((2, 4), load, click.echo))
+            results.add_table("validate", "Predicted and measured", HEADING, rows, note(load))
     results.write(out)
     click.echo(f"wrote {out / 'scaling.html'} and the CSVs beside it")

@@ -104,7 +104,9 @@ class Results:
             },
             values,
             f"One worker: accuracy {100 * single.accuracy:.2f} %. The speed-ups of BMUF are no "
-            "result, since the spread of the workers' speeds is fitted to the published ones.",
+            "result, since the spread of the workers' speeds is fitted to the published ones. Nor "
+            "is it one with how many workers GTC is fastest, to which the limit of all hosts is "
+            "fitted, nor the order of the losses, to which the default length of training is.",
         )
         parts = [table, self._inputs(inputs), self._speedups(speedups)]
         parts.append(self._accuracies(accuracies))
@@ -324,6 +326,14 @@ class Results:
             {key: key for key in rows[0]},
             rows,
         )
+
+    def add_table(
+        self, name: str, title: str, heading: str, rows: Sequence[Values], note: str
+    ) -> None:
+        """Add a section that is one table, whose columns are headed as in the rows."""
+        self._files[f"{name}.csv"] = csv_text(rows)
+        columns = {key: key for key in rows[0]}
+        self._add(name, title, [_table(heading, columns, rows, note)], [])
 
     def write(self, out: Path) -> None:
         """Write the page and the CSVs into a folder."""

@@ -70,7 +70,8 @@ def _run(run: TrainingRun) -> Rows:
 def _evaluations(run: TrainingRun) -> Rows:
     for event in run.evaluations:
         names = ("seconds", "epoch", "step", "cer", "cer_usual", "wer", "ser", "loss")
-        yield {name: getattr(event, name) for name in (*names, "duration", "waited")}
+        found = {name: getattr(event, name) for name in (*names, "duration", "waited")}
+        yield found | {"search": run.search}
 
 
 def _steps(run: TrainingRun) -> Rows:

@@ -32,6 +32,7 @@ class Dataset:
     """A data set on the axes. LibriSpeech: continuous, independent, very large, low."""
 
     name: str
+    """Name of the corpus."""
     utterances: str
     """One of `UTTERANCES`: pauses between words, and how planned the speech is."""
     speakers: str

@@ -14,6 +14,8 @@ from toolkit.report.chart import Band, Chart, Ring, Series, Target
 from toolkit.report.page import figure, figures, legend
 from toolkit.train.runlog import Evaluated, Event, Saved, Sentences, Swapped, Utilisation
 
+CONTRAST = (1, 0, 1, 2, 0, 3, 1, 0)
+"""For each colour of the page's palette another one that is easily told from it."""
 SECONDS_SHOWN = 25.0
 """Length of the figure of utilisation in seconds (A36: 25)."""
 PHASES = {
@@ -65,8 +67,19 @@ def accuracy_figure(platforms: Sequence[Platform], metric: str, config: TtaConfi
             rings=rings,
         ),
         f"{name} on the validation data",
-        f"Rings: where the median of {config.epochs} epochs reaches a target.",
+        f"Rings: where the median of {config.epochs} epochs reaches a target."
+        + _searches(platforms),
     )
+
+
+def _searches(platforms: Sequence[Platform]) -> str:
+    """Name the search behind each curve."""
+    known = {platform.name: platform.first.search for platform in platforms}
+    if len(set(known.values())) == 1:
+        found = next(iter(known.values()))
+        return f" Recognised by {found}." if found else ""
+    named = [f"{name} by {found or 'an unnamed search'}" for name, found in known.items()]
+    return f" Recognised: {'; '.join(named)}."
 
 
 def _rings(platform: Platform, colour: int, metric: str, config: TtaConfig) -> list[Ring]:
@@ -141,7 +154,8 @@ def utilisation_figure(platform: Platform, colour: int) -> str:
     series = [Series("processors, training", samples.seconds, 100 * samples.cpu, colour)]
     if not np.array_equal(samples.cpu, samples.machine):
         everything = 100 * samples.machine
-        series.append(Series("processors, everything", samples.seconds, everything, 7, faint=True))
+        other = CONTRAST[colour % len(CONTRAST)]
+        series.append(Series("processors, everything", samples.seconds, everything, other))
     series += [
         Series(f"device {n}", samples.seconds, 100 * samples.gpus[:, n], 4 + n, True)
         for n in range(several)
@@ -176,8 +190,17 @@ def utilisation_figure(platform: Platform, colour: int) -> str:
     if waits:
         caption += f"Waiting for another device: {', '.join(waits)} of the time. "
     if not several:
-        caption += "Without accelerators a step has no phases of transfer and update. "
+        caption += _without_devices(run)
     return figure(chart, title, caption.strip(), wide=True, key=key)
+
+
+def _without_devices(run: TrainingRun) -> str:
+    """Say why the log has no utilisation of devices."""
+    machine = (run.log.created.about or {}).get("machine") or {}
+    if not machine.get("devices"):
+        return "Without accelerators a step has no phases of transfer and update. "
+    reason = machine.get("unmeasured")
+    return f"The utilisation of the devices was not measured{f': {reason}' if reason else ''}. "
 
 
 def _pauses(run: TrainingRun) -> list[Band]:

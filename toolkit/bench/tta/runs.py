@@ -54,6 +54,12 @@ class TrainingRun:
         """The samples of utilisation in the log."""
         return self.log.of(Utilisation)
 
+    @property
+    def search(self) -> str:
+        """The search that evaluated its epochs; empty in old logs."""
+        settings = (self.log.created.about or {}).get("settings") or {}
+        return str(settings.get("evaluation", ""))
+
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Return seconds and values of `cer`, `wer`, `ser` or `loss` on the validation data."""
         seconds = [event.seconds for event in self.evaluations]

@@ -35,8 +35,8 @@ def check(
     Args:
       splits: manifests (`toolkit.corpus.manifest.write_cuts`) by split.
       lexicon: smallest number of phones of each word that has a pronunciation.
-      out: folder for report.txt (to read), report.json (everything), oov.tsv (split, word, count,
-        utterances) and excluded.tsv, which `read_cuts` takes.
+      out: folder for report.txt (to read), report.json (everything), findings.tsv (all findings),
+        oov.tsv (split, word, count, utterances) and excluded.tsv, which `read_cuts` takes.
       jobs: processes that decode audio.
       progress: called with (files decoded, files).
       remember: called with the path and the digest of every file that was read.

@@ -109,6 +109,12 @@ KINDS: dict[str, Kind] = {
         "split with one speaker",
         "make sure that the corpus names its speakers: normalisation and splits use them",
     ),
+    "no-speaker": Kind(
+        WARNING,
+        "none",
+        "utterance without a speaker in utt2spk: it is a speaker of its own",
+        "add its line to utt2spk: normalisation, adaptation and splits go by speaker",
+    ),
     "bad-characters": Kind(
         WARNING,
         "none",
@@ -130,7 +136,7 @@ KINDS: dict[str, Kind] = {
     "trimmed-segment": Kind(
         NOTE,
         "none",
-        "segment that ended up to 0.5 s past its recording, trimmed",
+        "segment that ended a frame to 0.5 s past its recording, trimmed",
         "correct its end in `segments` (-1 means the end of the recording)",
     ),
     "replaced-pipe": Kind(

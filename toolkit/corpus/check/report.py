@@ -1,4 +1,4 @@
-"""Reports of the check: report.txt, report.json and oov.tsv."""
+"""Reports of the check: report.txt, report.json, findings.tsv and oov.tsv."""
 
 import dataclasses
 import json
@@ -15,6 +15,8 @@ DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 """Seconds at which the histogram's bins begin."""
 OOV_SHOWN = 30
 BAR_WIDTH = 40
+EXAMPLES = 3
+"""Ids shown of a kind in the overview, and of a note in its list, by split."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def write_report(
     config: CheckConfig,
     out: Path,
 ) -> None:
-    """Write report.txt and report.json to `out`."""
+    """Write report.txt, report.json and findings.tsv to `out`."""
     sections = [
         _splits(summaries),
         _formats(summaries),
@@ -67,7 +69,19 @@ def write_report(
             {**dataclasses.asdict(finding), "excluded": finding.excluded} for finding in findings
         ],
     }
+    write_findings(findings, out / "findings.tsv")
     write_atomically(out / "report.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_findings(findings: list[Finding], path: Path) -> None:
+    """Write one line per finding, with a head, in the order in which they were found."""
+    with open_atomically(path) as file:
+        file.write("severity\tkind\tsplit\tid\tcopy\texcluded\tdetail\n")
+        for item in findings:
+            detail = " ".join(item.detail.split())
+            where = (item.split, item.id, str(item.copy), "yes" if item.excluded else "no")
+            fields = (KINDS[item.kind].severity, item.kind, *where, detail)
+            file.write("\t".join(fields) + "\n")
 
 
 def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
@@ -160,11 +174,17 @@ def _kinds(findings: list[Finding]) -> str:
     excluded = Counter(finding.kind for finding in findings if finding.excluded)
     if not counts:
         return "No faults found."
-    rows = [["finding", "severity", "count", "excluded"]]
+    rows = [["finding", "severity", "count", "excluded", "first"]]
+    first: dict[str, list[str]] = {}
+    for finding in findings:
+        first.setdefault(finding.kind, []).append(finding.id)
     for severity in (ERROR, WARNING, NOTE):
         for kind in (kind for kind in KINDS if KINDS[kind].severity == severity and counts[kind]):
-            rows.append([kind, severity, str(counts[kind]), str(excluded[kind])])
-    return "Findings\n" + _table(rows)
+            examples = ", ".join(list(dict.fromkeys(first[kind]))[:EXAMPLES])
+            rows.append([kind, severity, str(counts[kind]), str(excluded[kind]), examples])
+    lines = _table([row[:-1] for row in rows]).splitlines()
+    shown = [f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True)]
+    return "\n".join(["Findings (all in findings.tsv)", *shown])
 
 
 def _details(kind: str, findings: list[Finding], listed: int) -> str:
@@ -173,12 +193,13 @@ def _details(kind: str, findings: list[Finding], listed: int) -> str:
     if not found:
         return ""
     what = KINDS[kind]
+    listed = min(listed, EXAMPLES) if what.severity == NOTE else listed
     lines = [f"{what.severity.upper()} {kind}: {what.title}", f"  Fix: {what.fix}."]
     for split in dict.fromkeys(item.split for item in found):
         here = [item for item in found if item.split == split]
         lines += [f"  {split}  {item.id}  {item.detail}" for item in here[:listed]]
         if len(here) > listed:
-            lines.append(f"  {split}  ... and {len(here) - listed} more, all in report.json")
+            lines.append(f"  {split}  ... and {len(here) - listed} more, all in findings.tsv")
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from lhotse import MonoCut
 from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
-from toolkit.corpus.manifest import audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import HELD_OUT, NO_SPEAKER, audio_of, speaker_of, text_of
 
 
 class SplitChecker:
@@ -48,6 +48,8 @@ class SplitChecker:
         else:
             found += self._audio_faults(cut, self._info[audio_of(cut)])
             found += self._text_faults(cut)
+        if NO_SPEAKER in custom:
+            found.append(("no-speaker", custom[NO_SPEAKER]))
         if "note" in custom:
             found.append((custom["note"], custom["note_detail"]))
         return [Finding(kind, self.split, cut.id, detail, copy) for kind, detail in found]
@@ -120,12 +122,17 @@ def _word_with(words: list[str], outside: list[str]) -> str:
 def between_splits(
     splits: Mapping[str, list[MonoCut]], info: Mapping[str, AudioInfo]
 ) -> list[Finding]:
-    """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances."""
+    """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances.
+
+    A split that was held out of the training data has the speakers that it was given, see
+    `toolkit.corpus.split`, and is no finding.
+    """
     found = []
     owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
     for split, cuts in splits.items():
         speakers = {speaker_of(cut) for cut in cuts}
-        if len(speakers) == 1:
+        chosen_here = all(HELD_OUT in (cut.custom or {}) for cut in cuts)
+        if len(speakers) == 1 and not chosen_here:
             detail = f"all {len(cuts)} utterances have the speaker {next(iter(speakers))!r}"
             found.append(Finding("one-speaker", split, split, detail))
         for speaker in speakers:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, audio_of, speaker_of, text_of
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
+from toolkit.storage.whitespace import key_and_rest
 
 DECODERS = {
     "flac": {"-c", "-d", "-s", "-cd", "-dc", "-cds", "-dcs", "--decode", "--stdout", "--silent"},
@@ -32,7 +33,8 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     - `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read as FILE. Any other command is
       refused as a fault of its utterances, or given to `run_pipe` (see `toolkit.corpus.pipes`).
     - A segment's end of -1 is the end of the recording.
-    - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom.
+    - An utterance that utt2spk lacks is a speaker of its own, as is Kaldi's custom, with a warning
+      of the check.
 
     Returns:
       Cuts; faults are recorded in them for the check to report.
@@ -49,9 +51,13 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
         known = _by_id(recordings)
         audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
     speakers = dict(_lines(folder / "utt2spk")) if (folder / "utt2spk").is_file() else {}
-    return pair(
+    cuts = pair(
         _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
     )
+    for cut in cuts:
+        if cut.id not in speakers:
+            cut.custom = {**(cut.custom or {}), NO_SPEAKER: f"not in {folder / 'utt2spk'}"}
+    return cuts
 
 
 def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
@@ -60,14 +66,14 @@ def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Aud
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    """Split every line that is not blank at its first white space."""
+    """Split every line that is not blank at its first white space, which is ASCII's."""
     pairs = []
     with reading(path, ManifestError, "is it a file, and may you read it?"):
         content = path.read_text(encoding="utf-8", errors="replace")
     for line in content.split("\n"):
-        if line.strip():
-            id, *rest = line.split(maxsplit=1)
-            pairs.append((id, rest[0].strip() if rest else ""))
+        id, rest = key_and_rest(line)
+        if id:
+            pairs.append((id, rest))
     return pairs
 
 

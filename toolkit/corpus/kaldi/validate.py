@@ -1,136 +1,243 @@
-"""Validation of Kaldi data directories, as by Kaldi's validate_data_dir.sh."""
+"""Validation of Kaldi data directories, with the verdict of Kaldi's validate_data_dir.sh."""
 
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.storage.reading import regular
 
-_FORBIDDEN = ("<s>", "</s>", "#0")
-_PER_UTTERANCE = ("utt2dur", "utt2num_frames", "feats.scp", "vad.scp", "utt2lang", "utt2uniq")
+_REQUIRED = ("utt2spk", "spk2utt", "text", "wav.scp")
+_PER_UTTERANCE = ("feats.scp", "utt2warp", "vad.scp", "utt2lang", "utt2uniq", "utt2dur")
+_PER_UTTERANCE += ("utt2num_frames",)
 _PER_SPEAKER = ("cmvn.scp", "spk2gender", "spk2warp")
-_POSITIVE = ("utt2dur", "utt2num_frames", "reco2dur")
+_PER_RECORDING = ("reco2file_and_channel", "reco2dur")
+_RESERVED = re.compile(rb"(?<!\w)(?:<s>|</s>|#0)(?!\w)")
+_NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_CONTROLS = "\t\n\v\f\r"
+_TEXT_SPACES = "\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+_TEXT_SPACES += "".join(map(chr, range(0x2000, 0x200B)))
+"""White space that the text may not have: Unicode's, but for tab, newline and space."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A file of a data directory, as awk reads it: fields are separated by spaces and tabs."""
+
+    raw: bytes
+    lines: list[bytes]
+    rows: list[list[bytes]]
+
+    @classmethod
+    def read(cls, path: Path) -> "_Table":
+        raw = regular(path).read_bytes()
+        lines = raw.removesuffix(b"\n").split(b"\n") if raw else []
+        rows = [[field for field in re.split(rb"[ \t]+", line) if field] for line in lines]
+        return cls(raw, lines, rows)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """First field of each line; empty for a blank line."""
+        return [row[0] if row else b"" for row in self.rows]
 
 
 def data_dir_faults(folder: Path) -> list[str]:
-    """List what Kaldi's validate_data_dir.sh (with --no-feats) would refuse; empty if nothing.
+    """List why Kaldi's validate_data_dir.sh (with --no-feats) refuses a folder, if it does.
 
-    An utterance without a word, which it accepts and later steps do not (validate_text.pl), is a
-    fault too. The script stops at the first fault; here all are listed, each with file and line.
+    The script stops at the first fault; here all are listed, each with file and line.
+    `data_dir_remarks` lists what it accepts and later programs do not.
     """
     folder = Path(folder)
-    tables: dict[str, list[list[str]]] = {}
-    faults: list[str] = []
-    for name in ("utt2spk", "spk2utt", "text", "wav.scp"):
-        if not (folder / name).is_file():
-            faults.append(f"{folder}/{name}: no such file")
-    if faults:
-        return faults
-    for path in sorted(folder.iterdir()):
-        if path.name in _known_files():
-            tables[path.name], found = _table(path)
-            faults += found
-    faults += [f"{folder}/{fault}" for fault in _faults(tables)]
-    return faults
+    missing = [name for name in _REQUIRED if not (folder / name).is_file()]
+    if missing:
+        return [f"{folder}/{name}: no such file" for name in missing]
+    return [f"{folder}/{fault}" for fault in _faults(_tables(folder))]
 
 
-def _known_files() -> set[str]:
-    plain = {"utt2spk", "spk2utt", "text", "wav.scp", "segments", "reco2dur"}
-    return {*plain, *_PER_UTTERANCE, *_PER_SPEAKER}
+def data_dir_remarks(folder: Path) -> list[str]:
+    """List what Kaldi's validate_data_dir.sh accepts and other programs of Kaldi may not.
+
+    These are utterances without a word, recordings without a file, speakers without utterances,
+    times that are no numbers, and a text that is not UTF-8.
+    """
+    folder = Path(folder)
+    if any(not (folder / name).is_file() for name in _REQUIRED):
+        return []
+    return [f"{folder}/{remark}" for remark in _remarks(_tables(folder))]
 
 
-def _table(path: Path) -> tuple[list[list[str]], list[str]]:
-    """Read the fields of lines; find lines that are out of order, repeated or unterminated."""
-    raw = regular(path).read_bytes()
-    faults = []
-    if not raw:
-        return [], [f"{path}: is empty"]
-    if not raw.endswith(b"\n"):
-        faults.append(f"{path}: the last line has no newline")
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        return [], [f"{path}: is not UTF-8"]
-    rows = [line.split() for line in text.removesuffix("\n").split("\n")]
-    before = b""
-    for number, row in enumerate(rows, 1):
-        key = row[0].encode() if row else b""
-        if key <= before:
-            how = "occurs twice" if key == before and key else "is not in the order of LC_ALL=C"
-            faults.append(f"{path}:{number}: {key.decode()!r} {how}")
-            break
-        before = key
-    return [row for row in rows if row], faults
+def _tables(folder: Path) -> dict[str, _Table]:
+    names = (*_REQUIRED, "segments", *_PER_UTTERANCE, *_PER_SPEAKER, *_PER_RECORDING)
+    return {name: _Table.read(folder / name) for name in names if (folder / name).is_file()}
 
 
-def _faults(tables: dict[str, list[list[str]]]) -> Iterator[str]:
-    utterances = [row[0] for row in tables["utt2spk"]]
-    speakers = [row[0] for row in tables["spk2utt"]]
-    yield from _speaker_faults(tables)
+def _faults(tables: dict[str, _Table]) -> Iterator[str]:
+    for name, table in tables.items():
+        yield from _order_faults(name, table)
+    yield from _speaker_faults(tables["utt2spk"], tables["spk2utt"])
     yield from _text_faults(tables["text"])
-    recordings = utterances
-    if "segments" in tables:
-        for number, row in enumerate(tables["segments"], 1):
-            if len(row) != 4 or not _in_order(row[2], row[3]):
-                yield f"segments:{number}: not `utterance recording start end`: {' '.join(row)}"
-        recordings = sorted({row[1] for row in tables["segments"] if len(row) > 1}, key=str.encode)
-        yield from _key_faults("segments", tables["segments"], utterances)
-    for number, row in enumerate(tables["wav.scp"], 1):
-        if len(row) < 2 or row[1].startswith("~"):
+    for number, line in enumerate(tables["wav.scp"].lines, 1):
+        if re.match(rb"\S+\s+~", line):
             yield f"wav.scp:{number}: no file, or a path that begins with ~, unknown to Kaldi"
-    yield from _key_faults("text", tables["text"], utterances)
-    yield from _key_faults("wav.scp", tables["wav.scp"], recordings)
-    if "reco2dur" in tables:
-        yield from _key_faults("reco2dur", tables["reco2dur"], recordings)
-    for names, keys in ((_PER_UTTERANCE, utterances), (_PER_SPEAKER, speakers)):
-        for name in names:
-            if name in tables:
-                yield from _key_faults(name, tables[name], keys)
-    for name in _POSITIVE:
-        for number, row in enumerate(tables.get(name, ()), 1):
-            if len(row) != 2 or not _in_order("0", row[1]):
-                yield f"{name}:{number}: not a number above 0: {' '.join(row)}"
+    for name, right in _ROWS.items():
+        for number, row in enumerate(tables[name].rows if name in tables else (), 1):
+            if not right(row):
+                yield f"{name}:{number}: {_WANTED[name]}: {_shown(b' '.join(row))}"
+    yield from _keys_faults(tables)
 
 
-def _speaker_faults(tables: dict[str, list[list[str]]]) -> Iterator[str]:
-    for number, row in enumerate(tables["utt2spk"], 1):
-        if len(row) != 2:
-            yield f"utt2spk:{number}: not `utterance speaker`: {' '.join(row)}"
+def _order_faults(name: str, table: _Table) -> Iterator[str]:
+    """Find an unterminated line, and the first that is out of order or repeated."""
+    if not table.raw:
+        yield f"{name}: is empty"
+    elif not table.raw.endswith(b"\n"):
+        yield f"{name}: the last line has no newline"
+    before = None
+    for number, key in enumerate(table.keys, 1):
+        if before is not None and key <= before:
+            how = "occurs twice" if key == before and key else "is not in the order of LC_ALL=C"
+            yield f"{name}:{number}: {_shown(key)!r} {how}"
             return
-    rows = [(id.encode(), speaker.encode()) for id, speaker in tables["utt2spk"]]
-    by_speaker = sorted(rows, key=lambda row: (row[1], row[0]))
-    if rows != by_speaker and rows == sorted(rows):
-        wrong = next(a for a, b in zip(rows, by_speaker, strict=True) if a != b)
+        before = key
+
+
+def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
+    for number, row in enumerate(utt2spk.rows, 1):
+        if len(row) != 2:
+            yield f"utt2spk:{number}: not `utterance speaker`: {_shown(b' '.join(row))}"
+            return
+    by_speaker = sorted(utt2spk.lines, key=lambda line: (_from_second_field(line), line))
+    if utt2spk.lines != by_speaker and utt2spk.keys == sorted(set(utt2spk.keys)):
+        wrong = next(a for a, b in zip(utt2spk.lines, by_speaker, strict=True) if a != b)
         yield (
-            f"utt2spk: is not in the order of the speakers at {wrong[0].decode()}: let "
+            f"utt2spk: is not in the order of the speakers at {_shown(wrong.split()[0])}: let "
             "every utterance id begin with its speaker's name"
         )
-    listed = {id: speaker for speaker, *ids in tables["spk2utt"] for id in ids}
-    if listed != {id: speaker for id, speaker in tables["utt2spk"]}:
-        yield "spk2utt: does not have the utterances and speakers of utt2spk"
+    listed: list[list[bytes]] = []
+    for line in spk2utt.lines:
+        speaker, *ids = line.split() or [b""]
+        if not ids:  # where the script's reader ends, unnoticed on the last lines
+            break
+        listed += [[id, speaker] for id in ids]
+    if listed != utt2spk.rows:
+        yield "spk2utt: does not have the utterances and speakers of utt2spk, in their order"
 
 
-def _text_faults(rows: list[list[str]]) -> Iterator[str]:
-    for number, (id, *words) in enumerate(rows, 1):
-        if not words:
-            yield f"text:{number}: {id} has no word"
-        for word in words:
-            if word in _FORBIDDEN:
-                yield f"text:{number}: {id} has the word {word}, which Kaldi reserves"
+def _from_second_field(line: bytes) -> bytes:
+    """Return what `sort -k2` compares: a line from the blanks after its first field on."""
+    return re.sub(rb"^[ \t]*[^ \t]*", b"", line)
 
 
-def _key_faults(name: str, rows: list[list[str]], expected: list[str]) -> Iterator[str]:
-    """Yield how a table's keys differ from the expected ones."""
-    keys = [row[0] for row in rows]
-    if keys == expected:
-        return
-    lacking, more = sorted(set(expected) - set(keys)), sorted(set(keys) - set(expected))
-    if lacking:
-        yield f"{name}: lacks {len(lacking)} entries, first {lacking[0]}"
-    if more:
-        yield f"{name}: has {len(more)} unexpected entries, first {more[0]}"
+def _text_faults(text: _Table) -> Iterator[str]:
+    decoded = _decoded(text.raw)
+    if decoded is not None:
+        for number, line in enumerate(decoded.removesuffix("\n").split("\n"), 1):
+            wrong = next((c for c in line if c in _TEXT_SPACES or _is_unprintable(c)), None)
+            if wrong is not None:
+                yield (
+                    f"text:{number}: has the character U+{ord(wrong):04X}"
+                    f"{' (carriage return)' if wrong == chr(13) else ''}, which Kaldi refuses"
+                )
+    for number, line in enumerate(text.lines, 1):
+        found = _RESERVED.search(line)
+        if found:
+            id, word = _shown(line.split()[0]), _shown(found[0])
+            yield f"text:{number}: {id} has the word {word}, which Kaldi reserves"
 
 
-def _in_order(start: str, end: str) -> bool:
-    number = re.compile(r"-?\d+(\.\d*)?([eE][-+]?\d+)?|-?\.\d+")
-    return bool(number.fullmatch(start) and number.fullmatch(end) and float(end) > float(start))
+def _decoded(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_unprintable(character: str) -> bool:
+    return character not in _CONTROLS and unicodedata.category(character) in ("Cc", "Cn")
+
+
+def _keys_faults(tables: dict[str, _Table]) -> Iterator[str]:
+    """Compare the keys of all tables with utterances, speakers or recordings."""
+    utterances, speakers = tables["utt2spk"].keys, tables["spk2utt"].keys
+    recordings = utterances
+    expected = {name: utterances for name in ("text", *_PER_UTTERANCE)}
+    if "segments" in tables:
+        named = {row[1] if len(row) > 1 else b"" for row in tables["segments"].rows}
+        recordings, expected["segments"] = sorted(named), utterances
+    expected |= {name: recordings for name in ("wav.scp", *_PER_RECORDING)}
+    expected |= {name: speakers for name in _PER_SPEAKER}
+    for name, keys in expected.items():
+        if name in tables and tables[name].keys != keys:
+            found = set(tables[name].keys)
+            lacking, more = sorted(set(keys) - found), sorted(found - set(keys))
+            if lacking:
+                yield f"{name}: lacks {len(lacking)} entries, first {_shown(lacking[0])}"
+            if more:
+                yield f"{name}: has {len(more)} unexpected entries, first {_shown(more[0])}"
+
+
+def _value(field: bytes) -> float | bytes:
+    """Return a field as awk compares it: as a number if it looks like one, else as text."""
+    return float(field) if _NUMBER.fullmatch(field) else field
+
+
+def _above(field: bytes, other: bytes) -> bool:
+    """Compare two fields as awk does: as numbers if both are, else as text."""
+    a, b = _value(field), _value(other)
+    return a > b if isinstance(a, float) and isinstance(b, float) else field > other
+
+
+def _is_positive(row: list[bytes]) -> bool:
+    return len(row) == 2 and _above(row[1], b"0")
+
+
+def _is_count(row: list[bytes]) -> bool:
+    value = _value(row[1]) if len(row) == 2 else b""
+    return isinstance(value, float) and value > 0 and value == int(value)
+
+
+def _is_warp(row: list[bytes]) -> bool:
+    return len(row) == 2 and _above(row[1], b"0.5") and _above(b"1.5", row[1])
+
+
+_ROWS: dict[str, Callable[[list[bytes]], bool]] = {
+    "segments": lambda row: len(row) == 4 and _above(row[3], row[2]),
+    "reco2file_and_channel": lambda row: len(row) == 3 and row[2] in (b"A", b"B", b"1"),
+    "spk2gender": lambda row: len(row) == 2 and row[1] in (b"m", b"f"),
+    "spk2warp": _is_warp,
+    "utt2warp": _is_warp,
+    "utt2dur": _is_positive,
+    "reco2dur": _is_positive,
+    "utt2num_frames": _is_count,
+}
+"""What a line of a table must be."""
+_WANTED = {
+    "segments": "not `utterance recording start end`",
+    "reco2file_and_channel": "not `recording file A` or B",
+    "spk2gender": "not `speaker m` or f",
+    "spk2warp": "not a factor between 0.5 and 1.5",
+    "utt2warp": "not a factor between 0.5 and 1.5",
+    "utt2dur": "not a number above 0",
+    "reco2dur": "not a number above 0",
+    "utt2num_frames": "not a whole number above 0",
+}
+
+
+def _remarks(tables: dict[str, _Table]) -> Iterator[str]:
+    if _decoded(tables["text"].raw) is None:
+        yield "text: is not UTF-8"
+    lacking = {"text": "word", "wav.scp": "file or command", "spk2utt": "utterance"}
+    for name, what in lacking.items():
+        for number, row in enumerate(tables[name].rows, 1):
+            if len(row) == 1:
+                yield f"{name}:{number}: {_shown(row[0])} has no {what}"
+    for name in ("segments", "utt2dur", "reco2dur"):
+        for number, row in enumerate(tables[name].rows if name in tables else (), 1):
+            times = row[2:] if name == "segments" else row[1:]
+            if any(not _NUMBER.fullmatch(time) for time in times) and _ROWS[name](row):
+                yield f"{name}:{number}: a time is no number: {_shown(b' '.join(row))}"
+
+
+def _shown(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")

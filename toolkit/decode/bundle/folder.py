@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolkit.config.convert import from_plain
+from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.settings import ADVICE, SETTINGS, BundleError, read_settings
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
@@ -68,7 +70,7 @@ def find_system(model: Path, system: str | None = None, stream: bool = False) ->
       UnsafePathError: its name leads out of the folder.
     """
     if not (model / SYSTEMS).exists():
-        if system is not None and (model / SETTINGS).exists():
+        if system is not None and ((model / SETTINGS).exists() or is_ctc(model)):
             raise BundleError(f"{model} holds one system alone: leave out --system")
         return model
     systems = read_systems(model)
@@ -82,6 +84,32 @@ def find_system(model: Path, system: str | None = None, stream: bool = False) ->
         f"no unidirectional network on log-mel features in {model} ({system or names}), which a"
         " stream needs: transcribe without --stream"
     )
+
+
+def find_network(model: Path) -> Path:
+    """The bundle whose network `toolkit export` exports.
+
+    Of several systems the best that can recognise a stream, or a CTC network.
+
+    Raises:
+      BundleError: there is no such system.
+    """
+    if (model / SYSTEMS).exists():
+        for one in read_systems(model):
+            if one.streams or is_ctc(path_below(model, one.name)):
+                return path_below(model, one.name)
+    return find_system(model, stream=True)
+
+
+def find_ctc(model: Path) -> Path | None:
+    """The bundle of a CTC network that a folder is or holds; None if there is none."""
+    for folder in (model, model / "final"):
+        if is_ctc(folder):
+            return folder
+        if (folder / SYSTEMS).exists():
+            found = [path_below(folder, one.name) for one in read_systems(folder)]
+            return next(filter(is_ctc, found), None)
+    return None
 
 
 def reached_by(bundle: Path) -> str | None:
@@ -98,7 +126,7 @@ def reached_by(bundle: Path) -> str | None:
 
 def load_recogniser(
     bundle: Path, device: str = "cpu", fast: bool = False
-) -> Recogniser | SpeakerRecogniser:
+) -> Recogniser | SpeakerRecogniser | CtcRecogniser:
     """The recogniser of one system's bundle.
 
     Args:
@@ -109,5 +137,7 @@ def load_recogniser(
     Raises:
       BundleError: the folder is no bundle.
     """
+    if is_ctc(bundle):
+        return CtcRecogniser(bundle, device)
     kind = SpeakerRecogniser if read_settings(bundle).by_speaker else Recogniser
     return kind(bundle, device, fast)

@@ -1,17 +1,20 @@
-"""The search of a bundle: its graph, its language model, its words."""
+"""The search of a bundle: its graph, its language models, its words."""
 
 from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
-from toolkit.decode.bundle.settings import GRAPH, RESCORER, RecogniserSettings
+from toolkit.decode.bundle.settings import GRAPH, NEURAL_LM, RESCORER, RecogniserSettings
+from toolkit.decode.rescoring.candidates import Candidates
+from toolkit.decode.rescoring.rescorer import WEIGHTS, Rescorer, RescoringWeights
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
+from toolkit.fsa.nbest import n_best
 from toolkit.fsa.rescore import Grammar, rescore_lattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.lang.ngram.binary import read_binary
@@ -24,12 +27,13 @@ class BundleSearch:
     Args:
       folder: the bundle of one system.
       settings: its settings.
-      fast: leave out the second pass.
+      fast: leave out the passes that rescore.
     """
 
     def __init__(self, folder: Path, settings: RecogniserSettings, fast: bool) -> None:
         self._folder, self._settings = folder, settings
         self._rescoring = None if fast else settings.rescoring
+        self._neural = None if fast else settings.neural
         self._words = SymbolTable.read(folder / "words.txt")
         self.beams: list[Beam] = settings.beam.with_retries(settings.retries)
         """The beams to try, in order."""
@@ -40,6 +44,9 @@ class BundleSearch:
         if self._rescoring is not None:
             self.weights = self._rescoring.weights
             self.scale = self.weights.acoustic_scale
+        if self._neural is not None:
+            self.scale = RescoringWeights.load(folder / NEURAL_LM / WEIGHTS).acoustic_scale
+            self.weights = Weights(self.scale, self._neural.word_penalty)
 
     @cached_property
     def graph(self) -> Fst:
@@ -50,11 +57,17 @@ class BundleSearch:
     def _grammar(self) -> Grammar:
         return Grammar(read_binary(self._folder / RESCORER), self._words)
 
+    @cached_property
+    def _neural_rescorer(self) -> Rescorer:
+        return Rescorer.load(self._folder / NEURAL_LM)
+
     def load(self) -> None:
         """Load what is loaded on first use."""
         self.graph  # noqa: B018
         if self._rescoring is not None:
             self._grammar  # noqa: B018
+        if self._neural is not None:
+            self._neural_rescorer  # noqa: B018
 
     def lattice(self, scores: Tensor) -> Lattice | None:
         """Search scores [T, P], which are scaled; None if no path survives the widest beam."""
@@ -63,7 +76,7 @@ class BundleSearch:
     def best(
         self, lattice: Lattice | None, scores: Tensor, aligner: WordAligner | None = None
     ) -> Recognised:
-        """Return the best path of an utterance's lattice, after the second pass if there is one.
+        """Return the best words of an utterance's lattice, after the passes that rescore.
 
         Args:
           lattice: from the search; None if no path survived.
@@ -75,10 +88,24 @@ class BundleSearch:
         if self._rescoring is not None:
             lattice = rescore_lattice(lattice, self._grammar, self._rescoring.limits).lattice
         scored = ScoredLattice.of(lattice, scores, self.scale)
+        if self._neural is not None:
+            return self._chosen(scored, self._neural.count, scores, aligner)
         if aligner is None:
             return Recognised(self.text(scored.best_words(self.weights)))
         words = aligner(scored, self.weights, scores, self.scale)
         return Recognised(" ".join(word.word for word in words), tuple(words))
+
+    def _chosen(
+        self, lattice: ScoredLattice, count: int, scores: Tensor, aligner: WordAligner | None
+    ) -> Recognised:
+        """Choose from the n-best list with the neural language model."""
+        hypotheses = n_best(lattice, self.weights, count)
+        candidates = Candidates.of(hypotheses, self.weights, self._words)
+        if aligner is None:
+            return Recognised(self._neural_rescorer.best(candidates))
+        names, posteriors = self._neural_rescorer.words(candidates)
+        words = aligner.timed(names, posteriors, scores, self.scale)
+        return Recognised(" ".join(names), tuple(words))
 
     def text(self, words: list[int]) -> str:
         """Return the words with these ids, separated by spaces."""

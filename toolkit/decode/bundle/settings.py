@@ -20,7 +20,9 @@ SENONES = "senones"
 CALIBRATION = "calibration.json"
 GMM = "gmm"
 FIRST_PASS = "first_pass"
+NEURAL_LM = "neural_lm"
 MODEL_FILES = ("config.json", "model.safetensors", "priors.json")
+NEURAL_LM_FILES = ("config.json", "model.safetensors", "shortlist.json")
 LANG_FILES = ("words.txt", "phones.txt", "lexicon.txt", "lang.json")
 SENONE_FILES = ("topology.json", "tree.json")
 GMM_FILES = (*SENONE_FILES, "gmm.safetensors", "features.json")
@@ -40,6 +42,16 @@ class Rescoring:
     """Acoustic scale and word penalty of the best path; the search is made at this scale."""
     limits: RescoreLimits
     """Pruning."""
+
+
+@dataclass(frozen=True)
+class NeuralRescoring:
+    """The last pass, n-best lists with a neural language model, whose folder has its weights."""
+
+    count: int
+    """Length of the lists."""
+    word_penalty: float
+    """Word penalty with which they are chosen; the search is made at the scale of the weights."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,8 @@ class RecogniserSettings:
     """Factors by which the beam is widened when no path survives."""
     rescoring: Rescoring | None = None
     """The second pass; None: there is none."""
+    neural: NeuralRescoring | None = None
+    """The pass after that; None: there is none."""
     by_speaker: bool = False
     """Whether the features are those of a GMM system, normalised by the mean of all recordings of
     a speaker; otherwise they are the front end's, with a running mean."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from toolkit.align.gmm.adaptation import adapt_speakers
 from toolkit.align.gmm.features import write_gmm_features
 from toolkit.align.gmm.lattice_adaptation import LatticeSearch, refine_on_lattices
-from toolkit.align.scorer import GmmScorer, Scorer
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.scorer import GmmScorer
 from toolkit.corpus.manifest import make_cut
 from toolkit.decode.bundle.search import BundleSearch
 from toolkit.decode.bundle.settings import (
@@ -28,13 +29,15 @@ from toolkit.decode.bundle.settings import (
 from toolkit.decode.transcript import Recognised
 from toolkit.decode.word_times import WordAligner
 from toolkit.features.frontend import Frontend
+from toolkit.features.gmm_features import load_transforms
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
+from toolkit.features.store import FeatureStore
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.senones import Senones
-from toolkit.models.scorer import NeuralScorer
+from toolkit.models.scorer import NeuralModel, NeuralScorer
 
 SPEAKER = "speaker"
 CEPSTRA = "cepstra"
@@ -65,6 +68,20 @@ class SpeakerRecogniser:
         self.frontend_config = self._settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self._search = BundleSearch(self._bundle, self._settings, fast)
+
+    @cached_property
+    def _gmm(self) -> GmmSystem:
+        """The system, over no cepstra yet."""
+        return GmmSystem.load(self._bundle / GMM, self._bundle)
+
+    @cached_property
+    def _first_gmm(self) -> GmmSystem:
+        """The system of the first pass, over no cepstra yet."""
+        return GmmSystem.load(self._bundle / FIRST_PASS / GMM, self._bundle)
+
+    @cached_property
+    def _network(self) -> NeuralModel:
+        return NeuralModel(self._bundle / MODEL, self._bundle / NORMALISER, self._device)
 
     @property
     def _has_network(self) -> bool:
@@ -113,49 +130,46 @@ class SpeakerRecogniser:
         stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in utterances.items()]
         written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
         write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
-        scorer = self._scorer(work, self._transforms(work))
+        system = self._adapted(self._gmm.on(work / CEPSTRA), work)
+        scored = self._network_scores(system, work) if self._has_network else _gmm_scores(system)
         aligner = self.word_aligner if details else None
-        for name in utterances:
-            scores = scorer.log_likelihoods(name) * self._search.scale
+        for name, scores in scored:
+            scores = scores * self._search.scale
             yield name, self._search.best(self._search.lattice(scores), scores, aligner)
 
-    def _transforms(self, work: Path) -> Path | None:
-        """Estimate the speaker's transform from the words of a first pass; its file."""
+    def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
+        """Estimate the speaker's transform from the words of a first pass."""
         first = self._settings.first_pass
         if first is None:
-            return None
-        scorer = GmmScorer(self._bundle / FIRST_PASS / GMM, work / CEPSTRA)
+            return system
+        independent = self._first_gmm.on(work / CEPSTRA)
         scale = first.weights.acoustic_scale
         beams = first.beam.with_retries(first.retries)
         hypotheses = {}
-        for name in scorer.store.ids:
-            scores = scorer.log_likelihoods(name) * scale
+        for name, scores in _gmm_scores(independent):
+            scores = scores * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
             hypotheses[name] = self._search.text(best or []).split()
-        transforms = work / "fmllr" / "transforms.safetensors"
-        adapt_speakers(
-            self._bundle / GMM,
-            self._bundle / FIRST_PASS / GMM,
-            work / CEPSTRA,
-            hypotheses,
-            self._bundle,
-            first.adaptation,
-            transforms,
-            jobs=1,
-        )
+        out = work / "fmllr" / "transforms.safetensors"
+        adapt_speakers(system, independent, hypotheses, self._bundle, first.adaptation, out, jobs=1)
         graph = self._bundle / GMM / GRAPH if self._has_network else self._bundle / GRAPH
         search = LatticeSearch(graph, first.lattice_scale, beams)
-        gmm, cepstra = self._bundle / GMM, work / CEPSTRA
-        refine_on_lattices(gmm, cepstra, transforms, search, transforms, jobs=1)
-        return transforms
+        refine_on_lattices(system.adapted(load_transforms(out)), search, out, jobs=1)
+        return system.adapted(load_transforms(out))
 
-    def _scorer(self, work: Path, transforms: Path | None) -> Scorer:
-        if not self._has_network:
-            return GmmScorer(self._bundle / GMM, work / CEPSTRA, transforms)
-        write_gmm_features(self._bundle / GMM, work / CEPSTRA, transforms, work / FEATURES)
-        model, normaliser = self._bundle / MODEL, self._bundle / NORMALISER
-        return NeuralScorer(model, normaliser, work / FEATURES, device=self._device)
+    def _network_scores(self, system: GmmSystem, work: Path) -> Iterator[tuple[str, Tensor]]:
+        """The network's scores of each utterance."""
+        write_gmm_features(system, work / FEATURES)
+        store = FeatureStore(work / FEATURES)
+        for name in store.ids:
+            yield name, self._network.log_likelihoods(store.load(name), store.state(name))
+
+
+def _gmm_scores(system: GmmSystem) -> Iterator[tuple[str, Tensor]]:
+    """A GMM system's scores of each utterance."""
+    for name in system.features.store.ids:
+        yield name, system.gmm.log_likelihoods(system.features.load(name))
 
 
 def _cut(name: str, seconds: float) -> MonoCut:

@@ -16,6 +16,8 @@ from toolkit.decode.bundle.settings import (
     LANG_FILES,
     MODEL,
     MODEL_FILES,
+    NEURAL_LM,
+    NEURAL_LM_FILES,
     NORMALISER,
     PROJECTION,
     RESCORER,
@@ -23,10 +25,12 @@ from toolkit.decode.bundle.settings import (
     SENONES,
     SETTINGS,
     FirstPass,
+    NeuralRescoring,
     RecogniserSettings,
     Rescoring,
 )
 from toolkit.decode.first_pass import DecodeConfig
+from toolkit.decode.rescoring.rescorer import WEIGHTS
 from toolkit.engines import engines
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.lattice import Weights
@@ -47,6 +51,22 @@ class TunedSearch:
     """The language model of the second pass; None: there is none."""
     rescorer_tuned: Path | None = None
     """`tuned.json` of the second pass."""
+    neural: "NeuralFiles | None" = None
+    """The neural language model of the last pass; None: there is none."""
+
+
+@dataclass(frozen=True)
+class NeuralFiles:
+    """A neural language model that rescores n-best lists."""
+
+    model: Path
+    """Its folder."""
+    weights: Path
+    """`weights.json` of `toolkit.decode.rescoring.system.rescore_system`."""
+    tuned: Path
+    """`tuned.json` of the pass whose n-best lists are rescored."""
+    count: int
+    """Length of the lists."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +156,17 @@ def _write_network(network: NetworkFiles, out: Path) -> None:
 
 
 def _searching(search: TunedSearch, out: Path) -> dict:
-    """Copy graph and language model; return the fields of the settings."""
+    """Copy graph and language models; return the fields of the settings."""
     _copy(search.graph, out / GRAPH)
     weights, rescoring = Weights.load(search.tuned), None
     if search.rescorer is not None and search.rescorer_tuned is not None:
         _copy(search.rescorer, out / RESCORER)
         rescoring = Rescoring(Weights.load(search.rescorer_tuned), search.config.rescoring)
+    neural = search.neural
+    if neural is not None:
+        _copy_all(NEURAL_LM_FILES, neural.model, out / NEURAL_LM)
+        _copy(neural.weights, out / NEURAL_LM / WEIGHTS)
+        neural = NeuralRescoring(neural.count, Weights.load(neural.tuned).word_penalty)
     return {
         "beam": search.config.beam,
         "search_scale": weights.acoustic_scale,
@@ -149,6 +174,7 @@ def _searching(search: TunedSearch, out: Path) -> dict:
         "made_with": engines(),
         "retries": search.config.retries,
         "rescoring": rescoring,
+        "neural": neural,
     }
 
 

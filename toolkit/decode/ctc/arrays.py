@@ -8,6 +8,7 @@ that cannot be read.
 import math
 
 import numpy as np
+from numba import njit
 
 NO_LM, NGRAMS, FORECAST = 0, 1, 2
 ROOT = 0
@@ -109,6 +110,7 @@ SEARCH = np.dtype(  # settings, then the state of the search
         ("complete", np.bool_),  # a text may end inside a word if only one word begins like it
         ("joined", np.bool_),  # words follow each other without a symbol between them
         ("between", np.int64),  # number of symbols that separate words
+        ("frames", np.int64),  # frames searched so far
         ("size", np.int64),  # prefixes in the beam
         ("nodes", np.int64),  # prefixes in total
         ("candidates", np.int64),  # candidates of this frame
@@ -145,3 +147,9 @@ def candidates(width: int) -> np.ndarray:
 def hash_table(most: int) -> np.ndarray:
     """Return a hash table for `most` prefixes by parent and symbol; 0 marks an empty slot."""
     return np.zeros(1 << (2 * most - 1).bit_length(), np.int32)
+
+
+@njit(nogil=True, forceinline=True)
+def first_slot(parent: int, symbol: int, mask: int) -> int:
+    """Return the slot of a hash table of `mask + 1` where the search for a prefix begins."""
+    return (np.int64(parent) * 0x9E3779B1 + np.int64(symbol) * 0x85EBCA77) & mask

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from toolkit.decode.ctc import arrays
-from toolkit.decode.ctc.arrays import NO_LM, ROOT, SEARCH, SYMBOL
+from toolkit.decode.ctc.arrays import NO_LM, ROOT, SEARCH
 from toolkit.decode.ctc.dictionary import Tree
 from toolkit.decode.ctc.kernels import search
 from toolkit.decode.ctc.ngrams import Ngrams
+from toolkit.decode.ctc.search_state import SearchState
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,45 @@ class BeamSearch:
           log_probs: [T, C] float32 without NaN.
           count: number of sequences; there may be fewer, and none if all paths are impossible.
         """
-        beam, trie = self._search(log_probs)
+        state = self.begin(len(log_probs))
+        self.advance(state, log_probs)
+        return self.best(state, count)
+
+    def begin(self, frames: int) -> SearchState:
+        """Return the state before the first frame, with room for `frames` frames."""
+        begin = self._options.space, self._ngrams.start
+        return SearchState.new(self._settings, self._tree.between, begin, frames)
+
+    def advance(self, state: SearchState, log_probs: np.ndarray) -> None:
+        """Search the next frames [t, C] of an utterance, float32 without NaN.
+
+        However an utterance is divided, its last beam is the same.
+        """
+        state.reserve(len(log_probs))
+        search(
+            log_probs, self._tree.nodes, self._ngrams.arrays, state.beams, state.trie, state.table,
+            state.candidates, state.symbols(log_probs.shape[1]), state.settings,
+        )  # fmt: skip
+
+    def likeliest(self, state: SearchState) -> list[int]:
+        """Return the labels of the best prefix so far, without its unfinished word."""
+        beam = state.beam
+        if not len(beam):
+            return []
+        prefixes = state.trie[beam["node"]]
+        best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
+        return self._labels(state.trie, int(beam["node"][best]), -1)
+
+    def best(self, state: SearchState, count: int) -> list[tuple[list[int], float]]:
+        """Return what `run` does, of the frames searched so far."""
+        beam, trie = state.beam, state.trie
         if not len(beam):
             return []
         nodes, prefixes = beam["node"], trie[beam["node"]]
         word, scores = self._end(prefixes, beam["total"])
         whole = np.flatnonzero(scores > -math.inf)
         if not len(whole):
-            best = int((beam["total"] + prefixes["fixed"] + prefixes["ahead"]).argmax())
-            return [(self._labels(trie, int(nodes[best]), -1), -math.inf)]
+            return [(self.likeliest(state), -math.inf)]
         text = self._reading(trie, nodes[whole])
         _, first, group = np.unique(text, return_index=True, return_inverse=True)
         sums = np.full(len(first), -math.inf)
@@ -73,22 +103,6 @@ class BeamSearch:
             (self._labels(trie, int(nodes[i]), int(word[i])), score)
             for i, score in zip(whole[first[best]], sums[best].tolist(), strict=True)
         ]
-
-    def _search(self, log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the last beam and all prefixes."""
-        frames, columns = log_probs.shape
-        width, settings = self._options.width, self._settings.copy()
-        most = 1 + frames * width
-        trie = arrays.prefixes(most, self._options.space, self._ngrams.start)
-        beams = arrays.beam(width), arrays.beam(width)
-        symbols = np.zeros(columns, SYMBOL)
-        symbols["between"][: len(self._tree.between)] = self._tree.between
-        table, candidates = arrays.hash_table(most), arrays.candidates(width)
-        search(
-            log_probs, self._tree.nodes, self._ngrams.arrays, beams, trie, table, candidates,
-            symbols, settings,
-        )  # fmt: skip
-        return beams[frames % 2][: settings["size"][0]], trie
 
     def _end(self, prefixes: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return, for each prefix, the word that ends there (-1: none) and its score as a complete

@@ -4,13 +4,17 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from toolkit.config.convert import from_plain
 from toolkit.config.settings import to_plain
+from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import usable_cpus
 from toolkit.features.normalise import Normaliser
+from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.factory import load_units
 from toolkit.lang.units.units import Units
 from toolkit.score.cer import error_rates
@@ -21,6 +25,46 @@ from toolkit.train.ctc.evaluators import EvaluationFolder, evaluate_elsewhere
 from toolkit.train.ctc.objective import CtcObjective, Weight
 from toolkit.train.ctc.readers import ReaderConfig, RecordSource
 from toolkit.train.errors import TrainingError
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The search that evaluates the epochs of a training."""
+
+    search: Literal["prefixes", "words", "words+lm"] = "prefixes"
+    """`prefixes` needs no dictionary; `words` finds dictionary words; `words+lm` weighs them with
+    the n-grams (A21). Sample sentences are recognised by the same search with one prefix (A24),
+    or greedily without a dictionary."""
+    utterances: int | None = None
+    """How many utterances are recognised, such as 25 or 250; None: all. They are chosen by a
+    checksum of their ids. The loss is always that of all."""
+    lm_weight: float = 1.0
+    """Factor on the language model's log-probability."""
+    word_bonus: float = 0.0
+    """Added for each word."""
+
+    def __post_init__(self) -> None:
+        if self.search not in get_args(type(self).__annotations__["search"]):
+            raise ValueError(f"search is {self.search!r}, needs to be prefixes, words or words+lm")
+        if self.utterances is not None and self.utterances < 1:
+            raise ValueError(f"utterances is {self.utterances}, needs to be at least 1")
+        if not self.lm_weight >= 0:
+            raise ValueError(f"lm_weight is {self.lm_weight}, needs to be 0 or more")
+
+    def name(self, width: int) -> str:
+        """Describe the search on the page and in its tables."""
+        number = "all" if self.utterances is None else self.utterances
+        return f"{self.search}, width {width}, {number} utterances"
+
+
+@dataclass(frozen=True)
+class SearchFiles:
+    """What the dictionary search reads."""
+
+    words: Path
+    """The dictionary's words."""
+    arpa: Path
+    """The n-grams."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +85,50 @@ class EvaluationPlan:
     """Beam width of the search."""
     weight: Weight
     """What the loss is divided by."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """The search."""
+    words: str = ""
+    """File of the dictionary's words, if it is searched."""
+    arpa: str = ""
+    """File of the n-grams, if they are used."""
 
     def write(self, training: Path) -> None:
         """Write the plan into a training's folder, for `evaluate_run`."""
         EvaluationFolder(training).write_plan(json.dumps(to_plain(self), indent=1) + "\n")
 
 
-def make_recognition(units: Units, width: int, jobs: int) -> Recognition:
-    """Set up greedy decoding for sample sentences and prefix beam search for evaluation (A24)."""
-    search = PrefixDecoder(units, PrefixConfig(width=width))
-    return Recognition(units, GreedyDecoder(units), search, error_rates, jobs)
+def make_recognition(
+    units: Units,
+    width: int,
+    jobs: int,
+    config: EvaluationConfig = EvaluationConfig(),
+    files: SearchFiles | None = None,
+) -> Recognition:
+    """Set up the searches for sample sentences and for evaluation (A21, A24).
+
+    Args:
+      units: the output units.
+      width: beam width of the evaluation.
+      jobs: threads.
+      config: which search.
+      files: dictionary and language model, which the search may need.
+
+    Raises:
+      CtcDecodeError: the search needs a dictionary and none is given.
+    """
+    if config.search == "prefixes":
+        search = PrefixDecoder(units, PrefixConfig(width=width))
+        sentences = GreedyDecoder(units)
+    else:
+        if files is None:
+            raise CtcDecodeError(f"evaluation by {config.search} needs a dictionary")
+        words = files.words.read_text(encoding="utf-8").split()
+        weights = {"lm_weight": config.lm_weight, "word_bonus": config.word_bonus}
+        mode = "forecast" if config.search == "words+lm" else "words"
+        lm = read_arpa(files.arpa) if config.search == "words+lm" else None
+        search = WordsDecoder(units, words, lm, WordsConfig(width, mode, **weights))
+        sentences = search.widened(1)
+    return Recognition(units, sentences, search, error_rates, jobs, config.utterances)
 
 
 def evaluate_run(
@@ -81,7 +159,13 @@ def evaluate_run(
     readers = ReaderConfig(batch=plan.batch, readers=0, pad_to=plan.pad_to)
     evaluation = Evaluation(
         RecordSource(run / plan.records, readers, 0, normaliser).longest_first(),
-        make_recognition(units, plan.width, usable_cpus()),
+        make_recognition(
+            units,
+            plan.width,
+            usable_cpus(),
+            plan.evaluation,
+            SearchFiles(run / plan.words, run / plan.arpa),
+        ),
         CtcObjective(units.blank, plan.weight),
     )
     return evaluate_elsewhere(training, evaluation, device, plan=text, on_result=on_result)

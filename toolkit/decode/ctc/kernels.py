@@ -4,9 +4,6 @@ A prefix is a node of a growing trie of hypotheses: it has a parent, a last symb
 dictionary's tree and the score of its finished words. In each frame a prefix is kept (by a blank or
 its last symbol; a space even after a blank) or extended by a symbol that the tree allows; all ways
 to the same prefix are summed. The best `width` candidates of a frame survive.
-
-All compiled functions that call each other are in this file, since numba recompiles a function when
-its own file changes, but not when other files do.
 """
 
 import math
@@ -14,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from toolkit.decode.ctc.arrays import FORECAST, NO_LM, NONE, ROOT
+from toolkit.decode.ctc.arrays import FORECAST, NO_LM, NONE, ROOT, first_slot
 
 _Array = np.ndarray
 _Record = np.void
@@ -34,25 +31,26 @@ def search(
     symbols: _Array,
     settings: _Array,
 ) -> None:
-    """Search all frames. See `toolkit.decode.ctc.arrays` for the arrays and their fields.
+    """Search the next frames. See `toolkit.decode.ctc.arrays` for the arrays and their fields.
 
     Args:
-      log_probs: [T, C] float32.
+      log_probs: [T, C] float32; consecutive calls find the same as one with all frames.
       tree: [N] NODE: the dictionary.
       lm: [S + 1] CONTEXT, [E] NGRAM, [W + 1] WORD; not used in the mode NO_LM.
-      beams: two new [width] BEAM; the last beam is left in beams[T % 2].
-      trie: a new [1 + T * width] PREFIX; gets all prefixes, those of the last beam with the score
-        of a word that ends there.
-      table: a new hash table of prefixes by parent and symbol.
-      candidates: a new array of candidates, working memory.
+      beams: two [width] BEAM, new at first; the last beam is left in beams[settings.frames % 2].
+      trie: [1 + all frames * width] PREFIX, new at first; gets all prefixes, those of the last beam
+        with the score of a word that ends there.
+      table: a hash table of prefixes by parent and symbol, new at first.
+      candidates: an array of candidates, working memory.
       symbols: [C] SYMBOL with `between` filled in.
       settings: [1] SEARCH with its settings; `now`, below, since it also holds the search's state.
     """
     now = settings[0]
-    now.size = now.nodes = 1
-    for frame in range(len(log_probs)):
-        row = log_probs[frame]
-        beam, after = beams[frame % 2], beams[(frame + 1) % 2]
+    if now.frames == 0:
+        now.size = now.nodes = 1
+    for row in log_probs:
+        beam, after = beams[now.frames % 2], beams[(now.frames + 1) % 2]
+        now.frames += 1
         _choose_symbols(row, symbols, now)
         _keep(row, beam, after, trie, candidates, now)
         if now.growing > 0:
@@ -60,7 +58,7 @@ def search(
                 _extend(i, row, beam, tree, lm, trie, candidates, symbols, now)
         _select(candidates, now)
         _advance(beam, after, trie, table, candidates, now)
-    last = beams[len(log_probs) % 2]
+    last = beams[now.frames % 2]
     for i in range(now.size):
         prefix = trie[last[i].node]
         here = tree[prefix.place]
@@ -317,7 +315,7 @@ def _advance(
 def _find_prefix(parent: int, chosen: _Record, trie: _Array, table: _Array, now: _Record) -> int:
     """Return the node of an extended prefix, a new one if there was none."""
     mask = len(table) - 1
-    slot = (np.int64(parent) * 0x9E3779B1 + np.int64(chosen.symbol) * 0x85EBCA77) & mask
+    slot = first_slot(parent, chosen.symbol, mask)
     while table[slot] > 0:
         node = table[slot]
         if trie[node].parent == parent and trie[node].symbol == chosen.symbol:

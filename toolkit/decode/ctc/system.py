@@ -1,28 +1,33 @@
 """Decoding of a CTC model by several searches on the same posteriors (A21, A24)."""
 
+import json
 import logging
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import process_time
 
-from toolkit.decode.ctc.decoder import Decoder
+from toolkit.config.convert import from_plain
+from toolkit.config.settings import older_runs
+from toolkit.decode.ctc.decoder import CtcDecodeError, Decoder, LogProbs
 from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.graph import GRAPH, GraphConfig, GraphDecoder, make_ctc_graph
 from toolkit.decode.ctc.greedy import GreedyDecoder
 from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.prefix import PrefixConfig, PrefixDecoder
 from toolkit.decode.ctc.tune import TuneConfig, tune
+from toolkit.decode.ctc.tune_beam import Widened, widen
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.units import Units
 from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
 from toolkit.storage.files import write_atomically
+from toolkit.storage.reading import read_json, reading
 
 logger = logging.getLogger(__name__)
-ROW, UNWRITABLE = "row.json", "unwritable.txt"
+ROW, UNWRITABLE, WIDTHS = "row.json", "unwritable.txt", "widths.json"
 EXAMPLES = 5
 
 
@@ -40,6 +45,10 @@ class CtcDecodeConfig:
     """The weights to try on the development splits."""
     tune_width: int = 64
     """Beam width of the search over dictionary words while its weights are tuned."""
+    widest: int | None = field(default=None, metadata=older_runs(None))
+    """The search over dictionary words is widened up to this width, while twice the width finds
+    better texts on the development splits, as it does with weak networks. None: it is not, and the
+    log says where it should be."""
 
     def __post_init__(self) -> None:
         if self.tune_width < 1:
@@ -87,8 +96,9 @@ def decode_ctc(
       lm: name of the language model in the results.
       config: the searches.
       out: the folder that gets `rows.json`, `graph/` and a folder per search: `tuned.json` where
-        weights are tuned and, by split, hypotheses, reports and `row.json`; also
-        `unwritable.txt` with the words that the units cannot write, if there are any.
+        weights are tuned, `widths.json` of the dictionary searches and, by split, hypotheses,
+        reports and `row.json`; also `unwritable.txt` with the words that the units cannot write,
+        if there are any.
       jobs: threads, or processes for the search in a graph.
       command: the command line, for the results.
       progress: called with (decodes done, decodes).
@@ -118,6 +128,8 @@ def decode_ctc(
                 narrow = search.configured(replace(config.words, width=config.tune_width))
             chosen = tune(narrow, tuning, references, config.tune, out / name, jobs)
             search = search.tuned(chosen.lm_weight, chosen.word_bonus)
+        if isinstance(search, WordsDecoder):
+            search = _wide_enough(search, tuning, config.widest or 1, out / name, jobs)
         for split, data in splits.items():
             named = {"system": "ctc", "split": split, "lm": name, "command": command}
             rows += _row(data, search, out / name / split, jobs, named)
@@ -126,6 +138,31 @@ def decode_ctc(
     best = [row for row in rows if row.lm == f"words+{lm}"]
     wer = {f"wer {row.split}": row.wer for row in best}
     return wer | {f"cer {row.split}": row.cer for row in best}
+
+
+def _wide_enough(
+    search: WordsDecoder, tuning: Mapping[str, LogProbs], widest: int, out: Path, jobs: int
+) -> WordsDecoder:
+    """Widen a search until that hardly helps any more; `widths.json` tells what was tried."""
+    stored = out / WIDTHS
+    if stored.exists():
+        with reading(stored, CtcDecodeError, "remove it to try again"):
+            tried = [from_plain(Widened, plain) for plain in read_json(stored, [{}])]
+    else:
+        tried = widen(search, list(tuning.values()), jobs, widest)
+        plain = json.dumps([asdict(one) for one in tried], indent=1)
+        write_atomically(stored, plain + "\n")
+    for one in tried:
+        if not one.converged:
+            logger.warning(
+                "%s: a beam of %d prefixes has not converged, with twice as many %.0f %% of the"
+                " development utterances have better texts%s",
+                out.name,
+                one.width,
+                100 * one.improved,
+                "" if one is not tried[-1] else "; raise decode.widest to use them",
+            )
+    return search.widened(tried[-1].width)
 
 
 def _report_unwritable(dictionary: Dictionary, out: Path) -> None:

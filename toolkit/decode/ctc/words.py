@@ -14,6 +14,8 @@ from toolkit.decode.ctc.tune import Pair
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.units.units import Units
 
+EXPECTED_FRAMES = 256
+"""Frames for which an `OngoingSearch` has room at first."""
 _MODES = {"words": NO_LM, "ngrams": NGRAMS, "forecast": FORECAST}
 
 
@@ -62,6 +64,40 @@ class WordsConfig:
             raise ValueError(f"mode is {self.mode!r}, not one of {', '.join(_MODES)}")
         if not self.lm_weight >= 0:
             raise ValueError(f"lm_weight is {self.lm_weight}, needs to be 0 or more")
+
+
+class OngoingSearch:
+    """The search of an utterance that is not complete yet; made by `WordsDecoder.begin`.
+
+    Args:
+      search: the compiled search.
+      units: the output units.
+    """
+
+    def __init__(self, search: BeamSearch, units: Units) -> None:
+        self._search, self._units = search, units
+        self._state = search.begin(EXPECTED_FRAMES)
+
+    @property
+    def frames(self) -> int:
+        """Frames searched so far."""
+        return int(self._state.settings["frames"][0])
+
+    def advance(self, log_probs: LogProbs) -> None:
+        """Take the posteriors [t, C] of the next frames.
+
+        Raises:
+          CtcDecodeError: see `Decoder.decode`.
+        """
+        self._search.advance(self._state, as_array(log_probs, self._units.size))
+
+    def text(self) -> str:
+        """Return the finished words of the best hypothesis so far; they may still change."""
+        return " ".join(self._units.decode(self._search.likeliest(self._state)).split())
+
+    def best(self) -> Hypothesis:
+        """Return the best text of the frames so far: that of `WordsDecoder.decode` on them all."""
+        return read(self._search.best(self._state, 1), self._units, 1)[0]
 
 
 class WordsDecoder(Decoder):
@@ -119,6 +155,10 @@ class WordsDecoder(Decoder):
         nbest = self.config.nbest
         return read(self._search.run(array, nbest), self._units, nbest)
 
+    def begin(self) -> "OngoingSearch":
+        """Begin to decode an utterance whose posteriors come block by block."""
+        return OngoingSearch(self._search, self._units)
+
     def tuned(self, lm_weight: float, word_bonus: float) -> "WordsDecoder":
         """Return the same decoder with other weights."""
         return self.configured(replace(self.config, lm_weight=lm_weight, word_bonus=word_bonus))
@@ -134,6 +174,10 @@ class WordsDecoder(Decoder):
     def widened(self, width: int) -> "WordsDecoder":
         """Return the same decoder with another beam width."""
         return self.configured(replace(self.config, width=width))
+
+    def with_beam(self, width: int, margin: float) -> "WordsDecoder":
+        """Return the same decoder with another beam."""
+        return self.configured(replace(self.config, width=width, margin=margin))
 
     def configured(self, config: WordsConfig) -> "WordsDecoder":
         """Return a decoder of the same words with another configuration, sharing the word tree.

@@ -11,6 +11,7 @@ import numpy as np
 from toolkit.align.scored import Scored, map_scored, map_scored_shards
 from toolkit.align.scorer import Scorer
 from toolkit.config.convert import from_plain
+from toolkit.decode.calibrate import read_summaries
 from toolkit.decode.first_pass import Decoder, load_once, search
 from toolkit.errors import ToolkitError
 from toolkit.fsa.lattice import ScoredLattice, Weights
@@ -48,12 +49,25 @@ class Candidates:
           weights: those that it was called with.
           words: the names of the words.
         """
+        rows = [
+            (h.score, h.acoustic, h.lm, " ".join(map(words.symbol, h.words))) for h in hypotheses
+        ]
+        return cls.of_rows(rows, weights)
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[tuple[float, float, float, str]], weights: Weights
+    ) -> "Candidates":
+        """The same from total score, acoustic and LM log-probability, and words."""
         scale, penalty = weights.acoustic_scale, weights.word_penalty
         return cls(
-            tuple(" ".join(map(words.symbol, h.words)) for h in hypotheses),
-            tuple(h.acoustic for h in hypotheses),
-            tuple(h.score - scale * h.acoustic - h.lm - penalty * len(h.words) for h in hypotheses),
-            tuple(h.lm for h in hypotheses),
+            tuple(text for *_, text in rows),
+            tuple(acoustic for _, acoustic, _, _ in rows),
+            tuple(
+                score - scale * acoustic - lm - penalty * len(text.split())
+                for score, acoustic, lm, text in rows
+            ),
+            tuple(lm for _, _, lm, _ in rows),
         )
 
     @property
@@ -80,6 +94,32 @@ class Listed:
     """Processor time of network and search, see `toolkit.decode.first_pass.Decoded`."""
     candidates: Candidates
     """The list."""
+
+
+def read_candidates(folder: Path, weights: Weights, count: int) -> list[Listed]:
+    """The n-best lists that `toolkit.decode.nbest.write_nbest_and_ctm` has made of a split.
+
+    Args:
+      folder: `explored/` of the split.
+      weights: those of its decode.
+      count: most hypotheses to take of a list.
+
+    Raises:
+      CandidatesError: a file is damaged, or of an earlier version.
+    """
+    found = []
+    for path in sorted(folder.glob("explored.*.jsonl")):
+        with reading(path, CandidatesError, "decode again"):
+            found += [
+                Listed(
+                    one.utterance,
+                    one.audio_seconds,
+                    one.seconds,
+                    Candidates.of_rows(one.nbest[:count], weights),
+                )
+                for one in read_summaries(path)
+            ]
+    return found
 
 
 def list_candidates(

@@ -8,12 +8,15 @@ import numpy as np
 import torch
 
 from toolkit.config.convert import read_plain
+from toolkit.decode.confidence import word_confidences
 from toolkit.decode.rescoring.candidates import Candidates
 from toolkit.fsa.lattice import Weights, WeightsError
 from toolkit.models.neural_lm import NeuralLm
 from toolkit.storage.files import write_atomically
 
 WEIGHTS = "weights.json"
+SAMPLES = 1000
+"""Hypotheses that are sampled for posteriors."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,21 @@ class RescoringWeights:
             return ""
         return candidates.texts[int(np.argmax(self.total(candidates, neural)))]
 
+    def words(self, candidates: Candidates, neural: np.ndarray) -> tuple[list[str], list[float]]:
+        """Return the words of `best`, and the posterior of each.
+
+        Of hypotheses sampled in proportion to the exponentials of their totals this is the share
+        that contains the word there, see `toolkit.decode.confidence.word_confidences`.
+        """
+        best = self.best(candidates, neural).split()
+        if not best:
+            return [], []
+        total = self.total(candidates, neural)
+        mass = np.cumsum(np.exp(total - total.max()))
+        places = np.searchsorted(mass, (np.arange(SAMPLES) + 0.5) / SAMPLES * mass[-1])
+        samples = [tuple(candidates.texts[place].split()) for place in places]
+        return best, word_confidences(best, samples)
+
 
 @dataclass(frozen=True)
 class Rescorer:
@@ -102,6 +120,10 @@ class Rescorer:
     def best(self, candidates: Candidates) -> str:
         """Return the words of the best hypothesis, see `RescoringWeights.best`."""
         return self.weights.best(candidates, neural_scores(self.lm, [candidates])[0])
+
+    def words(self, candidates: Candidates) -> tuple[list[str], list[float]]:
+        """Return them with their posteriors, see `RescoringWeights.words`."""
+        return self.weights.words(candidates, neural_scores(self.lm, [candidates])[0])
 
 
 def neural_scores(lm: NeuralLm, lists: list[Candidates]) -> list[np.ndarray]:

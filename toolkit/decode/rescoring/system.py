@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.corpus.manifest import speaker_of
+from toolkit.decode.calibrate import right_words
+from toolkit.decode.confidence import Calibration
 from toolkit.decode.first_pass import Decoder
-from toolkit.decode.rescoring.candidates import Listed, list_candidates
+from toolkit.decode.rescoring.candidates import Listed, list_candidates, read_candidates
 from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights, neural_scores
 from toolkit.decode.rescoring.tuning import RescoringTuning, tune_rescoring
-from toolkit.decode.system import Progress, Scorers, references_of
-from toolkit.decode.tuning import Count, Grid
+from toolkit.decode.system import Progress, Scorers, references_of, words_of
+from toolkit.decode.tuning import FEWEST_WORDS, Count, Grid, percent
 from toolkit.fsa.lattice import Weights
 from toolkit.models.neural_lm import NeuralLm
+from toolkit.score.align import align
 from toolkit.score.results import Result, record_results
-from toolkit.score.split import score_split
-from toolkit.score.wer import score
+from toolkit.score.split import can_be_scored, score_split, write_texts
 from toolkit.storage.files import write_atomically
 
 
@@ -52,6 +54,7 @@ def rescore_system(
     jobs: int,
     command: str,
     progress: Progress = lambda done, total: None,
+    explored: Mapping[str, Path] | None = None,
 ) -> dict[str, float]:
     """Make n-best lists of every split, rescore them with tuned weights, and score.
 
@@ -64,17 +67,20 @@ def rescore_system(
       tuned: `tuned.json` of that pass.
       model: the neural language model.
       config: lists and weights.
-      out: the folder that gets `weights.json`, `grid.tsv`, `rows.json` and, by split, hypotheses,
-        reports and `candidates/`.
+      out: the folder that gets `weights.json`, `grid.tsv`, `calibration.json` of the words'
+        posteriors in the rescored lists, `rows.json` and, by split, hypotheses, reports and
+        `candidates/`.
       jobs: worker processes.
       command: the command line, for the results.
       progress: called with (splits rescored, splits).
+      explored: by split the folder of the lists that were made with the weights of `tuned`, see
+        `read_candidates`: the split is not searched again at that scale.
 
     Returns:
       WER in percent by split, and the weight of the neural model.
     """
     before = Weights.load(tuned)
-    lists = _Lists(scorers, decoder, before.word_penalty, model, config.count, out, jobs)
+    lists = _Lists(scorers, decoder, before, model, config.count, out, jobs, explored or {})
     references = {split: references_of(scorer) for split, scorer in scorers.items()}
 
     def counted(neural: float, scale: float, grid: Grid) -> list[Count]:
@@ -83,15 +89,25 @@ def rescore_system(
         return [_count(found, references, pair) for pair in pairs]
 
     grid = Grid(decoder.config.scales, decoder.config.penalties)
-    tuning = tune_rescoring(counted, config.weights, before.acoustic_scale, grid)
+    words = words_of(references, tune_on)
+    grid = grid.if_tunable(words, before)
+    tried = config.weights if words >= FEWEST_WORDS else [min(config.weights)]
+    tuning = tune_rescoring(counted, tried, before.acoustic_scale, grid)
     _write_grid(tuning, out / "grid.tsv")
     tuning.best.save(out / WEIGHTS)
+    at_best = [
+        (lists.at(split, tuning.best.acoustic_scale), references[split]) for split in tune_on
+    ]
+    _calibration(at_best, tuning.best).save(out / "calibration.json")
     rows: list[Result] = []
     for split, scorer in scorers.items():
         found = lists.at(split, tuning.best.acoustic_scale)
         speakers = {u: speaker_of(scorer.store.cut(u)) for u in scorer.store.ids}
         named = {"system": system, "split": split, "lm": lm, "command": command}
         texts = found.best(tuning.best)
+        if not can_be_scored(references[split], split):
+            write_texts(texts, out / split)
+            continue
         rtf = found.real_time_factor
         rows.append(score_split(references[split], texts, speakers, out / split, rtf=rtf, **named))
         progress(len(rows), len(scorers))
@@ -117,6 +133,13 @@ class _Rescored:
             for x, neural in zip(self.listed, self.neural, strict=True)
         }
 
+    def words(self, weights: RescoringWeights) -> dict[str, tuple[list[str], list[float]]]:
+        """The words of the best hypothesis of each utterance, and their posteriors."""
+        return {
+            x.utterance: weights.words(x.candidates, neural)
+            for x, neural in zip(self.listed, self.neural, strict=True)
+        }
+
     @property
     def real_time_factor(self) -> float:
         """Seconds of one core per second of speech."""
@@ -131,25 +154,32 @@ class _Lists:
 
     scorers: Scorers
     decoder: Decoder
-    penalty: float
+    tuned: Weights
     model: NeuralLm
     count: int
     out: Path
     jobs: int
+    explored: Mapping[str, Path]
     _found: dict[tuple[str, float], _Rescored] = field(default_factory=dict)
 
     def at(self, split: str, scale: float) -> _Rescored:
         """The lists of a split, searched at an acoustic scale."""
         if (split, scale) not in self._found:
-            folder = self.out / split / "candidates" / f"{scale:g}"
-            folder.mkdir(parents=True, exist_ok=True)
-            decoder, scorer = self.decoder.at(scale), self.scorers[split]
-            listed = list_candidates(scorer, decoder, self.penalty, self.count, folder, self.jobs)
+            listed = self._listed(split, scale)
             start = time.process_time()
             neural = neural_scores(self.model, [x.candidates for x in listed])
             spent = time.process_time() - start
             self._found[split, scale] = _Rescored(listed, neural, spent)
         return self._found[split, scale]
+
+    def _listed(self, split: str, scale: float) -> list[Listed]:
+        if split in self.explored and scale == self.tuned.acoustic_scale:
+            return read_candidates(self.explored[split], self.tuned, self.count)
+        folder = self.out / split / "candidates" / f"{scale:g}"
+        folder.mkdir(parents=True, exist_ok=True)
+        decoder, scorer = self.decoder.at(scale), self.scorers[split]
+        penalty = self.tuned.word_penalty
+        return list_candidates(scorer, decoder, penalty, self.count, folder, self.jobs)
 
 
 def _count(
@@ -162,17 +192,32 @@ def _count(
     for split, rescored in found.items():
         for utterance, text in rescored.best(weights).items():
             if (utterance, text) not in rescored.errors:
-                one = score({utterance: references[split][utterance]}, {utterance: text})
-                rescored.errors[utterance, text] = one.errors, one.ref_units
+                reference = references[split][utterance].split()
+                wrong = sum(a != b for a, b in align(reference, text.split()))
+                rescored.errors[utterance, text] = wrong, len(reference)
             more = rescored.errors[utterance, text]
             errors, words = errors + more[0], words + more[1]
     return errors, words
 
 
+def _calibration(
+    found: Sequence[tuple[_Rescored, Mapping[str, str]]], weights: RescoringWeights
+) -> Calibration:
+    """Fit the calibration of posteriors on rescored splits with their references."""
+    posteriors: list[float] = []
+    correct: list[bool] = []
+    for rescored, references in found:
+        for utterance, (words, sure) in rescored.words(weights).items():
+            posteriors += sure
+            correct += right_words(references[utterance], words)
+    return Calibration.fit(posteriors, correct)
+
+
 def _write_grid(tuning: RescoringTuning, path: Path) -> None:
     lines = ["neural\tacoustic_scale\tword_penalty\terrors\twords\twer\tsearch_scale"]
     lines += [
-        f"{neural:g}\t{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t{100 * e / n:.2f}\t{s:g}"
+        f"{neural:g}\t{w.acoustic_scale:g}\t{w.word_penalty:g}\t{e}\t{n}\t"
+        f"{percent(e, n):.2f}\t{s:g}"
         for neural, one in tuning.tried.items()
         for w, (s, (e, n)) in sorted(one.tried.items())
     ]

@@ -44,7 +44,7 @@ class KaldiFormat:
     """Sampling rate of the audio, in Hz."""
 
 
-def export_features(features: Path, out: Path, compress: bool = False) -> int:
+def export_features(features: Path, out: Path, compress: bool = False, text: bool = False) -> int:
     """Write a store's raw features as `feats.NNNNNN.ark` and one sorted `feats.scp`.
 
     Also writes `utt2num_frames`, `utt2spk` and `spk2utt`, so that with a `text` the folder is a
@@ -56,11 +56,15 @@ def export_features(features: Path, out: Path, compress: bool = False) -> int:
       out: the folder to write.
       compress: write Kaldi's compressed matrices (a byte per value, as `copy-feats
         --compress=true`), which lose some precision. Without, no value changes.
+      text: write text archives, as `copy-feats ark,t:`, which cannot be compressed.
 
     Returns:
       Number of utterances.
     """
+    if text and compress:
+        raise KaldiFeaturesError("text archives cannot be compressed: leave one of the two out")
     store = FeatureStore(features)
+    mode = "ark,scp,t" if text else "ark,scp"
     kaldi, out = native(), Path(out)
     lines: dict[str, str] = {}
     with tqdm(total=len(store), unit="utt", desc="features", disable=None) as bar:
@@ -69,7 +73,7 @@ def export_features(features: Path, out: Path, compress: bool = False) -> int:
             part = writer_path(out / f".{name}.scp")
             make = kaldi.CompressedMatrixWriter if compress else kaldi.FloatMatrixWriter
             how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
-            with make(f"ark,scp:{writer_path(out / name)}.ark,{part}") as writer:
+            with make(f"{mode}:{writer_path(out / name)}.ark,{part}") as writer:
                 for id in ids:
                     _check_key(id)
                     writer.write(id, store.load(id).numpy(), *how)
@@ -123,7 +127,7 @@ def import_features(
     Stores hold 16-bit floats: features that were exported from one lose nothing.
 
     Args:
-      table: feats.scp or a binary archive, compressed or not.
+      table: feats.scp or an archive, compressed or not, or text.
       cuts: `MonoCut.to_dict()` of the utterances, see `cuts_without_audio`.
       out: the folder of the `FeatureStore` to write.
       frame_shift_ms: step of the features in milliseconds.

@@ -19,7 +19,7 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
     """Yield a line for each of the first entries of a table, or the values of one.
 
     Args:
-      table: an scp file or binary archive of matrices or integer vectors.
+      table: an scp file or archive of matrices or integer vectors.
       key: key of the entry whose values to show; None lists entries.
       count: how many to list.
 
@@ -30,7 +30,7 @@ def describe_entries(table: Path, key: str | None = None, count: int = 10) -> It
     if key is not None:
         if key not in found:
             raise KaldiIoError(f"{table} has no {key!r}; its first key is {next(iter(found))!r}")
-        integers = read_header(found[key]).kind == "int32"
+        integers = read_header(found[key]).is_vector
         values = read_vector(found[key]) if integers else read_matrix(found[key])
         yield np.array2string(values, precision=4, suppress_small=True, threshold=200)
         return

@@ -1,6 +1,7 @@
 """Safe reading of Kaldi tables (scp files and archives) of matrices and integer vectors.
 
-Matrices are read by kaldi_native_io, but only after their location and header were checked: a
+Text archives are read by `toolkit.features.kaldi.text_objects`. Matrices of binary ones are read
+by kaldi_native_io, but only after their location and header were checked: a
 command (`cmd |`) is not run unless allowed, and memory is not allocated by the sizes in a damaged
 header.
 """
@@ -8,7 +9,7 @@ header.
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,14 @@ from typing import IO
 import numpy as np
 
 from toolkit.errors import ToolkitError
+from toolkit.features.kaldi.text_objects import (
+    INTEGERS,
+    MATRIX,
+    parse_integers,
+    parse_matrix,
+    scan,
+    shape_of,
+)
 from toolkit.storage.reading import quoted, reason, regular
 
 _RXFILENAME = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?P<range>\[[\d:,]*\])?")
@@ -63,8 +72,8 @@ def entries(table: Path, allow_pipes: bool = False) -> dict[str, Entry]:
     """Locate the objects of a table.
 
     Args:
-      table: a `.scp` file, or a binary archive. A relative path in an scp file is looked for
-        from the working directory, then from the file's folder and those above it.
+      table: a `.scp` file, or an archive, binary or text. A relative path in an scp file is
+        looked for from the working directory, then from the file's folder and those above it.
       allow_pipes: run the commands of an scp file when its entries are read. They are the user's
         own and can do anything.
 
@@ -156,9 +165,7 @@ def _key(table: Path, file: IO[bytes]) -> str:
     except UnicodeDecodeError:
         key = ""
     if letter != b" " or not key:
-        raise KaldiIoError(
-            f"{table}: not a binary archive (no key before byte {file.tell()}); {_ADVICE}"
-        )
+        raise KaldiIoError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
     return key
 
 
@@ -167,10 +174,16 @@ class Header:
     """Type and size of an object."""
 
     kind: str
-    """FM, DM (float and double matrices), CM, CM2, CM3 (compressed), or int32 (vector)."""
+    """FM, DM (float and double matrices), CM, CM2, CM3 (compressed), or int32 (vector); `text`
+    (matrix) or `text int32`."""
     shape: tuple[int, ...]
     size: int
     """Bytes of the object."""
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is a vector of integers."""
+        return self.kind in ("int32", INTEGERS)
 
 
 def read_header(entry: Entry) -> Header:
@@ -190,11 +203,17 @@ def read_header(entry: Entry) -> Header:
 def _header(path: Path, file: IO[bytes]) -> Header:
     """Read the header at the file's position and compare it with the bytes that there are."""
     start = file.tell()
+    begin = file.read(32)
     try:
-        header = _parsed(file.read(32))
+        if begin[:2] != b"\0B":
+            file.seek(start)
+            kind, body = scan(file)
+            return Header(kind, shape_of(kind, body), file.tell() - start)
+        header = _parsed(begin)
     except (ValueError, struct.error) as error:
         raise KaldiIoError(
-            f"{path}: at byte {start} is not a binary matrix or integer vector ({error}); {_ADVICE}"
+            f"{path}: at byte {start} is neither a matrix nor an integer vector ({error}); "
+            f"{_ADVICE}"
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
         raise KaldiIoError(
@@ -205,8 +224,6 @@ def _header(path: Path, file: IO[bytes]) -> Header:
 
 
 def _parsed(begin: bytes) -> Header:
-    if begin[:2] != b"\0B":
-        raise ValueError("text tables are not read: copy them to binary ones")
     if begin[2:3] == b"\4":
         (length,) = struct.unpack("<i", begin[3:7])
         _check_sizes(length)
@@ -244,8 +261,10 @@ def read_matrix(entry: Entry) -> np.ndarray:
         source = entry.command
     else:
         header = read_header(entry)
-        if header.kind == "int32":
+        if header.is_vector:
             raise KaldiIoError(f"{entry.key}: {entry.path} holds integers there, not features")
+        if header.kind == MATRIX:
+            return _text(entry, lambda body: parse_matrix(body, entry.range))
         source = f"{entry.path}:{entry.offset}{entry.range}"
     try:
         return native().FloatMatrix.read(source).numpy().copy()
@@ -260,13 +279,25 @@ def read_vector(entry: Entry) -> np.ndarray:
       KaldiIoError: names the key and the file.
     """
     header = read_header(entry)
-    if header.kind != "int32":
+    if not header.is_vector:
         raise KaldiIoError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
+    if header.kind == INTEGERS:
+        return _text(entry, parse_integers)
     with opened(entry.path) as file:
         file.seek(entry.offset + INTEGERS_START)
         try:
             return decode_integers(file.read(header.size - INTEGERS_START))
         except ValueError as error:
+            raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
+
+
+def _text(entry: Entry, parse: Callable[[bytes], np.ndarray]) -> np.ndarray:
+    """Read and parse an object of a text archive."""
+    with opened(entry.path) as file:
+        file.seek(entry.offset)
+        try:
+            return parse(scan(file)[1])
+        except (ValueError, OverflowError) as error:
             raise KaldiIoError(f"{entry.key}: {entry.path}: {error}; {_ADVICE}") from error
 
 

@@ -55,19 +55,24 @@ def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
 class BackoffModel:
     """An n-gram model in back-off form: p(w|h) if hw is listed, else backoff(h) p(w|h').
 
-    A word's id is its index in `vocabulary` and in the first level, which lists every word.
+    A word's id is its index in `vocabulary` and in the first level, which lists every word. A
+    highest level without n-grams is dropped, unless there are back-off weights in the one below.
     """
 
     def __init__(self, vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
         self.vocabulary = tuple(vocabulary)
-        order = max((n for n, level in enumerate(levels, 1) if len(level.word)), default=0)
+        order = len(levels)
+        while order and not len(levels[order - 1].word):
+            if order > 1 and levels[order - 2].backoff.any():
+                break  # the contexts below are left without n-grams, but their weights count
+            order -= 1
         self.levels = tuple(levels[:order])
         self.ids = {word: index for index, word in enumerate(self.vocabulary)}
         self._keys = [level.context * len(self.vocabulary) + level.word for level in self.levels]
 
     @property
     def order(self) -> int:
-        """Words in the longest n-gram."""
+        """Number of levels: the words in the longest n-gram, or one more, see above."""
         return len(self.levels)
 
     def find(self, level: int, context: np.ndarray, word: np.ndarray) -> np.ndarray:
@@ -104,6 +109,8 @@ class BackoffModel:
         """
         found = self.find(level, context, word)
         backed = shorter + np.where(context >= 0, self.levels[level - 1].backoff[context], 0.0)
+        if not len(self.levels[level].word):
+            return found, backed
         return found, np.where(found >= 0, self.levels[level].logprob[found], backed)
 
     def start(self, count: int) -> np.ndarray:

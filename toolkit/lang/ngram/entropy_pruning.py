@@ -30,9 +30,9 @@ def prune_by_entropy(model: BackoffModel, threshold: float) -> BackoffModel:
     if threshold <= 0:
         return model
     for k in range(model.order - 1, 0, -1):
-        present = BackoffModel(model.vocabulary, levels[: k + 1])
-        if present.order <= k:
+        if not len(levels[k].word):
             continue
+        present = BackoffModel(model.vocabulary, levels[: k + 1])
         keep = np.expm1(removal_losses(present)) >= threshold
         if len(levels) > k + 1:
             keep[levels[k + 1].context] = True

@@ -35,6 +35,8 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
         here = [(i, model.levels[k]) for i, model in enumerate(models) if k < model.order]
         keys = {i: places[i][level.context] * len(vocabulary) + level.word for i, level in here}
         union = np.unique(np.concatenate(list(keys.values())))
+        if not len(union):
+            break
         places = [np.searchsorted(union, keys.get(i, union[:0])) for i in range(len(models))]
         empty = np.zeros(len(union))
         level = Level(union // len(vocabulary), union % len(vocabulary), empty, empty)

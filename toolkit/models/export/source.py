@@ -50,10 +50,14 @@ def find_export_source(path: Path) -> ExportSource:
             )
         frontend = content["frontend"]
         return ExportSource(path / "model", path / "normaliser.json", frontend)
+    if (path / "ctc.json").is_file():
+        with reading(path / "ctc.json", ModelError, ADVICE):
+            frontend = read_json(path / "ctc.json", {"frontend": {str: Any}})["frontend"]
+        return ExportSource(path / "model", path / "normaliser.json", frontend, _units(path))
     if not (path / CONFIG).is_file():
         raise ModelError(
             f"{path} is neither a bundle (a run's final/) nor a model's folder: it has no"
-            f" recogniser.json and no {CONFIG}"
+            f" recogniser.json, ctc.json or {CONFIG}"
         )
     run = path.absolute().parent
     for name in ("fbank", "features"):
@@ -70,8 +74,8 @@ def _frontend(features: Path) -> dict[str, Any] | None:
     return None
 
 
-def _units(run: Path) -> list[str] | None:
-    path = run / "units" / "units.json"
+def _units(folder: Path) -> list[str] | None:
+    path = folder / "units" / "units.json"
     if not path.is_file():
         return None
     with reading(path, ModelError, ADVICE):

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -12,6 +13,7 @@ from toolkit.parallel.simulator.network import NetworkCards
 from toolkit.parallel.simulator.optimizer import make_optimizer
 from toolkit.parallel.simulator.run import Outcome, Run
 from toolkit.parallel.topology import Pattern, consensus_distance, is_active, partner, partners
+from toolkit.parallel.work_sharing import Shares, Steps
 
 
 class EventQueue:
@@ -33,6 +35,21 @@ class EventQueue:
             action()
 
 
+def shared_steps(run: Run, nodes: int) -> list[Shares]:
+    """Return the steps as each node sees them: shared as in `SharedBatches`.
+
+    Minibatches that are too few for all workers are dropped, as by the training loop.
+    """
+    counters: Counter[str] = Counter()
+
+    def add(name: str, number: int) -> int:
+        counters[name] += number
+        return counters[name]
+
+    parts = [Steps(node, 0, run.scenario.minibatches // run.workers) for node in range(nodes)]
+    return [Shares(add, node, parts) for node in range(nodes)]
+
+
 class Adpsgd:
     """ADPSGD between groups of workers that average gradients at every step (B1, B3).
 
@@ -50,6 +67,9 @@ class Adpsgd:
         self._run, self._pattern, self._group = run, pattern, group
         self._clock, self._cards = EventQueue(), NetworkCards(run.network)
         self._count = -(-run.workers // group)
+        if self._count > 1 and run.workers % group:
+            raise ValueError(f"{run.workers} workers are not whole nodes of {group}")
+        self._shares = shared_steps(run, self._count)
         initial = run.task.initial() if run.task else torch.zeros(1)
         self._learners = [Learner(initial) for _ in range(self._count)]
         self._optimizers = [run.optimizers(1) for _ in range(self._count)] if run.task else []
@@ -76,14 +96,17 @@ class Adpsgd:
         return run.finish(mean)
 
     def _begin(self, number: int, weights: torch.Tensor) -> None:
-        """Begin a step of a learner at weights [P], if there is data left."""
+        """Begin a step of a learner at weights [P], if there is one left."""
         run, scenario = self._run, self._run.scenario
         members = range(number * self._group, min((number + 1) * self._group, run.workers))
         rate = scenario.rate_at(run.done, run.workers)
-        minibatches = run.take(len(members))
-        if not minibatches:
+        taken = self._shares[number].take()
+        if taken is None:
             return
-        times = run.draw(members[: len(minibatches)])
+        run.take(len(members))
+        first = taken.first * run.workers + taken.owner * self._group
+        minibatches = list(range(first, first + len(members)))
+        times = run.draw(members)
         size, others = scenario.model_bytes, len(members) - 1
         reduction = run.network.all_reduce(len(members), size)
         broadcast = run.network.broadcast(len(members), size) if self._count > 1 else 0.0
@@ -142,15 +165,18 @@ def asgd(run: Run) -> Outcome:
     """A-SGD: workers push gradients to the parameter server, worker 0, and go on at once (A19)."""
     scenario, task, outcome = run.scenario, run.task, run.outcome
     clock, cards = EventQueue(), NetworkCards(run.network)
+    shares = shared_steps(run, run.workers)
     initial = task.initial() if task else torch.zeros(1)
     optimizer = make_optimizer(scenario.optimizer, [nn.Parameter(initial.clone())])
     server = ParameterServer(initial, optimizer, parts=run.workers)
 
     def begin(worker: int, weights: torch.Tensor) -> None:
         rate = scenario.rate_at(run.done, run.workers)
-        minibatches = run.take(1)
-        if not minibatches:
+        taken = shares[worker].take()
+        if taken is None:
             return
+        run.take(1)
+        minibatches = [taken.first * run.workers + taken.owner]
         seconds = float(run.draw([worker])[0])
         outcome.computed += seconds
 

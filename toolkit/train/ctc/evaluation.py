@@ -1,5 +1,6 @@
 """Evaluation of a CTC model: error rates of recognition on held-out utterances (A22, A25)."""
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -68,6 +69,8 @@ class Recognition:
     """Scoring function, such as `toolkit.score.cer.error_rates`."""
     jobs: int = 1
     """Number of threads for `search`."""
+    utterances: int | None = None
+    """How many utterances an evaluation recognises; None: all."""
 
 
 class Evaluation:
@@ -96,6 +99,7 @@ class Evaluation:
         model.eval()
         device = model.output.weight.device
         recognition = self._recognition
+        sample = _Sample(recognition.utterances)
         references: dict[str, str] = {}
         texts: list[str] = []
         loss = weight = 0.0
@@ -105,12 +109,36 @@ class Evaluation:
                 log_probs, lengths = model(moved.inputs, moved.input_lengths)
                 value, stats = self._objective.from_outputs(log_probs, lengths, moved)
                 loss, weight = loss + value.item(), weight + stats["weight"].item()
-                references |= references_of(batch, recognition.units)
-                outputs = rows(log_probs, lengths)
+                refs, outputs = references_of(batch, recognition.units), rows(log_probs, lengths)
+                if recognition.utterances is not None:
+                    sample.add(refs, outputs)
+                    continue
+                references |= refs
                 texts += texts_of(recognition.search, outputs, recognition.jobs)
+        if recognition.utterances is not None:
+            references, outputs = sample.chosen()
+            texts = texts_of(recognition.search, outputs, recognition.jobs)
         rates = recognition.score(references, dict(zip(references, texts, strict=True)))
         of_texts = {name: getattr(rates, name) for name in ("wer", "cer", "cer_usual", "ser")}
         return {"loss": loss / weight, **of_texts}
+
+
+class _Sample:
+    """The utterances whose ids have the lowest checksums, whatever the order of the batches."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._kept: list[tuple[int, str, str, Tensor]] = []
+
+    def add(self, references: Mapping[str, str], outputs: Sequence[Tensor]) -> None:
+        for (name, text), output in zip(references.items(), outputs, strict=True):
+            self._kept.append((zlib.crc32(name.encode()), name, text, output.clone()))
+        self._kept = sorted(self._kept, key=lambda entry: entry[:2])[: self._most]
+
+    def chosen(self) -> tuple[dict[str, str], list[Tensor]]:
+        """Return references by id, and the outputs."""
+        references = {name: text for _, name, text, _ in self._kept}
+        return references, [output for *_, output in self._kept]
 
 
 def sentences(

@@ -42,7 +42,8 @@ class MachineConfig:
     checkpoint_every: int = 250
     """Iterations between two checkpoints; 250 (A22). There is one at the end of every epoch as
     well, which evaluation starts from, and after `checkpoint_seconds` if that is earlier.
-    Asynchronous methods (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints at ends of epochs only."""
+    Asynchronous methods (`asgd`, `adpsgd`, `hadpsgd`) write checkpoints at ends of epochs only,
+    except with delay by one."""
     evaluator: EvaluatorKind = "swap"
     """Evaluator of an epoch (A22, A23). `swap`: this process, after the training model on the
     device was swapped for the evaluation model. `in_place`: this process, with the training model

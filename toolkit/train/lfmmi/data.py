@@ -1,5 +1,6 @@
 """Data of LF-MMI training: pieces of utterances with their numerators."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,11 @@ from toolkit.parallel.batch import Batch
 from toolkit.train.errors import TrainingDataError
 from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
 from toolkit.train.windows import Stacked, Windows
+
+logger = logging.getLogger(__name__)
+
+NAMED = 10
+"""Utterances that a message names."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +52,21 @@ class PieceBatch(Batch):
     """Pieces with their numerators; rows have context that is not scored on either side."""
 
     numerators: tuple[Lattice, ...] = ()
-    """Of each row, in memory wherever the batch is."""
+    """Of each row, in memory wherever the batch is; empty where no piece has one, in which case no
+    frame counts."""
     left_context: int = 0
     """The row's frame in which the piece begins."""
     piece_lengths: torch.Tensor = torch.empty(0)
     """[N] int64 on the CPU, scored frames of each row."""
+    lost: tuple[str, ...] = ()
+    """The utterances of pieces that were left out."""
 
 
 class Pieces(ShuffledUtterances):
     """Shuffled pieces of utterances with their numerators; see `ShuffledUtterances`.
 
-    Iterating over the object itself yields the batches of epoch 0, for validation. A piece that
-    has no numerator is left out.
+    Iterating over the object itself yields the batches of epoch 0, for validation. Pieces that
+    have no numerator are left out, with a warning that names their utterances.
 
     Args:
       windows: of the corpus.
@@ -82,9 +91,43 @@ class Pieces(ShuffledUtterances):
         self._times = times
         self._maker = maker
         self._pieces = config
+        self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches(0)
+
+    def batches(
+        self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
+    ) -> Iterator[PieceBatch]:
+        """See `DataSource`.
+
+        Raises:
+          TrainingDataError: none of the pieces has a numerator.
+        """
+        lost: list[str] = []
+        kept = 0
+        for batch in super().batches(epoch, start, rank, world_size):
+            lost += batch.lost
+            kept += len(batch.numerators)
+            yield batch
+        self._tell(lost, kept)
+
+    def _tell(self, lost: list[str], kept: int) -> None:
+        """Warn of the utterances of pieces without a numerator, each once."""
+        names = sorted(set(lost) - self._warned)
+        self._warned.update(lost)
+        some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        if lost and not kept:
+            raise TrainingDataError(
+                f"the phones of all {len(lost)} pieces have no path through the denominator"
+                f" ({some}): make it from the alignments that are trained on"
+            )
+        if names:
+            logger.warning(
+                "%d of %d pieces are left out: their phones have no path through the denominator,"
+                " or too few frames; of %s",
+                *(len(lost), len(lost) + kept, some),
+            )
 
     def _batch(self, window: Stacked, group: np.ndarray, offset: int) -> PieceBatch:
         names = [window.names[u] for u in group[:, 0]]
@@ -93,25 +136,22 @@ class Pieces(ShuffledUtterances):
             for name, (_, start, length) in zip(names, group.tolist(), strict=True)
         ]
         kept = [n for n, lattice in enumerate(made) if lattice is not None]
-        if not kept:
-            raise TrainingDataError(
-                f"the phones of {', '.join(sorted(set(names))[:10])} have no path through the "
-                "denominator: make it from the alignments that are trained on"
-            )
-        utterance, start, length = torch.from_numpy(group[kept]).unbind(1)
+        used = kept or list(range(len(names)))
+        utterance, start, length = torch.from_numpy(group[used]).unbind(1)
         left, right = self._pieces.left_context, self._pieces.right_context
         longest = int(length.max())
         inputs, rows = window.cut(utterance, start, left, longest + right, self._lookahead)
         behind = torch.from_numpy(window.length)[utterance] - start  # to the utterance's end
         position = torch.arange(-left, longest + right)
         return PieceBatch(
-            ids=[names[n] for n in kept],
+            ids=[names[n] for n in used],
             inputs=inputs,
             targets=window.targets[rows].long(),
-            weights=((position >= 0) & (position < length[:, None])).float(),
+            weights=((position >= 0) & (position < length[:, None])).float() * bool(kept),
             lengths=left + torch.minimum(behind, length + right),
-            frames=int(length.sum()),
+            frames=int(length.sum()) if kept else 0,
             numerators=tuple(made[n] for n in kept),
             left_context=left,
             piece_lengths=length.clone(),
+            lost=tuple(name for n, name in enumerate(names) if made[n] is None),
         )

@@ -1,0 +1,141 @@
+"""`toolkit runs`, `toolkit clean` and `toolkit config` on a small recipe."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = f"""
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, {str(ROOT)!r})
+from toolkit.stages.recipe import Recipe
+from toolkit.storage.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 3
+    \"\"\"Letters of the store.\"\"\"
+
+
+recipe = Recipe("tiny", Path(__file__), {{"demo": Config, "large": lambda: Config(9)}})
+
+
+@recipe.stage(1, "Extract features")
+def extract(run):
+    write_atomically(run.make("fbank"), "x" * run.config.size)
+    return {{"size": run.config.size}}
+
+
+@recipe.stage(2, "Write the results")
+def results(run):
+    run.need("fbank")
+    write_atomically(run.make("final"), "bundle")
+    row = {{"system": "a", "split": "dev", "lm": "l", "wer": 5.0, "cer": 2.0, "ins": 0, "del": 0,
+           "sub": 1, "ref_words": 20, "rtf": 0.1, "command": "c"}}
+    import json
+    rows = [row, row | {{"system": "b", "wer": 4.0}}]
+    write_atomically(run.make("results.json"), json.dumps(rows))
+    return {{}}
+
+
+if __name__ == "__main__":
+    recipe.main()
+"""
+
+
+def toolkit(*arguments):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return result
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/run.py").write_text(RUN)
+    return tmp_path / "tiny"
+
+
+def run(recipe, *arguments):
+    command = [sys.executable, str(recipe / "run.py"), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_cleaned_run_is_made_again(recipe):
+    run(recipe)
+    exp = recipe / "exp/demo"
+    before = {path.name: path.read_bytes() for path in exp.iterdir() if path.is_file()}
+    shown = toolkit("clean", exp)
+    assert shown.output.splitlines()[0].endswith("fbank  (stage 1: Extract features)")
+    assert "can be removed" in shown.output
+    assert (exp / "fbank").exists()
+    told = json.loads(toolkit("clean", exp, "fbank", "--dry-run", "--json").output)
+    assert (told["removed"], told["outputs"][0]["size"]) == (False, 3)
+    assert toolkit("clean", exp, "fbank").output.endswith(" MB removed\n")
+    assert not (exp / "fbank").exists()
+    assert not list((exp / ".partial").rglob("*"))
+    assert "stale" in run(recipe, "--list")
+    run(recipe)
+    after = {path.name: path.read_bytes() for path in exp.iterdir() if path.is_file()}
+    assert {**after, "log.txt": b""} == {**before, "log.txt": b""}
+    assert toolkit("clean", exp, "--all").exit_code == 0
+    assert {path.name for path in exp.iterdir()} >= {"final", "results.json", "stages"}
+    assert not (exp / "fbank").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["final"], "final is never removed"),
+        (["results.json"], "never removed"),
+        (["../other"], "no output ../other"),
+        (["stages"], "no output stages of a finished stage that could be removed; there are fbank"),
+        (["--all", "fbank"], "give --all or the names"),
+    ],
+)
+def test_what_is_not_removed(recipe, names, told):
+    run(recipe)
+    result = toolkit("clean", recipe / "exp/demo", *names)
+    assert result.exit_code in (1, 2)
+    assert told in result.output
+    assert (recipe / "exp/demo/fbank").exists()
+
+
+def test_runs_are_listed_with_results_and_size(recipe):
+    assert toolkit("runs", recipe).output == "no runs here\n"
+    run(recipe)
+    (found,) = json.loads(toolkit("runs", recipe.parent, "--json").output)
+    assert found["path"] == str(recipe / "exp/demo")
+    assert (found["recipe"], found["profile"], found["stages_done"]) == ("tiny", "demo", 2)
+    assert found["best"] == {"dev": [4.0, "b"]}
+    files = [path for path in (recipe / "exp").rglob("*") if path.is_file()]
+    assert found["bytes"] == sum(path.stat().st_size for path in files)
+    assert "WER dev 4.00 (b)" in toolkit("runs", recipe).output
+
+
+def test_settings_with_their_sources(recipe):
+    assert toolkit("config", recipe).output.splitlines() == [
+        "size = 3",
+        "    default; int",
+        "    Letters of the store.",
+    ]
+    (row,) = json.loads(toolkit("config", recipe, "size", "--profile", "large", "--json").output)
+    assert (row["value"], row["source"], row["default"]) == (9, "profile large", 3)
+    (row,) = json.loads(toolkit("config", recipe / "run.py", "--set", "size=4", "--json").output)
+    assert (row["value"], row["source"]) == (4, "--set")
+    for arguments, told in (
+        (["sise"], "did you mean `size`"),
+        (["--profile", "larg"], "did you mean `large`"),
+    ):
+        result = toolkit("config", recipe, *arguments)
+        assert (result.exit_code, told in result.output) == (1, True)
+    assert "no recipe" in toolkit("config", recipe.parent).output

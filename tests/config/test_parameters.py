@@ -1,0 +1,73 @@
+"""`-` in place of a file of text."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from toolkit.config.parameters import TEXT_IN, TEXT_OUT
+
+
+@click.command()
+@click.option("--read", type=TEXT_IN, multiple=True)
+@click.option("--other", type=TEXT_IN)
+@click.option("--write", type=TEXT_OUT)
+@click.option("--fail", is_flag=True)
+def command(read, other, write, fail):
+    for path in (*read, *filter(None, [other])):
+        click.echo(f"{path.name} {path.read_text()!r} {path}")
+    if fail:
+        raise click.ClickException("no")
+    if write is not None:
+        write.write_text("é out\n", encoding="utf-8")
+    click.echo("end")
+
+
+def run(*arguments, stdin=""):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], input=stdin)
+
+
+def test_standard_input_is_a_file_while_the_command_runs(tmp_path):
+    (tmp_path / "x").write_text("file")
+    result = run("--read", tmp_path / "x", "--read", "-", stdin="a\nb\n")
+    first, second, _ = result.output.splitlines()
+    assert first == f"x 'file' {tmp_path}/x"
+    assert second.startswith(r"standard-input 'a\nb\n' ")
+    assert not Path(second.split()[-1]).exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--read", "-", "--read", "-"), ("--read", "-", "--other", "-")]
+)
+def test_standard_input_is_read_once(arguments):
+    result = run(*arguments, stdin="a")
+    assert result.exit_code == 2
+    assert "standard input can be read only once" in result.output
+
+
+def test_what_is_written_is_printed_at_the_end(tmp_path):
+    assert run("--write", "-").output == "end\né out\n"
+    assert run("--write", "-", "--fail").output == "Error: no\n"
+    assert run("--write", tmp_path / "out").output == "end\n"
+    assert (tmp_path / "out").read_text() == "é out\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ("u1 the cat\n", "standard-input"),
+        ("", "standard-input"),
+        ("u1 a 1 2 three\n", "standard-input"),
+        ("a 1 0.500 0.500 A 0.9000\n", "standard-input.ctm"),
+        (";; made by us\na 1 0.5 0.5 A\n", "standard-input.ctm"),
+        ("a 1 0.5 0.5 A\nb 1 a b c\n", "standard-input"),
+        ('{"name": "a", "text": "A"}\n', "standard-input.jsonl"),
+        ('{"id": "a", "supervisions": []}\n{', "standard-input.jsonl"),
+        ('{"a": "A"}\n', "standard-input.json"),
+        ('{\n"a": "A"}\n', "standard-input.json"),
+        ('[{"id": "a", "text": "A"}]\n', "standard-input.json"),
+    ],
+)
+def test_its_name_tells_readers_the_format(content, name):
+    assert run("--other", "-", stdin=content).output.split()[0] == name

@@ -1,0 +1,226 @@
+"""The bundle of a CTC network: recognition of wholes and of streams, alignment, export."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from click.testing import CliRunner
+
+from toolkit.align.ctm import read_ctm
+from toolkit.cli import main
+from toolkit.decode.bundle.ctc import scorer as scorer_module
+from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+from toolkit.decode.bundle.ctc.scorer import CtcScorer
+from toolkit.decode.bundle.ctc.streaming import CtcStreamingRecogniser
+from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
+from toolkit.decode.bundle.folder import (
+    BundledSystem,
+    find_ctc,
+    find_network,
+    load_recogniser,
+    write_systems,
+)
+from toolkit.decode.bundle.settings import BundleError
+from toolkit.decode.ctc.words import WordsConfig
+from toolkit.decode.streaming import EndpointConfig
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.normalise import GlobalStats, Normaliser
+from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.units.characters import Characters
+from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.store import save_model
+
+UNITS = Characters()
+WORDS = ("A", "ABBA", "AN", "BAND", "CAB", "DO", "DOG", "OX", "TO", "ZOO")
+FRONTEND = FrontendConfig(num_mel_bins=8)
+
+
+def noise(seconds, seed=0):
+    return 0.1 * torch.randn(int(16000 * seconds), generator=torch.Generator().manual_seed(seed))
+
+
+def write(folder, mode="forecast", bidirectional=False, inputs=8):
+    """The bundle of a network that is sure of what it makes up."""
+    torch.manual_seed(3)
+    config = CtcConfig(inputs, UNITS.size, (6,), (5,), (3,), lstm_layers=2, hidden=8)
+    config = CtcConfig(**{**vars(config), "bidirectional": bidirectional})
+    model = CtcModel(config)
+    with torch.no_grad():
+        model.output.weight *= 12
+        model.output.bias[UNITS.blank] += 1
+    save_model(folder / "net", model)
+    features = CtcRecognised.frontend(noise(20, 9)).double()
+    stats = GlobalStats.of(features)
+    zero = GlobalStats.of(features - stats.mean)
+    Normaliser(stats.mean, zero).save(folder / "normaliser.json")
+    sentences = [["A", "DOG"], ["TO", "A", "ZOO"], ["DO", "AN", "OX"]]
+    write_arpa(estimate(sentences, set(WORDS), 3)[0], folder / "lm.arpa")
+    files = CtcFiles(folder / "net", folder / "normaliser.json", UNITS, WORDS, folder / "lm.arpa")
+    search = WordsConfig(16, mode, lm_weight=0.5, word_bonus=1.0)
+    write_ctc_bundle(files, search, FRONTEND, folder / "final" / "ctc")
+    systems = [BundledSystem("ctc", "words+3gram", not bidirectional, {"dev": 12.5})]
+    write_systems(folder / "final", systems)
+    return folder / "final" / "ctc"
+
+
+class CtcRecognised:
+    """The front end alone, to estimate a normaliser."""
+
+    @staticmethod
+    def frontend(samples):
+        from toolkit.features.frontend import Frontend
+
+        return Frontend(FRONTEND)(samples)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("forward"))
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("both"), "words", bidirectional=True)
+
+
+@pytest.mark.parametrize("piece", [160, 1600, 7777, 10**6])
+def test_a_stream_has_the_words_of_the_whole(bundle, piece):
+    recogniser = CtcRecogniser(bundle)
+    for seed, seconds in enumerate((0.1, 1.3, 4.0)):
+        samples = noise(seconds, seed)
+        whole = recogniser.recognise_features(recogniser.frontend(samples), details=True)
+        stream = CtcStreamingRecogniser(recogniser, details=True)
+        shown = [stream.push(samples[at : at + piece]) for at in range(0, len(samples), piece)]
+        last = stream.finish()
+        assert last.text == whole.text
+        for found, wanted in zip(last.final.words, whole.words, strict=True):
+            assert replace(found, confidence=wanted.confidence) == wanted
+            assert found.confidence == pytest.approx(wanted.confidence, abs=1e-4)
+        assert all(one.final is None for one in shown)
+        assert set(" ".join(one.text for one in shown).split()) <= set(WORDS)
+    assert len(whole.text.split()) > 3
+    assert last.onset < 4
+    for word in whole.words:
+        assert 0 <= word.start < word.end <= 4.0
+        assert 0 < word.confidence <= 1
+
+
+def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
+    recogniser = CtcRecogniser(bundle)
+    stream = CtcStreamingRecogniser(recogniser, EndpointConfig(longest=1.0))
+    results = [stream.push(piece) for piece in noise(3.5).split(1600)]
+    finals = [one for one in [*results, stream.finish()] if one.final is not None]
+    assert len(finals) > 2
+    assert [one.start for one in finals[1:]] == pytest.approx([one.end for one in finals[:-1]])
+    blank = torch.full((1, UNITS.size), -20.0)
+    blank[0, UNITS.blank] = 0.0
+    spoken = torch.roll(blank, 2, dims=1)  # a letter
+    rows = iter([*[spoken] * 3, *[blank] * 40])
+    monkeypatch.setattr(CtcScorer, "stream", lambda self, inputs, state: (next(rows, blank), None))
+    stream = CtcStreamingRecogniser(recogniser, EndpointConfig(silence=0.3))
+    results = [stream.push(piece) for piece in noise(3).split(1600)]
+    ended = [n for n, one in enumerate(results) if one.final is not None]
+    assert results[ended[0]].onset == 0.0
+    # 10 rows of 30 ms after the last that was spoken
+    assert len(ended) == 1
+    assert 12 <= ended[0] <= 14
+
+
+def test_a_long_recording_is_scored_in_parts(bundle, both_ways, monkeypatch):
+    for folder, exact in ((bundle, True), (both_ways, False)):
+        scorer = CtcScorer(folder)
+        features = CtcRecognised.frontend(noise(4))
+        whole = scorer.log_probs(features)
+        monkeypatch.setattr(scorer_module, "WHOLE", 10)
+        monkeypatch.setattr(scorer_module, "WINDOW", 100)
+        monkeypatch.setattr(scorer_module, "CONTEXT", 60)
+        parts = scorer.log_probs(features)
+        monkeypatch.undo()
+        assert parts.shape == whole.shape
+        same = (parts.argmax(dim=1) == whole.argmax(dim=1)).float().mean()
+        assert same == 1 if exact else same > 0.9
+        if exact:
+            assert torch.allclose(parts, whole, atol=1e-3)
+
+
+def test_what_needs_the_whole_cannot_stream(both_ways):
+    with pytest.raises(BundleError, match=r"train\.model\.bidirectional=false"):
+        CtcStreamingRecogniser(CtcRecogniser(both_ways))
+    assert CtcRecogniser(both_ways).recognise(noise(2)) != ""
+
+
+def test_bundles_are_found(bundle, both_ways, tmp_path):
+    assert isinstance(load_recogniser(bundle), CtcRecogniser)
+    for folder in (bundle, bundle.parent, bundle.parent.parent):
+        assert find_ctc(folder) == bundle
+    assert find_ctc(tmp_path) is None
+    assert find_network(both_ways.parent) == both_ways
+    with pytest.raises(BundleError, match="is not the bundle of a CTC network"):
+        CtcRecogniser(tmp_path)
+
+
+def test_parts_that_do_not_belong_together(tmp_path):
+    folder = write(tmp_path)
+    path = folder / "normaliser.json"
+    stats = GlobalStats.of(torch.ones(4, 7))
+    Normaliser(stats.mean, stats).save(path)
+    with pytest.raises(BundleError, match="different trainings"):
+        CtcRecogniser(folder)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def audio(tmp_path):
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    for name, seconds in (("one", 2.0), ("two", 3.0)):
+        soundfile.write(folder / f"{name}.wav", noise(seconds, len(name)).numpy(), 16000)
+    return folder
+
+
+def test_the_commands_take_the_bundle(bundle, audio, tmp_path):
+    final = bundle.parent
+    whole = run("transcribe", "--model", final, audio / "two.wav")
+    assert "ctc with words+3gram: WER 12.50 % on dev" in whole
+    stream = run("transcribe", "--model", final, "--stream", audio / "two.wav")
+    line = next(text for text in whole.splitlines() if "two.wav" in text)
+    assert line in stream.splitlines()
+    timed = run("transcribe", "--model", final, "--format", "ctm", audio)
+    assert len(timed.splitlines()) > 3
+    out = tmp_path / "exported"
+    run("export", "--model", final, "--format", "torchscript", "--out", out)
+    about = json.loads((out / "metadata.json").read_text())
+    assert about["units"] == UNITS.symbols
+    assert about["frontend"]["num_mel_bins"] == 8
+
+
+def test_a_folder_is_aligned(bundle, audio, tmp_path):
+    (tmp_path / "text").write_text("one a dog, to 2 a zoo\ntwo an ox do\nthree a\n")
+    arguments = ("--model", bundle.parent, "--audio-dir", audio, "--text", tmp_path / "text")
+    result = CliRunner().invoke(main, ["align", *map(str, arguments), "--out", str(tmp_path / "o")])
+    assert result.exit_code == 1  # three has no audio
+    assert "Aligned 2 of 3" in result.output
+    words = list(read_ctm(tmp_path / "o" / "words.ctm"))
+    by_name = {name: [w.token for w in words if w.utterance == name] for name in ("one", "two")}
+    assert by_name == {"one": ["A", "DOG", "TO", "A", "ZOO"], "two": ["AN", "OX", "DO"]}
+    letters = [u.token for u in read_ctm(tmp_path / "o" / "units.ctm") if u.utterance == "one"]
+    assert "".join(letters) == "adogtoazo_o"
+    starts = [w.start for w in words if w.utterance == "one"]
+    assert starts == sorted(starts)
+    assert math.isfinite(words[0].confidence)
+    table = (tmp_path / "o" / "table.tsv").read_text()
+    assert "left out of the text: 2" in table
+    assert "three\tfailed" in table
+    grid = (tmp_path / "o" / "textgrid" / "one.TextGrid").read_text()
+    assert '"units"' in grid
+    assert np.isclose(float(grid.split("xmax = ")[1].split()[0]), 2.0)

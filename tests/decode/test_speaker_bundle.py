@@ -1,0 +1,67 @@
+"""Recognition by speaker: models are loaded once, and no speaker hears of another."""
+
+import pytest
+import torch
+
+from toolkit.align.gmm.system import GmmSystem
+from toolkit.align.gmm.training import EmConfig
+from toolkit.decode.bundle import speaker
+from toolkit.decode.bundle.speaker import SpeakerRecogniser
+from toolkit.decode.bundle.writing import TunedSearch, write_speaker_bundle
+from toolkit.decode.first_pass import DecodeConfig
+from toolkit.features.frontend import FrontendConfig
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
+from toolkit.fsa.beam import Beam
+from toolkit.hmm.gmm import Gmm
+
+SIZE = 4
+
+
+@pytest.fixture
+def bundle(recogniser, tmp_path):
+    """GMMs of made-up means, adapted and not."""
+    senones = recogniser.senones
+    torch.manual_seed(0)
+    count = torch.full((senones.num_pdfs,), 100.0).double()
+    for name in ("sat", "lda_mllt"):
+        means = torch.randn(senones.num_pdfs, 3 * SIZE).double()
+        moments = count, count[:, None] * means, count[:, None] * (means**2 + 1)
+        gmm = Gmm.from_moments(*moments, torch.full((3 * SIZE,), 0.01))
+        features = GmmFeatures(tmp_path, GmmFrontend())
+        (tmp_path / name).mkdir()
+        GmmSystem(features, senones, gmm).save(tmp_path / name)
+    (tmp_path / "tuned.json").write_text('{"acoustic_scale": 0.3, "word_penalty": 1.0}')
+    config = DecodeConfig(0.3, beam=Beam(100.0, 6.0))
+    search = TunedSearch(recogniser.graph, config, tmp_path / "tuned.json")
+    write_speaker_bundle(
+        tmp_path / "sat",
+        search,
+        recogniser.folder / "lang",
+        FrontendConfig("plp", num_ceps=SIZE),
+        tmp_path / "bundle",
+        first_pass=(tmp_path / "lda_mllt", search, recogniser.graph, EmConfig()),
+    )
+    return tmp_path / "bundle"
+
+
+def heard(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(frames, SIZE, generator=generator) for frames in (60, 90)]
+
+
+def test_each_model_is_loaded_once(bundle, monkeypatch):
+    loaded = []
+
+    class Loading(GmmSystem):
+        @classmethod
+        def load(cls, folder, cepstra):
+            loaded.append(folder)
+            return super().load(folder, cepstra)
+
+    monkeypatch.setattr(speaker, "GmmSystem", Loading)
+    one = SpeakerRecogniser(bundle)
+    found = [one.recognise(heard(seed)) for seed in (1, 2, 1)]
+    assert sorted(loaded) == [bundle / "first_pass/gmm", bundle / "gmm"]
+    assert found[0] == found[2] != found[1]
+    assert found[1] == SpeakerRecogniser(bundle).recognise(heard(2))
+    assert any(result.text for results in found for result in results)

@@ -1,0 +1,171 @@
+"""Methods in real processes against independent loops in numpy, step for step.
+
+40 steps with uneven batches, momentum and clipping. Where averagings happen in the background, the
+test lets each complete before the next step, so that there is one order to compare with.
+"""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.parallel.test_asynchronous import crew, strategy_of
+from toolkit.parallel.config import AdpsgdConfig, ParallelConfig
+
+STEPS, WORKERS, RATE, MOMENTUM, CLIP = 40, 4, 0.05, 0.9, 0.2
+INPUTS, OUTPUTS = 5, 3
+
+
+def drawn():
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(STEPS, WORKERS, 6, INPUTS))
+    outputs = inputs @ (0.3 * rng.normal(size=(INPUTS, OUTPUTS)))
+    rows = rng.integers(1, 7, size=(STEPS, WORKERS))  # uneven batches
+    return inputs, outputs + 0.1 * rng.normal(size=outputs.shape), rows
+
+
+DATA = drawn()
+
+
+def gradient(weights, *places):
+    """Gradient of the mean loss over the rows of several batches at [OUTPUTS, INPUTS]."""
+    inputs, outputs, rows = DATA
+    x = np.concatenate([inputs[place][: rows[place]] for place in places])
+    y = np.concatenate([outputs[place][: rows[place]] for place in places])
+    return 2 * (x @ weights.T - y).T @ x / len(x)
+
+
+class Momentum:
+    """SGD with momentum on clipped gradients."""
+
+    def __init__(self):
+        self.velocity = 0.0
+
+    def step(self, weights, found):
+        norm = np.linalg.norm(found)
+        self.velocity = MOMENTUM * self.velocity + found * min(1.0, CLIP / (norm + 1e-6))
+        return weights - RATE * self.velocity
+
+
+def average(models, a, b):
+    models[a] = models[b] = (models[a] + models[b]) / 2
+
+
+def adpsgd():
+    """Neighbours on the ring of four average in turn: 0 with 1 and 2 with 3, 0 with 3 and 2 with 1.
+
+    An update computed at older weights is added to what an averaging has made of them.
+    """
+    models = [np.zeros((OUTPUTS, INPUTS)) for _ in range(WORKERS)]
+    taken, optimizers = list(models), [Momentum() for _ in models]
+    for step in range(STEPS):
+        for worker in range(WORKERS):
+            after = optimizers[worker].step(taken[worker], gradient(taken[worker], (step, worker)))
+            models[worker] = models[worker] + after - taken[worker]
+        taken = list(models)
+        yield taken
+        for asking in (0, 2):
+            average(models, asking, (asking + (1 if step % 2 == 0 else -1)) % WORKERS)
+
+
+def hadpsgd():
+    """Two nodes, of workers 0 and 1 and of 2 and 3; each has the gradient of its joint batch."""
+    models = [np.zeros((OUTPUTS, INPUTS)) for _ in range(2)]
+    taken, optimizers = list(models), [Momentum() for _ in models]
+    for step in range(STEPS):
+        for node in range(2):
+            found = gradient(taken[node], (step, 2 * node), (step, 2 * node + 1))
+            models[node] = models[node] + optimizers[node].step(taken[node], found) - taken[node]
+        taken = list(models)
+        yield [taken[worker // 2] for worker in range(WORKERS)]
+        average(models, 0, 1)
+
+
+def delayed():
+    """The mean of the models before the step, plus the own update."""
+    models = [np.zeros((OUTPUTS, INPUTS)) for _ in range(WORKERS)]
+    optimizers = [Momentum() for _ in models]
+    for step in range(STEPS):
+        mean = sum(models) / WORKERS
+        for worker, before in enumerate(list(models)):
+            after = optimizers[worker].step(before, gradient(before, (step, worker)))
+            models[worker] = mean + after - before
+        yield list(models)
+
+
+def ssgd():
+    weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
+    for step in range(STEPS):
+        found = gradient(weights, *((step, worker) for worker in range(WORKERS)))
+        weights = optimizer.step(weights, found)
+        yield [weights] * WORKERS
+
+
+def scpsgd():
+    weights, optimizers = np.zeros((OUTPUTS, INPUTS)), [Momentum() for _ in range(WORKERS)]
+    for step in range(STEPS):
+        after = [
+            optimizer.step(weights, gradient(weights, (step, worker)))
+            for worker, optimizer in enumerate(optimizers)
+        ]
+        weights = sum(after) / WORKERS
+        yield [weights] * WORKERS
+
+
+def follow(config, rank):
+    """Train as the loop does; return the weights after every step."""
+    strategy = strategy_of(config)
+    model = nn.Linear(INPUTS, OUTPUTS, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    strategy.start(model, optimizer)
+    averager = getattr(strategy, "_averager", None)
+    wake = None if averager is None else averager.wake
+    if averager is not None:
+        averager.wake = lambda: None
+    inputs, outputs, rows = DATA
+    found = []
+    for step in range(STEPS):
+        x = torch.from_numpy(inputs[step, rank][: rows[step, rank]]).float()
+        y = torch.from_numpy(outputs[step, rank][: rows[step, rank]]).float()
+        optimizer.zero_grad(set_to_none=True)
+        strategy.backward((model(x) - y).square().sum(), torch.tensor(float(len(x))))
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        strategy.after_step()
+        found.append(model.weight.detach().tolist())
+        if wake is not None:
+            strategy.barrier()  # until all learners have added their updates
+            wake()
+            completed(strategy._learner, step + 1)
+    strategy.end_epoch()
+    strategy.stop()
+    return found
+
+
+def completed(learner, averagings):
+    """Wait until a learner, if this rank holds one, has averaged so often."""
+    end = time.monotonic() + 60
+    while learner is not None and learner.averagings < averagings:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ParallelConfig("ssgd"), ssgd),
+        (ParallelConfig("scpsgd"), scpsgd),
+        (ParallelConfig("adpsgd"), adpsgd),
+        (ParallelConfig("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")), delayed),
+        (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)), hadpsgd),
+    ],
+    ids=["ssgd", "scpsgd", "adpsgd", "delayed", "hadpsgd"],
+)
+def test_weights_after_every_step_are_those_of_the_formula(config, expected):
+    found = np.array(crew(WORKERS, lambda rank: follow(config, rank)))
+    wanted = np.array(list(expected())).swapaxes(0, 1)
+    assert np.abs(wanted[:, -1]).max() > 0.2
+    assert np.abs(found - wanted).max() < 1e-6

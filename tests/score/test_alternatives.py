@@ -1,0 +1,54 @@
+import re
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.score.alternatives import Choice, Grammar, mapped, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("a b/c @", ["a", "b/c", "@"]),
+        ("{ a / b c / @ } d", [Choice((["a"], ["b", "c"], ["@"])), "d"]),
+        ("{a/b c}d", [Choice((["a"], ["b", "c"])), "d"]),
+        ("x { a / { b / c } d }", ["x", Choice((["a"], [Choice((["b"], ["c"])), "d"]))]),
+        ("{ a / / b / }", [Choice((["a"], ["b"]))]),
+        ("a* * b;t1;t2 ;", ["a", "*", "b", ";"]),
+        ("a\u00a0b\u3000c", ["a\u00a0b\u3000c"]),
+    ],
+)
+def test_transcripts_are_parsed_as_in_sclite(text, expected):
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{ a / b", "without its }"),
+        ("a } b", "without a counterpart"),
+        ("a{ b }", "inside the word 'a{'"),
+        ("{ a{ b } }", "inside the word 'a'"),
+        ("x { }", "braces without a word"),
+        ("{ / }", "braces without a word"),
+        ("{ a } }", "without a counterpart"),
+    ],
+)
+def test_braces_that_do_not_match_are_errors(text, message):
+    with pytest.raises(ToolkitError, match=message):
+        parse(text)
+
+
+def test_normalisation_leaves_the_marks_alone():
+    items = parse("A! B { C, / ?? / (D) { E / @ } } (UH-HUH) @")
+    lower = mapped(items, lambda text: re.sub("[,!?]", "", text.lower()), Grammar(optional=True))
+    inner = Choice((["c"], ["@"], ["(d)", Choice((["e"], ["@"]))]))
+    assert lower == ["a", "b", inner, "(uh-huh)", "@"]
+
+
+def test_marks_depend_on_the_grammar():
+    assert Grammar().marks("a @ b")
+    assert not Grammar().marks("(a) b-")
+    assert Grammar(optional=True).marks("(a)")
+    assert Grammar(fragments=True).marks("b-")

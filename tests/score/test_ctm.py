@@ -1,0 +1,83 @@
+import math
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.score.ctm import filtered, read_scored_ctm, timed_words
+from toolkit.score.glm import Glm
+from toolkit.score.read import read_transcripts
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        (tmp_path / "x.ctm").write_text(text)
+        return read_scored_ctm(tmp_path / "x.ctm")
+
+    return read
+
+
+def test_lines_that_sclite_takes(read):
+    entries = read(
+        ";; comment\n\n"
+        "r A 1.5 0.2 one NA\n"
+        "r A 2 -0.5 two 0.25 lex spk\n"
+        "r A * * three\n"
+        "r A &&3 0.5 four 1 C\n"
+    )
+    assert [(e.start, e.duration, e.token, e.confidence) for e in entries[:2]] == [
+        (1.5, 0.2, "one", None),
+        (2.0, -0.5, "two", 0.25),
+    ]
+    assert math.isnan(entries[2].start)
+    assert math.isnan(entries[2].duration)
+    assert (entries[3].start, entries[3].confidence) == (3.0, 1.0)
+    assert [(w.start, w.middle) for w in timed_words(entries)] == [
+        (1.5, 1.6),
+        (2.0, 1.75),
+        (2.0, 2.0),  # the place of the word before
+        (3.0, 3.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("r A 1 2\n", r"x.ctm:1: 4 fields"),
+        ("r A one 2 a\n", "start 'one' is neither"),
+        ("r A 1 inf a\n", "duration 'inf' is neither"),
+        ("r A -1 2 a\n", "start -1 must not be negative"),
+        ("r A 1 2 <ALT_END>\n", "does not match"),
+        ("r A 1 2 <ALT>\n", "does not match"),
+        ("r A 1 2 <ALT_BEGIN>\nr A 1 2 <ALT_BEGIN>\n", "does not match"),
+        ("r A 1 2 <ALT_BEGIN>\nr A 1 2 a\n", "without an <ALT_END>"),
+        ("r A 1 2 <ALT_BEGIN>\nr A 1 2 <ALT_END>\n", "alternatives without a word"),
+        ("r A 1 2 <ALT_BEGIN>\nr A 1 2 1/2\nr A 1 2 <ALT_END>\n", "'1/2' of an alternative"),
+    ],
+)
+def test_faults_name_their_place(read, text, message):
+    with pytest.raises(ToolkitError, match=message):
+        timed_words(read(text))
+
+
+def test_alternatives_of_an_utterance_are_in_braces(tmp_path):
+    (tmp_path / "x.ctm").write_text(
+        "u 1 2 1 z\nu 1 0 1 a\nu 1 * * <ALT_BEGIN>\nu 1 1 1 b\nu 1 * * <alt>\nu 1 * * <ALT_END>\n"
+    )
+    found = read_transcripts(tmp_path / "x.ctm")
+    assert found.texts == {"u": "a { b / @ } z"}
+    assert found.marked
+    with pytest.raises(ToolkitError, match="'u' has alternatives"):
+        found.plain_texts()
+
+
+def test_rules_split_words_in_time(read, tmp_path):
+    (tmp_path / "x.glm").write_text(
+        ";; x\n[A] => [{ B C / @ }] / [ ] __ [ ]\n[D] => [E F] / [ ] __ [ ]\n"
+        "[UH] => [] / [ ] __ [ ]\n"
+    )
+    glm = Glm.read(tmp_path / "x.glm", "ctm", "hyp")
+    found = filtered(read("r 1 1 1 a 0.5\nr 1 2 1 uh\nr 1 3 1 d\nr 1 * * <ALT_BEGIN>\n"), glm)
+    alternatives = ["<ALT_BEGIN>", "B", "C", "<ALT>", "@", "<ALT_END>"]
+    assert [e.token for e in found] == [*alternatives, "E", "F", "<ALT_BEGIN>"]
+    assert [e.start for e in found if e.token in "BCEF"] == [1.0, 1.5, 3.0, 3.5]

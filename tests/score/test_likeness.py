@@ -1,0 +1,29 @@
+import pytest
+
+from toolkit.score.wer import score
+
+
+def remarks(ref, hyp, **options):
+    return score({"u": ref}, {"u": hyp}, **options).remarks()
+
+
+def test_normal_forms_that_differ_are_noted():
+    (remark,) = remarks("caf\u00e9 noir", "cafe\u0301 noir")
+    assert "1 of 1 substitutions differ only in Unicode's normal form" in remark
+    (remark,) = remarks("caf\u00e9", "cafe\u0301", unit="char")
+    assert "1 utterances have errors in Unicode's normal form alone" in remark
+    assert remarks("caf\u00e9", "cafe") == []
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2028", "\u0085"])
+def test_white_space_of_unicode_is_part_of_a_word_and_noted(space):
+    ref = f"a{space}b c"
+    result = score({"u": ref}, {"u": "a b c"})
+    assert (result.ref_units, result.errors) == (2, 2)
+    assert "1 utterances with errors have white space inside words" in result.remarks()[0]
+    assert remarks(ref, ref) == []
+
+
+def test_case_alone_is_noted_where_it_makes_the_difference():
+    (remark,) = remarks("A B", "a b")
+    assert "2 of 2 substitutions differ only in case or punctuation" in remark

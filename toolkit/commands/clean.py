@@ -1,0 +1,56 @@
+"""The command `toolkit clean`."""
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from toolkit.config.parameters import AS_JSON, FILE
+
+
+@click.command()
+@AS_JSON
+@click.option("--all", "everything", is_flag=True, help="Remove all that can be made again.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.argument("run", metavar="RUN_DIR", type=FILE)
+@click.argument("outputs", nargs=-1)
+def clean(
+    as_json: bool, everything: bool, dry_run: bool, run: Path, outputs: tuple[str, ...]
+) -> None:
+    """Give back the disk space of a run.
+
+    Removes OUTPUTS, such as fbank or decode/mono, which finished stages can make again: run.py does
+    so when it is called next. Without OUTPUTS prints those that can be removed, with size and the
+    time of their stages. The bundle, results, manifests, the corpus and the check are never
+    removed.
+
+    \b
+    Example:
+      toolkit clean exp/demo fbank plp denominators --dry-run
+    """
+    from toolkit.report.folder import RunFolder
+    from toolkit.stages.disk import choose, removable, remove
+    from toolkit.stages.stage_log import duration
+
+    if everything and outputs:
+        raise click.UsageError("give --all or the names of outputs")
+    directory = RunFolder.open(run).directory
+    known = everything or not outputs
+    found = removable(directory) if known else choose(directory, outputs)
+    removes = (everything or outputs) and not dry_run
+    if removes:
+        words = ["toolkit", "clean", str(run), *(["--all"] if everything else outputs)]
+        remove(directory, found, shlex.join(words))
+    if as_json:
+        rows = [asdict(output) for output in found]
+        click.echo(json.dumps({"removed": bool(removes), "outputs": rows}, indent=1))
+        return
+    for output in found:
+        click.echo(
+            f"{output.size / 1e6:10.1f} MB  {duration(output.seconds):>11}  {output.name}"
+            f"  (stage {output.stage}: {output.title})"
+        )
+    what = "removed" if removes else "can be removed"
+    click.echo(f"{sum(output.size for output in found) / 1e6:10.1f} MB {what}")

@@ -1,0 +1,43 @@
+"""The command `toolkit config`."""
+
+import json
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from toolkit.config.parameters import AS_JSON, FILE
+
+
+@click.command()
+@AS_JSON
+@click.option("--profile", metavar="NAME", help="Default: the recipe's first.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As for the recipe.")
+@click.argument("recipe", type=FILE)
+@click.argument("key", required=False)
+def config(
+    as_json: bool, profile: str | None, overrides: tuple[str, ...], recipe: Path, key: str | None
+) -> None:
+    """Print the settings of a recipe.
+
+    Of every setting, or of KEY and those below it: its value, where that comes from, its default
+    and type, and what it is. RECIPE is the recipe's folder or its run.py.
+
+    \b
+    Example:
+      toolkit config recipes/librispeech lang --profile mini
+    """
+    from toolkit.stages.recipe import load_recipe
+    from toolkit.stages.settings import recipe_settings
+
+    rows = recipe_settings(load_recipe(recipe), profile, overrides, key)
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
+        return
+    for row in rows:
+        default = "" if row.value == row.default else f"; default {json.dumps(row.default)}"
+        click.echo(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}")
+        for line in (f"{row.source}{default}; {row.expects}", row.text):
+            for part in textwrap.wrap(line, 96):
+                click.echo(f"    {part}")

@@ -1,0 +1,32 @@
+"""The command `toolkit runs`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from toolkit.config.parameters import AS_JSON, FILE
+
+
+@click.command()
+@AS_JSON
+@click.argument("folder", type=FILE, default=Path())
+def runs(as_json: bool, folder: Path) -> None:
+    """List the runs below a folder.
+
+    Prints for each how many stages are done, when the last one ended, its size, and the lowest word
+    error rate of each split with the system that reached it.
+
+    \b
+    Example:
+      toolkit runs recipes
+    """
+    from toolkit.report.runs import find_runs, lines
+
+    found = find_runs(folder)
+    if as_json:
+        click.echo(json.dumps([asdict(run) for run in found], indent=1))
+        return
+    for line in lines(found):
+        click.echo(line)

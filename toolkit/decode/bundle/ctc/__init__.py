@@ -1,0 +1,1 @@
+"""Bundles of CTC networks: network, output units, dictionary, n-grams, search."""

@@ -1,0 +1,116 @@
+"""Alignment of a folder of audio with its texts by a CTC network."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from toolkit.align.ctm import CtmEntry, write_ctm
+from toolkit.align.recordings.inputs import Recording, read_inputs
+from toolkit.align.recordings.outcomes import FileOutcome, write_outcomes
+from toolkit.align.textgrid import write_textgrid
+from toolkit.corpus.audio_file import open_audio
+from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+from toolkit.decode.transcript import Word
+from toolkit.errors import ToolkitError
+from toolkit.features.stream import extract_file
+from toolkit.lang.letters import LetterNormaliser
+from toolkit.lang.text import Normaliser
+from toolkit.processes.workers import map_in_processes
+from toolkit.storage.names import path_below, safe_name
+
+TIERS = ("words", "units")
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    outcome: FileOutcome
+    tiers: tuple[tuple[tuple, ...], ...] = ((), ())
+    """The fields of the entries of words and units."""
+
+
+def align_folder_by_ctc(
+    bundle: Path,
+    audio: Path,
+    text: Path,
+    out: Path,
+    speakers: Path | None = None,
+    jobs: int = 1,
+) -> list[FileOutcome]:
+    """Align every recording of a folder with its text; one that fails does not stop the others.
+
+    Args:
+      bundle: of a CTC network.
+      audio: a folder of audio, see `read_inputs` for this and the next two.
+      text: a Kaldi text file or a folder of .txt and .lab files.
+      out: gets `words.ctm`, `units.ctm`, `textgrid/<utterance>.TextGrid` and `table.tsv`.
+      speakers: read, though recordings are normalised one by one.
+      jobs: worker processes; the results do not depend on them.
+
+    Returns:
+      An outcome for every text and every audio file, sorted by utterance.
+
+    Raises:
+      BundleError: the bundle cannot be read.
+      InputError: audio or text that cannot be read at all.
+    """
+    recordings = read_inputs(audio, text, speakers)
+    work = partial(_align, bundle, out)
+    found = list(
+        tqdm(map_in_processes(work, recordings, jobs), "align", len(recordings), disable=None)
+    )
+    for number, tier in enumerate(TIERS):
+        entries = (CtmEntry(*fields) for one in found for fields in one.tiers[number])
+        write_ctm(entries, out / f"{tier}.ctm")
+    outcomes = sorted((one.outcome for one in found), key=lambda outcome: outcome.utterance)
+    write_outcomes(outcomes, out / "table.tsv")
+    return outcomes
+
+
+@lru_cache(maxsize=1)
+def _recogniser(bundle: Path) -> CtcRecogniser:
+    return CtcRecogniser(bundle)
+
+
+def _align(bundle: Path, out: Path, recording: Recording) -> _Aligned:
+    """Align one recording and write its TextGrid."""
+    name = recording.utterance
+    try:
+        return _aligned(_recogniser(bundle), out, recording)
+    except ToolkitError as error:
+        return _Aligned(FileOutcome.failure(name, str(error)))
+
+
+def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Aligned:
+    name, units = recording.utterance, recogniser.scorer.units
+    rules = Normaliser() if units.kind == "characters" else LetterNormaliser()
+    words = rules.words(recording.text)
+    fault = recording.fault or ("" if words else "no word in its text")
+    if fault or recording.audio is None:
+        return _Aligned(FileOutcome.failure(name, fault))
+    log_probs = recogniser.scorer.log_probs(extract_file(recording.audio, recogniser.frontend))
+    found = recogniser.word_aligner(words, log_probs)
+    tiers = {"words": _entries(name, found.words), "units": _entries(name, found.units)}
+    with open_audio(recording.audio) as file:
+        seconds = file.frames / file.samplerate
+    write_textgrid(path_below(out, f"textgrid/{safe_name(name)}.TextGrid"), tiers, seconds)
+    left_out = "".join(sorted(rules.removed))
+    outcome = FileOutcome(
+        utterance=name,
+        status="ok",
+        seconds=seconds,
+        log_likelihood_per_frame=found.log_likelihood_per_frame,
+        confidence=found.confidence,
+        guessed="",
+        reason=f"left out of the text: {left_out}" if left_out else "",
+    )
+    return _Aligned(outcome, tuple(tuple(map(astuple, tiers[tier])) for tier in TIERS))
+
+
+def _entries(utterance: str, spoken: Sequence[Word]) -> list[CtmEntry]:
+    return [
+        CtmEntry(utterance, "1", one.start, one.end - one.start, one.word, one.confidence)
+        for one in spoken
+    ]

@@ -1,0 +1,96 @@
+"""Recognition with a CTC network, utterance by utterance."""
+
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from toolkit.decode.bundle.ctc.scorer import CtcScorer
+from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
+from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
+from toolkit.decode.bundle.settings import ADVICE, BundleError
+from toolkit.decode.ctc.words import WordsDecoder
+from toolkit.decode.transcript import Recognised
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.frontend import Frontend
+from toolkit.lang.ngram.binary import read_binary
+
+
+class CtcRecogniser:
+    """Recognises speech with a bundle from `write_ctc_bundle`.
+
+    Args:
+      bundle: the folder; `find_system` finds one in a run's `final/`.
+      device: where the network computes; the front end and the search are the CPU's.
+
+    Raises:
+      BundleError: the folder is not such a bundle.
+    """
+
+    silence = None
+    """A CTC network has no silence of its own: recordings are cut by their energy."""
+
+    def __init__(self, bundle: Path, device: str = "cpu") -> None:
+        self._bundle = Path(bundle)
+        self.settings = read_ctc_settings(self._bundle)
+        self.frontend_config = self.settings.frontend
+        self.frontend = Frontend(self.frontend_config)
+        self.scorer = CtcScorer(self._bundle, device)
+        if self.frontend_config.dimension != self.scorer.model.config.input_dim:
+            raise BundleError(f"{bundle}: the front end is not the network's; {ADVICE}")
+
+    @property
+    def frame_shift(self) -> float:
+        """Seconds between two rows of log-probabilities."""
+        return self.scorer.subsampling * self.frontend_config.frame_shift_ms / 1000
+
+    @cached_property
+    def decoder(self) -> WordsDecoder:
+        """The search, loaded on first use.
+
+        Raises:
+          BundleError: its dictionary cannot be read.
+        """
+        try:
+            words = (self._bundle / WORDS).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
+        search = self.settings.search
+        lm = None if search.mode == "words" else read_binary(self._bundle / LM)
+        return WordsDecoder(self.scorer.units, words, lm, search)
+
+    @cached_property
+    def word_aligner(self) -> CtcWordAligner:
+        """Finds word times and confidences."""
+        offset = self.scorer.offset * self.frontend_config.frame_shift_ms / 1000
+        return CtcWordAligner(self.scorer.units, self.frame_shift, offset)
+
+    def recognise(self, samples: Tensor) -> str:
+        """Return the words in samples [S], mono, at the front end's sampling rate, in [-1, 1]."""
+        return self.recognise_features(self.frontend(samples)).text
+
+    def recognise_features(
+        self, features: Tensor, state: CmnState | None = None, details: bool = False
+    ) -> Recognised:
+        """Recognise an utterance.
+
+        Args:
+          features: [T, F] before normalisation.
+          state: the normaliser's state after the speaker's earlier utterances.
+          details: find word times and confidences too.
+        """
+        log_probs = self.scorer.log_probs(features, state)
+        text = self.decoder.decode(log_probs)[0].text if len(log_probs) else ""
+        return self.recognised(text, log_probs, details)
+
+    def recognised(self, text: str, log_probs: Tensor, details: bool) -> Recognised:
+        """Return a text that was found, with the times of its words if they are wanted.
+
+        Args:
+          text: the words.
+          log_probs: [T, C] in which they were found.
+          details: find word times and confidences too.
+        """
+        if not details:
+            return Recognised(text)
+        return Recognised(text, self.word_aligner(text.split(), log_probs).words)

@@ -1,0 +1,96 @@
+"""The network of a CTC bundle: features to log-probabilities of the output units."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from toolkit.decode.bundle.ctc.settings import UNITS
+from toolkit.decode.bundle.settings import ADVICE, MODEL, NORMALISER, BundleError
+from toolkit.features.cmn_state import CmnState
+from toolkit.features.normalise import Normaliser
+from toolkit.lang.units.factory import load_units
+from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
+from toolkit.models.store import load_model
+
+WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
+"""In input frames: the longest recording that is scored at once, and the windows of longer ones."""
+
+
+class CtcScorer:
+    """Network, normaliser and units together.
+
+    Args:
+      bundle: the folder.
+      device: where the network computes.
+
+    Raises:
+      BundleError: the parts do not belong together.
+    """
+
+    def __init__(self, bundle: Path, device: str = "cpu") -> None:
+        self.model: CtcModel = load_model(bundle / MODEL).to(device)
+        self.normaliser = Normaliser.load(bundle / NORMALISER)
+        self.units = load_units(bundle / UNITS)
+        config = self.model.config
+        sizes = len(self.normaliser.prior_mean), self.units.size
+        fits = (config.input_dim, config.output_dim) == sizes
+        if not isinstance(self.model, CtcModel) or not fits:
+            raise BundleError(
+                f"{bundle}: the model does not have the inputs of {NORMALISER} and the outputs of"
+                f" {UNITS}: they come from different trainings; {ADVICE}"
+            )
+        self.subsampling = self.model.config.subsampling
+        """Input frames per row of log-probabilities."""
+        self.offset = (self.model.config.frames_needed - self.subsampling) / 2
+        """Input frames before the first that the first row stands for: it sees more."""
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether network and normaliser do without what is yet to come."""
+        return not self.model.config.bidirectional and self.normaliser.scope == "causal"
+
+    def log_probs(self, features: Tensor, state: CmnState | None = None) -> Tensor:
+        """Score an utterance or a whole recording.
+
+        Windows of a long one are scored with some context, for a network of two directions;
+        forward networks carry their state instead, and the result is that of the whole.
+
+        Args:
+          features: [T, F] before normalisation.
+          state: the normaliser's state after the speaker's earlier utterances; None for a new
+            speaker.
+
+        Returns:
+          [T', C] float32, on the CPU.
+        """
+        inputs = self.normaliser.apply(features, state)
+        if len(inputs) <= WHOLE:
+            return ctc_log_probs(self.model, [inputs])[0]
+        if not self.model.config.bidirectional:
+            return torch.cat(list(self._in_turn(inputs)))
+        return torch.cat(list(self._windows(inputs)))
+
+    @torch.inference_mode()
+    def stream(self, inputs: Tensor, state: CtcState | None) -> tuple[Tensor, CtcState]:
+        """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`."""
+        device = self.model.output.weight.device
+        rows, state = self.model.eval().stream(inputs[None].to(device), state)
+        return rows[0].float().cpu(), state
+
+    def _in_turn(self, inputs: Tensor) -> Iterator[Tensor]:
+        state = None
+        for block in inputs.split(WINDOW):
+            rows, state = self.stream(block, state)
+            yield rows
+
+    def _windows(self, inputs: Tensor) -> Iterator[Tensor]:
+        step, context = WINDOW // self.subsampling, CONTEXT // self.subsampling
+        needed = self.model.config.frames_needed
+        rows = (len(inputs) - needed) // self.subsampling + 1
+        for begin in range(0, rows, step):
+            end, first = min(begin + step, rows), max(0, begin - context)
+            last = min(end + context, rows) - 1
+            seen = inputs[first * self.subsampling : last * self.subsampling + needed]
+            yield ctc_log_probs(self.model, [seen])[0][begin - first : end - first]

@@ -1,0 +1,50 @@
+"""Transcription of many recordings in several processes."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from toolkit.decode.sources import Source
+from toolkit.decode.transcribe import transcribe
+from toolkit.decode.transcript import Transcript
+from toolkit.processes.workers import map_in_processes
+
+
+def transcribe_in_processes(
+    model: Path, sources: Sequence[Source], jobs: int, details: bool, device: str, fast: bool
+) -> Iterator[Transcript]:
+    """Transcribe recordings as `toolkit.decode.transcribe` does, in `jobs` processes.
+
+    Every process loads the bundle once and takes whole speakers, so that the results are those of
+    one process. They are given in the order of the sources once all are there.
+
+    Args:
+      sources: the recordings; they must be files, since processes are handed them.
+      jobs: most processes.
+      model, details, device, fast: see `toolkit.decode.transcribe.transcribe`.
+    """
+    shares = share_out(sources, jobs)
+    work = partial(_transcribed, model=model, details=details, device=device, fast=fast)
+    done: dict[int, Transcript] = {}
+    parts = map_in_processes(work, [[sources[n] for n in share] for share in shares], jobs)
+    for share, part in zip(shares, parts, strict=True):
+        done.update(zip(share, part, strict=True))
+    for number in range(len(sources)):
+        yield done[number]
+
+
+def share_out(sources: Sequence[Source], jobs: int) -> list[list[int]]:
+    """Return the positions of the sources that each process takes, those of a speaker together."""
+    groups: dict[Hashable, list[int]] = {}
+    for number, source in enumerate(sources):
+        groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
+    shares: list[list[int]] = [[] for _ in range(jobs)]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(shares, key=len).extend(group)
+    return [sorted(share) for share in shares if share]
+
+
+def _transcribed(
+    sources: Sequence[Source], model: Path, details: bool, device: str, fast: bool
+) -> list[Transcript]:
+    return list(transcribe(model, sources, details, device=device, fast=fast))

@@ -1,0 +1,104 @@
+"""The runs below a folder: stages, results and size of each."""
+
+import os
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.report.folder import RunFolder
+from toolkit.score.results import ResultsError, read_results
+
+_MARKER = re.compile(r"\d\d\.json")
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    path: str
+    recipe: str
+    """Its name; empty where it is not known."""
+    profile: str
+    stages_done: int
+    ended: str
+    """When the last stage ended, in ISO format; empty if none has."""
+    bytes: int
+    """The sizes of its files."""
+    best: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """By split the lowest word error rate in percent, and the system."""
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Return the runs in a folder or below it, by path; links are not followed."""
+    found = []
+    for parent, folders, _ in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        stages = Path(parent, "stages")
+        if stages.is_dir() and any(_MARKER.fullmatch(path.name) for path in stages.iterdir()):
+            found.append(_run(Path(parent)))
+            folders.clear()
+    return found
+
+
+def _run(root: Path) -> Run:
+    run = RunFolder.open(root)
+    markers = [
+        marker
+        for path in sorted((root / "stages").iterdir())
+        if _MARKER.fullmatch(path.name) and isinstance(marker := run.json(path.absolute()), dict)
+    ]
+    last = run.json("stages/last_command.json")
+    last = last if isinstance(last, dict) else {}
+    size = sum(
+        os.lstat(os.path.join(parent, name)).st_size
+        for parent, _, names in os.walk(root)
+        for name in names
+    )
+    return Run(
+        str(root),
+        _text(last.get("recipe")),
+        _text(last.get("profile")),
+        len(markers),
+        max((_text(marker.get("ended")) for marker in markers), default=""),
+        size,
+        _best(root),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _best(root: Path) -> dict[str, tuple[float, str]]:
+    try:
+        results = read_results(root / "results.json")
+    except ResultsError:
+        return {}
+    best: dict[str, tuple[float, str]] = {}
+    for row in results:
+        if row.split not in best or row.wer < best[row.split][0]:
+            best[row.split] = (row.wer, row.system)
+    return best
+
+
+def lines(runs: Sequence[Run]) -> list[str]:
+    """Return the lines of a table; results stand below their run."""
+    if not runs:
+        return ["no runs here"]
+    width = max(len(run.path) for run in runs)
+    table = [f"{'run':<{width}}  stages  ended             size"]
+    for run in runs:
+        ended = run.ended[:16].replace("T", " ")
+        table.append(
+            f"{run.path:<{width}}  {run.stages_done:6d}  {ended:<16}  {run.bytes / 1e6:.0f} MB"
+        )
+        best = ", ".join(f"{split} {wer:.2f} ({who})" for split, (wer, who) in run.best.items())
+        if best:
+            table += textwrap.wrap(
+                f"WER {best}", WIDTH - 4, initial_indent="    ", subsequent_indent="    "
+            )
+    return table

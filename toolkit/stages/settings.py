@@ -1,0 +1,61 @@
+"""The settings of a recipe, each with its value, where that comes from, and what it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.config.documentation import settings
+from toolkit.config.settings import ConfigError, apply_overrides, resolve_paths
+from toolkit.stages.command_line import chosen_profile
+from toolkit.stages.declaration import Declaration
+
+
+@dataclass(frozen=True)
+class RecipeSetting:
+    """One setting."""
+
+    key: str
+    """Dotted, as `--set` takes it."""
+    value: Any
+    """As plain data, like `default`."""
+    source: str
+    """"default", "profile NAME" or "--set"."""
+    default: Any
+    """What the setting is where nothing sets it."""
+    expects: str
+    """Its type in words."""
+    text: str
+    """What it is."""
+
+
+def recipe_settings(
+    recipe: Declaration, profile: str | None, overrides: Sequence[str], key: str | None
+) -> list[RecipeSetting]:
+    """Return the settings of a profile, changed by `overrides`.
+
+    Args:
+      profile: None takes the recipe's first.
+      overrides: texts `key=value`, as of `--set`.
+      key: only this setting, or those below it; None: all.
+
+    Raises:
+      SelectionError: there is no such profile.
+      ConfigError: there is no such key, or a value does not fit.
+    """
+    name = chosen_profile(recipe, profile)
+    before = resolve_paths(recipe.profiles[name](), recipe.folder)
+    changed = apply_overrides(before, overrides, Path.cwd())
+    values = {one.key: one.value for one in settings(before)}
+    rows = []
+    for one in settings(changed):
+        if key is not None and one.key != key and not one.key.startswith(f"{key}."):
+            continue
+        source = "default" if one.value == one.default else f"profile {name}"
+        if one.key not in values or one.value != values[one.key]:
+            source = "--set"
+        rows.append(RecipeSetting(one.key, one.value, source, one.default, one.expects, one.text))
+    if not rows:
+        apply_overrides(before, [f"{key}=none"], Path.cwd())  # says which key is near
+        raise ConfigError(f"unknown key `{key}`")
+    return rows
