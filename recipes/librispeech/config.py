@@ -1,9 +1,10 @@
 """The hybrid recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from local.synthetic.corpus import SyntheticConfig
+from recipes.steps.lattice_free import lattice_free
 from recipes.steps.settings import (
     SEVEN_SPEEDS,
     SHORT_MONO,
@@ -34,7 +35,6 @@ from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.language.training import NeuralLmConfig
-from toolkit.train.lfmmi.data import PieceConfig
 from toolkit.train.lfmmi.training import LfmmiConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
 
@@ -70,18 +70,21 @@ class Config(HybridConfig):
     )
     """The BLSTM of `bidirectional` and its training (C9)."""
     chain: bool = False
-    """Also train an LSTM with lattice-free MMI."""
+    """Also train a TDNN-F with lattice-free MMI."""
+    chain_features: Literal["adapted", "fbank"] = "adapted"
+    """Features of `chain`: those of the speaker-adapted GMMs, with which decoding needs their first
+    pass, or log-mel energies."""
     chain_tree: TreeConfig = TreeConfig(max_leaves=2000, context=("left",))
     """The tree of `chain`: left biphones, as in Kaldi, which keep the denominator small."""
-    lfmmi: LfmmiConfig = field(default_factory=LfmmiConfig)
-    """The LSTM of `chain` and its training."""
+    lfmmi: LfmmiConfig = field(default_factory=lambda: lattice_free(hours=1000, epochs=6))
+    """The TDNN-F of `chain` and its training."""
     chain_decode: DecodeConfig = DecodeConfig(
         acoustic_scale=1.0,
-        scales=(0.7, 0.85, 1.0, 1.2),
+        scales=(0.7, 0.85, 1.0, 1.2, 1.4),
         penalties=(-2.0, -1.0, 0.0, 1.0),
         beam=Beam(search=15.0, output=8.0, max_active=7000),
     )
-    """Decoding with the LSTM of `chain`, whose scores are log-likelihoods without a factor."""
+    """Decoding with the network of `chain`, whose scores are log-likelihoods without a factor."""
     bundle: str | None = None
     """The system that the bundle holds; None: that with the fewest errors on the development
     splits."""
@@ -98,24 +101,16 @@ class Config(HybridConfig):
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
     """Rescoring with it."""
 
+    @property
+    def needs_adapted(self) -> bool:
+        """Whether a network computes on the features of the speaker-adapted GMMs."""
+        return self.adapted or (self.chain and self.chain_features == "adapted")
+
 
 def _small_lstm(hidden: int, epochs: int) -> CrossEntropyConfig:
     """Return the training of three layers that one core can train in minutes."""
     model = LstmConfig(hidden=hidden, layers=3, dropout=0.2)
     return small_network(model, epochs, ChunkConfig(batch=32))
-
-
-def _small_lfmmi(hidden: int, epochs: int) -> LfmmiConfig:
-    """Return the LF-MMI training of as small an LSTM."""
-    return LfmmiConfig(
-        epochs=epochs,
-        initial_rate=2e-3,
-        final_rate=1e-4,
-        threads=1,
-        average_epochs=3,
-        model=LstmConfig(hidden=hidden, layers=3, dropout=0.2),
-        pieces=PieceConfig(batch_frames=1600),
-    )
 
 
 def _small_shards(kind: str) -> ExtractConfig:
@@ -124,9 +119,14 @@ def _small_shards(kind: str) -> ExtractConfig:
 
 
 def _small_systems(
-    leaves: int, gaussians: int, senones: int, iterations: int = 20
+    hours: float,
+    leaves: int,
+    gaussians: int,
+    senones: int,
+    chain_epochs: int,
+    iterations: int = 20,
 ) -> dict[str, Any]:
-    """Return the sections for an hour or two of speech, except the LSTM's."""
+    """Return the sections for about an hour of speech, except the LSTM's."""
     tree = TreeConfig(max_leaves=leaves)
     quarter = iterations // 4
     realign = (quarter, 2 * quarter, 3 * quarter)
@@ -139,7 +139,7 @@ def _small_systems(
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
         "chain_tree": TreeConfig(max_leaves=senones, context=("left",)),
-        "lfmmi": _small_lfmmi(hidden=256, epochs=6),
+        "lfmmi": lattice_free(hours, chain_epochs),
         "blstm": small_network(blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=32)),
         "sequence": SMALL_SEQUENCE,
         "cepstra": _small_shards("plp"),
@@ -149,10 +149,13 @@ def _small_systems(
 
 def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
-    gmms = _small_systems(leaves=400, gaussians=4000, senones=250, iterations=12)
+    gmms = _small_systems(
+        hours=1.2, leaves=400, gaussians=4000, senones=250, chain_epochs=12, iterations=12
+    )
     return Config(
         corpus=SyntheticConfig(),
         ce=_small_lstm(hidden=256, epochs=10),
+        chain=True,
         neural=True,
         nbest=NbestConfig(count=100),
         lstm_lm=NeuralLmConfig(
@@ -192,13 +195,14 @@ def mini() -> Config:
         decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
         lattice_lm=NgramConfig(order=2, min_counts=(1, 3), mix_transcripts=False),
         lattice_text="lm",
-        **_small_systems(leaves=1000, gaussians=10_000, senones=400) | {"sequence": HIGH_RATES},
+        **_small_systems(hours=1.6, leaves=1000, gaussians=10_000, senones=400, chain_epochs=8)
+        | {"sequence": HIGH_RATES},
     )
 
 
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
-    gmms = _small_systems(leaves=250, gaussians=2000, senones=250)
+    gmms = _small_systems(hours=0.5, leaves=250, gaussians=2000, senones=250, chain_epochs=6)
     return Config(
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         augment=SEVEN_SPEEDS,

@@ -3,6 +3,7 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -70,7 +71,7 @@ def train_lm(run: Run) -> dict[str, float]:
 def extract_features(run: Run) -> dict[str, float]:
     """Without normalisation, at 100 Hz: PLP for the GMMs (C4), log-mel for the networks (C5)."""
     plp, fbank = run.make("plp"), run.make("fbank")
-    cepstra_of_copies = run.config.adapted or run.config.bidirectional
+    cepstra_of_copies = run.config.needs_adapted or run.config.bidirectional
     extract_splits(run, run.config.cepstra, plp, also_copies=cepstra_of_copies)
     run.progress(1, 2)
     return extract_fbank(run, fbank)
@@ -166,14 +167,14 @@ def decode_smbr(run: Run) -> dict[str, float]:
     return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)
 
 
-@recipe.stage(22, "Train an LSTM on speaker-adapted features", parallel=True)
+@recipe.stage(22, "Write speaker-adapted features and train an LSTM on them", parallel=True)
 def train_on_adapted(run: Run) -> dict[str, float] | None:
-    """On the features of the speaker-adapted GMMs; skipped without `adapted`."""
-    if not run.config.adapted:
+    """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
+    if not run.config.needs_adapted:
         return None
     features = run.make("adapted")
     ranks.on_rank_zero(lambda: write_adapted(run, "sat", "lda_mllt", features))
-    return train_network(run, "lstm_fmllr", features)
+    return train_network(run, "lstm_fmllr", features) if run.config.adapted else None
 
 
 @recipe.stage(23, "Decode with the LSTM on speaker-adapted features")
@@ -208,20 +209,20 @@ def combine(run: Run) -> dict[str, float]:
     return combine_systems(run, ["sat", "lstm_smbr", *_optional(run)])
 
 
-@recipe.stage(27, "Train an LSTM with lattice-free MMI", parallel=True)
+@recipe.stage(27, "Train a TDNN-F with lattice-free MMI", parallel=True)
 def train_lattice_free(run: Run) -> dict[str, float] | None:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
     if not run.config.chain:
         return None
-    return train_chain(run, "chain", "sat", run.need("fbank"))
+    return train_chain(run, "chain", "sat", run.need(run.config.chain_features))
 
 
-@recipe.stage(28, "Decode with the LSTM trained with lattice-free MMI")
+@recipe.stage(28, "Decode with the TDNN-F")
 def decode_lattice_free(run: Run) -> dict[str, float] | None:
     """Scores without priors, at acoustic scale 1 or near it."""
     if not run.config.chain:
         return None
-    return decode_chain(run, "chain", run.need("fbank"))
+    return decode_chain(run, "chain", run.need(run.config.chain_features))
 
 
 @recipe.stage(29, "Train an LSTM language model", parallel=True)
@@ -261,8 +262,13 @@ def _systems(run: Run) -> list[DecodedSystem]:
     if "blstm" in chosen:
         systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
     if run.config.chain:
-        systems += [DecodedSystem("chain", "fbank", graphs="chain/graphs")]
+        systems += [_chain_system(run.config.chain_features)]
     return systems
+
+
+def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:
+    speakers = {"gmm": "sat", "first_pass": "lda_mllt"} if features == "adapted" else {}
+    return DecodedSystem("chain", features, graphs="chain/graphs", **speakers)
 
 
 def _optional(run: Run) -> list[str]:

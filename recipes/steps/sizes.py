@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from recipes.librispeech.config import BIDIRECTIONAL_CHUNKS, Config
-from recipes.steps.settings import SMALL_SEQUENCE, small_network
+from recipes.steps.lattice_free import lattice_free
+from recipes.steps.settings import SMALL_SEQUENCE
 from toolkit.align.gmm.lda_mllt import LdaMlltConfig
 from toolkit.align.gmm.monophone import MonophoneConfig
 from toolkit.align.gmm.sat import SatConfig
@@ -18,7 +19,6 @@ from toolkit.features.frontend import FrontendConfig
 from toolkit.hmm.tree.build import TreeConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
-from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.whole_utterances import WholeUtteranceConfig
@@ -100,30 +100,6 @@ def sized(hours: float, **sections: Any) -> Config:
     return Config(**(_gmms(size) | _networks(size) | _features(size) | sections))
 
 
-FEWEST, MOST = 7, 12
-"""Layers of the smallest and of the largest factorised network."""
-SMALLEST_AT, LARGEST_AT = 0.5, 100.0
-"""Hours up to which it is the smallest, and from which on it is the largest."""
-
-
-def factorised(hours: float, epochs: int = 4) -> CrossEntropyConfig:
-    """Return a TDNN-F for `hours` of training speech and its training, with cross entropy.
-
-    From 7 layers of 384 values, one of them at 100 Hz, to 12 of 1,024, three at 100 Hz, as in
-    Kaldi's recipes; between them by the logarithm of the hours.
-    """
-    share = math.log(hours / SMALLEST_AT) / math.log(LARGEST_AT / SMALLEST_AT)
-    share = min(1.0, max(0.0, share))
-    hidden = 32 * round(384 * (1024 / 384) ** share / 32)
-    layers, full = FEWEST + round((MOST - FEWEST) * share), 1 + round(2 * share)
-    strides = (*[1] * full, 0, *[3] * (layers - full - 1))
-    model = TdnnfConfig(hidden=hidden, bottleneck=hidden // 8, strides=strides)
-    chunks = ChunkConfig(
-        frames=96, batch=11, left_context=model.context, right_context=model.context
-    )
-    return small_network(model, epochs, chunks)
-
-
 def _gmms(size: Sizes) -> dict[str, Any]:
     tree = TreeConfig(max_leaves=_round(size.leaves))
     em = EmConfig(gaussians=_round(size.gaussians))
@@ -138,6 +114,7 @@ def _gmms(size: Sizes) -> dict[str, Any]:
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=_round(size.senones)),
+        "chain_tree": TreeConfig(max_leaves=_round(size.senones), context=("left",)),
     }
 
 
@@ -163,6 +140,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
         "ce": ce,
         "blstm": replace(ce, model=blstm, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=batch)),
         "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
+        "lfmmi": lattice_free(size.hours, 2 * ce.epochs),
     }
 
 

@@ -3,7 +3,9 @@ import torch
 
 from toolkit.bench import train
 from toolkit.bench.instruments import gemm
+from toolkit.bench.lattice_free import CriterionAlone, LatticeFreeSteps
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.tdnnf import TdnnfConfig
 
 SMALL = LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)
 
@@ -19,7 +21,10 @@ def test_compares_chunks_with_whole_utterances_and_the_gemm_limit(monkeypatch, t
     assert 0.9 * most < chunked.rate <= most
     assert 9 * most < table.row("loader and chunker alone").rate <= 10 * most
     assert table.row(train.LOOP).rate == max(1, steps // 4) * train.UTTERANCE_FRAMES / 3
-    assert len(table.rows) == 7
+    assert len(table.rows) == 9
+    lattice_free = table.row(train.LATTICE_FREE).rate
+    share = 100 * lattice_free / table.row(train.CRITERION).rate
+    assert f"the criterion takes {share:.0f} %" in table.notes[-2]
     assert f"{chunked.rate / table.row(train.LOOP).rate:.1f} times" in table.notes[-1]
 
 
@@ -40,3 +45,15 @@ def test_the_plain_loop_learns_and_counts_low_rate_frames():
     before = [p.clone() for p in loop._parameters]
     assert loop.run() == 2 * train.UTTERANCE_FRAMES / 3
     assert not any(torch.equal(a, b) for a, b in zip(before, loop._parameters, strict=True))
+
+
+def test_lattice_free_steps_learn_and_count_scored_frames(tmp_path):
+    network = TdnnfConfig(12, hidden=8, bottleneck=4, final=4, strides=(1, 0, 3))
+    steps = LatticeFreeSteps(network, 6, 600, 2, str(tmp_path), torch.device("cpu"))
+    before = [p.clone() for p in steps._trainer.model.parameters()]
+    assert steps.run() == 6 * 600 / 3 + 6 * 600 / 3  # two epochs of one batch
+    after = steps._trainer.model.parameters()
+    assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    alone = CriterionAlone(steps)
+    assert alone.run() == 6 * 600 / 3
+    assert alone._scores.grad.abs().sum() > 0

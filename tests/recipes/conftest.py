@@ -66,6 +66,16 @@ SMALL = (
     "blstm.chunks.batch=8",
     "blstm.whole.epochs=1",
     "sequence.epochs=2",
+    "chain_tree.max_leaves=60",
+    "lfmmi.epochs=8",
+    "lfmmi.initial_rate=4e-3",
+    "lfmmi.model.hidden=48",
+    "lfmmi.model.bottleneck=16",
+    "lfmmi.model.final=24",
+    "lfmmi.pieces.batch_frames=400",
+    "chain_decode.beam.search=10",
+    "chain_decode.scales=0.7,1,1.4",
+    "chain_decode.penalties=-1,0",
     "decode.beam.search=10",
     "lstm_lm.epochs=1",
     "lstm_lm.model.hidden=16",
@@ -93,7 +103,7 @@ SMALL_CTC = (
 )
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "lstm_lm")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "lstm_lm")
 MADE = (*SYSTEMS, *NETWORKS, "decode", "fmllr", "ali", "senones", "lm", "rescoring", "lang")
 MADE += ("denominators", "adapted", "independent", "final", "graph.safetensors")
 NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")

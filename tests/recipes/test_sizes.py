@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from recipes.librispeech.config import Config
-from recipes.steps.sizes import TABLE, factorised, sized, sizes
+from recipes.steps.lattice_free import lattice_free
+from recipes.steps.sizes import TABLE, sized, sizes
 from toolkit.config.settings import to_plain
 from toolkit.corpus.config import CorpusConfig
 
@@ -25,20 +26,21 @@ def test_sizes_grow_with_the_hours_and_stop_at_the_ends():
 
 
 @pytest.mark.parametrize(
-    ("hours", "strides", "hidden"),
+    ("hours", "strides", "hidden", "bottleneck"),
     [
-        (0.01, (1, 0, 3, 3, 3, 3, 3), 384),
-        (0.5, (1, 0, 3, 3, 3, 3, 3), 384),
-        (7.07, (1, 1, 0, 3, 3, 3, 3, 3, 3), 640),
-        (100, (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3), 1024),
-        (5000, (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3), 1024),
+        (0.01, (1, 0, 3, 3, 3, 3, 3), 256, 64),
+        (0.5, (1, 0, 3, 3, 3, 3, 3), 256, 64),
+        (8, (1, 1, 0, 3, 3, 3, 3, 3, 3, 3), 528, 96),
+        (100, (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3), 1024, 128),
+        (5000, (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3), 1024, 128),
     ],
 )
-def test_factorised_networks_grow_with_the_hours(hours, strides, hidden):
-    config = factorised(hours)
-    assert (config.model.strides, config.model.hidden) == (strides, hidden)
-    assert config.model.bottleneck == hidden // 8
-    assert config.chunks.left_context == config.chunks.right_context == config.model.context
+def test_factorised_networks_grow_with_the_hours(hours, strides, hidden, bottleneck):
+    config = lattice_free(hours, epochs=5)
+    model = config.model
+    assert (model.strides, model.hidden, model.bottleneck) == (strides, hidden, bottleneck)
+    assert config.pieces.left_context == config.pieces.right_context == model.context
+    assert config.epochs == 5
 
 
 def test_halfway_is_the_geometric_mean():

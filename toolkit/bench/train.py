@@ -1,4 +1,4 @@
-"""Training throughput of the LSTM on chunks and on whole utterances, relative to the GEMM limit."""
+"""Training throughput of the networks, of the LSTM relative to the GEMM limit."""
 
 import tempfile
 from collections.abc import Iterator
@@ -12,8 +12,10 @@ from torch.nn import functional
 from toolkit.bench.instruments.flops import flops_per_frame
 from toolkit.bench.instruments.gemm import Gemm, size_on, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
+from toolkit.bench.lattice_free import CriterionAlone, LatticeFreeSteps
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
+from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.parallel.batch import Batch
 from toolkit.processes.devices import choose_device
 from toolkit.train.chunks import ChunkConfig, Chunks
@@ -32,6 +34,8 @@ LARGE_BATCHES = (156, 312)  # a quarter and a half of the chunks of UTTERANCES
 LIMIT = "GEMM limit, float32"
 CHUNKS = "chunks of 32 frames, batch 64, float32"
 LOOP = "plain loop, whole utterances, batch 1"
+LATTICE_FREE = "LF-MMI, TDNN-F, pieces of 1.5 s, float32"
+CRITERION = "its criterion alone"
 
 
 class _Noise:
@@ -76,14 +80,26 @@ def benchmark(
     obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. On a GPU
     there are rows of larger batches too, which it takes to fill one.
 
+    Lattice-free MMI is measured with a TDNN-F as wide as the LSTM, so that its ratio to the LSTM's
+    GEMM limit is no share of anything; the notes say what share of a step its criterion takes.
+
     Args:
       config: sizes of the network.
       device: where to train; None: on a GPU if there is one.
     """
     where = torch.device(choose_device(device))
     steps, per_frame = STEPS[where.type], flops_per_frame(config)
+    factorised = TdnnfConfig(
+        config.input_dim,
+        hidden=config.hidden,
+        bottleneck=config.hidden // 6,
+        final=config.hidden // 4,
+    )
     whole = WholeUtteranceConfig()
     with tempfile.TemporaryDirectory() as folder:
+        lattice_free = LatticeFreeSteps(
+            factorised, UTTERANCES, UTTERANCE_FRAMES, max(1, steps // 2), folder, where
+        )
         runs = {
             LIMIT: Gemm(where, torch.float32, per_frame),
             "GEMM limit, bfloat16": Gemm(where, torch.bfloat16, per_frame),
@@ -97,6 +113,8 @@ def benchmark(
             ),
             LOOP: _PlainLoop(config, max(1, steps // 4), where),
             "loader and chunker alone": _Loader(config, 10 * steps),
+            LATTICE_FREE: lattice_free,
+            CRITERION: CriterionAlone(lattice_free),
         }
         cases = [Case(name, synchronised(run, where)) for name, run in runs.items()]
         table = compare(
@@ -121,6 +139,9 @@ def benchmark(
         f"per second, {100 * rates[fastest] / rates[half]:.1f} % of the bfloat16 limit: {fastest}.",
         f"For each scored frame {overhead:.3f} are computed, with the look-ahead and the "
         f"padding of short chunks; counting these, float32 is at {100 * overhead * share:.0f} %.",
+        f"Of a step of LF-MMI with {lattice_free.denominator.num_states} states and "
+        f"{len(lattice_free.denominator.source)} transitions the criterion takes "
+        f"{100 * rates[LATTICE_FREE] / rates[CRITERION]:.0f} %.",
         f"Chunking is {rates[CHUNKS] / rates[LOOP]:.1f} times as fast as the plain loop.",
     )
 
