@@ -1,6 +1,7 @@
 """Recordings to transcripts with a bundle of two words."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import soundfile
@@ -44,6 +45,26 @@ def test_recordings_short_and_broken(bundle, babble, save, tmp_path):
         else:
             assert one.fault.startswith(f"{path}: ")
             assert one.utterances == ()
+
+
+def test_a_speakers_mean_runs_on_from_recording_to_recording(
+    bundle, babble, save, tmp_path, monkeypatch
+):
+    heard = []
+    recognise = Recogniser.recognise_features
+
+    def spy(recogniser, features, state=None, details=False):
+        heard.append((state.frames, len(features)))
+        return recognise(recogniser, features, state, details)
+
+    monkeypatch.setattr(Recogniser, "recognise_features", spy)
+    paths = [save(f"{n}.wav", babble(n, 1.5).clamp(-0.9, 0.9)) for n in range(5)]
+    speakers = ["ann", "ben", "ann", None, None]
+    found = sources(paths, tmp_path)
+    named = [replace(one, speaker=who) for one, who in zip(found, speakers, strict=True)]
+    list(transcribe(bundle(), named))
+    before = [frames for frames, _ in heard]
+    assert before == [0, 0, heard[0][1], 0, 0]
 
 
 def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp_path):

@@ -84,7 +84,7 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
 @click.option(
     "--speakers",
     type=TEXT_IN,
-    help="File of `recording speaker`, such as utt2spk: who is adapted together.",
+    help="File of `recording speaker`, such as utt2spk: whose recordings are adapted to together.",
 )
 @click.argument("audio", nargs=-1, required=True)
 @click.pass_context

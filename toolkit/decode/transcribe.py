@@ -35,10 +35,10 @@ def transcribe(
 
     A recording is one utterance if it is no longer than `SegmentConfig.longest`, otherwise it is
     cut into segments, the speaker's utterances in order of time. A network on log-mel features
-    takes every recording for a new speaker and never holds a long one in memory; a system that
-    recognises by speaker hears all recordings of a speaker before it gives the first result
-    (`Source.speaker`; where there is none, the recording is a speaker). For a broken recording the
-    transcript holds the fault, and the others are still transcribed.
+    normalises by the running mean of a speaker's recordings so far, and never holds a long one in
+    memory; a system that recognises by speaker hears all recordings of a speaker before it gives
+    the first result (`Source.speaker`; where there is none, the recording is a speaker). For a
+    broken recording the transcript holds the fault, and the others are still transcribed.
 
     Args:
       model: a bundle, such as exp/demo/final.
@@ -58,19 +58,26 @@ def transcribe(
     if isinstance(recogniser, SpeakerRecogniser):
         yield from transcribe_speakers(recogniser, sources, details, config)
         return
+    means: dict[str, CmnState] = {}
     for source in sources:
         try:
-            utterances = tuple(_utterances(recogniser, source, details, config))
+            utterances = tuple(_utterances(recogniser, source, details, config, means))
             yield Transcript(source.name, source.key, utterances)
         except (AudioError, FrontendError) as error:
             yield source.failed(error)
 
 
 def _utterances(
-    recogniser: Recogniser, source: Source, details: bool, config: SegmentConfig
+    recogniser: Recogniser,
+    source: Source,
+    details: bool,
+    config: SegmentConfig,
+    means: dict[str, CmnState],
 ) -> Iterator[Utterance]:
+    """Recognise a recording; `means` holds each speaker's mean, which it moves on."""
     shift = recogniser.frontend_config.frame_shift_ms / 1000
-    mean = CmnState.empty(recogniser.frontend_config.dimension)
+    empty = CmnState.empty(recogniser.frontend_config.dimension)
+    mean = empty if source.speaker is None else means.get(source.speaker, empty)
     blocks = source.blocks(recogniser.frontend_config.sampling_rate, BLOCK)
     for segment in _segments(recogniser, blocks, config):
         start = segment.start * shift
@@ -82,6 +89,8 @@ def _utterances(
             found.text,
             found.words,
         )
+    if source.speaker is not None:
+        means[source.speaker] = mean
 
 
 def _segments(
