@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from tqdm import tqdm
 
 from local.synthetic import espeak, sound
 from local.synthetic.espeak import Voice
@@ -194,9 +195,12 @@ def generate(
         tasks += [_Task(settings, out, split, speaker, seconds) for speaker in chosen]
     missing = [task for task in tasks if not (task.folder / WORD_TIMES).exists()]
     finished = map_in_processes(_make_speaker, missing, jobs)
-    for count, _ in enumerate(finished, start=len(tasks) - len(missing) + 1):
-        if progress is not None:
-            progress(count, len(tasks))
+    done = len(tasks) - len(missing)
+    with tqdm(total=len(tasks), initial=done, unit="voice", desc="speak", disable=None) as bar:
+        for count, _ in enumerate(finished, start=done + 1):
+            bar.update()
+            if progress is not None:
+                progress(count, len(tasks))
     for split in SPEAKERS:
         folders = [task.folder for task in tasks if task.split == split]
         words = [entry for folder in folders for entry in read_ctm(folder / WORD_TIMES)]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ TEXTS = {"a": "YES NO", "b": "NO", "short": "YES YES YES", "c": "YES"}
 
 
 class Store:
+    path = Path("train")
     shards = [["a", "b"], ["short", "c"]]  # noqa: RUF012
 
     def cut(self, utterance):

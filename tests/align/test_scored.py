@@ -2,6 +2,7 @@
 
 import threading
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,7 @@ class Scorer:
     def __init__(self, device):
         self.device, self.asked, self.threads = device, [], set()
         self.store = SimpleNamespace(
-            num_frames=lambda name: 10, shards=[IDS[:40], IDS[40:]], ids=IDS
+            path=Path("dev"), num_frames=lambda name: 10, shards=[IDS[:40], IDS[40:]], ids=IDS
         )
 
     def log_likelihoods(self, utterance, pdfs=None):

@@ -1,5 +1,7 @@
 """A recogniser of two words with made-up scores."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ class Store:
     def __init__(self, texts):
         self.texts = texts
         ids = list(texts)
+        self.path = Path("dev")
         self.shards = [ids[:2], ids[2:]]
         self.ids = ids
 

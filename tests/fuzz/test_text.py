@@ -7,14 +7,18 @@ from tests.fuzz.trial import Reader
 from toolkit.align.ctm import read_ctm
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
+from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 from toolkit.corpus.table import read_table
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.tables import SymbolTable
 from toolkit.lang.text import Normaliser, read_sentences
+from toolkit.score.alternatives import Grammar
+from toolkit.score.glm import Glm
 from toolkit.score.nist import read_stm
 from toolkit.score.read import read_speakers, read_transcripts
 from toolkit.score.results import Result, read_results, record_results, results_table
+from toolkit.score.wer import score
 
 CSV = """audio,text,speaker,start,end,split
 a.wav,GOOD MORNING,anna,0,1.5,train
@@ -85,6 +89,30 @@ READERS = {
     "trn": Reader(
         text("hyp.trn", "GOOD MORNING (u-1)\n(u-2)\n"),
         lambda folder: read_transcripts(folder / "hyp.trn"),
+    ),
+    "alternatives": Reader(
+        text("hyp.trn", "GOOD { MORNING / { A / @ } B } (UH) (u-1)\nwo- x* y;t (u-2)\n"),
+        lambda folder: [
+            score({"u": words}, {"u": "GOOD A"}, grammar=Grammar(fragments=True, optional=True))
+            for words in read_transcripts(folder / "hyp.trn").texts.values()
+            if words
+        ],
+        names=("u: ", "all 1 references are empty"),
+    ),
+    "scored-ctm": Reader(
+        text(
+            "hyp.ctm",
+            "r1 1 0.00 0.25 GOOD NA x y\nr1 1 * * <ALT_BEGIN>\nr1 1 0.25 -0.5 A\n"
+            "r1 1 * * <ALT>\nr1 1 0.25 0.5 B\nr1 1 * * <ALT_END>\n",
+        ),
+        lambda folder: read_transcripts(folder / "hyp.ctm"),
+    ),
+    "mapping-rules": Reader(
+        text("x.glm", ';; x\n* NAME = "x"\n[A] => [{ B / C D }] / [ ] __ [ ]\n"E" => "(F)"\n'),
+        lambda folder: Glm.read(folder / "x.glm", "stm", "ref")("A E (A E)"),
+    ),
+    "data-directory": Reader(
+        kaldi_files, lambda folder: [*data_dir_faults(folder), *data_dir_remarks(folder)]
     ),
     "json-transcripts": Reader(
         text("hyp.json", '{"u-1": "GOOD", "u-2": {"text": "A B", "speaker": "anna"}}'),

@@ -33,6 +33,7 @@ def test_transcripts_are_parsed_as_in_sclite(text, expected):
         ("x { }", "braces without a word"),
         ("{ / }", "braces without a word"),
         ("{ a } }", "without a counterpart"),
+        ("{ " * 20000 + "a" + " }" * 20000, "more than 50 deep"),
     ],
 )
 def test_braces_that_do_not_match_are_errors(text, message):

@@ -86,3 +86,8 @@ def test_the_command_scores_as_hubscr_does(glm, tmp_path):
     bad = CliRunner().invoke(cli.main, ["score", *names, "--normalise=basic", "--optional"])
     assert bad.exit_code == 2
     assert "removes the marks" in bad.output
+    (tmp_path / "x.stm").write_text("R1 A s 0 2 { i\n")
+    bad = CliRunner().invoke(cli.main, ["score", *names])
+    assert bad.exit_code == 1
+    message = bad.stderr
+    assert f"{tmp_path}/x.stm, {tmp_path}/x.ctm: R1-A_0000000-0002000: '{{ i': a {{ wit" in message

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from toolkit.stages.stage_log import StageLog, duration, headline
@@ -36,3 +38,18 @@ def test_what_is_said_is_also_kept(tmp_path, capsys):
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path, capsys):
     StageLog(tmp_path / "none" / "log.txt").write("one")
     assert capsys.readouterr().out == "one\n"
+
+
+def test_lines_are_written_above_a_progress_bar(tmp_path, capfd):
+    from tqdm import tqdm
+
+    stage_log = StageLog(tmp_path / "log.txt")
+    with tqdm(total=3, desc="bar", disable=False) as bar:
+        bar.update(1)
+        stage_log.write("a line")
+        shown = capfd.readouterr()
+    assert shown.out == "a line\n"
+    assert re.search(r"\r +\r", shown.err)  # the bar was wiped before the line
+    assert (tmp_path / "log.txt").read_text().endswith(" a line\n")
+    stage_log.write("after")
+    assert capfd.readouterr().out == "after\n"

@@ -286,7 +286,7 @@ def _named(method: _Method) -> str:
 
 def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"]:
     """Read and score pairs of references and hypotheses."""
-    from toolkit.score.alternatives import Grammar
+    from toolkit.score.alternatives import Grammar, GrammarError
     from toolkit.score.inputs import InputReader
     from toolkit.score.normalise import TextNormaliser
     from toolkit.score.wer import score as score_transcripts
@@ -304,20 +304,24 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     sides = [reader.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(note, err=True)
-    scores = [
-        score_transcripts(
-            side.refs,
-            side.hyps,
-            method.unit,
-            side.speakers,
-            weights=method.weights,
-            mode=method.mode,
-            normalise=normaliser,
-            normaliser=normaliser.name + _named(method),
-            grammar=marks if side.marked or marks != Grammar() else None,
-        )
-        for side in sides
-    ]
+    scores = []
+    for (ref, hyp), side in zip(pairs, sides, strict=True):
+        try:
+            scores.append(
+                score_transcripts(
+                    side.refs,
+                    side.hyps,
+                    method.unit,
+                    side.speakers,
+                    weights=method.weights,
+                    mode=method.mode,
+                    normalise=normaliser,
+                    normaliser=normaliser.name + _named(method),
+                    grammar=marks if side.marked or marks != Grammar() else None,
+                )
+            )
+        except GrammarError as error:
+            raise GrammarError(f"{ref}, {hyp}: {error}") from error
     for remark in normaliser.remarks():
         click.echo(f"Note: {remark}.", err=True)
     return scores

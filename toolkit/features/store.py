@@ -224,11 +224,15 @@ def map_shards(
       function: picklable; takes a shard's number and its utterance ids.
       store: the store of the shards.
       jobs: worker processes.
-      title: title of the progress bar.
+      title: title of the progress bar, which counts utterances and names the split.
       progress: called with (shards done, shards).
     """
     shards = list(enumerate(store.shards))
     results = map_in_processes(function, shards, jobs)
-    for done, result in enumerate(tqdm(results, title, len(shards), disable=None), 1):
-        yield result
-        progress(done, len(shards))
+    total = sum(len(ids) for _, ids in shards)
+    name = f"{title} {store.path.name}"
+    with tqdm(total=total, desc=name, unit="utt", disable=None) as bar:
+        for done, (result, (_, ids)) in enumerate(zip(results, shards, strict=True), 1):
+            bar.update(len(ids))
+            yield result
+            progress(done, len(shards))

@@ -23,6 +23,10 @@ _WORD = re.compile(rf"[^{WHITE_SPACE}]+")
 _PART = re.compile(rf"[{{}}/]|[^{WHITE_SPACE}{{}}/]+")
 
 
+_DEEPEST = 50
+"""Alternatives within alternatives; more are taken for damage."""
+
+
 class GrammarError(ToolkitError):
     """A transcript in which braces do not match."""
 
@@ -86,6 +90,8 @@ def _tokens(text: str) -> Iterator[str]:
                 f"{text.strip()!r}: a brace without a counterpart or inside the word {token!r}"
             )
         depth += (token == "{") - (depth > 0 and token == "}")
+        if depth > _DEEPEST:
+            raise GrammarError(f"alternatives within alternatives, more than {_DEEPEST} deep")
         yield token
     if depth:
         raise GrammarError(f"{text.strip()!r}: a {{ without its }}")

@@ -157,7 +157,8 @@ def _ctm_texts(path: Path) -> dict[str, str]:
     try:
         entries = timed_words(read_scored_ctm(path))
     except CtmError as error:
-        raise TranscriptError(str(error)) from error
+        named = str(error).startswith(str(path))
+        raise TranscriptError(str(error) if named else f"{path}: {error}") from error
     channels: dict[str, str] = {}
     for entry in entries:
         if channels.setdefault(entry.recording, entry.channel) != entry.channel:

@@ -122,14 +122,13 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
     """Align the words of two networks; A arcs in the reference, B in the hypothesis."""
     substitution, gap, optional, diagonal_wins = _COSTS[weights]
     equal = _equal(ref, hyp, grammar)
-    change = np.where(equal, 0.0, substitution)
-    change[_empty(ref)[:, None] | _empty(hyp)[None]] = _NEVER
     gaps = []
     for side in (ref, hyp):
         costs = [optional if grammar.is_optional(word) else gap for word in side.words]
         gaps.append(np.where(_empty(side), _EMPTY, costs).astype(np.float32))
     cost, back = _fill(
-        change.astype(np.float32),
+        equal,
+        np.float32(substitution),
         *gaps,
         ref.first,
         ref.predecessors,
@@ -214,7 +213,8 @@ def _matches(ref: str, hyp: str) -> bool:
 
 @njit(cache=True)
 def _fill(
-    change: np.ndarray,
+    equal: np.ndarray,
+    substitution: float,
     ref_gap: np.ndarray,
     hyp_gap: np.ndarray,
     ref_first: np.ndarray,
@@ -225,10 +225,10 @@ def _fill(
 ) -> tuple:  # pragma: no cover (compiled)
     """Return the costs [A, B] of the best paths that end in each pair of arcs, and where they come
     from, [A, B, 2]; an arc that stays the same is a gap."""
-    number_a, number_b = change.shape
+    number_a, number_b = equal.shape
     cost = np.zeros((number_a, number_b), np.float32)
-    back = np.zeros((number_a, number_b, 2), np.int64)
-    never = np.float32(_NEVER)
+    back = np.zeros((number_a, number_b, 2), np.int32)
+    never, empty = np.float32(_NEVER), np.float32(_EMPTY)
     for a in range(number_a):
         for b in range(number_b):
             if a == 0 and b == 0:
@@ -245,12 +245,13 @@ def _fill(
                     if cost[p, b] < deletion:
                         deletion, del_a = cost[p, b], p
                 deletion += ref_gap[a]
-            if a > 0 and b > 0:
+            if a > 0 and b > 0 and ref_gap[a] != empty and hyp_gap[b] != empty:
                 for p in ref_before[ref_first[a] : ref_first[a + 1]]:
                     for q in hyp_before[hyp_first[b] : hyp_first[b + 1]]:
                         if cost[p, q] < diagonal:
                             diagonal, sub_a, sub_b = cost[p, q], p, q
-                diagonal += change[a, b]
+                if not equal[a, b]:
+                    diagonal += substitution
             if (diagonal < insertion and diagonal < deletion) or (
                 diagonal_wins and diagonal <= insertion and diagonal <= deletion
             ):

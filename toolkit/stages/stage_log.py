@@ -2,10 +2,12 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +31,11 @@ class StageLog:
         Raises:
           LinkError: a link or no regular file is in its place.
         """
-        click.echo(printable(line))
+        if _bars():
+            _bars().write(printable(line))  # above them
+            sys.stdout.flush()
+        else:
+            click.echo(printable(line))
         self.record(line)
 
     def record(self, line: str) -> None:
@@ -41,6 +47,13 @@ class StageLog:
                 file.write(f"{now} {printable(line)}\n")
         except OSError:
             return
+
+
+def _bars() -> Any:
+    """Return tqdm's class where it shows progress bars now, otherwise None."""
+    module = sys.modules.get("tqdm")
+    shown = module and any(not bar.disable for bar in getattr(module.tqdm, "_instances", ()))
+    return module.tqdm if shown else None
 
 
 class _LogHandler(logging.Handler):
