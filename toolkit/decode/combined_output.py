@@ -80,10 +80,10 @@ def combine_decodes(
         for name, split in splits.items()
     }
     references = {name: _references(split.cuts, read[name]) for name, split in splits.items()}
+    names = list(next(iter(splits.values())).systems)
     splits = {s: split for s, split in splits.items() if can_be_scored(references[s], s)}
     tuning = _tuned([(read[s], references[s]) for s in splits if splits[s].tuned], words, jobs)
     tuning = tuning or CombinationTuning(Combination((1 / len(rows),) * len(rows)), {})
-    names = list(next(iter(splits.values())).systems)
     write_atomically(out / "grid.tsv", _table(names, tuning))
     weights = dict(zip(names, tuning.best.weights, strict=True))
     chosen = {"rule": tuning.best.rule, "weights": weights}

@@ -142,7 +142,7 @@ class _Extractor:
     def __call__(self, scorer: Scorer, threads: int, shard: tuple[int, Sequence[str]]) -> Path:
         """Write a line per utterance of a shard; the file of an earlier run is kept."""
         number, ids = shard
-        path = self.out / f"explored.{number:06d}.jsonl"
+        path = self.out / f"listed.{number:06d}.jsonl"
         words = word_lattice_path(self.out.parent / "word_lattices", number)
         if path.exists() and words.exists():
             return path

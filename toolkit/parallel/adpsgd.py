@@ -195,7 +195,8 @@ class Adpsgd(Asynchronous):
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: weights, optimizer state, numbers of averagings and of requests."""
         with self._quiet():
-            weights = self.flat.weights() if self._learner is None else self._learner.weights()
+            alone = self._learner is None or len(self.learners()) == 1  # then nothing was mixed
+            weights = self.flat.weights() if alone else self._learner.weights()
         optimizer = self.optimizer.state_dict()
         own = {**super().rank_state(), "weights": weights, "optimizer": optimizer}
         own["host_copies"] = self.host_copies

@@ -170,6 +170,8 @@ class ParallelConfig:
             raise ValueError(
                 f"rate_scaling is {self.rate_scaling!r}, needs to be none, linear or root"
             )
+        if self.method == "bmuf" and self.rate_scaling != "none":
+            raise ValueError("rate_scaling is not for bmuf, whose workers train on their own")
         if not self.timeout > 0:
             raise ValueError(f"timeout is {self.timeout}, needs to be above 0")
 

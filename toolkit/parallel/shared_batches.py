@@ -89,7 +89,7 @@ class SharedBatches:
         steps = self._data.steps(epoch, world_size)
         parts = [Steps(i, start, steps) for i in range(node.count)]
         taken = None
-        if start and self._resumed is not None:
+        if self._resumed is not None:
             parts = [Steps(*entry["part"]) for entry in self._resumed]
             taken = [Steps(*entry["taken"]) for entry in self._resumed]
         self._resumed = None

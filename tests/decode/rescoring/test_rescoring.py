@@ -208,8 +208,8 @@ def test_lists_of_the_decode_are_not_made_again(recogniser, tmp_path, decoder, m
     other = replace(decoder, config=replace(CONFIG, scales=(0.5,)))
     with pytest.raises(AssertionError, match="searched again"):
         rescore(recogniser, other, model, tmp_path / "other", explored=explored)
-    (folder / "dev/explored/explored.000000.jsonl").write_text('{"utterance": "b"}')
-    with pytest.raises(CandidatesError, match=r"explored\.000000.*decode again"):
+    (folder / "dev/explored/listed.000000.jsonl").write_text('{"utterance": "b"}')
+    with pytest.raises(CandidatesError, match=r"listed\.000000.*decode again"):
         read_candidates(folder / "dev/explored", weights, 20)
 
 

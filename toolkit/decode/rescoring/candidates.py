@@ -108,7 +108,7 @@ def read_candidates(folder: Path, weights: Weights, count: int) -> list[Listed]:
       CandidatesError: a file is damaged, or of an earlier version.
     """
     found = []
-    for path in sorted(folder.glob("explored.*.jsonl")):
+    for path in sorted(folder.glob("listed.*.jsonl")):
         with reading(path, CandidatesError, "decode again"):
             found += [
                 Listed(

@@ -1,7 +1,7 @@
 """Data of LF-MMI training: pieces of utterances with their numerators."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from toolkit.train.windows import Stacked, Windows
 
 logger = logging.getLogger(__name__)
 
-NAMED = 10
-"""Utterances that a message names."""
+MANY = 200
+"""Pieces without a numerator, and none with one, after which training ends."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class Pieces(ShuffledUtterances):
         self._maker = maker
         self._pieces = config
         self._warned: set[str] = set()
+        self._lost = self._kept = 0
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches(0)
@@ -102,31 +103,33 @@ class Pieces(ShuffledUtterances):
         """See `DataSource`.
 
         Raises:
-          TrainingDataError: none of the pieces has a numerator.
+          TrainingDataError: no piece so far has a numerator, after an epoch or many pieces.
         """
-        lost: list[str] = []
-        kept = 0
         for batch in super().batches(epoch, start, rank, world_size):
-            lost += batch.lost
-            kept += len(batch.numerators)
+            self._lost += len(batch.lost)
+            self._kept += len(batch.numerators)
+            if self._lost >= MANY:
+                self._refuse()
+            self._tell(batch.lost)
             yield batch
-        self._tell(lost, kept)
+        if start == 0 and world_size == 1:
+            self._refuse()
 
-    def _tell(self, lost: list[str], kept: int) -> None:
-        """Warn of the utterances of pieces without a numerator, each once."""
-        names = sorted(set(lost) - self._warned)
-        self._warned.update(lost)
-        some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-        if lost and not kept:
+    def _refuse(self) -> None:
+        if self._lost and not self._kept:
             raise TrainingDataError(
-                f"the phones of all {len(lost)} pieces have no path through the denominator"
-                f" ({some}): make it from the alignments that are trained on"
+                f"the phones of all {self._lost} pieces have no path through the denominator: make"
+                " it from the alignments that are trained on"
             )
-        if names:
+
+    def _tell(self, lost: Sequence[str]) -> None:
+        """Warn of the utterances of pieces without a numerator, each once."""
+        if names := sorted(set(lost) - self._warned):
+            self._warned.update(names)
             logger.warning(
-                "%d of %d pieces are left out: their phones have no path through the denominator,"
-                " or too few frames; of %s",
-                *(len(lost), len(lost) + kept, some),
+                "%d of %d pieces so far are left out: their phones have no path through the"
+                " denominator, or too few frames; now of %s",
+                *(self._lost, self._lost + self._kept, ", ".join(names)),
             )
 
     def _batch(self, window: Stacked, group: np.ndarray, offset: int) -> PieceBatch:
