@@ -87,8 +87,9 @@ def test_pieces_without_a_numerator_are_left_out(make, caplog):
     list(some.batches(1))
     assert len(caplog.messages) == 1  # each utterance is named once
     _, none = make(times=dict.fromkeys(times, lost))
-    with pytest.raises(TrainingDataError, match=r"all .* pieces .*utt00"):
+    with pytest.raises(TrainingDataError, match=r"all .* pieces, .*utt00"):
         list(none.batches(0))
+    list(none.batches(0, start=1))  # what came before may have had some
 
 
 def test_a_batch_without_numerators_counts_nothing(make, caplog):
@@ -118,7 +119,7 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
     assert stats.keys() == objective(model, next(b for b in batches if b.numerators))[1].keys()
     assert all(not parameter.grad.any() for parameter in model.parameters())
     (message,) = caplog.messages
-    assert f"{len(empty)} of {len(batches)} pieces" in message
+    assert message.endswith("now of utt001")
 
 
 @pytest.mark.parametrize("wrong", [{"max_frames": 0}, {"left_context": -1}])

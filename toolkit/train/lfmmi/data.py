@@ -108,9 +108,9 @@ class Pieces(ShuffledUtterances):
         for batch in super().batches(epoch, start, rank, world_size):
             self._lost += len(batch.lost)
             self._kept += len(batch.numerators)
+            self._tell(batch.lost)
             if self._lost >= MANY:
                 self._refuse()
-            self._tell(batch.lost)
             yield batch
         if start == 0 and world_size == 1:
             self._refuse()
@@ -118,8 +118,8 @@ class Pieces(ShuffledUtterances):
     def _refuse(self) -> None:
         if self._lost and not self._kept:
             raise TrainingDataError(
-                f"the phones of all {self._lost} pieces have no path through the denominator: make"
-                " it from the alignments that are trained on"
+                f"the phones of all {self._lost} pieces, such as those of {min(self._warned)}, have"
+                " no path through the denominator: make it from the alignments that are trained on"
             )
 
     def _tell(self, lost: Sequence[str]) -> None:
