@@ -67,6 +67,16 @@ def test_what_is_written_is_printed_at_the_end(tmp_path):
         ('{"a": "A"}\n', "standard-input.json"),
         ('{\n"a": "A"}\n', "standard-input.json"),
         ('[{"id": "a", "text": "A"}]\n', "standard-input.json"),
+        ("[noise] hello world (a-1)\n", "standard-input"),
+        ("{ a / b } c (a-1)\n", "standard-input"),
+        ("{" * 100_000, "standard-input"),
+        ("[" * 100_000, "standard-input"),
+        ("\n" * 30 + '{"text": "A", "name": "a"}\n', "standard-input.jsonl"),
+        (f'{{"text": "{"A " * 40_000}", "name": "a"}}\n{{}}\n', "standard-input.jsonl"),
+        ('{"id": "a", "words": 1}\n{"id": "b"}\n', "standard-input.jsonl"),
+        ('\ufeff{"a": "A"}\n', "standard-input.json"),
+        ("rec 1 0 0.5 hello\nrec 1 1 1 you\n", "standard-input.ctm"),
+        ("rec 1 &&0.5 -.5 hello\nrec 1 * * <ALT_BEGIN>\n", "standard-input.ctm"),
     ],
 )
 def test_its_name_tells_readers_the_format(content, name):

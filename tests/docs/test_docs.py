@@ -118,3 +118,9 @@ def test_the_picture_shows_every_package_above_those_listed_before_it():
     assert sorted(heights) == PACKAGES
     for below, above in pairwise(listed):
         assert heights[below] >= heights[above], (below, above)
+
+
+def test_no_change_is_listed_twice():
+    entries = re.split(r"^- ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.M)
+    entries = [" ".join(entry.split()) for entry in entries]
+    assert [entry[:60] for entry in set(entries) if entries.count(entry) > 1] == []

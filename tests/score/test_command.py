@@ -119,3 +119,35 @@ def test_scores_as_json(files):
     assert one["difference"] == -62.5
     assert one["second_file"] == str(files / "ref")
     assert 0 <= one["p_value"] <= 1
+
+
+def test_json_is_not_mixed_with_alignments(files):
+    arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--json", "--alignments"]
+    result = run(*arguments, "-")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--json prints one object" in result.stderr
+    assert "percent" in json.loads(run(*arguments, files / "standard-output").stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--weights", "kaldi"], "--glm scores with --weights sclite, not kaldi"),
+        (["--normalise", "basic"], "--normalise basic removes the marks that --glm reads"),
+    ],
+)
+def test_options_that_a_glm_excludes(files, options, message):
+    arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--glm", files / "x.glm"]
+    result = run(*arguments, *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert "--weights kaldi" not in run(*arguments, "--weights", "sclite").stderr
+    compared = run("compare", *arguments, "--hyp", files / "ref", *options)
+    assert compared.exit_code == 2
+
+
+def test_piped_trn_may_begin_with_brackets_and_braces(files):
+    (files / "r.trn").write_text("a c (a-1)\n")
+    arguments = ["score", "--ref", str(files / "r.trn"), "--hyp", "-"]
+    result = CliRunner().invoke(cli.main, arguments, input="{ a / b } c (a-1)\n")
+    assert result.stdout.startswith("%WER 0.00 [ 0 / 2, "), result.output

@@ -1,4 +1,5 @@
 import itertools
+import json
 import random
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
 from toolkit.score.alternatives import Grammar
-from toolkit.score.compare import compare, comparison_lines
+from toolkit.score.compare import compare, comparison_lines, comparison_numbers
 from toolkit.score.wer import score
 
 REFS = {"u1": "the cat sat", "u2": "on the mat", "u3": "quietly"}
@@ -175,3 +176,11 @@ def test_systems_may_take_different_alternatives_of_a_reference():
     other = score({**refs, "u0": "{ a b / z } d"}, {id: "c d" for id in refs}, grammar=Grammar())
     with pytest.raises(ToolkitError, match="not scored against the same 'u0'"):
         compare(sides[0], other)
+
+
+def test_an_infinite_z_is_null_in_json():
+    refs = {f"u{n}": "a b" for n in range(3)}
+    found = of(refs, dict.fromkeys(refs, "a x"), refs)
+    assert found.matched_pairs.z == float("inf")
+    plain = json.loads(json.dumps(comparison_numbers(found), allow_nan=False))
+    assert plain["matched_pairs"]["z"] is None

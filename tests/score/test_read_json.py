@@ -72,3 +72,20 @@ def test_damaged_gzip_is_an_error(tmp_path):
     path.write_bytes(b"plain")
     with pytest.raises(ToolkitError, match=r"x\.jsonl\.gz: cannot read it"):
         read_transcripts(path)
+
+
+def test_a_file_has_the_id_that_it_has_in_a_folder(write, tmp_path):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/talk 1.txt").write_text("a")
+    records = read_transcripts(write("x.json", [{"audio": "far/talk 1.wav", "text": "a"}]))
+    assert records.texts == read_transcripts(tmp_path / "t").texts == {"talk_1": "a"}
+
+
+def test_a_name_beside_a_file_is_not_the_id(write):
+    record = {"name": "Ann", "path": "clips/1.mp3", "text": "a"}
+    assert read_transcripts(write("x.json", [record])).texts == {"1": "a"}
+
+
+def test_an_error_without_text_is_left_out(write):
+    records = [{"id": "a", "text": None, "error": "x"}, {"id": "b", "text": "B"}]
+    assert read_transcripts(write("x.json", records)).texts == {"b": "B"}

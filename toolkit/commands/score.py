@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE, TEXT_IN, TEXT_OUT
+from toolkit.config.parameters import AS_JSON, FILE, TEXT_IN, TEXT_OUT, is_printed
 
 if TYPE_CHECKING:
     from toolkit.score.wer import Score
@@ -182,6 +182,8 @@ def score(
             f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
             "--ref, or use `toolkit score compare` for several systems"
         )
+    if as_json and is_printed(alignments):
+        raise click.UsageError("--json prints one object: give --alignments a file, not -")
     from toolkit.score.report import write_report
     from toolkit.score.tables import all_numbers, speaker_lines, utterance_lines, write_folder
 
@@ -292,12 +294,14 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     from toolkit.score.wer import score as score_transcripts
 
     if method.glm is not None:
+        source = click.get_current_context().get_parameter_source("weights")
+        if source is _TYPED and method.weights != "sclite":
+            raise click.UsageError(f"--glm scores with --weights sclite, not {method.weights}")
         rules = "case" if method.normalise == "none" else method.normalise
         method = replace(method, weights="sclite", normalise=rules, fragments=True, optional=True)
     if method.normalise in ("basic", "english") and (method.fragments or method.optional):
-        raise click.UsageError(
-            f"--normalise {method.normalise} removes the marks that --fragments and --optional read"
-        )
+        reader = "--fragments and --optional read" if method.glm is None else "--glm reads"
+        raise click.UsageError(f"--normalise {method.normalise} removes the marks that {reader}")
     marks = Grammar(method.fragments, method.optional)
     reader = InputReader(method.form, method.speakers, method.glm)
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)

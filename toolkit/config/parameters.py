@@ -1,9 +1,11 @@
 """Click parameter types that the commands share."""
 
+import codecs
 import json
 import re
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,11 @@ FILE = click.Path(path_type=Path)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 """The flag of commands that print a table."""
 
-_CTM = re.compile(r"\S+\s+\S+\s+\d+\.\d+\s+\d+\.\d+\s+\S+(\s+\S+)*")
+_TIME = r"(\*|(?:&&)?-?\d*\.?\d+)"
+_CTM = re.compile(rf"\S+\s+\S+\s+{_TIME}\s+{_TIME}\s+\S.*")
+_LOOKED_AT = 20
+"""Lines by which a CTM is known."""
+_PRINTED = f"{__name__}.printed"
 
 
 class _TextIn(click.Path):
@@ -46,6 +52,7 @@ class _TextOut(click.Path):
         if str(value) != "-" or ctx is None:
             return super().convert(value, param, ctx)
         path = _folder(ctx) / "standard-output"
+        ctx.find_root().meta.setdefault(_PRINTED, set()).add(path)
         ctx.call_on_close(lambda: _print(path))
         return path
 
@@ -54,6 +61,11 @@ TEXT_IN = _TextIn(path_type=Path)
 """As `FILE`, of a text to read; `-` is standard input."""
 TEXT_OUT = _TextOut(path_type=Path)
 """As `FILE`, of a text to write; `-` is standard output."""
+
+
+def is_printed(path: Path | None) -> bool:
+    """Return whether a path of the current command stands for `-`, given to a `TEXT_OUT`."""
+    return path in click.get_current_context().find_root().meta.get(_PRINTED, ())
 
 
 def _folder(ctx: click.Context) -> Path:
@@ -70,15 +82,25 @@ def _print(path: Path) -> None:
 
 def _suffix(content: bytes) -> str:
     """Return the suffix by which readers of transcripts tell the format; "" for plain text."""
-    lines = [line for line in content[: 1 << 16].splitlines()[:20] if line.strip()]
-    if content.lstrip()[:1] == b"[":
-        return ".json"
-    if content.lstrip()[:1] == b"{":
-        try:
-            first = json.loads(lines[0])
-        except ValueError:
+    content = content.removeprefix(codecs.BOM_UTF8)
+    lines = [line for line in content.splitlines() if line.strip()]
+    if lines and lines[0].lstrip()[:1] in (b"{", b"["):
+        first = _parsed(lines[0])
+        if isinstance(first, dict) and {"text", "supervisions", "error"} & first.keys():
+            return ".jsonl"
+        if _parsed(content) is not None:
             return ".json"
-        return ".jsonl" if {"text", "supervisions", "error"} & first.keys() else ".json"
-    spoken = [line for line in lines if not line.startswith(b";;")]
-    ctm = spoken and all(_CTM.fullmatch(line.decode("utf-8", "replace")) for line in spoken)
-    return ".ctm" if ctm else ""
+        return ".jsonl" if isinstance(first, dict) else ""
+    spoken = (line.strip() for line in lines if not line.startswith(b";;"))
+    found = [_CTM.fullmatch(line.decode("utf-8", "replace")) for line in islice(spoken, _LOOKED_AT)]
+    # Kaldi's text may have two whole numbers in this place, on each of a few lines.
+    decimal = any("." in time for match in found if match for time in match.groups())
+    return ".ctm" if decimal and all(found) else ""
+
+
+def _parsed(text: bytes) -> Any:
+    """Return the content of a text in JSON, None for any other."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

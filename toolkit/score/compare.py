@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 
 import numpy as np
 
@@ -160,7 +161,10 @@ def compare(first: Score, second: Score) -> Comparison:
 
 
 def comparison_numbers(comparison: Comparison) -> dict[str, object]:
-    """Return the numbers of a comparison as plain data for `json.dumps`."""
+    """Return the numbers of a comparison as plain data for `json.dumps`.
+
+    The matched pairs' `z` is None where it is infinite, for which JSON has no number.
+    """
     c, pairs = comparison, comparison.matched_pairs
     better, equal, worse = c.utterances
     return {
@@ -172,7 +176,11 @@ def comparison_numbers(comparison: Comparison) -> dict[str, object]:
         "probability_of_improvement": c.probability,
         "p_value": c.p_value,
         "exchanged": {"units": c.units, "unit": c.first.resampled},
-        "matched_pairs": {"p_value": pairs.p_value, "z": pairs.z, "segments": pairs.segments},
+        "matched_pairs": {
+            "p_value": pairs.p_value,
+            "z": pairs.z if isfinite(pairs.z) else None,
+            "segments": pairs.segments,
+        },
         "utterances": {"better": better, "equal": equal, "worse": worse},
     }
 

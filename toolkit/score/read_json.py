@@ -9,18 +9,21 @@ from toolkit.score.lines import TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import single_spaced
 
-_IDS = ("id", "utterance", "name", "audio", "path", "file")
-"""Keys of a record's id; for the last three the id is the file's name without folder and suffix."""
-_FILES = _IDS[3:]
+_FILES = ("audio", "path", "file")
+_IDS = ("id", "utterance", *_FILES, "name")
+"""Keys of a record's id; the first that it has counts, as `name` may be that of a speaker.
+
+Of the path of a file the id is the name without folder, suffix and white space.
+"""
 
 
 def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read transcripts, and speakers where there are any.
 
     - `.jsonl`: a record per line: a lhotse cut (the texts of its supervisions are concatenated), or
-      a mapping with `id` (or `utterance`, `name`, or the path of a file under `audio`, `path` or
-      `file`), `text`, and optionally `speaker`. One with an `error` and no text, as `toolkit
-      transcribe` writes it of a recording that it cannot read, is left out.
+      a mapping with `id` (or `utterance`, the path of a file under `audio`, `path` or `file`, or
+      `name`), `text`, and optionally `speaker`. One with an `error` and no text (or null), as
+      `toolkit transcribe` writes it of a recording that it cannot read, is left out.
     - any other: a list of such records, or a mapping from ids to texts or records.
 
     Args:
@@ -82,8 +85,9 @@ def _record(place: str, record: Any) -> tuple[str, str | None, str | None]:
     key = next((key for key in _IDS if isinstance(record.get(key), str)), None)
     if key is None:
         raise TranscriptError(f"{place}: the record has no `id`")
-    id = Path(record[key]).stem if key in _FILES else record[key]
-    if "text" not in record and isinstance(record.get("error"), str):
+    # White space goes as in the ids of a folder of texts.
+    id = "_".join(Path(record[key]).stem.split()) if key in _FILES else record[key]
+    if record.get("text") is None and isinstance(record.get("error"), str):
         return id, None, None
     parts = record.get("supervisions", [record])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
