@@ -1,6 +1,7 @@
 """`toolkit runs`, `toolkit clean` and `toolkit config` on a small recipe."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,36 @@ def test_settings_with_their_sources(recipe):
         result = toolkit("config", recipe, *arguments)
         assert (result.exit_code, told in result.output) == (1, True)
     assert "no recipe" in toolkit("config", recipe.parent).output
+
+
+def test_runs_are_listed_while_their_files_come_and_go(recipe, monkeypatch):
+    run(recipe)
+    (recipe / "other/stages").mkdir(parents=True)
+    lstat, iterdir = os.lstat, Path.iterdir
+
+    def vanished(path, **options):
+        if str(path).endswith("fbank"):
+            raise FileNotFoundError(path)
+        return lstat(path, **options)
+
+    def forbidden(path):
+        if path.parent.name == "other":
+            raise PermissionError(path)
+        return iterdir(path)
+
+    monkeypatch.setattr(os, "lstat", vanished)
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    result = toolkit("runs", recipe, "--json")
+    assert [Path(found["path"]).name for found in json.loads(result.output)] == ["demo"]
+
+
+def test_a_folder_of_runs_that_is_not_there_is_an_error(tmp_path):
+    result = toolkit("runs", tmp_path / "none")
+    assert (result.exit_code, "none is not a folder" in result.output) == (1, True)
+
+
+@pytest.mark.parametrize("fault", ["def f(:", "import not_there_at_all"])
+def test_a_recipe_that_cannot_be_imported_is_named(recipe, fault):
+    (recipe / "run.py").write_text(fault)
+    result = toolkit("config", recipe)
+    assert (result.exit_code, "run.py: cannot be imported" in result.output) == (1, True)

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolkit.errors import ToolkitError
 from toolkit.report.folder import RunFolder
 from toolkit.score.results import ResultsError, read_results
 
 _MARKER = re.compile(r"\d\d\.json")
 WIDTH = 100
+
+
+class RunsError(ToolkitError):
+    """A folder of runs that is not there."""
 
 
 @dataclass(frozen=True)
@@ -33,30 +38,45 @@ class Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """Return the runs in a folder or below it, by path; links are not followed."""
+    """Return the runs in a folder or below it, by path; links are not followed.
+
+    What cannot be read, or is removed meanwhile by a run that goes on, is left out.
+
+    Raises:
+      RunsError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise RunsError(f"{folder} is not a folder: name one with run directories below it")
     found = []
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        stages = Path(parent, "stages")
-        if stages.is_dir() and any(_MARKER.fullmatch(path.name) for path in stages.iterdir()):
-            found.append(_run(Path(parent)))
+        if "stages" in folders and (markers := _markers(Path(parent, "stages"))):
+            found.append(_run(Path(parent), markers))
             folders.clear()
     return found
 
 
-def _run(root: Path) -> Run:
+def _markers(stages: Path) -> list[Path]:
+    try:
+        return sorted(path for path in stages.iterdir() if _MARKER.fullmatch(path.name))
+    except OSError:
+        return []
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _run(root: Path, paths: Sequence[Path]) -> Run:
     run = RunFolder.open(root)
-    markers = [
-        marker
-        for path in sorted((root / "stages").iterdir())
-        if _MARKER.fullmatch(path.name) and isinstance(marker := run.json(path.absolute()), dict)
-    ]
+    markers = [marker for path in paths if isinstance(marker := run.json(path.absolute()), dict)]
     last = run.json("stages/last_command.json")
     last = last if isinstance(last, dict) else {}
     size = sum(
-        os.lstat(os.path.join(parent, name)).st_size
-        for parent, _, names in os.walk(root)
-        for name in names
+        _size(os.path.join(parent, name)) for parent, _, names in os.walk(root) for name in names
     )
     return Run(
         str(root),

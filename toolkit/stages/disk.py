@@ -8,7 +8,11 @@ from toolkit.stages import lock
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 
-KEPT = ("final", "results.json", "results.md", "report.html", "check", "data", "corpus")
+KEPT = (
+    *("final", "check", "data", "corpus"),
+    *("results.json", "results.md", "report.html", "werr.json", "werr.md"),
+    *("breakdown.json", "breakdown.html", "sweep.json", "tta"),
+)
 """Outputs that are never removed: the bundle, results, what they were made from and checked by."""
 
 

@@ -47,14 +47,14 @@ class Recipe(Declaration):
 
 
 class RecipeError(ToolkitError):
-    """A file that declares no recipe."""
+    """A file that declares no recipe, or cannot be imported."""
 
 
 def load_recipe(path: Path) -> Recipe:
     """Import the recipe of a file, or of the `run.py` in a folder; nothing of it is run.
 
     Raises:
-      RecipeError: there is no such file, or no recipe in it.
+      RecipeError: there is no such file, it cannot be imported, or no recipe is in it.
     """
     file = path / "run.py" if path.is_dir() else path
     if file.suffix != ".py" or not file.is_file():
@@ -62,7 +62,10 @@ def load_recipe(path: Path) -> Recipe:
     spec = importlib.util.spec_from_file_location("_recipe", file.resolve())
     module = importlib.util.module_from_spec(spec)
     sys.modules["_recipe"] = module  # where its dataclasses look up their types
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, ImportError) as error:
+        raise RecipeError(f"{file}: cannot be imported: {error}") from error
     found = [value for value in vars(module).values() if isinstance(value, Recipe)]
     if not found:
         raise RecipeError(f"{file}: declares no recipe")
