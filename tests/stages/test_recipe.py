@@ -1,8 +1,10 @@
+import json
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
+from toolkit.config.settings import ConfigError
 from toolkit.errors import ToolkitError
 from toolkit.stages.recipe import Recipe
 
@@ -74,3 +76,39 @@ def test_the_folder_is_that_of_the_file_itself(tmp_path):
     (tmp_path / "real" / "run.py").write_text("")
     (tmp_path / "link.py").symlink_to(tmp_path / "real" / "run.py")
     assert Recipe("r", tmp_path / "link.py", {}).folder == (tmp_path / "real").resolve()
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """A recipe may have none."""
+
+
+def refused():
+    raise ConfigError("the profile lacks a corpus")
+
+
+@pytest.mark.parametrize(
+    ("profile", "arguments", "said"),
+    [
+        (NoSettings, ["--help"], "KEY=VALUE"),
+        (refused, ["--list"], "error: the profile lacks a corpus"),
+    ],
+)
+def test_a_profile_without_settings_or_at_fault(tmp_path, capsys, profile, arguments, said):
+    recipe = Recipe("r", tmp_path / "run.py", {"a": profile})
+    recipe.stage(1, "one")(lambda run: None)
+    with pytest.raises(SystemExit) as exit_:
+        recipe.main(arguments)
+    assert exit_.value.code == (1 if profile is refused else 0)
+    assert said in "".join(capsys.readouterr())
+
+
+def test_the_list_in_json_has_no_infinity(tmp_path, capsys):
+    recipe = Recipe("r", tmp_path / "run.py", {"a": Settings})
+    recipe.stage(1, "one")(lambda run: {"ppl": float("inf"), "loss": float("nan"), "n": 2})
+    for arguments in ([], ["--list", "--json"]):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            recipe.main(arguments)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["result"] == {"ppl": None, "loss": None, "n": 2}

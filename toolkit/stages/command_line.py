@@ -148,12 +148,14 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
 
 
 def _example(recipe: Declaration) -> str:
-    """Return a setting that the recipe has: the folder of a corpus, or the first."""
-    config = next(iter(recipe.profiles.values()))()
-    keys = list(all_keys(config))
+    """Return a setting that the recipe has: the folder of a corpus, or the first, if any."""
+    try:
+        keys = list(all_keys(next(iter(recipe.profiles.values()))()))
+    except ToolkitError:  # which a run reports
+        keys = []
     if roots := [key for key in keys if key.split(".")[-1] == "root"]:
         return f"{roots[0]}=/data/speech"
-    return f"{keys[0]}=VALUE"
+    return f"{keys[0]}=VALUE" if keys else "KEY=VALUE"
 
 
 def _epilog(recipe: Declaration) -> str:

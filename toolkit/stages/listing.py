@@ -1,6 +1,7 @@
 """What `run.py --list`, `--dry-run` and `--stale-code` print; they change nothing."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,8 +60,13 @@ def _plain(step: Step, code: Sequence[str]) -> dict[str, Any]:
         "action": step.action,
         "seconds": marker.seconds if marker else None,
         "other_code": list(code),
-        "result": marker.headline if marker else {},
+        "result": {k: _number(v) for k, v in marker.headline.items()} if marker else {},
     }
+
+
+def _number(value: Any) -> Any:
+    """Return None for an infinity and for no number, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -> None:

@@ -86,3 +86,14 @@ def test_without_segments_recordings_are_utterances(write):
     folder = write(wav__scp="a-1 x\na-2 y\nb-1 z\n", reco2dur="a-1 1\na-2 1\nb-1 1\n")
     (folder / "segments").unlink()
     assert data_dir_faults(folder) == []
+
+
+def test_an_infinite_number_of_frames_is_a_fault(write):
+    (fault,) = data_dir_faults(write(utt2num_frames="a-1 1e999\na-2 5\nb-1 5\n"))
+    assert "utt2num_frames:1: not a whole number above 0: a-1 1e999" in fault
+
+
+def test_a_line_of_other_white_space_is_named(write):
+    folder = write()
+    (folder / "utt2spk").write_bytes(b"\x0b \r\n\r \x0b\n")
+    assert any("at \x0b" in fault for fault in data_dir_faults(folder))

@@ -74,14 +74,16 @@ def write_report(
 
 
 def write_findings(findings: list[Finding], path: Path) -> None:
-    """Write one line per finding, with a head, in the order in which they were found."""
+    """Write one line per finding, with a head, in the order in which they were found.
+
+    Tabs and line ends within a field become spaces.
+    """
     with open_atomically(path) as file:
         file.write("severity\tkind\tsplit\tid\tcopy\texcluded\tdetail\n")
         for item in findings:
-            detail = " ".join(item.detail.split())
             where = (item.split, item.id, str(item.copy), "yes" if item.excluded else "no")
-            fields = (KINDS[item.kind].severity, item.kind, *where, detail)
-            file.write("\t".join(fields) + "\n")
+            fields = (KINDS[item.kind].severity, item.kind, *where, item.detail)
+            file.write("\t".join(" ".join(field.split()) for field in fields) + "\n")
 
 
 def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:

@@ -109,9 +109,10 @@ def _speaker_faults(utt2spk: _Table, spk2utt: _Table) -> Iterator[str]:
             return
     by_speaker = sorted(utt2spk.lines, key=lambda line: (_from_second_field(line), line))
     if utt2spk.lines != by_speaker and utt2spk.keys == sorted(set(utt2spk.keys)):
-        wrong = next(a for a, b in zip(utt2spk.lines, by_speaker, strict=True) if a != b)
+        both = zip(utt2spk.keys, utt2spk.lines, by_speaker, strict=True)
+        wrong = next(key for key, line, other in both if line != other)
         yield (
-            f"utt2spk: is not in the order of the speakers at {_shown(wrong.split()[0])}: let "
+            f"utt2spk: is not in the order of the speakers at {_shown(wrong)}: let "
             "every utterance id begin with its speaker's name"
         )
     listed: list[list[bytes]] = []
@@ -194,7 +195,7 @@ def _is_positive(row: list[bytes]) -> bool:
 
 def _is_count(row: list[bytes]) -> bool:
     value = _value(row[1]) if len(row) == 2 else b""
-    return isinstance(value, float) and value > 0 and value == int(value)
+    return isinstance(value, float) and value > 0 and value.is_integer()
 
 
 def _is_warp(row: list[bytes]) -> bool:
