@@ -125,6 +125,19 @@ def test_a_kill_in_mid_epoch_loses_what_came_after_the_last_checkpoint(
     assert results[0]["score"] == results[1]["score"] > 0.5
 
 
+def test_a_single_node_goes_on_with_its_weights_after_a_kill_in_mid_epoch(tmp_path):
+    """Its workers take every step together, so that the kill changes nothing at all."""
+    nodes = ASYNCHRONOUS["nodes"]
+    whole = Job(2, trained, tmp_path / "whole", nodes).wait(PATIENCE)
+    killed = tmp_path / "killed"
+    Job(2, trained, killed, nodes, victim=1, checkpoint_seconds=0).wait(PATIENCE)
+    assert len(noted(killed, 1)[1]) == 12
+    again = Job(2, trained, killed, nodes).wait(PATIENCE)
+    for result, expected in zip(again, whole, strict=True):
+        for name, value in expected["weights"].items():
+            np.testing.assert_allclose(result["weights"][name], value, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """What each method leads to, uninterrupted."""

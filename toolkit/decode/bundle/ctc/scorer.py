@@ -13,6 +13,7 @@ from toolkit.features.normalise import Normaliser
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
 from toolkit.models.store import load_model
+from toolkit.processes.devices import full_float32
 
 WHOLE, WINDOW, CONTEXT = 6000, 3000, 500
 """In input frames: the longest recording that is scored at once, and the windows of longer ones."""
@@ -33,10 +34,9 @@ class CtcScorer:
         self.model: CtcModel = load_model(bundle / MODEL).to(device)
         self.normaliser = Normaliser.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
-        config = self.model.config
-        sizes = len(self.normaliser.prior_mean), self.units.size
-        fits = (config.input_dim, config.output_dim) == sizes
-        if not isinstance(self.model, CtcModel) or not fits:
+        config, sizes = self.model.config, (len(self.normaliser.prior_mean), self.units.size)
+        known = isinstance(self.model, CtcModel)
+        if not (known and (config.input_dim, config.output_dim) == sizes):
             raise BundleError(
                 f"{bundle}: the model does not have the inputs of {NORMALISER} and the outputs of"
                 f" {UNITS}: they come from different trainings; {ADVICE}"
@@ -76,7 +76,8 @@ class CtcScorer:
     def stream(self, inputs: Tensor, state: CtcState | None) -> tuple[Tensor, CtcState]:
         """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`."""
         device = self.model.output.weight.device
-        rows, state = self.model.eval().stream(inputs[None].to(device), state)
+        with full_float32(device):
+            rows, state = self.model.eval().stream(inputs[None].to(device), state)
         return rows[0].float().cpu(), state
 
     def _in_turn(self, inputs: Tensor) -> Iterator[Tensor]:
