@@ -1,10 +1,11 @@
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.score.align import OPTIONAL_DELETION, OPTIONAL_INSERTION, align
-from toolkit.score.alternatives import Choice, Grammar, parse
+from toolkit.score.alternatives import Choice, Grammar, GrammarError, parse
 from toolkit.score.wer import score
 from toolkit.score.word_network import Network, align_networks
 
@@ -93,3 +94,11 @@ def test_characters_are_those_of_the_best_words():
 def test_normalisation_applies_between_the_marks():
     result = score({"u": "{ A / B } C"}, {"u": "b c"}, normalise=str.lower, grammar=Grammar())
     assert result.errors == 0
+
+
+def test_alternatives_that_multiply_are_refused():
+    many = "{ " + " / ".join(f"w{n}" for n in range(200)) + " } "
+    with pytest.raises(GrammarError, match="u1: too many words and alternatives"):
+        score({"u1": many * 2}, {"u1": many * 2}, grammar=Grammar())
+    with pytest.raises(GrammarError, match="u1: too many alternatives in a row"):
+        score({"u1": many * 30}, {"u1": "w1"}, grammar=Grammar())

@@ -1,6 +1,7 @@
 """Reading of the inputs of `toolkit score`: references and hypotheses by utterance."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,8 +146,8 @@ def _as_referenced(
         for id in hyps
         if id not in refs and len(names.get(id.casefold(), ())) == 1
     }
-    targets = list(changed.values())
-    changed = {id: to for id, to in changed.items() if to not in hyps and targets.count(to) == 1}
+    targets = Counter(changed.values())
+    changed = {id: to for id, to in changed.items() if to not in hyps and targets[to] == 1}
     return {changed.get(id, id): text for id, text in hyps.items()}, len(changed)
 
 

@@ -9,6 +9,8 @@ from toolkit.storage.whitespace import has_other_space
 
 _NOTABLE = 0.3
 """Share of substitutions above which case and punctuation are remarked upon."""
+_LONGEST = 2000
+"""Characters: longer words are left alone, since many marks on a letter take quadratic time."""
 
 
 def likeness_remarks(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
@@ -52,7 +54,10 @@ def _substitutions(utterance: UtteranceScore) -> Iterator[tuple[str, str]]:
 
 
 def _composed(text: str) -> str:
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if text.isascii():
+        return text
+    words = text.split(" ")
+    return " ".join(w if len(w) > _LONGEST else unicodedata.normalize("NFC", w) for w in words)
 
 
 @lru_cache(maxsize=1 << 16)

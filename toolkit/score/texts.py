@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from toolkit.score.align import Weights, align_all
-from toolkit.score.alternatives import Grammar, GrammarError, mapped, parse
+from toolkit.score.alternatives import NO_WORD, Grammar, GrammarError, Items, mapped, parse
 from toolkit.score.utterance import Unit, units_of
 from toolkit.score.word_network import Network, align_networks
 from toolkit.storage.whitespace import single_spaced
@@ -48,7 +48,13 @@ def align_texts(
                 sides = [mapped(parse(text), normalise, grammar) for text in (ref, hyp)]
             except GrammarError as error:
                 raise GrammarError(f"{ids[n]}: {error}") from error
-            best = align_networks(*map(Network.of, sides), grammar, weights)
+            if all(_one_path(items, grammar) for items in sides):
+                ref_texts[n], hyp_texts[n] = map(" ".join, sides)
+                continue  # the alignment of plain words takes far less memory
+            try:
+                best = align_networks(*map(Network.of, sides), grammar, weights)
+            except GrammarError as error:
+                raise GrammarError(f"{ids[n]}: {error}") from error
             ref_texts[n], hyp_texts[n] = " ".join(best.ref), " ".join(best.hyp)
             if unit == "word":
                 chosen[n] = best.steps
@@ -56,6 +62,17 @@ def align_texts(
     units = [[_sides(texts[n], unit) for n in rest] for texts in (ref_texts, hyp_texts)]
     aligned = dict(zip(rest, align_all(*units, weights)[0], strict=True)) | chosen
     return ref_texts, hyp_texts, [aligned[n] for n in range(len(refs))]
+
+
+def _one_path(items: Items, grammar: Grammar) -> bool:
+    """Whether a transcript is nothing but words that must be there as they are."""
+    return all(
+        isinstance(item, str)
+        and item != NO_WORD
+        and not grammar.is_optional(item)
+        and not (grammar.fragments and "-" in (item[:1], item[-1:]))
+        for item in items
+    )
 
 
 def _sides(text: str, unit: Unit) -> Sequence[str]:

@@ -21,12 +21,16 @@ from toolkit.score.align import (
     SUBSTITUTION,
     Weights,
 )
-from toolkit.score.alternatives import NO_WORD, Choice, Grammar, Items
+from toolkit.score.alternatives import NO_WORD, Choice, Grammar, GrammarError, Items
 
 _COSTS = {"kaldi": (1.0, 1.0, 0.5, False), "sclite": (4.0, 3.0, 2.0, True)}
 """Substitution, gap, gap at a word that may be left out, whether the diagonal wins ties."""
 _EMPTY, _NEVER = 0.001, 1e9
 """Gap at @; @ is not aligned with anything."""
+_MOST = 10**6
+"""Pairs of arcs that follow each other in a network, as of a thousand alternatives twice."""
+_MOST_PAIRS = 4 * 10**8
+"""Pairs of such pairs: some seconds and GB, as of texts of 20,000 words."""
 
 
 @dataclass
@@ -55,7 +59,11 @@ class Network:
 
     @classmethod
     def of(cls, items: Items) -> "Network":
-        """Build the network of a parsed transcript."""
+        """Build the network of a parsed transcript.
+
+        Raises:
+          GrammarError: it has too many alternatives in a row.
+        """
         nodes = [_Node(), _Node(), _Node()]
         arcs: list[tuple[str, int, int]] = []
 
@@ -81,6 +89,8 @@ class Network:
         stop = 2 if items else 1
         order = _in_order(nodes, arcs)
         number = {arc: n for n, arc in enumerate(order)}
+        if sum(len(nodes[arcs[arc][1]].into) for arc in order) > _MOST:
+            raise GrammarError("too many alternatives in a row: split the utterance")
         before = [[number[p] for p in nodes[arcs[arc][1]].into] for arc in order]
         return cls(
             tuple(arcs[arc][0] for arc in order),
@@ -119,7 +129,13 @@ class Aligned:
 
 
 def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weights) -> Aligned:
-    """Align the words of two networks; A arcs in the reference, B in the hypothesis."""
+    """Align the words of two networks; A arcs in the reference, B in the hypothesis.
+
+    Raises:
+      GrammarError: they are so large that it would take minutes, or GB of memory.
+    """
+    if len(ref.predecessors) * len(hyp.predecessors) > _MOST_PAIRS:
+        raise GrammarError("too many words and alternatives to align: split the utterance")
     substitution, gap, optional, diagonal_wins = _COSTS[weights]
     equal = _equal(ref, hyp, grammar)
     gaps = []
