@@ -3,7 +3,9 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.errors import ToolkitError
-from toolkit.score.glm import Glm, Rule
+from toolkit.score.ctm import filtered, read_scored_ctm
+from toolkit.score.glm import Glm, GlmError, Rule
+from toolkit.score.inputs import InputReader
 
 RULES = """;; comment
 * name = "x"
@@ -91,3 +93,26 @@ def test_the_command_scores_as_hubscr_does(glm, tmp_path):
     assert bad.exit_code == 1
     message = bad.stderr
     assert f"{tmp_path}/x.stm, {tmp_path}/x.ctm: R1-A_0000000-0002000: '{{ i': a {{ wit" in message
+
+
+def test_a_text_that_cannot_be_filtered_is_named(tmp_path):
+    (tmp_path / "x.glm").write_text(";;\n[A] => [B]\n")
+    (tmp_path / "ref.trn").write_text("x y z (a-1)\n")
+    (tmp_path / "hyp.trn").write_text("x ( y z (a-1)\n")
+    reader = InputReader(glm=tmp_path / "x.glm")
+    with pytest.raises(GlmError, match=r"hyp\.trn: a-1: .*parentheses"):
+        reader.read(tmp_path / "ref.trn", tmp_path / "hyp.trn")
+
+
+def test_alternatives_of_a_rule_join_those_of_a_ctm(tmp_path):
+    (tmp_path / "x.glm").write_text(";;\n[CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]\n")
+    (tmp_path / "hyp.ctm").write_text(
+        "r 1 * * <ALT_BEGIN>\nr 1 0.1 0.2 can't\nr 1 * * <ALT>\nr 1 0.1 0.2 can\n"
+        "r 1 * * <ALT_END>\n"
+    )
+    entries = filtered(
+        read_scored_ctm(tmp_path / "hyp.ctm"), Glm.read(tmp_path / "x.glm", "ctm", "hyp")
+    )
+    assert [entry.token.upper() for entry in entries] == [
+        *("<ALT_BEGIN>", "CAN'T", "<ALT>", "CAN", "NOT", "<ALT>", "CAN", "<ALT_END>")
+    ]

@@ -88,13 +88,16 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     for them; a word that becomes nothing is left out.
     """
     found: list[CtmEntry] = []
+    inside = False  # alternatives
     for entry in entries:
+        inside = {BEGIN: True, END: False}.get(entry.token.upper(), inside)
         text = entry.token if entry.token.upper() in (BEGIN, NEXT, END) else glm(entry.token)
         choice = "{" in text
+        outer = choice and not inside
         parts = [
             split_words(re.sub(r"[{}]", " ", p)) for p in (text.split("/") if choice else [text])
         ]
-        marks = [BEGIN, *[NEXT] * (len(parts) - 1)] if choice else [""]
+        marks = [BEGIN if outer else "", *[NEXT] * (len(parts) - 1)]
         for mark, words in zip(marks, parts, strict=True):
             if mark:
                 found.append(replace(entry, token=mark))
@@ -103,7 +106,7 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
                 replace(entry, start=entry.start + n * length, duration=length, token=word)
                 for n, word in enumerate(words)
             )
-        if choice:
+        if outer:
             found.append(replace(entry, token=END))
     return found
 

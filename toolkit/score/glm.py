@@ -12,7 +12,8 @@ rules hold for these formats and sides alone.
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -100,16 +101,13 @@ class Glm:
         """
         compared = text if self.case_sensitive else text.translate(_UPPER)
         at, found = 0, []
-        by_first: dict[str, list[Rule]] = {}
-        for rule in self.rules:
-            by_first.setdefault(self._compared(rule.source[:1]), []).append(rule)
         while at < len(text):
-            for rule in by_first.get(compared[at], ()):
+            for rule in self._by_first.get(compared[at], ()):
                 end = at + len(rule.source)
                 if (
-                    compared.startswith(self._compared(rule.source), at)
-                    and compared.endswith(self._compared(rule.before), 0, at)
-                    and compared.startswith(self._compared(rule.after), end)
+                    compared.startswith(rule.source, at)
+                    and compared.endswith(rule.before, 0, at)
+                    and compared.startswith(rule.after, end)
                 ):
                     found.append(rule.target)
                     at = end
@@ -118,6 +116,16 @@ class Glm:
                 found.append(text[at] if self.copies else "")
                 at += 1
         return "".join(found)
+
+    @cached_property
+    def _by_first(self) -> dict[str, list[Rule]]:
+        """The rules by the first letter of their sources, in the case in which texts come."""
+        found: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            source, before, after = map(self._compared, (rule.source, rule.before, rule.after))
+            folded = replace(rule, source=source, before=before, after=after)
+            found.setdefault(source[:1], []).append(folded)
+        return found
 
     def _compared(self, text: str) -> str:
         return text if self.case_sensitive else text.translate(_UPPER)

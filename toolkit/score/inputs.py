@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.align.ctm import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.ctm import filtered, read_scored_ctm
-from toolkit.score.glm import Glm, Side
+from toolkit.score.glm import Glm, GlmError, Side
 from toolkit.score.lines import TranscriptError
 from toolkit.score.nist import StmError, read_stm
 from toolkit.score.read import FOLDER, Transcripts, form_by_name, read_speakers, read_transcripts
@@ -87,7 +87,7 @@ class InputReader:
             found = read_transcripts(path, self._form, named)
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
-                found = replace(found, texts={id: glm(text) for id, text in found.texts.items()})
+                found = replace(found, texts=_filtered(found.texts, glm, path))
             self._read[path, side] = found
         return self._read[path, side]
 
@@ -110,7 +110,7 @@ class InputReader:
                 segments = [replace(s, text=rules(s.text)) for s in segments]
                 words = filtered(words, Glm.read(self._glm, "ctm", "hyp"))
             found = assign(segments, words)
-        except (CtmError, StmError) as error:
+        except (CtmError, GlmError, StmError) as error:
             named = str(error).startswith((str(ref), str(hyp)))
             raise error if named else StmError(f"{ref}, {hyp}: {error}") from error
         notes = [f"Read {ref} as stm, {hyp} as ctm; {len(found.refs)} segments."]
@@ -132,6 +132,16 @@ class InputReader:
         if self._speakers is not None:
             return read_speakers(Path(self._speakers))
         return named if named and all(utterance in named for utterance in refs) else None
+
+
+def _filtered(texts: Mapping[str, str], glm: Glm, path: Path) -> dict[str, str]:
+    found = {}
+    for id, text in texts.items():
+        try:
+            found[id] = glm(text)
+        except GlmError as error:
+            raise GlmError(f"{path}: {id}: {error}") from error
+    return found
 
 
 def _as_referenced(
