@@ -4,6 +4,7 @@ from click.testing import CliRunner
 from toolkit import cli
 from toolkit.errors import ToolkitError
 from toolkit.score.glm import Glm, Rule
+from toolkit.score.inputs import InputReader
 
 RULES = """;; comment
 * name = "x"
@@ -44,10 +45,44 @@ def test_rules_and_their_contexts(glm):
         ("uh uh", "(%HES) (%HES)"),
         ("well-known -ly re- a-b-c", "WELL KNOWN -LY RE- A B C"),
         ("(you know) é", "(YOU) (KNOW) é"),
+        ("(you know it) ( no yes )", "(YOU) (KNOW) (IT) (NO) (YES)"),
     ],
 )
 def test_texts_are_filtered_as_by_csrfilt(glm, text, expected):
     assert glm()(text) == expected
+
+
+def test_many_words_in_parentheses_take_linear_time(glm):
+    assert glm()(f"({'a ' * 50_000})") == " ".join(["(A)"] * 50_000)
+
+
+def test_rules_are_sorted_once(glm, monkeypatch):
+    found = glm(';;\n* CASE_SENSITIVE = "F"\n[a] => [b]\n')
+    assert found.apply("A") == "b"
+    compared = []
+    monkeypatch.setattr(Glm, "_compared", lambda self, text: compared.append(text) or text)
+    assert found.apply("ca") == "cb"
+    assert compared == []
+
+
+def test_errors_name_the_place_and_the_text_as_read(glm, tmp_path):
+    for name, text in {
+        "r.trn": "ok (a-1)\nbad (b (a-2)\n",
+        "r.stm": "r 1 ann 0 1 bad (b\n",
+        "s.stm": "r 1 ann 0 1 b\n",
+        "h.ctm": "r 1 0.5 0.1 bad(b\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    glm()
+    reader = InputReader(glm=tmp_path / "x.glm")
+    for ref, message in {
+        "r.trn": "r.trn: a-2: 'bad (b': paren",
+        "r.stm": "r.stm: r at 0 s: 'bad (b': paren",
+        "s.stm": "h.ctm: r 1 at 0.5 s: 'bad(b': paren",
+    }.items():
+        with pytest.raises(ToolkitError) as caught:
+            reader.read(tmp_path / ref, tmp_path / "h.ctm")
+        assert message in str(caught.value)
 
 
 def test_settings(glm):

@@ -85,16 +85,28 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     """Apply mapping rules to each word, as csrfilt.sh does.
 
     A word that becomes several is divided evenly in time; alternatives are put between the tokens
-    for them; a word that becomes nothing is left out.
+    for them, unless the word stands within alternatives already: those of the rule are added to
+    them. A word that becomes nothing is left out.
+
+    Raises:
+      GlmError: rules cannot be applied to a word; the message names its place.
     """
     found: list[CtmEntry] = []
+    within: set[tuple[str, str]] = set()
     for entry in entries:
-        text = entry.token if entry.token.upper() in (BEGIN, NEXT, END) else glm(entry.token)
+        text, channel = entry.token, (entry.utterance, entry.channel)
+        if text.upper() == BEGIN:
+            within.add(channel)
+        elif text.upper() == END:
+            within.discard(channel)
+        elif text.upper() != NEXT:
+            text = glm.filter(text, _place(entry))
         choice = "{" in text
         parts = [
             split_words(re.sub(r"[{}]", " ", p)) for p in (text.split("/") if choice else [text])
         ]
-        marks = [BEGIN, *[NEXT] * (len(parts) - 1)] if choice else [""]
+        outside = choice and channel not in within
+        marks = [BEGIN if outside else "", *[NEXT] * (len(parts) - 1)]
         for mark, words in zip(marks, parts, strict=True):
             if mark:
                 found.append(replace(entry, token=mark))
@@ -103,7 +115,7 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
                 replace(entry, start=entry.start + n * length, duration=length, token=word)
                 for n, word in enumerate(words)
             )
-        if choice:
+        if outside:
             found.append(replace(entry, token=END))
     return found
 

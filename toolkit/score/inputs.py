@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.align.ctm import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.ctm import filtered, read_scored_ctm
-from toolkit.score.glm import Glm, Side
+from toolkit.score.glm import Glm, GlmError, Side
 from toolkit.score.lines import TranscriptError
 from toolkit.score.nist import StmError, read_stm
 from toolkit.score.read import FOLDER, Transcripts, form_by_name, read_speakers, read_transcripts
@@ -87,7 +87,8 @@ class InputReader:
             found = read_transcripts(path, self._form, named)
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
-                found = replace(found, texts={id: glm(text) for id, text in found.texts.items()})
+                texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
+                found = replace(found, texts=texts)
             self._read[path, side] = found
         return self._read[path, side]
 
@@ -107,8 +108,15 @@ class InputReader:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
             if self._glm is not None:
                 rules = Glm.read(self._glm, "stm", "ref")
-                segments = [replace(s, text=rules(s.text)) for s in segments]
-                words = filtered(words, Glm.read(self._glm, "ctm", "hyp"))
+                segments = [
+                    replace(s, text=rules.filter(s.text, f"{ref}: {s.recording} at {s.start:g} s"))
+                    for s in segments
+                ]
+                rules = Glm.read(self._glm, "ctm", "hyp")
+                try:
+                    words = filtered(words, rules)
+                except GlmError as error:
+                    raise GlmError(f"{hyp}: {error}") from error
             found = assign(segments, words)
         except (CtmError, StmError) as error:
             named = str(error).startswith((str(ref), str(hyp)))
