@@ -81,3 +81,20 @@ def test_rules_split_words_in_time(read, tmp_path):
     alternatives = ["<ALT_BEGIN>", "B", "C", "<ALT>", "@", "<ALT_END>"]
     assert [e.token for e in found] == [*alternatives, "E", "F", "<ALT_BEGIN>"]
     assert [e.start for e in found if e.token in "BCEF"] == [1.0, 1.5, 3.0, 3.5]
+
+
+def test_rules_with_alternatives_add_to_those_around_a_word(read, tmp_path):
+    (tmp_path / "x.glm").write_text(";;\n[CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]\n")
+    lines = ["<ALT_BEGIN>", "can't", "<ALT>", "can", "<ALT_END>", "can't"]
+    entries = read("".join(f"r 1 {n} 1 {word}\n" for n, word in enumerate(lines)))
+    found = timed_words(filtered(entries, Glm.read(tmp_path / "x.glm", "ctm", "hyp")))
+    assert [word.text for word in found] == ["{ CAN'T / CAN NOT / CAN }", "{ CAN'T / CAN NOT }"]
+
+
+def test_texts_for_other_uses_have_neither_tags_nor_asterisks(tmp_path):
+    path = tmp_path / "x.trn"
+    path.write_text("cat;noun sat* (a-1)\n")
+    assert read_transcripts(path).plain_texts() == {"a-1": "cat sat"}
+    path.write_text("{a / b} (a-1)\n")
+    with pytest.raises(ToolkitError, match="has alternatives"):
+        read_transcripts(path).plain_texts()

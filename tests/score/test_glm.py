@@ -3,8 +3,7 @@ from click.testing import CliRunner
 
 from toolkit import cli
 from toolkit.errors import ToolkitError
-from toolkit.score.ctm import filtered, read_scored_ctm
-from toolkit.score.glm import Glm, GlmError, Rule
+from toolkit.score.glm import Glm, Rule
 from toolkit.score.inputs import InputReader
 
 RULES = """;; comment
@@ -46,10 +45,44 @@ def test_rules_and_their_contexts(glm):
         ("uh uh", "(%HES) (%HES)"),
         ("well-known -ly re- a-b-c", "WELL KNOWN -LY RE- A B C"),
         ("(you know) é", "(YOU) (KNOW) é"),
+        ("(you know it) ( no yes )", "(YOU) (KNOW) (IT) (NO) (YES)"),
     ],
 )
 def test_texts_are_filtered_as_by_csrfilt(glm, text, expected):
     assert glm()(text) == expected
+
+
+def test_many_words_in_parentheses_take_linear_time(glm):
+    assert glm()(f"({'a ' * 50_000})") == " ".join(["(A)"] * 50_000)
+
+
+def test_rules_are_sorted_once(glm, monkeypatch):
+    found = glm(';;\n* CASE_SENSITIVE = "F"\n[a] => [b]\n')
+    assert found.apply("A") == "b"
+    compared = []
+    monkeypatch.setattr(Glm, "_compared", lambda self, text: compared.append(text) or text)
+    assert found.apply("ca") == "cb"
+    assert compared == []
+
+
+def test_errors_name_the_place_and_the_text_as_read(glm, tmp_path):
+    for name, text in {
+        "r.trn": "ok (a-1)\nbad (b (a-2)\n",
+        "r.stm": "r 1 ann 0 1 bad (b\n",
+        "s.stm": "r 1 ann 0 1 b\n",
+        "h.ctm": "r 1 0.5 0.1 bad(b\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    glm()
+    reader = InputReader(glm=tmp_path / "x.glm")
+    for ref, message in {
+        "r.trn": "r.trn: a-2: 'bad (b': paren",
+        "r.stm": "r.stm: r at 0 s: 'bad (b': paren",
+        "s.stm": "h.ctm: r 1 at 0.5 s: 'bad(b': paren",
+    }.items():
+        with pytest.raises(ToolkitError) as caught:
+            reader.read(tmp_path / ref, tmp_path / "h.ctm")
+        assert message in str(caught.value)
 
 
 def test_settings(glm):
@@ -93,26 +126,3 @@ def test_the_command_scores_as_hubscr_does(glm, tmp_path):
     assert bad.exit_code == 1
     message = bad.stderr
     assert f"{tmp_path}/x.stm, {tmp_path}/x.ctm: R1-A_0000000-0002000: '{{ i': a {{ wit" in message
-
-
-def test_a_text_that_cannot_be_filtered_is_named(tmp_path):
-    (tmp_path / "x.glm").write_text(";;\n[A] => [B]\n")
-    (tmp_path / "ref.trn").write_text("x y z (a-1)\n")
-    (tmp_path / "hyp.trn").write_text("x ( y z (a-1)\n")
-    reader = InputReader(glm=tmp_path / "x.glm")
-    with pytest.raises(GlmError, match=r"hyp\.trn: a-1: .*parentheses"):
-        reader.read(tmp_path / "ref.trn", tmp_path / "hyp.trn")
-
-
-def test_alternatives_of_a_rule_join_those_of_a_ctm(tmp_path):
-    (tmp_path / "x.glm").write_text(";;\n[CAN'T] => [{ CAN'T / CAN NOT }] / [ ] __ [ ]\n")
-    (tmp_path / "hyp.ctm").write_text(
-        "r 1 * * <ALT_BEGIN>\nr 1 0.1 0.2 can't\nr 1 * * <ALT>\nr 1 0.1 0.2 can\n"
-        "r 1 * * <ALT_END>\n"
-    )
-    entries = filtered(
-        read_scored_ctm(tmp_path / "hyp.ctm"), Glm.read(tmp_path / "x.glm", "ctm", "hyp")
-    )
-    assert [entry.token.upper() for entry in entries] == [
-        *("<ALT_BEGIN>", "CAN'T", "<ALT>", "CAN", "NOT", "<ALT>", "CAN", "<ALT_END>")
-    ]

@@ -5,6 +5,7 @@ from toolkit.score.tables import (
     kaldi_speaker_lines,
     numbers,
     speaker_lines,
+    trn_remarks,
     utterance_lines,
     write_folder,
 )
@@ -94,3 +95,11 @@ def test_characters_have_no_kaldi_tables(tmp_path):
     write_folder(score(REFS, HYPS, "char"), tmp_path)
     assert not (tmp_path / "per_utt").exists()
     assert (tmp_path / "per_utterance.tsv").read_text().startswith("utterance\tspeaker\tchars")
+
+
+def test_words_that_are_marks_in_trn_files_are_noted():
+    assert list(trn_remarks(score({"u1": "a b-"}, {"u1": "(a) b"}))) == []
+    for word in ("@", "a*", "a;tag", "{", "a}"):
+        (remark,) = trn_remarks(score({"u1": "a b", "u2": "c"}, {"u1": "a b", "u2": word}))
+        assert remark.startswith("1 utterances")
+        assert "first u2" in remark

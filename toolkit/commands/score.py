@@ -185,7 +185,13 @@ def score(
     if as_json and is_printed(alignments):
         raise click.UsageError("--json prints one object: give --alignments a file, not -")
     from toolkit.score.report import write_report
-    from toolkit.score.tables import all_numbers, speaker_lines, utterance_lines, write_folder
+    from toolkit.score.tables import (
+        all_numbers,
+        speaker_lines,
+        trn_remarks,
+        utterance_lines,
+        write_folder,
+    )
 
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     with_interval = interval or method["speakers"] is not None
@@ -207,6 +213,8 @@ def score(
         write_report(result, alignments)
     if out is not None:
         write_folder(result, out)
+        for remark in trn_remarks(result):
+            click.echo(f"Note: {remark}.", err=True)
 
 
 @score.command("compare")

@@ -85,19 +85,28 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
     """Apply mapping rules to each word, as csrfilt.sh does.
 
     A word that becomes several is divided evenly in time; alternatives are put between the tokens
-    for them; a word that becomes nothing is left out.
+    for them, unless the word stands within alternatives already: those of the rule are added to
+    them. A word that becomes nothing is left out.
+
+    Raises:
+      GlmError: rules cannot be applied to a word; the message names its place.
     """
     found: list[CtmEntry] = []
-    inside = False  # alternatives
+    within: set[tuple[str, str]] = set()
     for entry in entries:
-        inside = {BEGIN: True, END: False}.get(entry.token.upper(), inside)
-        text = entry.token if entry.token.upper() in (BEGIN, NEXT, END) else glm(entry.token)
+        text, channel = entry.token, (entry.utterance, entry.channel)
+        if text.upper() == BEGIN:
+            within.add(channel)
+        elif text.upper() == END:
+            within.discard(channel)
+        elif text.upper() != NEXT:
+            text = glm.filter(text, _place(entry))
         choice = "{" in text
-        outer = choice and not inside
         parts = [
             split_words(re.sub(r"[{}]", " ", p)) for p in (text.split("/") if choice else [text])
         ]
-        marks = [BEGIN if outer else "", *[NEXT] * (len(parts) - 1)]
+        outside = choice and channel not in within
+        marks = [BEGIN if outside else "", *[NEXT] * (len(parts) - 1)]
         for mark, words in zip(marks, parts, strict=True):
             if mark:
                 found.append(replace(entry, token=mark))
@@ -106,7 +115,7 @@ def filtered(entries: Iterable[CtmEntry], glm: Glm) -> list[CtmEntry]:
                 replace(entry, start=entry.start + n * length, duration=length, token=word)
                 for n, word in enumerate(words)
             )
-        if outer:
+        if outside:
             found.append(replace(entry, token=END))
     return found
 

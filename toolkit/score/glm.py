@@ -12,7 +12,7 @@ rules hold for these formats and sides alone.
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,8 @@ _APPLIES = re.compile(r';;\s+INPUT_DEPENDENT_APPLICATION\s*=\s*"([^"]*)"')
 _SETTING = re.compile(r"[\"']([^\"']*)[\"']")
 _UPPER = {n: n - 32 for n in range(ord("a"), ord("z") + 1)}
 _HYPHEN = re.compile(r"([^( ])-(?=[^) ])")
-_SEVERAL = re.compile(r"(\(\s+[^()\s]+\s+)([^()\s]+)")
+_INSIDE = re.compile(r"(\(\s+)([^()]+)")
+_BETWEEN = re.compile(r"\s+(?=\S)")
 
 
 class GlmError(ToolkitError):
@@ -119,12 +120,11 @@ class Glm:
 
     @cached_property
     def _by_first(self) -> dict[str, list[Rule]]:
-        """The rules by the first letter of their sources, in the case in which texts come."""
+        """The rules as they are compared, by the first character of what they replace."""
         found: dict[str, list[Rule]] = {}
         for rule in self.rules:
             source, before, after = map(self._compared, (rule.source, rule.before, rule.after))
-            folded = replace(rule, source=source, before=before, after=after)
-            found.setdefault(source[:1], []).append(folded)
+            found.setdefault(source[:1], []).append(Rule(source, rule.target, before, after))
         return found
 
     def _compared(self, text: str) -> str:
@@ -139,14 +139,25 @@ class Glm:
         Raises:
           GlmError: parentheses do not match, or one pair stands within another.
         """
+        read = text
         text = f" {single_spaced(text)} ".translate(_UPPER)
         text = text.replace("(", "( ").replace(")", " )")
         if set(re.sub(r"\s\([^()]+\)", "", f" {text} ")) & set("()"):
-            raise GlmError(f"{text.strip()!r}: parentheses that do not match, or are nested")
+            raise GlmError(f"{quoted(read)}: parentheses that do not match, or are nested")
         text = _HYPHEN.sub(r"\1 ", self.apply(f" {text} "))
-        while (changed := _SEVERAL.sub(r"\1) ( \2", text, count=1)) != text:
-            text = changed
+        text = _INSIDE.sub(lambda found: found[1] + _BETWEEN.sub(" ) ( ", found[2]), text)
         return single_spaced(re.sub(r"\s+\)", ")", re.sub(r"\(\s+", "(", text)))
+
+    def filter(self, text: str, place: str) -> str:
+        """Filter a transcript.
+
+        Raises:
+          GlmError: as by a call; the message begins with the place of the text.
+        """
+        try:
+            return self(text)
+        except GlmError as error:
+            raise GlmError(f"{place}: {error}") from error
 
 
 def glm_name(path: Path) -> str:

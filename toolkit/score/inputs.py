@@ -87,7 +87,8 @@ class InputReader:
             found = read_transcripts(path, self._form, named)
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
-                found = replace(found, texts=_filtered(found.texts, glm, path))
+                texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
+                found = replace(found, texts=texts)
             self._read[path, side] = found
         return self._read[path, side]
 
@@ -107,10 +108,17 @@ class InputReader:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
             if self._glm is not None:
                 rules = Glm.read(self._glm, "stm", "ref")
-                segments = [replace(s, text=rules(s.text)) for s in segments]
-                words = filtered(words, Glm.read(self._glm, "ctm", "hyp"))
+                segments = [
+                    replace(s, text=rules.filter(s.text, f"{ref}: {s.recording} at {s.start:g} s"))
+                    for s in segments
+                ]
+                rules = Glm.read(self._glm, "ctm", "hyp")
+                try:
+                    words = filtered(words, rules)
+                except GlmError as error:
+                    raise GlmError(f"{hyp}: {error}") from error
             found = assign(segments, words)
-        except (CtmError, GlmError, StmError) as error:
+        except (CtmError, StmError) as error:
             named = str(error).startswith((str(ref), str(hyp)))
             raise error if named else StmError(f"{ref}, {hyp}: {error}") from error
         notes = [f"Read {ref} as stm, {hyp} as ctm; {len(found.refs)} segments."]
@@ -132,16 +140,6 @@ class InputReader:
         if self._speakers is not None:
             return read_speakers(Path(self._speakers))
         return named if named and all(utterance in named for utterance in refs) else None
-
-
-def _filtered(texts: Mapping[str, str], glm: Glm, path: Path) -> dict[str, str]:
-    found = {}
-    for id, text in texts.items():
-        try:
-            found[id] = glm(text)
-        except GlmError as error:
-            raise GlmError(f"{path}: {id}: {error}") from error
-    return found
 
 
 def _as_referenced(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.align.ctm import CtmError
+from toolkit.score.alternatives import NO_WORD, GrammarError, parse
 from toolkit.score.ctm import read_scored_ctm, timed_words
 from toolkit.score.lines import TranscriptError, numbered_lines
 from toolkit.score.read_json import read_json_texts
@@ -42,18 +43,28 @@ class Transcripts:
         return self.form in ("trn", "ctm")
 
     def plain_texts(self) -> dict[str, str]:
-        """Return the texts, for uses that take every word as it is.
+        """Return the texts for uses that compare words alone: tags and asterisks are removed.
 
         Raises:
           TranscriptError: a text has alternatives.
+          GrammarError: a text does not follow the grammar; the message names the utterance.
         """
+        if not self.marked:
+            return self.texts
+        texts = {}
         for utterance, text in self.texts.items():
-            if self.marked and set(split_words(text)) & {"{", "}", "@"}:
+            try:
+                words = parse(text)
+            except GrammarError as error:
+                raise GrammarError(f"{utterance}: {error}") from error
+            plain = [word for word in words if isinstance(word, str) and word != NO_WORD]
+            if len(plain) < len(words):
                 raise TranscriptError(
                     f"{quoted(utterance)} has alternatives ({quoted(text)}), which `toolkit score` "
                     "alone can choose from: keep one of them"
                 )
-        return self.texts
+            texts[utterance] = " ".join(plain)
+        return texts
 
 
 def form_by_name(path: Path) -> str | None:

@@ -14,12 +14,14 @@ from toolkit.score.align import (
     OPTIONAL_INSERTION,
     SUBSTITUTION,
 )
+from toolkit.score.alternatives import NO_WORD, GrammarError, parse
 from toolkit.score.nist import write_trn
 from toolkit.score.report import write_report
 from toolkit.score.sclite_reports import pra_lines, raw_lines, sgml_lines, sys_lines
 from toolkit.score.utterance import UtteranceScore
 from toolkit.score.wer import Score
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.whitespace import split_words
 
 _PERCENT = ("corr", "sub", "del", "ins", "err", "s.err")
 _LETTER = {CORRECT: "C", SUBSTITUTION: "S", DELETION: "D", INSERTION: "I"}
@@ -152,6 +154,26 @@ def write_folder(score: Score, folder: Path) -> None:
     write_report(score, folder / "report.txt")
     write_trn({u.id: u.ref_text for u in score.utterances}, folder / "ref.trn")
     write_trn({u.id: u.hyp_text for u in score.utterances}, folder / "hyp.trn")
+
+
+def trn_remarks(score: Score) -> Iterator[str]:
+    """Yield a note if words in the trn files of `write_folder` mean something else when read."""
+    found = [u.id for u in score.utterances if _has_marks(u.ref_text) or _has_marks(u.hyp_text)]
+    if found:
+        yield (
+            f"{len(found)} utterances have words that are marks in trn files (like @ and word*), "
+            f"first {found[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
+            "these files would read them otherwise"
+        )
+
+
+def _has_marks(text: str) -> bool:
+    """Whether words are not read as themselves from a trn file."""
+    words = split_words(text)
+    try:
+        return NO_WORD in words or list(parse(text)) != words
+    except GrammarError:
+        return True
 
 
 def numbers(score: Score) -> dict[str, object]:
