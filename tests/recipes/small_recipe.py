@@ -93,9 +93,12 @@ class Small:
         return Result(said.out)
 
     def states(self):
-        """Return the state of each stage as `--list` prints it."""
-        rows = self.run("--list").output.splitlines()
-        return {int(row.split()[0]): row for row in rows if row[0].isdigit()}
+        """Return the state of each stage as `--list` prints it, with the reasons below it."""
+        found, number = {}, 0
+        for row in self.run("--list").output.splitlines():
+            number = int(row.split()[0]) if row[0].isdigit() else number
+            found[number] = f"{found[number]} {row.strip()}" if number in found else row
+        return {number: row for number, row in found.items() if number}
 
     def made(self):
         """Return {path: bytes} of what the stages have made."""

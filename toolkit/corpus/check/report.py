@@ -10,6 +10,7 @@ from statistics import median
 from toolkit.corpus.check.findings import ERROR, KINDS, NOTE, WARNING, Finding
 from toolkit.corpus.config import CheckConfig
 from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.places import places_of
 
 DURATION_EDGES = (0, 1, 2, 5, 10, 15, 20, 30, 60)
 """Seconds at which the histogram's bins begin."""
@@ -76,14 +77,16 @@ def write_report(
 def write_findings(findings: list[Finding], path: Path) -> None:
     """Write one line per finding, with a head, in the order in which they were found.
 
-    Tabs and line ends within a field become spaces.
+    Tabs and line ends within a field become spaces. Places are named as in the manifests.
     """
+    places = places_of(path)
     with open_atomically(path) as file:
         file.write("severity\tkind\tsplit\tid\tcopy\texcluded\tdetail\n")
         for item in findings:
             where = (item.split, item.id, str(item.copy), "yes" if item.excluded else "no")
             fields = (KINDS[item.kind].severity, item.kind, *where, item.detail)
-            file.write("\t".join(" ".join(field.split()) for field in fields) + "\n")
+            line = "\t".join(" ".join(field.split()) for field in fields)
+            file.write((places.names_in(line) if places else line) + "\n")
 
 
 def write_oov(oov: dict[str, dict[str, list[str]]], path: Path) -> None:
