@@ -72,7 +72,8 @@ def test_another_corpus_in_the_new_place_is_noticed(small):
     with open(small.corpus / "table.csv", "a") as file:
         file.write("wav/ann/0.wav,a dog,ann,train\n")
     states = small.states()
-    assert f"stale: input `{small.corpus}/table.csv` changed" in states[2]
+    changed = f"stale: input `{small.corpus}/table.csv` changed"
+    assert "".join(changed.split()) in "".join(states[2].split())  # long paths are broken
     assert " done " in states[1]
 
 

@@ -85,8 +85,10 @@ def _folded(rows: Sequence[Row]) -> Iterator[str]:
             codes.setdefault(row.code, []).append(row.stage)
     for code, stages in codes.items():
         text = f"code of {', '.join(stages)}: {code}"
-        yield from textwrap.wrap(text, WIDTH, subsequent_indent=GAP)
+        yield from textwrap.wrap(text, WIDTH, subsequent_indent=GAP, break_on_hyphens=False)
 
 
 def _below(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
+    )
