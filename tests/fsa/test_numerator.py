@@ -183,3 +183,19 @@ def test_the_numerator_is_k2s(batch):
     torch.testing.assert_close(
         value.numerator_posteriors.float(), gradient[:, :, 1:], rtol=1e-3, atol=1e-5
     )
+
+
+def test_autocast_does_not_round_the_criterion(system):
+    senones, hmm = system
+    lattice = NumeratorMaker(senones, hmm, 2).lattice(TIMES, Piece(0, 0, 8))
+    scores = torch.randn(1, 8, senones.num_pdfs, requires_grad=True)
+
+    def gradient():
+        value = lfmmi(scores, torch.tensor([8]), [lattice], hmm, 0.1)
+        (found,) = torch.autograd.grad(value.objective.sum(), scores)
+        return value.objective.detach(), found
+
+    expected = gradient()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = gradient()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -60,8 +60,10 @@ class _Lfmmi(torch.autograd.Function):
         leak: float,
     ) -> tuple[Tensor, Tensor]:
         scores = scores.detach()
-        totals, right = _numerators(scores, numerators)
-        others, expected = leaky_forward_backward(denominator, scores, lengths, leak)
+        # Autocast would take the products of the denominator in half precision.
+        with torch.autocast(scores.device.type, enabled=False):
+            totals, right = _numerators(scores, numerators)
+            others, expected = leaky_forward_backward(denominator, scores, lengths, leak)
         right = right.to(scores.dtype)
         ctx.save_for_backward(right - expected)
         ctx.mark_non_differentiable(right)
