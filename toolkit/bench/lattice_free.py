@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from toolkit.align.store import LowRateAlignments
+from toolkit.bench.instruments.noise_features import NoiseFeatures
 from toolkit.fsa.denominator import make_denominator
 from toolkit.fsa.lfmmi import lfmmi
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
@@ -26,29 +27,15 @@ FOLLOWERS = 6  # of each phone
 LEAK = 0.1
 
 
-class _Utterances:
+class _Utterances(NoiseFeatures):
     """Features and state alignments of a corpus of noise in memory."""
 
     def __init__(self, dimension: int, utterances: int, frames: int) -> None:
-        self.ids = [f"utterance-{i}" for i in range(utterances)]
-        self.shards = [self.ids]
+        super().__init__(dimension, utterances, frames)
         self.topology = Topology(
             tuple(f"P{i}" for i in range(PHONES)), ("P0",), states=1, silence_states=1
         )
         self.states = _States({name: _spoken(frames) for name in self.ids})
-        self._features = torch.randn(frames, dimension)
-
-    def num_frames(self, name: str) -> int:
-        return len(self._features)
-
-    def load(self, name: str) -> Tensor:
-        return self._features
-
-    def state(self, name: str) -> None:
-        return None
-
-    def apply(self, features: Tensor, state: None) -> Tensor:
-        return features
 
 
 class _States:

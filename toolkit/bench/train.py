@@ -12,6 +12,7 @@ from torch.nn import functional
 from toolkit.bench.instruments.flops import flops_per_frame
 from toolkit.bench.instruments.gemm import Gemm, size_on, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
+from toolkit.bench.instruments.noise_features import NoiseFeatures
 from toolkit.bench.lattice_free import CriterionAlone, LatticeFreeSteps
 from toolkit.features.low_frame_rate import centre, stack
 from toolkit.models.lstm import LstmConfig, LstmModel, with_lookahead
@@ -38,26 +39,12 @@ LATTICE_FREE = "LF-MMI, TDNN-F, pieces of 1.5 s, float32"
 CRITERION = "its criterion alone"
 
 
-class _Noise:
+class _Noise(NoiseFeatures):
     """Features, alignments and normaliser of a corpus of noise in memory."""
 
     def __init__(self, dimension: int, num_targets: int) -> None:
-        self.ids = [f"utterance-{i}" for i in range(UTTERANCES)]
-        self.shards = [self.ids]
-        self._features = torch.randn(UTTERANCE_FRAMES, dimension)
+        super().__init__(dimension, UTTERANCES, UTTERANCE_FRAMES)
         self.alignments = _Targets(self.ids, torch.randint(num_targets, (UTTERANCE_FRAMES,)))
-
-    def num_frames(self, name: str) -> int:
-        return UTTERANCE_FRAMES
-
-    def load(self, name: str) -> Tensor:
-        return self._features
-
-    def state(self, name: str) -> None:
-        return None
-
-    def apply(self, features: Tensor, state: None) -> Tensor:
-        return features
 
 
 class _Targets:

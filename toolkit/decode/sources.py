@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,14 @@ class Source:
         return Transcript(
             self.name, self.key, fault=str(error) if named else f"{self.called}: {error}"
         )
+
+
+def by_speaker(sources: Sequence[Source]) -> list[list[int]]:
+    """Positions of the recordings of each speaker; one without a speaker is on its own."""
+    groups: dict[Hashable, list[int]] = {}
+    for number, source in enumerate(sources):
+        groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
+    return list(groups.values())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Transcription by speaker: all recordings of a speaker are heard before any is recognised."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
 from toolkit.decode.segmenter import SegmentConfig, Segmenter
-from toolkit.decode.sources import Source
+from toolkit.decode.sources import Source, by_speaker
 from toolkit.decode.transcript import Transcript, Utterance
 from toolkit.features.audio import AudioError
 from toolkit.features.frontend import Frontend, FrontendError
@@ -38,12 +38,9 @@ def transcribe_speakers(
 
     Of a long recording memory holds the cepstra, 20 MB an hour.
     """
-    groups: dict[Hashable, list[int]] = {}
-    for number, source in enumerate(sources):
-        groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
     done: dict[int, Transcript] = {}
     given = 0
-    for numbers in groups.values():
+    for numbers in by_speaker(sources):
         done.update(_transcribed(recogniser, sources, numbers, details, config))
         while given in done:
             yield done.pop(given)

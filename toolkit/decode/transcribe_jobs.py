@@ -1,10 +1,10 @@
 """Transcription of many recordings in several processes."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from toolkit.decode.sources import Source
+from toolkit.decode.sources import Source, by_speaker
 from toolkit.decode.transcribe import transcribe
 from toolkit.decode.transcript import Transcript
 from toolkit.processes.workers import map_in_processes
@@ -35,11 +35,8 @@ def transcribe_in_processes(
 
 def share_out(sources: Sequence[Source], jobs: int) -> list[list[int]]:
     """Return the positions of the sources that each process takes, those of a speaker together."""
-    groups: dict[Hashable, list[int]] = {}
-    for number, source in enumerate(sources):
-        groups.setdefault(number if source.speaker is None else source.speaker, []).append(number)
     shares: list[list[int]] = [[] for _ in range(jobs)]
-    for group in sorted(groups.values(), key=len, reverse=True):
+    for group in sorted(by_speaker(sources), key=len, reverse=True):
         min(shares, key=len).extend(group)
     return [sorted(share) for share in shares if share]
 

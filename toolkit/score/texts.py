@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from toolkit.score.align import Weights, align_all
 from toolkit.score.alternatives import NO_WORD, Grammar, GrammarError, Items, mapped, parse
 from toolkit.score.utterance import Unit, units_of
-from toolkit.score.word_network import Network, align_networks
+from toolkit.score.word_network import Network, align_networks, is_fragment
 from toolkit.storage.whitespace import single_spaced
 
 
@@ -46,12 +46,9 @@ def align_texts(
         if grammar is not None and (grammar.marks(ref) or grammar.marks(hyp)):
             try:
                 sides = [mapped(parse(text), normalise, grammar) for text in (ref, hyp)]
-            except GrammarError as error:
-                raise GrammarError(f"{ids[n]}: {error}") from error
-            if all(_one_path(items, grammar) for items in sides):
-                ref_texts[n], hyp_texts[n] = map(" ".join, sides)
-                continue  # the alignment of plain words takes far less memory
-            try:
+                if all(_one_path(items, grammar) for items in sides):
+                    ref_texts[n], hyp_texts[n] = map(" ".join, sides)
+                    continue  # the alignment of plain words takes far less memory
                 best = align_networks(*map(Network.of, sides), grammar, weights)
             except GrammarError as error:
                 raise GrammarError(f"{ids[n]}: {error}") from error
@@ -70,7 +67,7 @@ def _one_path(items: Items, grammar: Grammar) -> bool:
         isinstance(item, str)
         and item != NO_WORD
         and not grammar.is_optional(item)
-        and not (grammar.fragments and "-" in (item[:1], item[-1:]))
+        and not (grammar.fragments and is_fragment(item, grammar))
         for item in items
     )
 

@@ -202,7 +202,7 @@ def _equal(ref: Network, hyp: Network, grammar: Grammar) -> np.ndarray:
     ids = [np.array([index[word] for word in side]) for side in sides]
     equal = ids[0][:, None] == ids[1][None]
     if grammar.fragments:
-        parts = [[_is_fragment(word, grammar) for word in side.words] for side in (ref, hyp)]
+        parts = [[is_fragment(word, grammar) for word in side.words] for side in (ref, hyp)]
         for a, b in np.argwhere(np.array(parts[0])[:, None] | np.array(parts[1])[None]):
             equal[a, b] = _matches(sides[0][a], sides[1][b])
     return equal
@@ -212,7 +212,7 @@ def _inner(word: str, grammar: Grammar) -> str:
     return word[1:-1] if grammar.is_optional(word) else word
 
 
-def _is_fragment(word: str, grammar: Grammar) -> bool:
+def is_fragment(word: str, grammar: Grammar) -> bool:
     """Whether a word is marked as a fragment; of words in parentheses only at their ends."""
     return word[:1] == "-" or word[-1:] == "-" or (grammar.is_optional(word) and word[-2] == "-")
 
