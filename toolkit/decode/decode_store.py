@@ -170,7 +170,7 @@ def _best_paths(
             {
                 "utterance": searched.utterance,
                 "audio_seconds": searched.audio_seconds,
-                "decode_seconds": round(searched.seconds[pass_number] + spent, 4),
+                "decode_seconds": round(searched.seconds[pass_number] + spent, 6),
                 "beam": searched.beam,
                 "hypotheses": hypotheses,
                 "cut": searched.cut and pass_number > 0,

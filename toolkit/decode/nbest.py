@@ -182,7 +182,7 @@ class _Extractor:
         nbest = found and n_best(found[-1], self.weights, self.config.count)
         summary = {
             "audio_seconds": one.audio_seconds,
-            "seconds": round(one.seconds[-1] + scored.clock() - start, 4),
+            "seconds": round(one.seconds[-1] + scored.clock() - start, 6),
             "nbest": [(h.score, h.acoustic, h.lm, aligner.text(h.words)) for h in nbest],
             "words": [],
         }

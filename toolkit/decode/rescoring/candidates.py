@@ -181,6 +181,6 @@ def _explorer(
             hypotheses = n_best(lattice, weights, count)
         candidates = Candidates.of(hypotheses, weights, table)
         seconds = round(scorer.store.cut(scored.utterance).duration, 4)
-        return Listed(scored.utterance, seconds, round(scored.clock() - start, 4), candidates)
+        return Listed(scored.utterance, seconds, round(scored.clock() - start, 6), candidates)
 
     return explore
