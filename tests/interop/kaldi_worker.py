@@ -69,8 +69,9 @@ def model(text, tree, contexts):
 
     topology = kaldi_hmm_gmm.HmmTopology()
     topology.read(text)
-    read = object.__new__(kaldi_hmm_gmm.ContextDependency)
-    read.__setstate__((list(_binary(tree)),))
+    read = kaldi_hmm_gmm.ContextDependency.__new__(kaldi_hmm_gmm.ContextDependency)
+    content = _binary(tree)
+    read.__setstate__((list(struct.unpack(f"{len(content)}b", content)),))
     pdfs = [read.compute(phones, state)[1] for phones, state in contexts]
     made = kaldi_hmm_gmm.TransitionModel(read, topology)
     ids = list(range(1, made.num_transition_ids + 1))

@@ -3,6 +3,7 @@
 Those that need Kaldi's own programs (determinisation) are not here.
 """
 
+import itertools
 import random
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def _boundary_faults(folder, phones, words, real, symbols, generator, sentences)
                 yield f"{name}: reads other phones"
                 continue
             states = [None, *(kinds[phone] for phone in heard), None]
-            steps = list(zip(states, states[1:], strict=False))
+            steps = list(itertools.pairwise(states))
             if any(to not in FOLLOWING[state] for state, to in steps):
                 yield f"{name}: boundaries within words"
             if sum(to in ("begin", "singleton") for _, to in steps) != len(sentence):
