@@ -6,6 +6,7 @@ options of its own.
 
 BENCHMARKS = {
     "align": "align",
+    "beams": "beams",
     "compression": "compression",
     "ctc-decode": "ctc.decode",
     "ctc-sweep": "ctc.sweep",
