@@ -17,6 +17,7 @@ BENCHMARKS = {
     "readers": "ctc.readers",
     "scaling": "scaling.command",
     "score": "score",
+    "serve": "serve",
     "train": "train",
     "train-ctc": "ctc.train",
     "transcribe": "transcribe",
