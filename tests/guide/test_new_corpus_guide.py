@@ -74,9 +74,9 @@ def test_the_corpus_is_seen_for_what_it_is(outputs):
     assert "caution" in said
 
 
-def test_the_report_is_shown_and_finds_no_fault_but_the_few_speakers(outputs):
+def test_the_report_is_shown_and_notes_nothing_but_the_few_speakers(outputs):
     said = outputs["3. What is wrong with the data"]
-    assert re.findall("^(?:ERROR|WARNING|NOTE) ([a-z-]+)", said, re.M) == ["speaker-overlap"]
+    assert re.findall("^(?:ERROR|WARNING|NOTE) ([a-z-]+)", said, re.M) == ["known-speakers"]
 
 
 def test_the_first_word_error_rate(outputs, project):

@@ -246,6 +246,27 @@ def test_a_split_that_the_toolkit_held_out_may_have_one_speaker(corpus):
     assert ("one-speaker", "dev", "dev") in corpus.kinds()
 
 
+def test_speakers_that_the_toolkit_divided_are_a_note_for_the_split(corpus):
+    for number in range(20):
+        corpus.add("all", f"u{number:02d}", speaker=f"s{number % 2}")
+    config = CorpusConfig(hold_out="utterances", held_out_share=0.2)
+    corpus.cuts = assemble({"train": corpus.cuts.pop("all")}, config, hold_out_test=True)
+    headline, _ = corpus.check()
+    assert headline["warnings"] == 0
+    assert corpus.kinds() == {("known-speakers", "dev", "dev"), ("known-speakers", "test", "test")}
+    assert "  dev  dev  2 of its speakers are in other splits too" in corpus.text
+
+
+def test_a_test_part_with_a_speaker_that_was_held_out_is_still_warned_of(corpus):
+    for speaker in ("ann", "ben", "cas"):
+        corpus.add("train", f"{speaker}-1", speaker=speaker)
+    corpus.cuts = assemble(corpus.cuts, CorpusConfig(dev_speakers=1))
+    (held_out,) = {cut.supervisions[0].speaker for cut in corpus.cuts["dev"]}
+    corpus.add("test", "x", speaker=held_out)
+    corpus.add("test", "y", speaker="dan")
+    assert ("speaker-overlap", "test", held_out) in corpus.kinds()
+
+
 def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     audio(tmp_path / "a.wav")
     for name, lines in (

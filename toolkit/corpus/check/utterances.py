@@ -125,14 +125,15 @@ def between_splits(
     """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances.
 
     A split that was held out of the training data has the speakers that it was given, see
-    `toolkit.corpus.split`, and is no finding.
+    `toolkit.corpus.split`: one speaker is no finding, shared ones are a note for the split.
     """
-    found = []
+    found, chosen = [], set()
     owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
     for split, cuts in splits.items():
         speakers = {speaker_of(cut) for cut in cuts}
-        chosen_here = all(HELD_OUT in (cut.custom or {}) for cut in cuts)
-        if len(speakers) == 1 and not chosen_here:
+        if all(HELD_OUT in (cut.custom or {}) for cut in cuts):
+            chosen.add(split)
+        elif len(speakers) == 1:
             detail = f"all {len(cuts)} utterances have the speaker {next(iter(speakers))!r}"
             found.append(Finding("one-speaker", split, split, detail))
         for speaker in speakers:
@@ -141,8 +142,15 @@ def between_splits(
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
         for name, where in sorted(names.items()):
-            if len(where) > 1:
-                found.append(Finding(kind, where[-1], name, f"in {', '.join(where)}"))
+            own = [s for s in where if s not in chosen] if kind == "speaker-overlap" else where
+            chosen_alone = len(own) < 2 and all(map(is_train, own))
+            if len(where) > 1 and not chosen_alone:
+                found.append(Finding(kind, own[-1], name, f"in {', '.join(where)}"))
+    for split in filter(chosen.__contains__, splits):
+        shared = [where for where in owners["speaker-overlap"].values() if len(where) > 1]
+        if known := sum(split in where for where in shared):
+            detail = f"{known} of its speakers are in other splits too"
+            found.append(Finding("known-speakers", split, split, detail))
     return found + _same_audio_and_text(splits, info)
 
 
