@@ -43,12 +43,12 @@ class SplitChecker:
         copy = self._copies[cut.id]
         found = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
         custom = cut.custom or {}
-        if "fault" in custom:
+        if _at_fault(cut):
             found.append((custom["fault"], custom["fault_detail"]))
         else:
             found += self._audio_faults(cut, self._info[audio_of(cut)])
             found += self._text_faults(cut)
-        if NO_SPEAKER in custom:
+        if NO_SPEAKER in custom and not _at_fault(cut):
             found.append(("no-speaker", custom[NO_SPEAKER]))
         if "note" in custom:
             found.append((custom["note"], custom["note_detail"]))
@@ -115,6 +115,11 @@ class SplitChecker:
         return phones * self._config.frames_per_phone
 
 
+def _at_fault(cut: MonoCut) -> bool:
+    """Whether the cut was made without audio or transcript of its own, and is excluded for that."""
+    return "fault" in (cut.custom or {})
+
+
 def _word_with(words: list[str], outside: list[str]) -> str:
     return next(word for word in words if any(letter in word for letter in outside))
 
@@ -164,7 +169,7 @@ def _same_audio_and_text(
         for cut in cuts:
             copies[cut.id] += 1
             known = info.get(audio_of(cut))
-            if known is None or not known.digest or not text_of(cut):
+            if known is None or not known.digest or not text_of(cut) or _at_fault(cut):
                 continue
             key = (known.digest, cut.start, cut.duration, text_of(cut))
             other = first.setdefault(key, (split, cut.id))
