@@ -1,7 +1,8 @@
 """Every `run.py` and `toolkit` command that a page shows has options and settings that exist.
 
-Blocks of `sh` are also run, by tests/guide and tests/recipes; those of `console` (with `$`) and `bash`
-need hours, a cluster or a microphone, and are only read here.
+The blocks of `sh` of new-corpus.md, own-language.md, cluster.md, first-run.md and
+reading-the-report.md are also run, by tests/guide and tests/recipes. Those of `console` (with `$`)
+and `bash` need hours, a cluster or a microphone, and are only read here.
 """
 
 import importlib.util
