@@ -1,11 +1,13 @@
 """The CTC recipe's settings, a section per step, and its profiles."""
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from local.synthetic.corpus import SyntheticConfig
 from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
 from toolkit.bench.tta.dataset import Dataset
 from toolkit.bench.tta.rules import TtaConfig
+from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig
@@ -31,6 +33,11 @@ class Config:
     check: CheckConfig = CheckConfig(frames_per_phone=2)
     """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
+    normaliser: Literal["english-upper-1", "letters-upper-1"] | None = field(
+        default=None, metadata=older_runs(None)
+    )
+    """Rules that turn transcripts and text into words: English, or letters of any alphabet. None:
+    transcripts are taken as they are, and the language model's text is English."""
     units: UnitsConfig = UnitsConfig()
     """The network's output units: characters (A16), or word pieces."""
     lm: NgramConfig = NgramConfig()

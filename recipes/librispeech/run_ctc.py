@@ -40,7 +40,7 @@ def get_audio(run: Run) -> dict[str, float] | None:
 @recipe.stage(2, "Write the manifests")
 def write_manifests(run: Run) -> dict[str, float]:
     """One line per utterance; the next stage checks for faults."""
-    return write_corpus(run)
+    return write_corpus(run, run.config.normaliser)
 
 
 @recipe.stage(3, "Check the data")

@@ -26,6 +26,7 @@ from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
 from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
@@ -55,9 +56,10 @@ def prepare_units(run: Run) -> dict[str, float]:
     units = make_units(run.config.units, [text for _, text in sorted(train.items())])
     units.save(run.make("units"))
     words = {word for text in train.values() for word in text.split()}
-    words |= most_frequent(word_weights(lm) or {}, run.config.dictionary_size)
+    rules = run.config.normaliser or EnglishText.id
+    words |= most_frequent(word_weights(lm, rules) or {}, run.config.dictionary_size)
     write_atomically(run.make("words.txt"), "".join(f"{word}\n" for word in sorted(words)))
-    found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune)
+    found = prepare_lm(lm, transcripts, words, run.make("lm"), tune=splits(run).tune, rules=rules)
     return {"units": units.size, "words": len(words)} | found
 
 

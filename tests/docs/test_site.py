@@ -1,5 +1,6 @@
 """The documentation site against the tree: its pages, their links, the items of the papers."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -124,3 +125,17 @@ def test_the_glossary_explains_every_item_that_documents_and_docstrings_name():
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"[(,;] ?([ABC][1-9]\d?)(?=[,;)]| to | and )", text))
         assert named <= known.keys(), path
+
+
+def test_whatever_looks_like_an_item_in_a_docstring_is_one():
+    """Codes in ranges and in running text too, in all strings of the code."""
+    known = {*hooks.items(ROOT), "C0", "C50"}  # a cepstral coefficient, and the clarity of rooms
+    glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    assert "| C0, C50 |" in glossary
+    for folder in ("toolkit", "recipes", "local"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    words = node.value if len(node.value) > 30 else ""
+                    named = set(re.findall(r"(?<![\w#.-])([ABC]\d{1,2})(?![\w.])", words))
+                    assert named <= known, (path, named - known)

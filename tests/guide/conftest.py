@@ -1,7 +1,13 @@
-"""A made-up corpus in each of the guide's forms, spoken by voices that the demo does not have."""
+"""Made-up corpora in the guides' forms, spoken by voices that the demo does not have."""
 
 import csv
 import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +30,49 @@ SAETZE = (
     "Heute regnet es nicht.",
     "Die Straße führt zum Fluß.",
 )
+GREEK = {"eleni": "el+f2", "fotis": "el+m3"}
+PROTASEIS = (
+    "Χθες το βράδυ, ο γιατρός τραγούδησε.",
+    "Η δασκάλα βρήκε το κλειδί!",
+    "Ο αδελφός μου έχασε ένα βιβλίο;",
+    "Την Κυριακή πίνουμε καφέ.",
+    "Το μαΐστρο φυσάει στη θάλασσα.",
+    "Σήμερα δεν βρέχει.",
+    "Η κουζίνα είναι κλειστή.",
+)
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def make_project(root):
+    """Copy what a recipe needs into a project of its own, with this environment."""
+    ignored = shutil.ignore_patterns("exp", "__pycache__")
+    for part in ("toolkit", "local", "recipes"):
+        shutil.copytree(PROJECT / part, root / part, ignore=ignored)
+    (root / ".venv").symlink_to(sys.prefix)
+    return root
+
+
+def blocks(page):
+    """Return the commands of a page that are to be run: (section, block)."""
+    found = []
+    for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        title = section.partition("\n")[0]
+        found += [(title, b) for b in re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S)]
+    return found
+
+
+def typed(block, project):
+    """Run a block of commands in a project; return what they print."""
+    done = subprocess.run(
+        ["bash", "-e", "-c", block],
+        cwd=project,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(project)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}"
+    return done.stdout
 
 
 class Speech:
@@ -73,11 +122,31 @@ class Speech:
 
     def german(self):
         """Write deutsch.csv and its audio."""
-        pairs = itertools.product(GERMAN, enumerate(SAETZE))
-        rows = [(f"de/{speaker}/{number}.wav", text, speaker) for speaker, (number, text) in pairs]
+        self._sentences("de", "deutsch.csv", GERMAN, SAETZE)
+
+    def greek(self):
+        """Write greek.csv and its audio."""
+        self._sentences("el", "greek.csv", GREEK, PROTASEIS)
+
+    def german_lexicon(self):
+        """Write a lexicon in lower case of most of the words, a text and a list of words."""
+        from toolkit.lang.letters import normaliser
+
+        words = sorted(set(normaliser("letters-upper-1").words(" ".join(SAETZE))))
+        lines = [f"{word.lower()} {' '.join(word.lower())}\n" for word in words if word != "KÜCHE"]
+        (self.folder / "german.dict").write_text("".join(lines), encoding="utf-8")
+        text = "".join(f"{text}\n" for text in (*SAETZE, "Die Äpfel sind in der Straßenbahn."))
+        (self.folder / "german.txt").write_text(text, encoding="utf-8")
+        (self.folder / "german.words").write_text("Brückentür\n", encoding="utf-8")
+
+    def _sentences(self, folder, table, voices, texts):
+        pairs = itertools.product(voices, enumerate(texts))
+        rows = [
+            (f"{folder}/{speaker}/{number}.wav", text, speaker) for speaker, (number, text) in pairs
+        ]
         for file, text, speaker in rows:
-            self.say(file, text, GERMAN[speaker])
-        self.table("deutsch.csv", rows)
+            self.say(file, text, voices[speaker])
+        self.table(table, rows)
 
 
 @pytest.fixture(scope="session")

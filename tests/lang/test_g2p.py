@@ -129,3 +129,20 @@ def test_equal_pronunciations_share_their_probability():
     guesses = g2p._merge([(("X",), -1.0), (("Y",), -0.9), (("X",), -1.0)])
     assert [guess.phones for guess in guesses] == [("X",), ("Y",)]
     assert guesses[0].score == pytest.approx(0.2 / (0.2 + 10**-0.9))
+
+
+def test_words_with_vowel_signs_are_spelled_and_guessed():
+    """Devanagari writes most vowels as marks, which `str.isalpha` does not count as letters."""
+    sounds = {"क": "K", "त": "T", "ब": "B", "न": "N", "ि": "I", "ा": "A", "ु": "U"}
+    lexicon = Lexicon()
+    signs = ("", "ि", "ा", "ु")
+    for letters in itertools.product("कतबन", signs, "कतबन", signs):
+        lexicon.add("".join(letters), [sounds[letter] for letter in letters if letter])
+    assert spellable("किताब")
+    assert not spellable("ि")
+    assert not spellable("कि2")
+    found = G2p.train(lexicon, exclude=("किब", "तान")).guess(["किब", "तान"])
+    assert {word: guess.phones for word, guess in found.items()} == {
+        "किब": ("K", "I", "B"),
+        "तान": ("T", "A", "N"),
+    }

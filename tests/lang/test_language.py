@@ -20,6 +20,7 @@ def test_letters_and_alphabet():
     assert found.alphabet == "ABCDEFGHIJKLMNOPQRSTUVWXYZÄÉ'"
     assert survey_language(["Да, нет"], ENGLISH).alphabet == "АДЕНТ'"
     assert show_letters({"A": 5000, "B": 4000, "Ñ": 1}) == "A B Ñ (rare: Ñ 1)"
+    assert show_letters({"क": 50, "ि": 40}) == "क \u25ccि"
 
 
 @pytest.mark.parametrize(

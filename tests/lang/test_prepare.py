@@ -108,6 +108,8 @@ def test_words_without_a_guess_become_unknown(config, tmp_path):
     texts = {"train": {"u1": "bat bat bat", "u2": "zz"}}
     with pytest.raises(LangError, match=r"25\.0% of the training words.*oov\.tsv"):
         prepare_lang(config(), texts, None, tmp_path / "o")
+    with pytest.raises(LangError, match=r"from the 6 words of the lexicon: ZZ; see"):
+        prepare_lang(config(), texts, None, tmp_path / "o")
     found = prepare_lang(config(max_unknown=0.3), texts, None, tmp_path / "o")
     assert found["oov_train"] == 0.25
     assert ["train", "ZZ", "1", "u2"] in rows(tmp_path / "o/oov.tsv")

@@ -162,6 +162,17 @@ def test_what_an_unfinished_stage_has_made_is_shown(made_up, tmp_path):
     assert "lstm_ce (unfinished): loss" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_the_weights_of_a_combination_are_shown_by_rule(made_up, tmp_path):
+    made_up.decode("combined")
+    rows = "mbr\t0.6\t3\t13\t23.08\nmbr\t1\t4\t13\t30.77\nbest\t0.6\t5\t13\t38.46\n"
+    made_up.write("decode/combined/grid.tsv", f"rule\tsat\terrors\twords\twer\n{rows}")
+    tuned = {"rule": "mbr", "weights": {"sat": 0.6}}
+    made_up.write("decode/combined/tuned.json", json.dumps(tuned))
+    assert write_report(made_up.root, tmp_path / "page.html") == []
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r'<td class="chosen"[^>]*>([\d.]+)', page) == ["23.08"]
+
+
 def test_gains_on_a_baseline_are_shown(page):
     found = "".join(Parsed(page).text)
     assert "Relative WER reduction" in found

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.graphemes import spell
 from toolkit.lang.graphones import Aligner, Graphone, Pair
 from toolkit.lang.lexicon import Lexicon, Pronunciation
 from toolkit.lang.ngram.backoff import BackoffModel, Level, check_levels
@@ -48,9 +49,8 @@ class Guess:
 
 
 def spellable(word: str) -> bool:
-    """Tell whether `word` is letters and apostrophes alone, with a letter among them."""
-    letters = word.replace("'", "")
-    return letters.isalpha()
+    """Tell whether `word` is letters, their marks and apostrophes alone, a letter among them."""
+    return word.replace("'", "").isalpha() or bool(spell(word))
 
 
 class G2p:

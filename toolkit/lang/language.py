@@ -1,5 +1,6 @@
 """Survey of transcripts: whether their language is English, and their letters."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,5 +88,11 @@ def survey_language(texts: Iterable[str], lexicon: Lexicon | None = None) -> Lan
 def show_letters(letters: dict[str, int], rare: float = 1e-4) -> str:
     """List letters in a line; at its end the rare ones, likely mistakes, with counts."""
     limit = max(3, rare * sum(letters.values()))
-    listed = ", ".join(f"{letter} {count}" for letter, count in letters.items() if count < limit)
-    return " ".join(letters) + (f" (rare: {listed})" if listed else "")
+    shown = {letter: _on_a_circle(letter) for letter in letters}
+    rare_ones = [f"{shown[letter]} {n}" for letter, n in letters.items() if n < limit]
+    return " ".join(shown.values()) + (f" (rare: {', '.join(rare_ones)})" if rare_ones else "")
+
+
+def _on_a_circle(letter: str) -> str:
+    """Put a mark, which would sit on what stands before it, on a dotted circle."""
+    return f"\u25cc{letter}" if unicodedata.category(letter)[0] == "M" else letter

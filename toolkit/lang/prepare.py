@@ -97,10 +97,12 @@ def prepare_lang(
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
     unknown = oov[train]["rate"]
     if unknown > config.max_unknown:
+        first = ", ".join([word for word, guess in guesses.items() if guess is None][:5])
         raise LangError(
             f"{unknown:.1%} of the training words have no pronunciation (limit "
-            f"{config.max_unknown:.0%}); see {out / 'oov.tsv'}, add them to the lexicon, or raise "
-            f"max_unknown"
+            f"{config.max_unknown:.0%}), and none could be guessed from the {len(source)} words of "
+            f"the lexicon: {first}; see {out / 'oov.tsv'}, add them to the lexicon, or raise "
+            f"lang.max_unknown"
         )
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
     if left_out:

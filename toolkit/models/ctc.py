@@ -214,11 +214,11 @@ class CtcModel(nn.Module):
 
 
 @torch.inference_mode()
-def ctc_log_probs(model: CtcModel, utterances: Sequence[Tensor]) -> list[Tensor]:
+def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor]:
     """Compute log p(unit | x) of whole utterances in one batch.
 
     Args:
-      model: put in evaluation mode by this call.
+      model: as `CtcModel`; put in evaluation mode by this call.
       utterances: [T_n, D] each; similar lengths waste the least.
 
     Returns:
@@ -227,7 +227,7 @@ def ctc_log_probs(model: CtcModel, utterances: Sequence[Tensor]) -> list[Tensor]
     model.eval()
     inputs = nn.utils.rnn.pad_sequence(list(utterances), batch_first=True)
     lengths = torch.tensor([len(features) for features in utterances])
-    device = model.output.weight.device
+    device = next(model.parameters()).device
     with full_float32(device):
         log_probs, lengths = model(to_device(inputs, device), lengths)
     return [row[:n] for row, n in zip(log_probs.cpu(), lengths.tolist(), strict=True)]

@@ -40,19 +40,37 @@ class ModelError(ToolkitError):
 
 
 def make_model(config: LstmConfig | BlstmConfig | CtcConfig | TdnnfConfig) -> nn.Module:
-    """Make a new model of the configuration's kind."""
-    return next(built for configured, built in KINDS.values() if type(config) is configured)(config)
+    """Make a new model of the configuration's kind.
+
+    Raises:
+      ModelError: `KINDS` lacks the configuration's class.
+    """
+    for configured, built in KINDS.values():
+        if type(config) is configured:
+            return built(config)
+    raise _unknown_class(config)
 
 
 def save_model(folder: Path, model: nn.Module) -> None:
-    """Write `config.json` and `model.safetensors` into `folder`, each atomically."""
-    kind = next(name for name, (_, built) in KINDS.items() if type(model) is built)
+    """Write `config.json` and `model.safetensors` into `folder`, each atomically.
+
+    Raises:
+      ModelError: `KINDS` lacks the model's class.
+    """
+    kind = next((name for name, (_, built) in KINDS.items() if type(model) is built), None)
+    if kind is None:
+        raise _unknown_class(model)
     weights = {
         name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
     }
     write_atomically(Path(folder) / WEIGHTS, save(weights))
     described = {"kind": kind, "config": asdict(model.config)}
     write_atomically(Path(folder) / CONFIG, json.dumps(described, indent=2) + "\n")
+
+
+def _unknown_class(thing: object) -> ModelError:
+    name = type(thing).__name__
+    return ModelError(f"{name} is not in KINDS of toolkit/models/store.py: give it a name there")
 
 
 def load_model(folder: Path) -> nn.Module:

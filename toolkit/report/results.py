@@ -204,12 +204,18 @@ def grids(run: RunFolder) -> str:
     return f'<div class="grids">{"".join(found)}</div>' if any(found) else ""
 
 
+def _is(text: str, tuned: object) -> bool:
+    """Whether the text of a grid stands for what was tuned: a number, or a name such as mbr."""
+    return float(text) == tuned if isinstance(tuned, int | float) else text == tuned
+
+
 def _grid(run: RunFolder, path: Path) -> str:
     rows = run.table(path)
     if not rows or "wer" not in rows[0]:
         return ""
     down, across = list(rows[0])[:2]
-    tuned: Mapping[str, float] = run.json(path.parent / "tuned.json") or {}
+    tuned: Mapping = run.json(path.parent / "tuned.json") or {}
+    tuned = {**tuned, **tuned.get("weights", {})}  # of a combination, by system
     wers = {(row[down], row[across]): float(row["wer"]) for row in rows}
     low, high = min(wers.values()), max(wers.values())
     columns = list(dict.fromkeys(row[across] for row in rows))
@@ -222,7 +228,7 @@ def _grid(run: RunFolder, path: Path) -> str:
                 cells.append("<td></td>")
                 continue
             shade = 100 * (wer - low) / ((high - low) or 1.0)
-            chosen = (float(value), float(other)) == (tuned.get(down), tuned.get(across))
+            chosen = _is(value, tuned.get(down)) and _is(other, tuned.get(across))
             mark = ' class="chosen"' if chosen else ""
             cells.append(f'<td{mark} style="--shade:{shade:.0f}%">{wer:.2f}</td>')
         lines.append(f'<tr><th scope="row">{escape(value)}</th>{"".join(cells)}</tr>')

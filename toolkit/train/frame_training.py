@@ -51,7 +51,7 @@ class FrameTrainingConfig(CorpusTrainerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needed = self.model.context if isinstance(self.model, TdnnfConfig) else 0
+        needed = getattr(self.model, "context", 0)
         given = min(self.chunks.left_context, self.chunks.right_context)
         if given < needed:
             raise ValueError(

@@ -36,6 +36,14 @@ def test_truncated_files_show(audio, truncate, tmp_path, suffix):
     assert info.decoded < 48000
 
 
+@pytest.mark.parametrize(("missing", "declared"), [(159, 16000 - 159), (161, 16000)])
+def test_a_wav_that_lacks_less_than_a_frame_is_whole(audio, tmp_path, missing, declared):
+    path = audio(tmp_path / "a.wav", seconds=1.0)
+    path.write_bytes(path.read_bytes()[: -2 * missing])
+    info = decode(str(path))
+    assert (info.declared, info.decoded) == (declared, 16000 - missing)
+
+
 def test_damage_in_the_middle_of_a_flac_shows(audio, tmp_path):
     path = audio(tmp_path / "a.flac", seconds=3.0)
     content = bytearray(path.read_bytes())

@@ -246,6 +246,27 @@ def test_a_split_that_the_toolkit_held_out_may_have_one_speaker(corpus):
     assert ("one-speaker", "dev", "dev") in corpus.kinds()
 
 
+def test_speakers_that_the_toolkit_divided_are_a_note_for_the_split(corpus):
+    for number in range(20):
+        corpus.add("all", f"u{number:02d}", speaker=f"s{number % 2}")
+    config = CorpusConfig(hold_out="utterances", held_out_share=0.2)
+    corpus.cuts = assemble({"train": corpus.cuts.pop("all")}, config, hold_out_test=True)
+    headline, _ = corpus.check()
+    assert headline["warnings"] == 0
+    assert corpus.kinds() == {("known-speakers", "dev", "dev"), ("known-speakers", "test", "test")}
+    assert "  dev  dev  2 of its speakers are in other splits too" in corpus.text
+
+
+def test_a_test_part_with_a_speaker_that_was_held_out_is_still_warned_of(corpus):
+    for speaker in ("ann", "ben", "cas"):
+        corpus.add("train", f"{speaker}-1", speaker=speaker)
+    corpus.cuts = assemble(corpus.cuts, CorpusConfig(dev_speakers=1))
+    (held_out,) = {cut.supervisions[0].speaker for cut in corpus.cuts["dev"]}
+    corpus.add("test", "x", speaker=held_out)
+    corpus.add("test", "y", speaker="dan")
+    assert ("speaker-overlap", "test", held_out) in corpus.kinds()
+
+
 def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     audio(tmp_path / "a.wav")
     for name, lines in (
@@ -259,3 +280,25 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
     (told,) = [item for item in found if item["kind"] == "no-speaker"]
     assert (told["id"], told["detail"]) == ("u2", f"not in {tmp_path}/utt2spk")
+    (tmp_path / "utt2spk").unlink()
+    lacking = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
+    assert lacking == [f"{tmp_path} has no utt2spk"] * 2
+
+
+def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_path):
+    audio(tmp_path / "a.wav", seconds=2.0)
+    for name, lines in (
+        ("wav.scp", "a a.wav\n"),
+        ("segments", "u1 a 0 1\nu2 a 1 9\nu3 a 1.5 9\n"),
+        ("text", "u1 ONE TWO\nu2 TWO\nu3 TWO\nu4 TWO\n"),
+        ("utt2spk", "u1 ann\nu2 ben\n"),
+    ):
+        (tmp_path / name).write_text(lines)
+    write_cuts(read_kaldi_dir(tmp_path), tmp_path / "train.jsonl")
+    check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
+    found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
+    assert {(item["kind"], item["id"]) for item in found} == {
+        ("bad-segment", "u2"),
+        ("bad-segment", "u3"),
+        ("missing-audio", "u4"),
+    }

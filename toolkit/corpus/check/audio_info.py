@@ -15,6 +15,8 @@ from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
+TOLERATED = 0.01
+"""Seconds that a file may lack of what its header says: a frame."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def decode(path: str) -> AudioInfo:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
         with open_audio(path) as file:
             rate, channels = file.samplerate, file.channels
-            declared = max(file.frames, _samples_in_header(path))
+            missing = _samples_in_header(path) - file.frames
+            declared = file.frames + (missing if missing > TOLERATED * rate else 0)
             while len(block := file.read(BLOCK, dtype="int16", always_2d=True)) > 0:
                 decoded += len(block)
                 silent = silent and not np.any(block)

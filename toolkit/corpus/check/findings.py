@@ -97,6 +97,12 @@ KINDS: dict[str, Kind] = {
         "speaker in more than one split",
         "move the speaker to one split: results on speakers seen in training are too good",
     ),
+    "known-speakers": Kind(
+        NOTE,
+        "none",
+        "utterances held out of speakers that are trained on (corpus.hold_out=utterances)",
+        "nothing; but error rates are those of known speakers, who are easier to recognise",
+    ),
     "shared-id": Kind(
         WARNING,
         "none",

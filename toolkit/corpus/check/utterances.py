@@ -43,12 +43,12 @@ class SplitChecker:
         copy = self._copies[cut.id]
         found = [("duplicate-id", f"copy {copy}: {audio_of(cut)}")] if copy > 1 else []
         custom = cut.custom or {}
-        if "fault" in custom:
+        if _at_fault(cut):
             found.append((custom["fault"], custom["fault_detail"]))
         else:
             found += self._audio_faults(cut, self._info[audio_of(cut)])
             found += self._text_faults(cut)
-        if NO_SPEAKER in custom:
+        if NO_SPEAKER in custom and not _at_fault(cut):
             found.append(("no-speaker", custom[NO_SPEAKER]))
         if "note" in custom:
             found.append((custom["note"], custom["note_detail"]))
@@ -115,6 +115,11 @@ class SplitChecker:
         return phones * self._config.frames_per_phone
 
 
+def _at_fault(cut: MonoCut) -> bool:
+    """Whether the cut was made without audio or transcript of its own, and is excluded for that."""
+    return "fault" in (cut.custom or {})
+
+
 def _word_with(words: list[str], outside: list[str]) -> str:
     return next(word for word in words if any(letter in word for letter in outside))
 
@@ -125,14 +130,15 @@ def between_splits(
     """Find speakers and ids shared by splits, splits of one speaker, and repeated utterances.
 
     A split that was held out of the training data has the speakers that it was given, see
-    `toolkit.corpus.split`, and is no finding.
+    `toolkit.corpus.split`: one speaker is no finding, shared ones are a note for the split.
     """
-    found = []
+    found, chosen = [], set()
     owners: dict[str, dict[str, list[str]]] = {"speaker-overlap": {}, "shared-id": {}}
     for split, cuts in splits.items():
         speakers = {speaker_of(cut) for cut in cuts}
-        chosen_here = all(HELD_OUT in (cut.custom or {}) for cut in cuts)
-        if len(speakers) == 1 and not chosen_here:
+        if all(HELD_OUT in (cut.custom or {}) for cut in cuts):
+            chosen.add(split)
+        elif len(speakers) == 1:
             detail = f"all {len(cuts)} utterances have the speaker {next(iter(speakers))!r}"
             found.append(Finding("one-speaker", split, split, detail))
         for speaker in speakers:
@@ -141,8 +147,15 @@ def between_splits(
             owners["shared-id"].setdefault(id, []).append(split)
     for kind, names in owners.items():
         for name, where in sorted(names.items()):
-            if len(where) > 1:
-                found.append(Finding(kind, where[-1], name, f"in {', '.join(where)}"))
+            own = [s for s in where if s not in chosen] if kind == "speaker-overlap" else where
+            chosen_alone = len(own) < 2 and all(map(is_train, own))
+            if len(where) > 1 and not chosen_alone:
+                found.append(Finding(kind, own[-1], name, f"in {', '.join(where)}"))
+    for split in filter(chosen.__contains__, splits):
+        shared = [where for where in owners["speaker-overlap"].values() if len(where) > 1]
+        if known := sum(split in where for where in shared):
+            detail = f"{known} of its speakers are in other splits too"
+            found.append(Finding("known-speakers", split, split, detail))
     return found + _same_audio_and_text(splits, info)
 
 
@@ -156,7 +169,7 @@ def _same_audio_and_text(
         for cut in cuts:
             copies[cut.id] += 1
             known = info.get(audio_of(cut))
-            if known is None or not known.digest or not text_of(cut):
+            if known is None or not known.digest or not text_of(cut) or _at_fault(cut):
                 continue
             key = (known.digest, cut.start, cut.duration, text_of(cut))
             other = first.setdefault(key, (split, cut.id))

@@ -50,13 +50,15 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     if (folder / "segments").is_file():
         known = _by_id(recordings)
         audio = [(id, _segment(id, rest, known)) for id, rest in _lines(folder / "segments")]
-    speakers = dict(_lines(folder / "utt2spk")) if (folder / "utt2spk").is_file() else {}
+    named = (folder / "utt2spk").is_file()
+    speakers = dict(_lines(folder / "utt2spk")) if named else {}
     cuts = pair(
         _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
     )
+    lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
     for cut in cuts:
         if cut.id not in speakers:
-            cut.custom = {**(cut.custom or {}), NO_SPEAKER: f"not in {folder / 'utt2spk'}"}
+            cut.custom = {**(cut.custom or {}), NO_SPEAKER: lacking}
     return cuts
 
 

@@ -35,7 +35,8 @@ class Characters:
             if index is None:
                 raise UnitsError(
                     f"{character!r} cannot be written in letters, space and apostrophe; "
-                    "normalise the transcript"
+                    "normalise the transcript, or choose word pieces (units.kind=bpe), which are "
+                    "learnt from transcripts in any alphabet"
                 )
             if ids and index == ids[-1]:
                 ids.append(self.separator)

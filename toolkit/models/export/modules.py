@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from toolkit.models.blstm import BlstmModel
 from toolkit.models.ctc import CtcModel
 from toolkit.models.lstm import LstmModel
+from toolkit.models.store import ModelError
 from toolkit.models.tdnnf import TdnnfModel, repeat_ends
 
 
@@ -133,7 +134,11 @@ class Interface:
 
 
 def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
-    """Wrap a model for export, sharing its weights; return the wrapper and its interface."""
+    """Wrap a model for export, sharing its weights; return the wrapper and its interface.
+
+    Raises:
+      ModelError: there is no wrapper for models of this class.
+    """
     config = model.config
     if isinstance(model, LstmModel):
         state, lookahead = (config.layers, config.hidden), config.lookahead
@@ -145,6 +150,11 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
     if isinstance(model, TdnnfModel):
         sizes = config.input_dim, config.output_dim
         return ExportedTdnnf(model).eval(), Interface("tdnnf", *sizes, None, 0, 0, 3, 1)
+    if not isinstance(model, CtcModel):
+        raise ModelError(
+            f"{type(model).__name__} cannot be exported: toolkit/models/export/modules.py wraps "
+            "LstmModel, BlstmModel, TdnnfModel and CtcModel; write a wrapper of its kind there"
+        )
     state = None if config.bidirectional else (config.lstm_layers, config.hidden)
     overlap = 0 if state is None else config.frames_needed - config.subsampling
     sizes = config.input_dim, config.output_dim

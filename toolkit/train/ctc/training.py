@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import torch
 
-from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.store import save_model
+from toolkit.models.ctc import CtcConfig
+from toolkit.models.store import make_model, save_model
 from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
 from toolkit.parallel.strategy import Strategy
@@ -120,7 +120,7 @@ def train_ctc(
     sizes = {"input_dim": first.inputs.shape[2], "output_dim": recognition.units.size}
     log = RunLogWriter(out / RUN_LOG)
     torch.manual_seed(config.seed)
-    model = CtcModel(replace(config.model, **sizes))
+    model = make_model(replace(config.model, **sizes))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info("%.1f M parameters, %d units", parameters / 1e6, recognition.units.size)
     objective = CtcObjective(recognition.units.blank, config.weight)

@@ -66,7 +66,7 @@ class LfmmiConfig(CorpusTrainerConfig):
         for name in ("tolerance", "leak", "cross_entropy", "l2"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
-        needed = self.model.context if isinstance(self.model, TdnnfConfig) else 0
+        needed = getattr(self.model, "context", 0)
         if (given := min(self.pieces.left_context, self.pieces.right_context)) < needed:
             raise ValueError(
                 f"pieces have {given} frames of context on a side, and the network's outputs depend"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from toolkit.decode.bundle.ctc.settings import UNITS
 from toolkit.decode.bundle.settings import ADVICE, MODEL, NORMALISER, BundleError
@@ -31,12 +31,12 @@ class CtcScorer:
     """
 
     def __init__(self, bundle: Path, device: str = "cpu") -> None:
-        self.model: CtcModel = load_model(bundle / MODEL).to(device)
+        self.model: nn.Module = load_model(bundle / MODEL).to(device)
         self.normaliser = Normaliser.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
         config, sizes = self.model.config, (len(self.normaliser.prior_mean), self.units.size)
-        known = isinstance(self.model, CtcModel)
-        if not (known and (config.input_dim, config.output_dim) == sizes):
+        for_ctc = hasattr(config, "frames_needed") and hasattr(config, "subsampling")
+        if not (for_ctc and (config.input_dim, config.output_dim) == sizes):
             raise BundleError(
                 f"{bundle}: the model does not have the inputs of {NORMALISER} and the outputs of"
                 f" {UNITS}: they come from different trainings; {ADVICE}"
@@ -49,13 +49,18 @@ class CtcScorer:
     @property
     def can_stream(self) -> bool:
         """Whether network and normaliser do without what is yet to come."""
-        return not self.model.config.bidirectional and self.normaliser.scope == "causal"
+        return self._forward and self.normaliser.scope == "causal"
+
+    @property
+    def _forward(self) -> bool:
+        """Whether the network can carry its state from one block of frames to the next."""
+        return isinstance(self.model, CtcModel) and not self.model.config.bidirectional
 
     def log_probs(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Score an utterance or a whole recording.
 
-        Windows of a long one are scored with some context, for a network of two directions;
-        forward networks carry their state instead, and the result is that of the whole.
+        A long one is scored in windows with some context; a `CtcModel` of forward LSTMs carries its
+        state from one to the next instead, and the result is that of the whole.
 
         Args:
           features: [T, F] before normalisation.
@@ -68,14 +73,14 @@ class CtcScorer:
         inputs = self.normaliser.apply(features, state)
         if len(inputs) <= WHOLE:
             return ctc_log_probs(self.model, [inputs])[0]
-        if not self.model.config.bidirectional:
+        if self._forward:
             return torch.cat(list(self._in_turn(inputs)))
         return torch.cat(list(self._windows(inputs)))
 
     @torch.inference_mode()
     def stream(self, inputs: Tensor, state: CtcState | None) -> tuple[Tensor, CtcState]:
         """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`."""
-        device = self.model.output.weight.device
+        device = next(self.model.parameters()).device
         with full_float32(device):
             rows, state = self.model.eval().stream(inputs[None].to(device), state)
         return rows[0].float().cpu(), state

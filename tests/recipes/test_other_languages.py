@@ -1,0 +1,49 @@
+"""The CTC recipe up to its output units, on transcripts that are not English."""
+
+import pytest
+
+from recipes.librispeech.run_ctc import recipe
+from tests.recipes.small_recipe import noise
+from toolkit.lang.units.factory import load_units
+
+GREEK = ("Το κλειδί, χθες!", "Ο γιατρός τραγούδησε.", "Έβαψε την κουζίνα;", "Είδε το άλογο.")
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Type a command for a corpus of Greek sentences, spoken as noise; return what it says."""
+    rows = ["audio,text,speaker,split"]
+    for split, speaker in (("train", "ann"), ("train", "ben"), ("dev", "dora"), ("test", "emil")):
+        for number, text in enumerate(GREEK):
+            noise(tmp_path / f"{speaker}/{number}.wav", len(rows), seconds=2.0)
+            rows.append(f'{speaker}/{number}.wav,"{text}",{speaker},{split}')
+    (tmp_path / "table.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    settings = ("corpus.name=table", f"corpus.root={tmp_path / 'table.csv'}")
+
+    def typed(*more):
+        words = [word for setting in (*settings, *more) for word in ("--set", setting)]
+        given = ("--profile", "kaldi", *words, "--stop-stage", "4", "--jobs", "1")
+        with pytest.raises(SystemExit) as end:
+            recipe.main([*given, "--exp", str(tmp_path / "exp")])
+        said = capsys.readouterr()
+        return end.value.code, said.out + said.err
+
+    return typed
+
+
+def test_word_pieces_of_another_alphabet(run, tmp_path):
+    code, said = run("normaliser=letters-upper-1", "units.kind=bpe", "units.pieces=60")
+    assert code == 0, said
+    units = load_units(tmp_path / "exp/units")
+    text = "ΤΟ ΚΛΕΙΔΊ ΧΘΕΣ"
+    assert units.decode(units.encode(text)) == text
+    words = (tmp_path / "exp/words.txt").read_text(encoding="utf-8").split()
+    assert "ΚΛΕΙΔΊ" in words
+    assert all(word.isalpha() for word in words)
+    vocabulary = (tmp_path / "exp/lm/lm.arpa").read_text(encoding="utf-8")
+    assert "\tΚΛΕΙΔΊ" in vocabulary
+
+
+def test_without_the_rules_transcripts_stay_as_they_are(run, tmp_path):
+    assert run()[0] == 1
+    assert "ΧΘΕΣ!" in (tmp_path / "exp/data/train.jsonl").read_text(encoding="utf-8")
