@@ -1,4 +1,4 @@
-# The toolkit and the recipes with the locked versions, torch for the CPU or, with TORCH=cu130, for CUDA 13.0.
+# The toolkit and the recipes with the locked versions, torch for the CPU or, with TORCH=cu132, for CUDA 13.2.
 #   docker build --tag asr-recipe-toolkit .
 #   docker run --rm --volume "$PWD:/work" asr-recipe-toolkit transcribe --model final a.wav
 ARG PYTHON=3.13

@@ -27,6 +27,13 @@ case "$1" in
   score) cat; echo %WER ;;
 esac
 """
+UV = """#!/bin/sh
+# A uv that makes environments as the Python does that is asked for.
+case "$1" in
+  venv) for folder; do :; done; "$4" -m venv "$folder" ;;
+  pip) echo "$CC uv $*" >>{log} ;;
+esac
+"""
 
 
 @pytest.fixture
@@ -38,6 +45,8 @@ def run(tmp_path):
         programs = tmp_path / "bin"
         programs.mkdir()
         versions = [f"3.{90 + n}" for n in range(len(words))]
+        (programs / "uv").write_text(UV.format(log=log))
+        (programs / "uv").chmod(0o755)
         for version, heard in zip(versions, words, strict=True):
             for name, text in (
                 (f"python{version}", PYTHON.format(version=version, log=log)),
@@ -68,16 +77,18 @@ def test_each_python_installs_wheels_alone_and_says_the_words(run):
     done = run("YES NO", "YES NO", extra=("3.99",))
     assert (done.returncode, done.stderr) == (0, "")
     assert "== Python 3.99 is not found" in done.stdout
-    assert done.stdout.count("first YES NO\n") == 4  # what score was given, and the words again
+    assert done.stdout.count("first YES NO\n") == 6  # what score was given, and the words again
     assert done.stdout.endswith("The wheel works in all 2 Pythons, with the same words.\n")
     installs = [line for line in done.log if line.startswith("false -m pip install")]
     assert len(installs) == 4
+    (with_uv,) = (line for line in done.log if line.startswith("false uv pip install"))
     for upgrade, install in (installs[:2], installs[2:]):
         assert upgrade.endswith("--upgrade pip")
         assert "--only-binary :all:" in install
         assert install.endswith("some.whl")
-    used = [line for line in done.log if "pip" not in line]
-    assert [*map(used.count, ("--version", "doctor", "transcribe", "score"))] == [2] * 4
+    assert with_uv.endswith("--only-binary :all: " + install.split()[-1])
+    used = [line for line in done.log if " pip " not in line]
+    assert [*map(used.count, ("--version", "doctor", "transcribe", "score"))] == [3] * 4
 
 
 def test_other_words_and_failures_end_it(run):
