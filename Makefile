@@ -9,12 +9,17 @@
 # make torture  disturb every stage of the recipes, NUMBER=100 times in all, SEED=0; feed hostile files, EXAMPLES=2000 per reader
 # make audit    known vulnerabilities in the locked packages, where pip-audit is installed
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
+# make dist     the wheel and the source distribution, checked: dist/
+# make test-dist  the wheel in an empty environment of every Python of PYTHON that is found: BUNDLE=exp/demo/final AUDIO=talks/
 # make clean    remove the environments and the site; what recipes made stays
 
 PYTHON ?= 3.13 3.12 3.11 3.10
 python := .venv/bin/python
 reference := .venv-reference/bin/python
 docs := .venv-docs/bin/python
+dist := .venv-dist/bin/python
+extra = $(1) -c 'import tomllib; \
+  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(2)"], sep="\n")'
 pytest := pytest --durations 20 --numprocesses auto --dist loadfile --no-loadscope-reorder
 setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
 
@@ -22,7 +27,7 @@ NUMBER ?= 100
 SEED ?= 0
 EXAMPLES ?= 2000
 
-.PHONY: setup setup-reference demo test test-gpu test-interop test-reference torture audit lint docs clean
+.PHONY: setup setup-reference demo test test-gpu test-interop test-reference torture audit lint docs dist test-dist clean
 
 setup: .venv/ready
 
@@ -82,11 +87,23 @@ docs: .venv-docs/ready
 # The extra `docs` alone: the pages are made from the sources, without importing them. Any Python from 3.11 on will do.
 .venv-docs/ready: pyproject.toml
 	setup/make-environment .venv-docs 3.14 3.13 3.12 3.11
-	$(docs) -c 'import tomllib; \
-	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
-	  >.venv-docs/requirements.txt
+	$(call extra,$(docs),docs) >.venv-docs/requirements.txt
 	$(docs) -m pip install --quiet --requirement .venv-docs/requirements.txt
 	touch $@
 
+dist: .venv-dist/ready
+	rm -rf dist
+	$(dist) setup/dist.py dist
+
+# The extra `dist` alone.
+.venv-dist/ready: pyproject.toml
+	setup/make-environment .venv-dist 3.14 3.13 3.12 3.11
+	$(call extra,$(dist),dist) >.venv-dist/requirements.txt
+	$(dist) -m pip install --quiet --requirement .venv-dist/requirements.txt
+	touch $@
+
+test-dist: dist setup
+	PATH="$(CURDIR)/.venv-dist/bin:$$PATH" setup/test-dist dist/*.whl $(PYTHON)
+
 clean:
-	rm -rf .venv .venv-interop .venv-reference .venv-docs site
+	rm -rf .venv .venv-interop .venv-reference .venv-docs .venv-dist site dist

@@ -1,6 +1,8 @@
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -34,6 +36,16 @@ def test_commands_are_those_listed():
     shown = run("--help").stdout
     assert all(command in shown for command in cli.COMMANDS)
     assert __version__ in run("--version").stdout
+
+
+def test_the_package_runs_as_the_command():
+    command = [sys.executable, "-m", "toolkit"]
+    root = Path(cli.__file__).parents[1]
+    done = subprocess.run([*command, "--version"], cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"toolkit, version {__version__}\n")
+    done = subprocess.run([*command, "no-such"], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: toolkit ")
 
 
 def test_score_prints_kaldis_lines(files):

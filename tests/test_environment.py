@@ -2,6 +2,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,14 @@ def test_import_of_the_package_loads_nothing_heavy():
 def test_version_is_that_of_the_project_file():
     project = (environment.project_root() / "pyproject.toml").read_text()
     assert re.search(r'^version = "(.*)"', project, re.M)[1] == toolkit.__version__
+
+
+def test_a_package_that_is_not_installed_has_no_version(tmp_path):
+    (tmp_path / "toolkit").symlink_to(Path(toolkit.__file__).parent)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import toolkit; print(toolkit.__version__)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0+unknown\n", "")
 
 
 def test_versions_name_what_is_installed(monkeypatch):

@@ -76,7 +76,7 @@ def level(name: str, order: list[str]) -> int:
     if package in order:
         return order.index(package)
     # toolkit/errors.py and the like are the lowest level
-    return len(order) if package == "cli" else -1
+    return len(order) if package in ("cli", "__main__") else -1
 
 
 def upwards(edges: dict[str, set[str]], order: list[str]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("setuptools", minversion="65")
+pytest.importorskip("setuptools", minversion="77")
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -155,18 +155,18 @@ def bundle(recogniser, tmp_path):
     return make
 
 
+def make_babble(seed, seconds=1.0):
+    """Noise whose colour and loudness change every tenth of a second: samples [S] of a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for _ in range(round(10 * seconds)):
+        noise = torch.randn(1600, generator=generator)
+        width, level = torch.randint(1, 30, (2,), generator=generator).tolist()
+        smooth = torch.nn.functional.avg_pool1d(noise[None], width, 1, width // 2)[0, :1600]
+        parts.append(torch.nn.functional.pad(smooth, (0, 1600 - len(smooth))) * level / 60)
+    return torch.cat(parts)
+
+
 @pytest.fixture
 def babble():
-    """Noise whose colour and loudness change every tenth of a second: samples [S] of a seed."""
-
-    def make(seed, seconds=1.0):
-        generator = torch.Generator().manual_seed(seed)
-        parts = []
-        for _ in range(round(10 * seconds)):
-            noise = torch.randn(1600, generator=generator)
-            width, level = torch.randint(1, 30, (2,), generator=generator).tolist()
-            smooth = torch.nn.functional.avg_pool1d(noise[None], width, 1, width // 2)[0, :1600]
-            parts.append(torch.nn.functional.pad(smooth, (0, 1600 - len(smooth))) * level / 60)
-        return torch.cat(parts)
-
-    return make
+    return make_babble

@@ -36,12 +36,17 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 class FeatureFormat(Protocol):
     """Description of a store's features in its manifest; a dataclass like `FrontendConfig`."""
 
-    kind: str
-    """Lhotse's name for the type of features."""
-    frame_shift_ms: float
-    """Step in milliseconds."""
-    sampling_rate: int
-    """Sampling rate of the audio, in Hz."""
+    @property
+    def kind(self) -> str:
+        """Lhotse's name for the type of features."""
+
+    @property
+    def frame_shift_ms(self) -> float:
+        """Step in milliseconds."""
+
+    @property
+    def sampling_rate(self) -> int:
+        """Sampling rate of the audio, in Hz."""
 
     @property
     def dimension(self) -> int:

@@ -91,10 +91,13 @@ class StepResult:
 class Step(Protocol):
     """One step of the pipeline; picklable, since it travels to the workers."""
 
-    name: str
-    """Short and valid in an object's name, such as `extract`."""
-    config: Any
-    """A frozen dataclass of all settings on which the output depends."""
+    @property
+    def name(self) -> str:
+        """Short and valid in an object's name, such as `extract`."""
+
+    @property
+    def config(self) -> Any:
+        """A frozen dataclass of all settings on which the output depends."""
 
     def run(
         self, partition: Partition, store: ObjectStore, out: str, resources: Resources

@@ -35,8 +35,9 @@ class Features(Protocol):
 class Alignments(Protocol):
     """Targets of every raw frame, such as `toolkit.align.store.AlignmentStore`."""
 
-    ids: list[str]
-    """The aligned utterances."""
+    @property
+    def ids(self) -> Sequence[str]:
+        """The aligned utterances."""
 
     def load(self, name: str) -> Tensor:
         """Read an utterance's targets: [T] integers."""

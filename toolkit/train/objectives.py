@@ -1,6 +1,6 @@
 """Training objectives: their protocol, and frame-level cross entropy."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -9,9 +9,9 @@ from toolkit.parallel.batch import Batch
 
 
 class Objective(Protocol):
-    """A loss of a model on a batch."""
+    """A loss of a model on a batch, each of the kind that the objective is for."""
 
-    def __call__(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss.
 
         Returns:

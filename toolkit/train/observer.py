@@ -51,7 +51,7 @@ class Observer(Protocol):
         """Training begins or resumes; in the latter case `load_state` was called before."""
 
     def after_step(
-        self, trainer: Training, batch: Batch, stats: dict[str, Tensor], overdue: bool
+        self, trainer: Training, batch: Any, stats: dict[str, Tensor], overdue: bool
     ) -> None:
         """A step has been taken; the hook must leave the model in training mode.
 

@@ -1,0 +1,6 @@
+"""`python -m toolkit`: the command `toolkit` of the Python that is named."""
+
+from toolkit.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="toolkit")
