@@ -52,10 +52,12 @@ def check(words, folder):
       folder: where a recipe without a folder of its own lies.
     """
     place = next(i for i, word in enumerate(words) if re.search(r"run(_ctc)?\.py$", word))
-    path = words[place]
+    path = re.sub(r".*/(?=recipes/)", "", words[place])
     if not path.startswith("recipes/"):
         path = f"{folder}/{Path(path).name}"
     found, rest = recipe(path), words[place + 1 :]
+    if words[place - 1] == "--entrypoint":
+        rest = rest[1:]  # the image
     numbers = {str(stage.number) for stage in found.stages}
     values = {option: [] for option in WITH_VALUE}
     while rest:
