@@ -4,7 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies
-from recipes.steps.decoding import compose_graph, decoding_options, network_lang, passes
+from recipes.steps.decoding import (
+    compose_graph,
+    decoding_options,
+    network_lang,
+    passes,
+    write_times,
+)
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
@@ -71,11 +77,15 @@ def _make_graphs(run: Run, aligner: str, out: Path) -> None:
 
 def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
     """Decode with the network's own graph at acoustic scale 1, and rescore."""
-    out = run.make(f"decode/{system}")
-    return decode_passes(
+    out, graphs = run.make(f"decode/{system}"), f"{system}/graphs"
+    scorers, decoder = network_scorers(run, system, features), network_decoder(run, graphs)
+    found = decode_passes(
         system,
-        network_scorers(run, system, features),
-        decoder=network_decoder(run, f"{system}/graphs"),
+        scorers,
+        decoder=decoder,
         passes=passes(run, out, rescore=True),
         **decoding_options(run, out),
     )
+    senones = Senones.load(run.need(graphs))
+    write_times(run, out, scorers, decoder, senones, out / "tuned.json")
+    return found
