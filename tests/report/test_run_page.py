@@ -26,6 +26,7 @@ SECTIONS = [
     "tuning",
     "confusions",
     "utterances",
+    "browse",
     "provenance",
 ]
 VOID = {"meta", "br", "img", "link", "input"}
