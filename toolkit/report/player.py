@@ -54,7 +54,7 @@ def player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> 
     )
     seconds = "".join(
         f'<span style="left:{_place(clip, at)}">{at:g}</span>'
-        for at in linear_ticks(0.0, clip.seconds, TICKS)
+        for at in linear_ticks(0.0, 0.95 * clip.seconds, TICKS)  # at the end stands the unit
     )
     return (
         f'<div class="sound"><div class="khz" aria-hidden="true"><b>kHz</b>{heights}</div>'

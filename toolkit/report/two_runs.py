@@ -64,11 +64,11 @@ def write_comparison(first: Path, second: Path, out: Path) -> list[str]:
 
 
 def _names(runs: Sequence[RunFolder]) -> tuple[str, str]:
-    """Return the names of the directories, with their parents' where those are equal."""
-    first, second = (run.root for run in runs)
-    if first.name != second.name:
-        return first.name, second.name
-    return f"{first.parent.name}/{first.name}", f"{second.parent.name}/{second.name}"
+    """Return the names of the directories, with as many parents as tell them apart."""
+    first, second = (run.root.parts for run in runs)
+    depths = range(1, max(len(first), len(second)) + 1)
+    depth = next((n for n in depths if first[-n:] != second[-n:]), 1)
+    return "/".join(first[-depth:]), "/".join(second[-depth:])
 
 
 def _decodes(run: RunFolder) -> Decodes:
