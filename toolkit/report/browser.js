@@ -15,7 +15,7 @@ for (const browser of document.querySelectorAll(".browser")) {
     ["speaker", (row) => row[SPEAKER]],
     ["seconds", (row) => row[SECONDS], 2],
     ["SNR dB", (row) => row[SNR], 1],
-    ["words", (row) => row[WORDS], 0],
+    ["words", (row) => row[WORDS], 0, "extra"],
     ["errors", (row) => row[ERRORS], 0],
     ["WER %", rate, 1],
   ];
@@ -70,8 +70,9 @@ for (const browser of document.querySelectorAll(".browser")) {
     begin = 0;
     show();
   };
-  const heading = ([name, value]) => {
-    const own = columns.findIndex((column) => column[1] === value), cell = make("th");
+  const heading = ([name, value, , kind]) => {
+    const own = columns.findIndex((column) => column[1] === value);
+    const cell = make("th", undefined, kind);
     cell.scope = "col";
     const button = make("button", name);
     button.type = "button";
@@ -102,8 +103,8 @@ for (const browser of document.querySelectorAll(".browser")) {
   };
   const lines = (row) => {
     const first = make("tr"), second = make("tr", undefined, "more");
-    for (const [name, value, digits] of known) {
-      const cell = make(name === "utterance" ? "th" : "td");
+    for (const [name, value, digits, kind] of known) {
+      const cell = make(name === "utterance" ? "th" : "td", undefined, kind);
       const text = digits === undefined ? value(row) : number(value(row), digits);
       const anchor = cards.get(`${sources[form.elements.split.value].dataset.split} ${row[ID]}`);
       if (name === "utterance") cell.scope = "row";
