@@ -9,7 +9,7 @@ from recipes.steps.decoding import (
     decoding_options,
     network_lang,
     passes,
-    write_times,
+    write_nbest,
 )
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
@@ -76,7 +76,7 @@ def _make_graphs(run: Run, aligner: str, out: Path) -> None:
 
 
 def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Decode with the network's own graph at acoustic scale 1, and rescore."""
+    """Decode with the network's own graph at acoustic scale 1, and rescore; n-best lists."""
     out, graphs = run.make(f"decode/{system}"), f"{system}/graphs"
     scorers, decoder = network_scorers(run, system, features), network_decoder(run, graphs)
     found = decode_passes(
@@ -84,8 +84,7 @@ def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
         scorers,
         decoder=decoder,
         passes=passes(run, out, rescore=True),
+        keep_lattices=True,
         **decoding_options(run, out),
     )
-    senones = Senones.load(run.need(graphs))
-    write_times(run, out, scorers, decoder, senones, out / "tuned.json")
-    return found
+    return found | write_nbest(run, system, scorers, decoder, Senones.load(run.need(graphs)))
