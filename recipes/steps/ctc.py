@@ -17,10 +17,12 @@ from toolkit.bench.tta.page import Extras, write_page
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
+from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
+from toolkit.decode.text_times import write_ctc_word_times
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
@@ -28,6 +30,7 @@ from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
+from toolkit.models.store import load_model
 from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
@@ -184,10 +187,11 @@ def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
 def decode(run: Run) -> dict[str, float]:
     """Decode by every search on the same posteriors."""
     out, posteriors = run.make("decode/ctc"), run.make("posteriors")
-    return decode_ctc(
-        decoded_splits(run, posteriors),
+    data, units = decoded_splits(run, posteriors), load_units(run.need("units"))
+    found = decode_ctc(
+        data,
         splits(run).tune,
-        load_units(run.need("units")),
+        units,
         run.need("words.txt").read_text(encoding="utf-8").split(),
         run.need("lm/lm.arpa"),
         f"{run.config.lm.order}gram",
@@ -197,6 +201,13 @@ def decode(run: Run) -> dict[str, float]:
         run.command,
         run.progress,
     )
+    network = load_model(run.need("ctc")).config
+    frame = run.config.features.frontend.frame_shift_ms / 1000
+    offset = (network.frames_needed - network.subsampling) / 2
+    aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
+    for text in sorted(out.glob("*/*/text")):
+        write_ctc_word_times(data[text.parent.name].posteriors, aligner, text.parent)
+    return found
 
 
 def sweep_widths(run: Run) -> dict[str, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lhotse import MonoCut
 
 from local import fetch, manifests
+from recipes.steps.run_page import show_page
 from toolkit.corpus.audio_folders import audio_folders
 from toolkit.corpus.check.check import check
 from toolkit.corpus.manifest import read_cuts, rewrite_texts, text_of, write_cuts
@@ -137,5 +138,6 @@ def list_results(run: Run, systems: Sequence[str]) -> dict[str, float]:
 
 
 def show_results(directory: Path) -> None:
-    """Print the table of results that the last stage has written."""
+    """Print the table of results that the last stage has written, and write the run's page."""
     print_results(directory / "results.json")
+    show_page(directory)

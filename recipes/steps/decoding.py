@@ -8,6 +8,8 @@ from toolkit.decode.first_pass import Decoder
 from toolkit.decode.graph import make_decoding_graph
 from toolkit.decode.nbest import write_nbest_and_ctm
 from toolkit.decode.system import Pass, Scorers
+from toolkit.decode.text_times import write_word_times
+from toolkit.fsa.lattice import Weights
 from toolkit.hmm.senones import Senones
 from toolkit.stages.run import Run
 
@@ -69,3 +71,20 @@ def write_nbest(
         out=out,
         jobs=run.jobs,
     )
+
+
+def write_times(
+    run: Run, out: Path, scorers: Scorers, decoder: Decoder, senones: Senones, tuned: Path
+) -> None:
+    """Write the word times of decoded texts for which `write_nbest` is not called.
+
+    Args:
+      run: the run of the stage.
+      out: the folder of the decode.
+      scorers: the acoustic model on each split.
+      decoder: the search.
+      senones: those of the acoustic model.
+      tuned: the file of the decode's weights.
+    """
+    decoder = decoder.at(Weights.load(tuned).acoustic_scale)
+    write_word_times(scorers, decoder, run.need("lang"), senones, out, run.jobs)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from recipes.steps.data import has_copies, splits
-from recipes.steps.decoding import decoding_options, passes, write_nbest
+from recipes.steps.decoding import decoding_options, passes, write_nbest, write_times
 from toolkit.align.scorer import Scorer
 from toolkit.align.store import AlignmentStore, LowRateAlignments
 from toolkit.decode.first_pass import Decoder
@@ -106,6 +106,8 @@ def decode_network(
         keep_lattices=nbest,
         **decoding_options(run, out),
     )
-    if not nbest:
-        return found
-    return found | write_nbest(run, system, scorers, decoder, Senones.load(run.need("senones")))
+    senones = Senones.load(run.need("senones"))
+    if nbest:
+        return found | write_nbest(run, system, scorers, decoder, senones)
+    write_times(run, out, scorers, decoder, senones, out / "tuned.json")
+    return found

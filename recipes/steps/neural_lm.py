@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from recipes.steps.data import lm_config, texts
-from recipes.steps.decoding import decoding_options
+from recipes.steps.decoding import decoding_options, write_times
 from recipes.steps.systems import (
     DecodedSystem,
     explored,
     last_rows,
     system_decoder,
     system_scorers,
+    system_senones,
     tuning_errors,
 )
 from toolkit.decode.rescoring.system import rescore_system
@@ -77,16 +78,19 @@ def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, floa
     config = run.config.lstm_rescoring
     for system in systems:
         long_enough = run.config.nbest.count >= config.count
+        scorers, decoder = system_scorers(run, system), system_decoder(run, system)
+        out, tuned = run.make(f"decode/{neural_name(system)}"), f"decode/{system.name}/tuned.json"
         headline = rescore_system(
             system.name,
             f"{last_rows(run, system)[0].lm}+lstm",
-            system_scorers(run, system),
-            decoder=system_decoder(run, system),
-            tuned=run.need(f"decode/{system.name}/tuned.json"),
+            scorers,
+            decoder=decoder,
+            tuned=run.need(tuned),
             model=model,
             config=config,
             explored=explored(run, system) if long_enough else None,
-            **decoding_options(run, run.make(f"decode/{neural_name(system)}")),
+            **decoding_options(run, out),
         )
+        write_times(run, out, scorers, decoder, system_senones(run, system), run.need(tuned))
         found |= {f"{system.name} {name}": value for name, value in headline.items()}
     return found

@@ -5,12 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from recipes.steps.data import cuts, show_results
+from recipes.steps.data import cuts
+from recipes.steps.run_page import show_page
 from toolkit.corpus.manifest import speaker_of, text_of
 from toolkit.score import bootstrap
 from toolkit.score.compare import compare
 from toolkit.score.read import read_transcripts
-from toolkit.score.results import Result, markdown_table, read_results, record_results
+from toolkit.score.results import (
+    Result,
+    markdown_table,
+    print_results,
+    read_results,
+    record_results,
+)
 from toolkit.score.wer import Score, Unit, pool, score
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
@@ -67,9 +74,10 @@ def compare_placements(run: Run, baseline: str, systems: Sequence[str]) -> dict[
 
 
 def show_placements(directory: Path) -> None:
-    """Print the tables that `compare_placements` has written."""
-    show_results(directory)
+    """Print the tables that `compare_placements` has written, and write the run's page."""
+    print_results(directory / "results.json")
     print((directory / "werr.md").read_text(encoding="utf-8"))
+    show_page(directory)
 
 
 def placement_rows(run: Run, system: str, lm: str) -> list[Result]:

@@ -10,6 +10,7 @@ from recipes.steps.gmm import gmm_decoder, gmm_scorers
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.scorer import Scorer
 from toolkit.decode.first_pass import Decoder
+from toolkit.hmm.senones import Senones
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 
@@ -63,6 +64,11 @@ def system_decoder(run: Run, system: DecodedSystem) -> Decoder:
     if system.is_gmm:
         return gmm_decoder(run, run.need(f"decode/{system.name}"), system.rescored)
     return network_decoder(run, system.graphs)
+
+
+def system_senones(run: Run, system: DecodedSystem) -> Senones:
+    """Return the senones of a system's acoustic model."""
+    return Senones.load(run.need(system.name if system.is_gmm else system.graphs or "senones"))
 
 
 def last_rows(run: Run, system: DecodedSystem) -> list[Result]:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from toolkit.align.ctm import read_ctm
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.environment import machine
 from toolkit.score.wer import score
@@ -16,7 +17,21 @@ def exp(commands, tmp_path_factory):
     root = tmp_path_factory.mktemp("ctc") / "exp"
     result = commands.run_ctc("--exp", root)
     assert result.status == 0, result.output + result.errors
+    assert f"Report: {(root / 'report.html').resolve().as_uri()}" in result.output
     return root
+
+
+def test_every_search_has_word_times_for_the_page(exp):
+    page = (exp / "report.html").read_text(encoding="utf-8")
+    assert 'class="times"' in page
+    for search in SEARCHES:
+        lines = (exp / "decode/ctc" / search / "test/text").read_text().splitlines()
+        texts = dict(line.partition(" ")[::2] for line in lines)
+        timed = {}
+        for entry in read_ctm(exp / "decode/ctc" / search / "test/words.ctm"):
+            timed.setdefault(entry.utterance, []).append(entry.token)
+        assert timed, search
+        assert all(texts[name].split() == words for name, words in timed.items())
 
 
 def test_a_row_for_each_search_and_split(exp):

@@ -211,6 +211,14 @@ def test_a_killed_run_goes_on_with_the_stage_that_it_was_in(finished):
     assert not [path for path in (finished.root / ".partial").rglob("*") if path.is_file()]
 
 
+def test_the_page_of_the_run_is_written_at_the_end_with_word_times(finished):
+    page = finished.root / "report.html"
+    assert f"Report: {page.resolve().as_uri()}" in finished.said
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    for system in SYSTEMS:
+        assert (finished.root / "decode" / system / "DP1" / "words.ctm").exists()
+
+
 def test_results_have_a_row_for_every_system_and_set(finished):
     rows = json.loads((finished.root / "results.json").read_text())
     found = [(row["system"], row["split"]) for row in rows]

@@ -9,6 +9,8 @@ import signal
 import jiwer
 import pytest
 
+from toolkit.align.ctm import read_ctm
+
 soundfile = pytest.importorskip("soundfile")
 
 FIELDS = ["system", "split", "lm", "wer", "cer", "ins", "del", "sub", "ref_words", "rtf", "command"]
@@ -187,6 +189,21 @@ def table_of(rows, output, mark):
 
 def test_the_table_of_results_is_printed_at_the_end(finished):
     assert ".partial" not in table_of(finished.rows, finished.result.output, "==")
+
+
+def test_the_page_of_the_run_is_written_at_the_end_with_word_times(finished):
+    page = finished.root / "report.html"
+    assert f"Report: {page.resolve().as_uri()}" in finished.result.output
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    decodes = finished.root / "decode"
+    rows = {(row["system"], row["lm"]) for row in finished.rows}
+    networks = {system for system, _ in rows if system in NETWORKS}
+    neural = {f"{system}_lstm_lm" for system, lm in rows if lm.endswith("+lstm")}
+    for system in (*networks, *neural, "sat", "combined"):
+        spoken = [line.split(maxsplit=1) for line in (decodes / system / "test/text").open()]
+        words = sum(len(line[1].split()) for line in spoken if len(line) > 1)
+        timed = read_ctm(decodes / system / "test/words.ctm")
+        assert 0.9 * words <= len(timed) <= words, system
 
 
 def test_every_stage_leaves_a_marker_and_nothing_half_done(finished):

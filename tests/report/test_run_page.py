@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -26,6 +27,7 @@ SECTIONS = [
     "tuning",
     "confusions",
     "utterances",
+    "browse",
     "provenance",
 ]
 VOID = {"meta", "br", "img", "link", "input"}
@@ -318,6 +320,64 @@ def test_in_a_browser(page, tmp_path, width):
     assert 'players="6"' in root
     assert 'overflow="0"' in root, "the page is wider than the screen"
     assert re.findall(r'<section id="(\w+)"', result.stdout) == SECTIONS
+
+
+PHONE = """<script>
+const root = document.documentElement, table = document.querySelector("#results .table");
+const box = table.querySelector(".scroll").getBoundingClientRect();
+const edges = [...table.querySelectorAll("tbody tr")].map((row) =>
+  [...row.querySelectorAll("td")].filter((cell) => cell.getBoundingClientRect().width > 0)
+    .map((cell) => cell.getBoundingClientRect().right - box.right));
+const wide = [...document.querySelectorAll("body *")].filter((one) => !one.closest(".scroll")
+  && one.getBoundingClientRect().right > innerWidth).map((one) => one.outerHTML.slice(0, 200));
+const told = { width: innerWidth, overflow: root.scrollWidth - root.clientWidth, edges, wide };
+parent.postMessage(JSON.stringify(told), "*");
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+def test_error_rates_are_seen_without_scrolling_on_a_phone(page, tmp_path):
+    inside = tmp_path / "inside.html"
+    inside.write_text(page.replace("</body>", f"{PHONE}</body>"), encoding="utf-8")
+    # A window cannot be that narrow.
+    told = "document.documentElement.setAttribute('data-told', event.data)"
+    outside = tmp_path / "outside.html"
+    outside.write_text(
+        f"<html><body><script>onmessage = (event) => {told}</script>"
+        f'<iframe src="{inside.as_uri()}" style="width:400px;height:3000px;border:0"></iframe>'
+    )
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += ["--virtual-time-budget=6000", f"--user-data-dir={tmp_path / 'profile'}"]
+    result = subprocess.run(
+        [*command, outside.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    found = re.search(r'data-told="([^"]*)"', result.stdout)[1]
+    outcome = json.loads(unescape(found))
+    assert outcome["width"] == 400
+    assert outcome["overflow"] == 0, outcome["wide"]
+    assert len(outcome["edges"]) == 2  # mono and lstm
+    for edges in outcome["edges"]:
+        assert len(edges) == 2  # WER on dev and test; LM and CER are left out
+        assert max(edges) <= 0.5
+
+
+def test_styles_for_dark_screens_do_not_reach_paper(page):
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    assert style.count("@media screen and (prefers-color-scheme: dark)") == 2
+    assert style.count("prefers-color-scheme") == 2
+    assert "@media print" in style
+    assert "color-scheme: light;" in style
+
+
+def test_text_that_is_no_unicode_does_not_stop_the_page(finished, tmp_path):
+    lone = "\\ud800"
+    path = finished.root / "data/dev.jsonl"
+    path.write_text(path.read_text().replace("the cat sat", f"the {lone} sat"))
+    for name in ("mono", "lstm"):
+        text = finished.root / f"decode/{name}/dev/text"
+        text.write_text(text.read_text().replace("the hat", "the"))
+    write_report(finished.root, tmp_path / "page.html")
+    assert "the" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_spectrogram_shows_a_tone_where_it_is():

@@ -255,6 +255,21 @@ def test_gradients_are_clipped_and_the_rate_follows_the_schedule(make_trainer):
     assert trainer.history[-1]["rate"] == pytest.approx(1e-3)
 
 
+def test_the_history_has_the_norm_of_gradients_before_clipping(make_trainer, monkeypatch):
+    clip, norms = torch.nn.utils.clip_grad_norm_, []
+
+    def clipped(*args):
+        norms.append(float(clip(*args)))
+        return torch.tensor(norms[-1])
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
+    config = replace(CONFIG, epochs=1, max_gradient_norm=1e-3)
+    _, trainer = make_trainer("norms", config=config)
+    trainer.run()
+    assert min(norms) > 1e-3
+    assert min(norms) <= trainer.history[0]["gradient_norm"] <= max(norms)
+
+
 def test_bf16_trains_and_keeps_float32_weights(make_trainer):
     losses = {}
     for amp in ("fp32", "bf16", "auto"):

@@ -9,8 +9,12 @@ from toolkit.config.parameters import FILE
 
 @click.command()
 @click.argument("run", metavar="RUN_DIR", type=FILE)
+@click.argument("other", metavar="[RUN_DIR]", type=FILE, required=False)
 @click.option(
-    "--out", type=FILE, help="The page to write; default: report.html in the run directory."
+    "--out",
+    type=FILE,
+    help="The page to write; default: report.html in the run directory, or for two runs "
+    "comparison.html in the second.",
 )
 @click.option(
     "--utterances",
@@ -26,20 +30,30 @@ from toolkit.config.parameters import FILE
     show_default=True,
     help="Maximum size of the page in MB; utterances that do not fit get no audio player.",
 )
-def report(run: Path, out: Path | None, utterances: int, max_mb: float) -> None:
-    """Write an HTML report of a run.
+def report(run: Path, other: Path | None, out: Path | None, utterances: int, max_mb: float) -> None:
+    """Write an HTML report of a run, or of what differs between two.
 
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
     stages, data, findings of the data check, learning curves, error rates, tuning, worst utterances
-    with audio, confusions, commands and versions.
+    with audio, all utterances, confusions, commands and versions.
+
+    Of two runs it shows the settings that differ, the error rates side by side with p-values, and
+    the utterances in which the second has fewer or more errors.
 
     \b
-    Example:
+    Examples:
       toolkit report exp/demo --out demo.html
+      toolkit report exp/demo exp/wider
     """
     from toolkit.report.run_page import ReportConfig, write_report
+    from toolkit.report.two_runs import write_comparison
 
-    out = out or run / "report.html"
-    for problem in write_report(run, out, ReportConfig(utterances, max_mb)):
+    if other is None:
+        out = out or run / "report.html"
+        problems = write_report(run, out, ReportConfig(utterances, max_mb))
+    else:
+        out = out or other / "comparison.html"
+        problems = write_comparison(run, other, out)
+    for problem in problems:
         click.echo(f"Note: {problem}", err=True)
     click.echo(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")

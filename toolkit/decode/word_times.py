@@ -83,7 +83,7 @@ class WordAligner:
         """
         if not words:
             return []
-        spans = self._spans(words, scores, scale)
+        spans = self.spans(words, scores, scale)
         if spans is None:
             if bounds is None:
                 bounds = [n * len(scores) // len(words) for n in range(len(words) + 1)]
@@ -102,7 +102,7 @@ class WordAligner:
         """Return the word with this id."""
         return self._compiler.lang.words.symbol(word)
 
-    def _spans(
+    def spans(
         self, words: Sequence[str], scores: Tensor, scale: float
     ) -> list[tuple[int, int]] | None:
         """Return the first frame and the end frame (exclusive) of each word by forced alignment.
@@ -110,6 +110,11 @@ class WordAligner:
         The best path itself does not give them: a decoding graph outputs a word where no other
         word is possible any more, which is often late. None where the alignment's beam loses the
         path.
+
+        Args:
+          words: what was recognised, at least one.
+          scores: [T, P] log-likelihoods times `scale`.
+          scale: the acoustic scale of the search.
         """
         graph = self._compiler.compile(words)
         columns = scores[:, graph.pdfs] / scale

@@ -1,6 +1,7 @@
 """The report's section on the data: sizes and durations of splits, vocabulary, perplexities."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ class Utterance(NamedTuple):
     text: str
     line: int
     """Offset of its line in the file, in bytes."""
+    snr: float | None = None
+    """Signal-to-noise ratio in dB, where the manifest says it (`custom.snr_db`)."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,22 @@ def _lines(run: RunFolder, path: Path) -> Iterator[tuple[str, Utterance]]:
                 cut = json.loads(line)
                 own = cut["supervisions"][0]
                 text, speaker = own.get("text") or "", str(own.get("speaker") or "")
-                yield str(cut["id"]), Utterance(float(cut["duration"]), speaker, text, start)
+                seconds, snr = _finite(cut["duration"]), _snr(cut.get("custom"))
+                yield str(cut["id"]), Utterance(seconds, speaker, text, start, snr)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
                 run.note(path, f"line {number}: {error}")
             start += len(line)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"a duration of {value}")
+    return number
+
+
+def _snr(custom: Any) -> float | None:
+    found = custom.get("snr_db") if isinstance(custom, dict) else None
+    return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
 
 def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:

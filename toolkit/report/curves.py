@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.report.chart import Chart, Series
 from toolkit.report.folder import RunFolder
-from toolkit.report.page import Cell, Column, Row, Table, figure, side_by_side
+from toolkit.report.page import figure, side_by_side
 from toolkit.stages.stage_log import duration
 from toolkit.train.errors import TrainingError
 from toolkit.train.runlog import RUN_LOG, Evaluated, RunLog, Sentences, Step, read_run_log
@@ -75,7 +75,7 @@ def gmm_figures(histories: Sequence[History]) -> str:
     charts = []
     for history in (h for h in histories if h.gaussians):
         values = [row["log_likelihood_per_frame"] for row in history.rows]
-        series = _series(history.rows, "log_likelihood_per_frame", "iteration", "")
+        series = series_of(history.rows, "log_likelihood_per_frame", "iteration", "")
         last = history.rows[-1]
         charts.append(
             figure(
@@ -85,7 +85,7 @@ def gmm_figures(histories: Sequence[History]) -> str:
                     "log-likelihood per frame",
                     [series],
                     x_range=(0.0, float(last["iteration"])),
-                    y_range=_margins(values),
+                    y_range=margins(values),
                     whole_x=True,
                 ),
                 history.title,
@@ -110,7 +110,7 @@ def network_figures(histories: Sequence[History]) -> str:
 def _metric(history: History, metric: str) -> str:
     scale = 100.0 if metric in SHARES else 1.0
     series = [
-        _series(history.rows, key, "epoch", name, scale, colour, dashed)
+        series_of(history.rows, key, "epoch", name, scale, colour, dashed)
         for key, name, colour, dashed in (
             (metric, "training", 1, True),
             (f"valid_{metric}", "validation", 0, False),
@@ -127,13 +127,13 @@ def _metric(history: History, metric: str) -> str:
         METRICS[metric],
         series,
         x_range=(0.0, last),
-        y_range=_margins(values),
+        y_range=margins(values),
         whole_x=True,
     )
     return figure(chart, f"{history.title}: {METRICS[metric].removesuffix(' in %')}")
 
 
-def _series(
+def series_of(
     rows: Rows,
     key: str,
     count: str,
@@ -142,6 +142,17 @@ def _series(
     colour: int = 0,
     dashed: bool = False,
 ) -> Series:
+    """Return a field of a history as a line of a chart.
+
+    Args:
+      rows: the history.
+      key: the field; rows without it, or where it is not finite, are left out.
+      count: the field on the x axis, such as epoch.
+      name: of the line.
+      scale: factor on the values.
+      colour: index into the page's palette.
+      dashed: whether the line is dashed.
+    """
     points = [(float(row[count]), scale * float(row[key])) for row in rows if key in row]
     points = [(x, y) for x, y in points if np.isfinite(y)]
     titles = [f"{count} {x:g}: {y:.4g}" for x, y in points]
@@ -149,38 +160,11 @@ def _series(
     return Series(name, x, y, colour, dashed=dashed, markers=True, titles=titles)
 
 
-def _margins(values: Sequence[float]) -> tuple[float, float]:
+def margins(values: Sequence[float]) -> tuple[float, float]:
     """Return the range of an axis that need not begin at 0."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
     return low - room, high + room
-
-
-def network_table(histories: Sequence[History]) -> str:
-    """Return a table of training time, speed and time spent waiting for data."""
-    rows = []
-    for history in (h for h in histories if not h.gaussians):
-        epochs = [row for row in history.rows if "seconds" in row]
-        if not epochs:
-            continue
-        seconds = sum(row["seconds"] for row in epochs)
-        frames = sum(row["seconds"] * row.get("frames_per_second", 0.0) for row in epochs)
-        waited = sum(row["seconds"] * row.get("data_wait", 0.0) for row in epochs)
-        rows.append(
-            Row(
-                [
-                    Cell(history.title),
-                    Cell(f"{len(epochs)}"),
-                    Cell(duration(seconds)),
-                    Cell(f"{frames / max(seconds, 1e-9):,.0f}"),
-                    Cell(f"{100 * waited / max(seconds, 1e-9):.1f} %"),
-                    Cell(f"{epochs[0].get('rate', 0):.2g} to {epochs[-1].get('rate', 0):.2g}"),
-                ]
-            )
-        )
-    heads = ("epochs", "training time", "frames per second", "waiting for data", "learning rate")
-    columns = [Column("network"), *map(Column, heads)]
-    return Table("Trainings", columns, rows).html() if rows else ""
 
 
 def ctc_parts(run: RunFolder) -> str:

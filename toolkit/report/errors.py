@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from toolkit.align.ctm import CtmEntry, CtmError, read_ctm
+from toolkit.report.budget import Budget
 from toolkit.report.corpus import Split
 from toolkit.report.decodes import Decode, confusions, worst
 from toolkit.report.folder import RunFolder
 from toolkit.report.media import Clip
 from toolkit.report.page import Cell, Column, Row, Table
+from toolkit.report.player import player, word_times
 from toolkit.score.align import Pair
 from toolkit.score.wer import UtteranceScore
 
@@ -22,22 +23,6 @@ KEY = (
     'substitution</li><li><del class="gone">said</del> deletion</li>'
     '<li><ins class="new">recognised</ins> insertion</li></ul>'
 )
-
-
-class Budget:
-    """The number of bytes that may still be added to the page."""
-
-    def __init__(self, left: int) -> None:
-        self.left, self.refused = left, 0
-
-    def take(self, text: str) -> str:
-        """Return the text if there is room for it, otherwise an empty string."""
-        size = len(text.encode())
-        if size > self.left:
-            self.refused += 1
-            return ""
-        self.left -= size
-        return text
 
 
 @dataclass(frozen=True)
@@ -98,6 +83,7 @@ def worst_utterances(
     number: int,
     budget: Budget,
     clip: Callable[[Split, str], Clip | None],
+    anchor: str,
 ) -> str:
     """Return cards of the utterances with the most errors of the best system.
 
@@ -107,20 +93,21 @@ def worst_utterances(
       number: number of utterances.
       budget: limits the size; audio players are left out first, then alignments.
       clip: returns the audio of an utterance, None where it cannot be read.
+      anchor: begins the cards' anchors.
     """
     shown = errors.shown
-    times = _times(run, shown)
+    times = word_times(run, shown)
     cards = []
     for utterance in worst(shown, number):
         text = budget.take(_texts(errors, utterance))
         if not text:
             continue
         media = clip(errors.split, utterance.id)
-        player = (
-            budget.take(_player(media, times.get(utterance.id, []), utterance)) if media else ""
-        )
+        sound = budget.take(player(media, times.get(utterance.id, []), utterance)) if media else ""
         cards.append(
-            f'<article class="box utterance">{_head(errors, utterance)}{player}{text}</article>'
+            f'<article class="box utterance" id="{escape(anchor)}-{len(cards) + 1}" data-split='
+            f'"{escape(errors.split.name)}" data-utterance="{escape(utterance.id)}">'
+            f"{_head(errors, utterance)}{sound}{text}</article>"
         )
     if not cards:
         return ""
@@ -149,7 +136,7 @@ def _texts(errors: SplitErrors, utterance: UtteranceScore) -> str:
     said = " ".join(escape(ref) for ref, _ in utterance.pairs[:MOST_WORDS] if ref is not None)
     text = (
         f'<dl class="said"><dt>said</dt><dd>{said}</dd>'
-        f"<dt>{escape(shown.name)}</dt><dd>{alignment(utterance)}</dd></dl>"
+        f'<dt>{escape(shown.name)}</dt><dd class="spoken">{alignment(utterance, True)}</dd></dl>'
     )
     if others:
         number = _number(len(others), "other system")
@@ -158,14 +145,19 @@ def _texts(errors: SplitErrors, utterance: UtteranceScore) -> str:
     return text
 
 
-def alignment(utterance: UtteranceScore) -> str:
-    """Return a hypothesis with its errors marked."""
-    words = " ".join(_pair(pair) for pair in utterance.pairs[:MOST_WORDS])
+def alignment(utterance: UtteranceScore, elements: bool = False) -> str:
+    """Return a hypothesis with its errors marked.
+
+    Args:
+      utterance: the scored utterance.
+      elements: make an element of right words too, so that each recognised word is one.
+    """
+    words = " ".join(_pair(pair, elements) for pair in utterance.pairs[:MOST_WORDS])
     more = len(utterance.pairs) - MOST_WORDS
     return words + (f" <small>and {more:,} more words</small>" if more > 0 else "")
 
 
-def _pair(pair: Pair) -> str:
+def _pair(pair: Pair, elements: bool) -> str:
     ref, hyp = (None if word is None else escape(word) for word in pair)
     if ref is None:
         return f'<ins class="new">{hyp}</ins>'
@@ -173,49 +165,8 @@ def _pair(pair: Pair) -> str:
         return f'<del class="gone">{ref}</del>'
     if ref != hyp:
         return f'<del class="sub">{ref}</del> <ins class="sub">{hyp}</ins>'
-    return ref
+    return f"<span>{ref}</span>" if elements else ref
 
 
 def _number(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _times(run: RunFolder, decode: Decode) -> dict[str, list[CtmEntry]]:
-    """Return the word times by utterance, empty if the system has not written them."""
-    path = decode.folder / "words.ctm"
-    if not path.exists():
-        return {}
-    times: dict[str, list[CtmEntry]] = {}
-    try:
-        for entry in read_ctm(path):
-            times.setdefault(entry.utterance, []).append(entry)
-    except CtmError as error:
-        run.note(path, error)
-    return times
-
-
-def _player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> str:
-    """Return a spectrogram with the recognised words below it, and an audio player."""
-    recognised = [pair for pair in utterance.pairs if pair[1] is not None]
-    words = ""
-    if len(recognised) == len(times):
-        words = "".join(
-            f'<span class="{_kind(pair)}" style="left:{100 * entry.start / clip.seconds:.2f}%;'
-            f'width:{100 * entry.duration / clip.seconds:.2f}%" title="{escape(entry.token)}: '
-            f'{entry.start:.2f} to {entry.end:.2f} s">{escape(entry.token)}</span>'
-            for pair, entry in zip(recognised, times, strict=True)
-        )
-        words = f'<div class="times" aria-hidden="true">{words}</div>'
-    name = escape(utterance.id)
-    return (
-        f'<div class="sound"><div class="picture"><img src="{clip.image}" alt="Spectrogram of '
-        f'{name}, 0 to 8 kHz, {clip.seconds:.1f} s"><i class="head"></i></div>{words}'
-        f'<audio controls preload="metadata" aria-label="Audio of {name}" src="{clip.audio}">'
-        "</audio></div>"
-    )
-
-
-def _kind(pair: Pair) -> str:
-    if pair[0] is None:
-        return "new"
-    return "right" if pair[0] == pair[1] else "sub"

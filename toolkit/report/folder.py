@@ -1,12 +1,18 @@
 """Tolerant reading of a run directory: unfinished and partly damaged runs can be shown too."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
+
+DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""Exceptions that reading damaged files may raise."""
+
+T = TypeVar("T")
 
 
 class ReportError(ToolkitError):
@@ -85,6 +91,15 @@ class RunFolder:
         head = lines[0].split("\t")
         rows = [line.split("\t") for line in lines[1:] if line]
         return [dict(zip(head, row, strict=False)) for row in rows if len(row) == len(head)]
+
+    def part(self, make: Callable[[], T], otherwise: T) -> T:
+        """Return what `make` makes of the run's files, `otherwise` when they are damaged."""
+        try:
+            return make()
+        except DAMAGE as error:
+            problem = f"a part of the page could not be made: {type(error).__name__}: {error}"
+            self.problems.append(problem)
+            return otherwise
 
     def note(self, path: Path, error: Exception | str) -> None:
         """Note a file that cannot be read."""

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 from toolkit.report.chart import Chart
@@ -35,11 +36,16 @@ class Column:
     """Adjacent columns of the same group share a heading."""
     text: bool = False
     """Align left."""
+    extra: bool = False
+    """Leave out on a phone."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A table row; its first cell is its heading, or is empty to continue the row before."""
+    """A table row; its first cell is its heading, or is empty to continue the row before.
+
+    Small print of the heading is for phones alone, in place of columns that they leave out.
+    """
 
     cells: Sequence[Cell]
     colour: int | None = None
@@ -58,6 +64,8 @@ class Table:
     """Whether all numbers are from a paper."""
     remarks: Sequence[str] = ()
     """Listed below the note."""
+    stacked: bool = False
+    """Put small print below the text of its cell instead of beside it."""
 
     def html(self) -> str:
         """Return the table as HTML, in a box that scrolls where the screen is too narrow."""
@@ -67,8 +75,9 @@ class Table:
         remarks = "".join(f"<li>{escape(remark)}</li>" for remark in self.remarks)
         below = f'<ul class="remarks">{remarks}</ul>' if remarks else ""
         narrow = " class=few" if len(self.columns) < FEW_COLUMNS else ""
+        kind = "table stacked" if self.stacked else "table"
         return (
-            f'<div class="table"><h3>{escape(self.title)}{mark}</h3><div class="scroll" '
+            f'<div class="{kind}"><h3>{escape(self.title)}{mark}</h3><div class="scroll" '
             f'tabindex="0" role="region" aria-label="{escape(self.title)}"><table{narrow}><thead>'
             f"{self._groups()}<tr>{''.join(map(_heading, self.columns))}</tr></thead>"
             f"<tbody>{body}</tbody></table></div>{note}{below}</div>"
@@ -98,16 +107,17 @@ class Table:
     def _groups(self) -> str:
         if not any(column.group for column in self.columns):
             return ""
-        runs: list[list] = []
-        for column in self.columns:
-            if runs and runs[-1][0] == column.group:
-                runs[-1][1] += 1
-            else:
-                runs.append([column.group, 1])
-        cells = (
-            f'<th colspan="{span}"{" class=group" if group else ""}>{escape(group)}</th>'
-            for group, span in runs
-        )
+        cells = []
+        for group, found in groupby(self.columns, key=lambda column: column.group):
+            columns = list(found)
+            name = " class=group" if group else ""
+            extra = sum(column.extra for column in columns)
+            if not extra:
+                cells.append(f'<th colspan="{len(columns)}"{name}>{escape(group)}</th>')
+                continue
+            # A span cannot depend on the width: phones have a heading of their own.
+            for span, width in ((len(columns), "extra"), (len(columns) - extra, "short")):
+                cells.append(f'<th colspan="{span}" class="{width} group">{escape(group)}</th>')
         return f"<tr>{''.join(cells)}</tr>"
 
     def _row(self, row: Row) -> str:
@@ -117,7 +127,9 @@ class Table:
             _cell(cell, column, detailed)
             for cell, column, detailed in zip(cells, self.columns[1:], self._detailed, strict=True)
         )
-        first = f'<th scope="row">{swatch}{escape(name.text)}</th>' if name.text else "<th></th>"
+        small = f"<small>{escape(name.detail)}</small>" if name.detail else ""
+        title = f"{swatch}{escape(name.text)}{small}"
+        first = f'<th scope="row">{title}</th>' if name.text else "<th></th>"
         return f"<tr{'' if name.text else ' class=more'}>{first}{inside}</tr>"
 
     @property
@@ -127,15 +139,17 @@ class Table:
 
 
 def _heading(column: Column) -> str:
-    left = " class=text" if column.text else ""
-    return f'<th scope="col"{left}>{escape(column.title)}</th>'
+    return f'<th scope="col"{_class(column)}>{escape(column.title)}</th>'
+
+
+def _class(column: Column, best: bool = False) -> str:
+    classes = " ".join(["text"] * column.text + ["extra"] * column.extra + ["best"] * best)
+    return f' class="{classes}"' if classes else ""
 
 
 def _cell(cell: Cell, column: Column, detailed: bool) -> str:
-    classes = ["text"] * column.text + ["best"] * cell.best
-    name = f' class="{" ".join(classes)}"' if classes else ""
     detail = f"<small>{escape(cell.detail)}</small>" if detailed else ""
-    return f"<td{name}>{escape(cell.text)}{detail}</td>"
+    return f"<td{_class(column, cell.best)}>{escape(cell.text)}{detail}</td>"
 
 
 @dataclass(frozen=True)
@@ -170,11 +184,11 @@ class Page:
             self.sections.append(section)
 
     def html(self) -> str:
-        """Return the page as HTML."""
+        """Return the page as HTML; what is no Unicode text becomes question marks."""
         links = "".join(f'<a href="#{s.name}">{escape(s.title)}</a>' for s in self.sections)
         body = "".join(map(_section, self.sections))
         script = f"<script>{self.script}</script>" if self.script else ""
-        return (
+        html = (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta name="color-scheme" content="light dark">'
@@ -184,6 +198,7 @@ class Page:
             f'<nav aria-label="Contents">{links}</nav></header>'
             f"<main>{body}</main><footer><p>{escape(self.footer)}</p></footer>{script}</body></html>\n"
         )
+        return html.encode("utf-8", "replace").decode()
 
 
 def _section(section: Section) -> str:

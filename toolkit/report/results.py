@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from toolkit.report.chart import linear_ticks
 from toolkit.report.folder import RunFolder
@@ -59,7 +58,7 @@ def error_table(rows: Sequence[Result]) -> Table:
     names = list(dict.fromkeys((row.system, row.lm) for row in rows))
     table = []
     for n, (system, lm) in enumerate(names):
-        cells = [Cell(system), Cell(lm)]
+        cells = [Cell(system, lm), Cell(lm)]
         for split in splits:
             row = found.get((system, split, lm))
             if row is None:
@@ -68,9 +67,9 @@ def error_table(rows: Sequence[Result]) -> Table:
             first = row.wer == best[split].wer
             cells += [Cell(f"{row.wer:.2f}", row.interval, best=first), Cell(f"{row.cer:.2f}")]
         table.append(Row(cells, n))
-    columns = [Column("system"), Column("LM", text=True)]
+    columns = [Column("system"), Column("LM", text=True, extra=True)]
     for split in splits:
-        columns += [Column("WER %, 95 % interval", split), Column("CER %", split)]
+        columns += [Column("WER %, 95 % interval", split), Column("CER %", split, extra=True)]
     note = (
         "In bold: the lowest of each split. Error rates of splits that weights were tuned on are "
         "optimistic."
@@ -194,51 +193,3 @@ def confidence_table(run: RunFolder) -> str:
     columns = [Column("system"), Column("split", text=True), *map(Column, names)]
     note = "ECE: expected calibration error, 0 is best; NCE: normalised cross entropy, 1 is best."
     return Table("Word confidences", columns, rows, note).html() if rows else ""
-
-
-def grids(run: RunFolder) -> str:
-    """Return the grids of WER by the two weights tuned on the development splits, by system."""
-    paths = run.find("decode/*/grid.tsv") + run.find("decode/*/*/grid.tsv")
-    paths.sort(key=lambda path: path.stat().st_mtime)
-    found = [_grid(run, path) for path in paths]
-    return f'<div class="grids">{"".join(found)}</div>' if any(found) else ""
-
-
-def _is(text: str, tuned: object) -> bool:
-    """Whether the text of a grid stands for what was tuned: a number, or a name such as mbr."""
-    return float(text) == tuned if isinstance(tuned, int | float) else text == tuned
-
-
-def _grid(run: RunFolder, path: Path) -> str:
-    rows = run.table(path)
-    if not rows or "wer" not in rows[0]:
-        return ""
-    down, across = list(rows[0])[:2]
-    tuned: Mapping = run.json(path.parent / "tuned.json") or {}
-    tuned = {**tuned, **tuned.get("weights", {})}  # of a combination, by system
-    wers = {(row[down], row[across]): float(row["wer"]) for row in rows}
-    low, high = min(wers.values()), max(wers.values())
-    columns = list(dict.fromkeys(row[across] for row in rows))
-    lines = []
-    for value in dict.fromkeys(row[down] for row in rows):
-        cells = []
-        for other in columns:
-            wer = wers.get((value, other))
-            if wer is None:
-                cells.append("<td></td>")
-                continue
-            shade = 100 * (wer - low) / ((high - low) or 1.0)
-            chosen = _is(value, tuned.get(down)) and _is(other, tuned.get(across))
-            mark = ' class="chosen"' if chosen else ""
-            cells.append(f'<td{mark} style="--shade:{shade:.0f}%">{wer:.2f}</td>')
-        lines.append(f'<tr><th scope="row">{escape(value)}</th>{"".join(cells)}</tr>')
-    head = "".join(f'<th scope="col">{escape(other)}</th>' for other in columns)
-    names = escape(down.replace("_", " ")), escape(across.replace("_", " "))
-    title = escape(run.name(path.parent).removeprefix("decode/"))
-    return (
-        f'<div class="table heat"><h3>{title}</h3><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="Grid of {title}"><table><thead><tr><th></th>'
-        f'<th class="group" colspan="{len(columns)}">{names[1]}</th></tr>'
-        f"<tr><th>{names[0]}</th>{head}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></div></div>"
-    )

@@ -4,31 +4,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
-from toolkit.errors import ToolkitError
 from toolkit.report import corpus, curves, provenance, results
+from toolkit.report.browser import browser
+from toolkit.report.budget import Budget
 from toolkit.report.decodes import Decode, read_decodes
-from toolkit.report.errors import KEY, Budget, SplitErrors, overview, worst_utterances
+from toolkit.report.errors import KEY, SplitErrors, overview, worst_utterances
+from toolkit.report.factors import factor_figures
 from toolkit.report.findings import findings
-from toolkit.report.folder import RunFolder
+from toolkit.report.folder import DAMAGE, RunFolder
+from toolkit.report.grids import grids
 from toolkit.report.media import Clip, read_clip
 from toolkit.report.page import Page, Section, Table
 from toolkit.report.stages import StageView, counts, read_stages, stage_table
+from toolkit.report.training import course
+from toolkit.report.versus import versus_table
 from toolkit.score.results import Result
 from toolkit.stages.stage_log import duration
 from toolkit.storage.files import write_atomically
 
-STYLE, SCRIPT = (Path(__file__).with_name(f"run_page.{kind}") for kind in ("css", "js"))
+STYLE, *SCRIPTS = map(Path(__file__).with_name, ("run_page.css", "run_page.js", "browser.js"))
 LEADING = 4
 """Number of splits, the largest, whose error rates are at the head of the page."""
 MARGIN = 20_000
 """Bytes of the page's limit that are reserved for headings and the footer."""
-DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""Exceptions that reading damaged files may raise."""
 MISSING = '<p class="box missing">The files of this part are damaged: see the end of the page.</p>'
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class _RunPage:
 
     def __init__(self, run: RunFolder, config: ReportConfig) -> None:
         self._run, self._config = run, config
-        self._stages: list[StageView] = self._part(lambda: read_stages(run), [])
-        self._splits: list[corpus.Split] = self._part(lambda: corpus.read_splits(run), [])
-        self._rows: list[Result] = self._part(lambda: results.read_rows(run, self._stages), [])
+        self._stages: list[StageView] = run.part(lambda: read_stages(run), [])
+        self._splits: list[corpus.Split] = run.part(lambda: corpus.read_splits(run), [])
+        self._rows: list[Result] = run.part(lambda: results.read_rows(run, self._stages), [])
 
     def page(self) -> Page:
         """Assemble the page from its sections."""
         page = Page(
             self._title(),
-            self._part(self._lead, ""),
+            self._run.part(self._lead, ""),
             style=STYLE.read_text(encoding="utf-8"),
-            script=SCRIPT.read_text(encoding="utf-8"),
+            script="".join(script.read_text(encoding="utf-8") for script in SCRIPTS),
         )
         for section in (
             self._results(),
@@ -87,12 +87,15 @@ class _RunPage:
             self._curves(),
             self._tuning(),
             self._confusions(),
+            self._factors(),
         ):
             page.add(section)
         end = self._provenance()
         used = len(page.html().encode()) + sum(len(part.encode()) for part in end.parts)
         budget = Budget(round(1e6 * self._config.max_mb) - used - MARGIN)
+        listed = self._browser(budget)
         page.add(self._utterances(budget))
+        page.add(listed)
         page.add(self._provenance())  # again, since audio may have turned out to be unreadable
         page.footer = self._footer(budget)
         return page
@@ -130,6 +133,7 @@ class _RunPage:
             parts=self._parts(
                 lambda: results.interval_figures(rows) if rows else "",
                 lambda: results.error_table(rows).html() if rows else "",
+                *(lambda errors=errors: versus_table(errors) for errors in self._errors),
                 lambda: results.gains_table(self._run),
                 lambda: results.confidence_table(self._run),
                 lambda: results.detail_table(rows) if rows else "",
@@ -164,12 +168,12 @@ class _RunPage:
         )
 
     def _curves(self) -> Section:
-        histories = self._part(lambda: curves.read_histories(self._run), [])
+        histories = self._run.part(lambda: curves.read_histories(self._run), [])
         return Section(
             "curves",
             "Learning curves",
             parts=self._parts(
-                lambda: curves.network_table(histories),
+                lambda: course(self._run, histories),
                 lambda: curves.network_figures(histories),
                 lambda: curves.ctc_parts(self._run),
                 lambda: curves.gmm_figures(histories),
@@ -181,13 +185,13 @@ class _RunPage:
             "tuning",
             "Tuning",
             "WER in % on the development splits for all weights tried; the chosen ones are framed.",
-            self._parts(lambda: results.grids(self._run)),
+            self._parts(lambda: grids(self._run)),
         )
 
     @cached_property
     def _errors(self) -> list[SplitErrors]:
         """The errors of the splits that were decoded, in the order of the splits."""
-        decodes = self._part(lambda: read_decodes(self._run, self._splits), [])
+        decodes = self._run.part(lambda: read_decodes(self._run, self._splits), [])
         found: dict[str, list[Decode]] = {}
         for decode in decodes:
             found.setdefault(decode.split, []).append(decode)
@@ -201,14 +205,31 @@ class _RunPage:
             self._parts(lambda: "".join(map(overview, self._errors))),
         )
 
+    def _factors(self) -> Section:
+        return Section(
+            "factors",
+            "What errors go with",
+            "Word error rates of groups of utterances by duration, speaking rate and, where the "
+            "manifest says it, noise.",
+            self._parts(*(lambda e=errors: factor_figures(e) for errors in self._errors)),
+        )
+
+    def _browser(self, budget: Budget) -> Section:
+        return Section(
+            "browse",
+            "All utterances",
+            "Headings sort; links lead to the utterances with audio above.",
+            self._parts(lambda: browser(self._errors, budget)),
+        )
+
     def _utterances(self, budget: Budget) -> Section:
         number = self._config.utterances
         parts = self._parts(
             *(
-                lambda errors=errors: worst_utterances(
-                    self._run, errors, number, budget, self._clip
+                lambda errors=errors, place=place: worst_utterances(
+                    self._run, errors, number, budget, self._clip, f"worst-{place}"
                 )
-                for errors in self._errors
+                for place, errors in enumerate(self._errors, 1)
             )
         )
         return Section(
@@ -226,7 +247,7 @@ class _RunPage:
             return None
 
     def _provenance(self) -> Section:
-        table: Table | None = self._part(lambda: provenance.commands_table(self._stages), None)
+        table: Table | None = self._run.part(lambda: provenance.commands_table(self._stages), None)
         return Section(
             "provenance",
             "Provenance",
@@ -240,13 +261,4 @@ class _RunPage:
 
     def _parts(self, *parts: Callable[[], str]) -> Sequence[str]:
         """Make the parts of a section; damaged ones are replaced by a notice."""
-        return [self._part(part, MISSING) for part in parts]
-
-    def _part(self, make: Callable[[], T], otherwise: T) -> T:
-        """Return what `make` makes of the run's files, `otherwise` when they are damaged."""
-        try:
-            return make()
-        except DAMAGE as error:
-            problem = f"a part of the page could not be made: {type(error).__name__}: {error}"
-            self._run.problems.append(problem)
-            return otherwise
+        return [self._run.part(part, MISSING) for part in parts]

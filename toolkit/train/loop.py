@@ -207,8 +207,13 @@ class Trainer:
         self._check(self._finite.known())
         self._finite.add(loss.detach() + (norm if usable else 0), batch)
         stats = {"loss": loss.detach(), **stats}
-        accumulate(self._sums, stats)
+        accumulate(self._sums, stats | {"gradient_norm": self._weighted(norm, usable, stats)})
         return stats
+
+    @staticmethod
+    def _weighted(norm: Tensor, usable: bool, stats: dict[str, Tensor]) -> Tensor:
+        """Return the norm before clipping times the batch's weight, 0 for a step not taken."""
+        return (norm.detach().to(stats["loss"].device) if usable else 0.0) * stats["weight"]
 
     def evaluate(self) -> dict[str, float]:
         """Average the objective over the held-out batches, which are divided among the ranks.

@@ -1,0 +1,112 @@
+"""The player of an utterance: axes, word boundaries, words with their times."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.report.conftest import HOSTILE
+from toolkit.align.ctm import CtmEntry, write_ctm
+from toolkit.report.decodes import Decode
+from toolkit.report.errors import alignment
+from toolkit.report.folder import RunFolder
+from toolkit.report.media import Clip
+from toolkit.report.page import Page
+from toolkit.report.player import player, word_times
+from toolkit.report.run_page import SCRIPTS, STYLE
+from toolkit.score.wer import score
+
+CLIP = Clip(2.0, "data:audio/flac;base64,", "data:image/png;base64,")
+
+
+def scored(said, recognised):
+    return score({"u": said}, {"u": recognised}).utterances[0]
+
+
+def entries(*words):
+    return [CtmEntry("u", "1", start, end - start, word) for word, start, end in words]
+
+
+def test_words_stand_at_their_times_with_boundaries_and_axes():
+    utterance = scored("the cat sat", f"the {HOSTILE} sat down")
+    times = entries(("the", 0.1, 0.4), (HOSTILE, 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
+    html = player(CLIP, times, utterance)
+    assert HOSTILE not in html
+    found = re.findall(r'<span class="(\w+)" style="left:([\d.]+)%;width:([\d.]+)%', html)
+    assert found == [
+        ("right", "5.00", "15.00"),
+        ("sub", "20.00", "30.00"),
+        ("right", "50.00", "25.00"),
+        ("new", "80.00", "20.00"),
+    ]
+    edges = re.findall(r'<i class="edge" style="left:([\d.]+)%"', html)
+    assert [float(edge) for edge in edges] == [5, 20, 50, 75, 80, 100]
+    assert re.findall(r'<span style="bottom:([\d.]+)%">(\d)<', html) == [
+        ("0", "0"),
+        ("25", "2"),
+        ("50", "4"),
+        ("75", "6"),
+        ("100", "8"),
+    ]
+    ticks = re.findall(r'<span style="left:([\d.]+)%">([\d.]+)<', html)
+    assert len(ticks) >= 3
+    assert all(float(left) == pytest.approx(50 * float(at), abs=0.01) for left, at in ticks)
+
+
+@pytest.mark.parametrize("times", [(), (("a", 0, 1),), (("a", 0, 1), ("c", 1, 2))])
+def test_times_of_another_text_are_not_shown(times):
+    html = player(CLIP, entries(*times), scored("a b", "a b"))
+    assert 'class="times"' not in html
+    assert "edge" not in html
+    assert "<audio" in html
+
+
+def test_times_are_those_of_the_decode_and_damaged_ones_are_noted(tmp_path):
+    (tmp_path / "stages").mkdir()
+    run, own = RunFolder.open(tmp_path), tmp_path / "decode/lstm/dev"
+    decode = Decode("lstm", "dev", score({"u": "a"}, {"u": "a"}), own)
+    assert word_times(run, decode) == {}
+    own.mkdir(parents=True)
+    write_ctm(entries(("a", 0.0, 0.5)), own / "words.ctm")
+    assert [entry.token for entry in word_times(run, decode)["u"]] == ["a"]
+    assert run.problems == []
+    (own / "words.ctm").write_text("u 1 now a\n")
+    assert word_times(run, decode) == {}
+    assert len(run.problems) == 1
+
+
+LOOK = """<script>
+const audio = document.querySelector("audio"), told = [];
+const elements = [...document.querySelectorAll(".times > span"),
+  ...document.querySelectorAll(".spoken > span, .spoken > ins")];
+let now = 0;
+Object.defineProperty(audio, "currentTime", { get: () => now, set: (value) => { now = value; } });
+audio.play = () => {};
+for (const time of [0.05, 0.2, 0.4, 1.55, 1.7]) {
+  now = time;
+  audio.dispatchEvent(new Event("timeupdate"));
+  told.push(elements.filter((e) => e.matches(".now")).map((e) => e.textContent).join("+"));
+}
+elements[2].click();
+document.documentElement.setAttribute("data-told", [...told, now].join(" | "));
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+def test_words_are_highlighted_while_they_are_played(tmp_path):
+    utterance = scored("the big cat sat", "the hat sat down")
+    times = entries(("the", 0.1, 0.4), ("hat", 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
+    text = f'<dl class="said"><dd class="spoken">{alignment(utterance, True)}</dd></dl>'
+    card = f'<article class="utterance">{player(CLIP, times, utterance)}{text}</article>'
+    page = Page("One", "", style=STYLE.read_text(encoding="utf-8"))
+    page.script = "".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
+    html = page.html().replace("<main>", f"<main>{card}").replace("</body>", f"{LOOK}</body>")
+    path = Path(tmp_path, "page.html")
+    path.write_text(html, encoding="utf-8")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    told = re.search(r'data-told="([^"]*)"', shown)[1].split(" | ")
+    assert told == ["", "the+the", "hat+hat", "", "down+down", "1"]

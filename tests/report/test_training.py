@@ -1,0 +1,71 @@
+"""The course of trainings: learning rate, gradient norm, throughput."""
+
+import json
+import re
+
+import pytest
+
+from toolkit.report.curves import History, read_histories
+from toolkit.report.folder import RunFolder
+from toolkit.report.training import course
+from toolkit.train.runlog import Created, RunLogWriter, Step
+
+EPOCHS = [
+    {
+        "epoch": n,
+        "loss": 1.0 / n,
+        "rate": 0.01 / n,
+        "gradient_norm": 2.0 / n,
+        "frames_per_second": 1000.0 * n,
+        "seconds": 2.0,
+        "data_wait": 0.5,
+    }
+    for n in (1, 2, 3)
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "stages").mkdir()
+    return RunFolder.open(tmp_path)
+
+
+def headings(html):
+    return re.findall(r"<figure><h3>([^<]*)</h3>", html)
+
+
+def test_what_the_history_holds_is_drawn(run):
+    html = course(run, [History("lstm", EPOCHS)])
+    assert headings(html) == [
+        "lstm: learning rate",
+        "lstm: gradient norm",
+        "lstm: frames per second",
+    ]
+    assert "epoch 3: 3000" in html
+    assert "50.0 %" in html  # of the time was spent waiting
+    assert "2,000" in html  # frames per second on average
+    bare = [{"epoch": n, "loss": 1.0} for n in (1, 2)]
+    assert headings(course(run, [History("lstm", bare)])) == []
+    assert headings(course(run, [History("lstm", EPOCHS[:1])])) == []
+
+
+def test_a_gaussian_training_has_no_course(run):
+    rows = [{"iteration": n, "log_likelihood_per_frame": -n, "rate": 1.0} for n in (1, 2)]
+    assert course(run, [History("mono", rows)]) == ""
+
+
+def test_the_throughput_of_a_run_log_is_that_of_its_steps(run):
+    now = [0.0]
+    log = RunLogWriter(run.root / "ctc/log.jsonl", lambda: now[0])
+    log.create(Created(batch=4))
+    for step in range(1, 7):
+        now[0] += 30
+        log.write(Step(step=step, epoch=1, loss=1.0, examples=8 * step, seconds_in_step=4.0))
+    (run.root / "ctc/history.json").write_text(json.dumps(EPOCHS))
+    html = course(run, read_histories(run))
+    assert headings(html)[-1] == "ctc: throughput"
+    assert "ctc: learning rate" in headings(html)
+    assert "utterances per second" in html
+    (run.root / "ctc/log.jsonl").write_text("{")
+    assert "ctc: throughput" not in course(run, read_histories(run))
+    assert run.problems

@@ -1,0 +1,68 @@
+"""Systems against systems, with p-values."""
+
+import random
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from toolkit.report.corpus import Split, Utterance
+from toolkit.report.decodes import Decode
+from toolkit.report.errors import SplitErrors
+from toolkit.report.versus import MOST_SYSTEMS, difference, p_text, versus_table
+from toolkit.score.compare import compare
+from toolkit.score.wer import score
+
+
+def decode(name, rate, seed):
+    """A system that has words wrong at this rate."""
+    chance = random.Random(seed)
+    texts = {f"u{n:03d}": "a b c d e f g h" for n in range(60)}
+    wrong = {
+        id: " ".join("x" if chance.random() < rate else word for word in text.split())
+        for id, text in texts.items()
+    }
+    return Decode(name, "dev", score(texts, wrong), Path())
+
+
+def split_of(decodes):
+    utterances = {u.id: Utterance(1.0, "s", u.ref_text, 0) for u in decodes[0].score.utterances}
+    return SplitErrors(Split("dev", Path(), utterances, 0), decodes)
+
+
+@pytest.fixture(scope="module")
+def systems():
+    return [decode("mono", 0.3, 1), decode("<lstm>", 0.05, 2), decode("tri", 0.31, 3)]
+
+
+def test_differences_are_those_of_the_scoring_tool(systems):
+    for first in systems:
+        for second in systems:
+            found, expected = difference(first, second), compare(first.score, second.score)
+            assert found.points == pytest.approx(expected.difference)
+            assert found.test == expected.matched_pairs
+            assert found.significant == (expected.matched_pairs.p_value < 0.05)
+
+
+def test_the_table_has_each_pair_once_the_best_first(systems):
+    html = versus_table(split_of(systems))
+    assert "<lstm>" not in html
+    rows = [unescape(re.sub(r"<[^>]+>", " ", row)).split() for row in html.split("<tr>")[2:]]
+    order = sorted(systems, key=lambda one: one.score.errors)
+    assert [row[0] for row in rows] == [one.name for one in order[1:]]
+    expected = difference(order[0], order[1])
+    shown = f"{expected.points:+.2f} {p_text(expected.test.p_value)}"
+    assert " ".join(rows[0]).startswith(f"{order[1].name} {shown}")
+    assert html.count("p &lt; 0.001") + html.count("p 0.") == 3
+    assert html.count('class="best"') == 2  # the two of about 30 % do not differ much
+
+
+def test_one_system_makes_no_table_and_many_make_one_of_the_best(systems):
+    assert versus_table(split_of(systems[:1])) == ""
+    many = [decode(f"s{n}", n / 40, n) for n in range(MOST_SYSTEMS + 2)]
+    html = versus_table(split_of(many))
+    assert f"The best {MOST_SYSTEMS} of {MOST_SYSTEMS + 2} systems" in html
+    order = [one.name for one in sorted(many, key=lambda one: one.score.errors)]
+    rows = re.findall(r'<th scope="row">(\w+)</th>', html)
+    assert rows == order[1:MOST_SYSTEMS]
