@@ -22,6 +22,7 @@ from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
 from toolkit.ssl.target_store import TargetStore
 from toolkit.stages.run import Run
+from toolkit.storage.files import link_atomically
 
 ALMOST_ALL = 0.999
 """Largest share of a lake that is selected: sampling needs a small margin."""
@@ -98,7 +99,7 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     )
     with open_executor(run) as executor:
         features, _ = prepare_features(lake, config, executor, store, str(work))
-    _link(features, out)
+    _link(features, store, out)
     return _headline(features)
 
 
@@ -144,7 +145,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
                 place,
                 targets=labelled.url,
             )
-            _link(made, out / f"{offset}")
+            _link(made, store, out / f"{offset}")
             run.progress(done, len(kept.offsets))
     return _headline(made) | {"tail_mass": TargetStore(Path(made.url)).manifest["tail_mass"]}
 
@@ -154,19 +155,16 @@ def training_shard_folders(run: Run) -> list[Path]:
     return [run.need(f"taught/{offset}") for offset in run.config.targets.offsets]
 
 
-def _link(made: ShardSet, out: Path) -> None:
+def _link(made: ShardSet, store: ObjectStore, out: Path) -> None:
     """Hard-link a set of shards into a folder of its own, without the pipeline's bookkeeping.
 
     Stages that read the folder thus depend on neither the executor nor on interruptions.
     """
     root = Path(made.url)
-    for path in root.rglob("*"):
-        inside = path.relative_to(root)
-        if path.is_file() and not inside.parts[0].startswith("_"):
-            target = out / inside
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            target.hardlink_to(path)
+    manifests = [path for path in root.iterdir() if path.is_file() and path.name[0] != "_"]
+    listed = [ref for shard in read_shards(store, made.url) for ref in shard.inputs]
+    for path in [*manifests, *(Path(ref.path) for ref in listed)]:
+        link_atomically(path, out / path.relative_to(root))
 
 
 def _store(run: Run) -> ObjectStore:
