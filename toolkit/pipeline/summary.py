@@ -105,6 +105,23 @@ def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
     return digest_bytes("".join(lines).encode())
 
 
+def run_totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Add up the steps of a run: steps, partitions, done, kept, retries, bytes and seconds."""
+    names = {"retries": "attempts_failed", "seconds": "wall_seconds"}
+    names |= {name: name for name in ("partitions", "done", "kept", "bytes")}
+    totals = {total: sum(s[name] for s in summaries) for total, name in names.items()}
+    return {"steps": len(summaries), **totals}
+
+
+def totals_text(totals: Mapping[str, float]) -> str:
+    """Format `run_totals` as a line of plain text."""
+    return (
+        f"{totals['steps']:,} steps, {totals['done']:,} of {totals['partitions']:,} partitions "
+        f"({totals['kept']:,} of them kept), {totals['retries']:,} retries, "
+        f"{totals['bytes'] / 1e9:,.3f} GB in {duration(totals['seconds'])}"
+    )
+
+
 def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Render summaries of steps, in the order of the pipeline, as an HTML page."""
     columns = (
