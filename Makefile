@@ -55,8 +55,8 @@ test-interop: .venv-interop/ready
 # Of the proofs that take minutes, those on Spark and S3 run with PIPELINE_PROOFS=1 (CONTRIBUTING.md).
 test-cluster: $(cluster)/ready
 	@command -v java >/dev/null || { echo "test-cluster: Spark needs Java 17, which is not on the PATH" >&2; exit 1; }
-	PYTHONPATH=$(cluster) $(python) -c "import moto.server, pyspark, s3fs"
-	PYTHONPATH=$(cluster) $(python) -m pytest -rs --durations 10 tests/pipeline/test_spark.py \
+	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -c "import moto.server, pyspark, s3fs"
+	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -m pytest -rs --durations 10 tests/pipeline/test_spark.py \
 	  tests/pipeline/test_objects_s3.py tests/pipeline/test_attempts.py tests/pipeline/test_run_plan.py \
 	  tests/pipeline/steps/test_stores.py::test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk
 

@@ -31,6 +31,7 @@ COMMANDS = (
     "report",
     "runs",
     "score",
+    "serve",
     "ssl",
     "transcribe",
 )

@@ -203,13 +203,7 @@ def decode_bidirectional(run: Run) -> dict[str, float] | None:
     return decode_network(run, "blstm", run.need("independent"), nbest=True)
 
 
-@recipe.stage(26, "Combine the systems")
-def combine(run: Run) -> dict[str, float]:
-    """The union of their lattices, with weights tuned on the development splits."""
-    return combine_systems(run, ["sat", "lstm_smbr", *_optional(run)])
-
-
-@recipe.stage(27, "Train a TDNN-F with lattice-free MMI", parallel=True)
+@recipe.stage(26, "Train a TDNN-F with lattice-free MMI", parallel=True)
 def train_lattice_free(run: Run) -> dict[str, float] | None:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
     if not run.config.chain:
@@ -217,12 +211,18 @@ def train_lattice_free(run: Run) -> dict[str, float] | None:
     return train_chain(run, "chain", "sat", run.need(run.config.chain_features))
 
 
-@recipe.stage(28, "Decode with the TDNN-F")
+@recipe.stage(27, "Decode with the TDNN-F")
 def decode_lattice_free(run: Run) -> dict[str, float] | None:
     """Scores without priors, at acoustic scale 1 or near it."""
     if not run.config.chain:
         return None
     return decode_chain(run, "chain", run.need(run.config.chain_features))
+
+
+@recipe.stage(28, "Combine the systems")
+def combine(run: Run) -> dict[str, float]:
+    """The union of their lattices, with weights tuned on the development splits."""
+    return combine_systems(run, ["sat", "lstm_smbr", *_optional(run)])
 
 
 @recipe.stage(29, "Train an LSTM language model", parallel=True)
@@ -261,19 +261,24 @@ def _systems(run: Run) -> list[DecodedSystem]:
         systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
     if "blstm" in chosen:
         systems += [DecodedSystem("blstm", "independent", gmm="lda_mllt", listed=True)]
-    if run.config.chain:
+    if "chain" in chosen:
         systems += [_chain_system(run.config.chain_features)]
     return systems
 
 
 def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:
     speakers = {"gmm": "sat", "first_pass": "lda_mllt"} if features == "adapted" else {}
-    return DecodedSystem("chain", features, graphs="chain/graphs", **speakers)
+    return DecodedSystem("chain", features, graphs="chain/graphs", listed=True, **speakers)
 
 
 def _optional(run: Run) -> list[str]:
     """The networks that the settings ask for beside the LSTM."""
-    chosen = {"lstm_fmllr": run.config.adapted, "blstm": run.config.bidirectional}
+    config = run.config
+    chosen = {
+        "lstm_fmllr": config.adapted,
+        "blstm": config.bidirectional,
+        "chain": config.chain,
+    }
     return [system for system, wanted in chosen.items() if wanted]
 
 

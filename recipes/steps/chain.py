@@ -4,7 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from recipes.steps.data import has_copies
-from recipes.steps.decoding import compose_graph, decoding_options, network_lang, passes
+from recipes.steps.decoding import (
+    compose_graph,
+    decoding_options,
+    network_lang,
+    passes,
+    write_nbest,
+)
 from recipes.steps.network import network_decoder, network_scorers
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.gmm.low_frame_rate import tie_low_rate
@@ -70,12 +76,15 @@ def _make_graphs(run: Run, aligner: str, out: Path) -> None:
 
 
 def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
-    """Decode with the network's own graph at acoustic scale 1, and rescore."""
-    out = run.make(f"decode/{system}")
-    return decode_passes(
+    """Decode with the network's own graph at acoustic scale 1, and rescore; n-best lists."""
+    out, graphs = run.make(f"decode/{system}"), f"{system}/graphs"
+    scorers, decoder = network_scorers(run, system, features), network_decoder(run, graphs)
+    found = decode_passes(
         system,
-        network_scorers(run, system, features),
-        decoder=network_decoder(run, f"{system}/graphs"),
+        scorers,
+        decoder=decoder,
         passes=passes(run, out, rescore=True),
+        keep_lattices=True,
         **decoding_options(run, out),
     )
+    return found | write_nbest(run, system, scorers, decoder, Senones.load(run.need(graphs)))

@@ -169,8 +169,7 @@ def test_contradictions_are_refused(arguments, told):
 @pytest.fixture
 def stream(monkeypatch, audio, tmp_path):
     """A recogniser of streams that says how many pieces it has heard."""
-    from toolkit.decode import streaming
-    from toolkit.decode.bundle import recogniser
+    from toolkit.decode import streaming, streaming_bundle
 
     class Recogniser:
         silence = object()
@@ -196,8 +195,8 @@ def stream(monkeypatch, audio, tmp_path):
             words = (Word(said, 0.0, 0.1, 0.5),) if self.details else None
             return streaming.StreamResult(said, Recognised(said, words), 0.0, self.heard / 10, 0.05)
 
-    monkeypatch.setattr(recogniser, "Recogniser", Recogniser)
-    monkeypatch.setattr(streaming, "StreamingRecogniser", Stream)
+    monkeypatch.setattr(streaming_bundle, "Recogniser", Recogniser)
+    monkeypatch.setattr(streaming_bundle, "StreamingRecogniser", Stream)
     return audio(tmp_path / "a.wav", 0.35)
 
 

@@ -1,7 +1,8 @@
 """Methods in real processes against independent loops in numpy, step for step.
 
 40 steps with uneven batches, momentum and clipping. Where averagings happen in the background, the
-test lets each complete before the next step, so that there is one order to compare with.
+test lets each complete before the next step, and workers of a parameter server take their steps in
+turn, so that there is one order to compare with.
 """
 
 import time
@@ -12,7 +13,13 @@ import torch
 from torch import nn
 
 from tests.parallel.test_asynchronous import crew, strategy_of
-from toolkit.parallel.config import AdpsgdConfig, ParallelConfig
+from toolkit.parallel.config import (
+    AdpsgdConfig,
+    AsgdConfig,
+    BmufConfig,
+    GtcConfig,
+    ParallelConfig,
+)
 
 STEPS, WORKERS, RATE, MOMENTUM, CLIP = 40, 4, 0.05, 0.9, 0.2
 INPUTS, OUTPUTS = 5, 3
@@ -35,6 +42,10 @@ def gradient(weights, *places):
     x = np.concatenate([inputs[place][: rows[place]] for place in places])
     y = np.concatenate([outputs[place][: rows[place]] for place in places])
     return 2 * (x @ weights.T - y).T @ x / len(x)
+
+
+def length(step, worker):
+    return int(DATA[2][step, worker])
 
 
 class Momentum:
@@ -114,6 +125,69 @@ def scpsgd():
         yield [weights] * WORKERS
 
 
+def gtc(tau, summed):
+    """What is beyond tau is sent as +-tau by all; a step is as long as for mean gradients."""
+
+    def steps():
+        weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
+        residuals = np.zeros((WORKERS, OUTPUTS, INPUTS))
+        frames, shares = 0, []
+        for step in range(STEPS):
+            for worker in range(WORKERS):
+                factor = length(step, worker) if summed else 1
+                residuals[worker] += factor * gradient(weights, (step, worker))
+            sent = tau * np.sign(residuals) * (np.abs(residuals) > tau)
+            residuals -= sent
+            shares.append((sent != 0).mean())
+            frames += sum(length(step, worker) for worker in range(WORKERS))
+            divisor = frames / (step + 1) if summed else WORKERS
+            weights = optimizer.step(weights, sent.sum(axis=0) / divisor)
+            yield [weights] * WORKERS
+        assert 0.1 < np.mean(shares) < 0.9
+
+    return steps
+
+
+def bmuf(block, keep_ahead):
+    """Equations 2 to 6 of the paper with eta = 3/4 and zeta = 1; Nesterov's step in either form."""
+
+    def steps():
+        eta, optimizers = 1 - 1 / WORKERS, [Momentum() for _ in range(WORKERS)]
+        begin = model = delta = np.zeros((OUTPUTS, INPUTS))
+        own = [begin] * WORKERS
+        for step in range(STEPS):
+            own = [
+                optimizer.step(weights, gradient(weights, (step, worker)))
+                for worker, (weights, optimizer) in enumerate(zip(own, optimizers, strict=True))
+            ]
+            if (step + 1) % block == 0:
+                delta = eta * delta + sum(own) / WORKERS - begin
+                model = (begin if keep_ahead else model) + delta
+                begin = model + eta * delta
+                own = [begin] * WORKERS
+            yield own
+
+    return steps
+
+
+def asgd(parts):
+    """Worker after worker pushes a gradient at the weights that it has pulled one round before."""
+
+    def steps():
+        held, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
+        own, pushed = [held] * WORKERS, []
+        for step in range(STEPS):
+            for worker in range(WORKERS):
+                pushed.append(gradient(own[worker], (step, worker)))
+                if len(pushed) == parts:
+                    held = optimizer.step(held, sum(pushed) / parts)
+                    pushed = []
+                own[worker] = held
+            yield list(own)
+
+    return steps
+
+
 def follow(config, rank):
     """Train as the loop does; return the weights after every step."""
     strategy = strategy_of(config)
@@ -134,7 +208,11 @@ def follow(config, rank):
         strategy.backward((model(x) - y).square().sum(), torch.tensor(float(len(x))))
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-        strategy.after_step()
+        for turn in range(WORKERS):
+            if config.method == "asgd":
+                strategy.barrier()
+            if turn == rank:
+                strategy.after_step()
         found.append(model.weight.detach().tolist())
         if wake is not None:
             strategy.barrier()  # until all learners have added their updates
@@ -161,8 +239,20 @@ def completed(learner, averagings):
         (ParallelConfig("adpsgd"), adpsgd),
         (ParallelConfig("adpsgd", adpsgd=AdpsgdConfig(pattern="delayed")), delayed),
         (ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=2)), hadpsgd),
+        (ParallelConfig("gtc", gtc=GtcConfig(threshold=2.0)), gtc(2.0, summed=True)),
+        (
+            ParallelConfig("gtc", gtc=GtcConfig(threshold=0.2, grad_scale="mean")),
+            gtc(0.2, summed=False),
+        ),
+        (ParallelConfig("bmuf", bmuf=BmufConfig(block=7)), bmuf(7, keep_ahead=False)),
+        (ParallelConfig("bmuf", bmuf=BmufConfig(block=5, nbm="seed")), bmuf(5, keep_ahead=True)),
+        (ParallelConfig("asgd", asgd=AsgdConfig(max_gradient_norm=CLIP)), asgd(WORKERS)),
+        (ParallelConfig("asgd", asgd=AsgdConfig(parts=3, max_gradient_norm=CLIP)), asgd(3)),
     ],
-    ids=["ssgd", "scpsgd", "adpsgd", "delayed", "hadpsgd"],
+    ids=[
+        *("ssgd", "scpsgd", "adpsgd", "delayed", "hadpsgd"),
+        *("gtc-sum", "gtc-mean", "bmuf", "bmuf-seed", "asgd", "asgd-3"),
+    ],
 )
 def test_weights_after_every_step_are_those_of_the_formula(config, expected):
     found = np.array(crew(WORKERS, lambda rank: follow(config, rank)))

@@ -6,6 +6,7 @@ options of its own.
 
 BENCHMARKS = {
     "align": "align",
+    "beams": "beams",
     "compression": "compression",
     "ctc-decode": "ctc.decode",
     "ctc-sweep": "ctc.sweep",
@@ -16,6 +17,7 @@ BENCHMARKS = {
     "readers": "ctc.readers",
     "scaling": "scaling.command",
     "score": "score",
+    "serve": "serve",
     "train": "train",
     "train-ctc": "ctc.train",
     "transcribe": "transcribe",

@@ -18,9 +18,9 @@ _PIPES = click.option(
 def kaldi() -> None:
     """Convert data to and from Kaldi's formats.
 
-    Data directories, lexicons, features and alignments can be exported and imported. ARPA language
-    models, CTM files and %WER lines are in Kaldi's format already. Features need kaldi_native_io:
-    pip install kaldi_native_io.
+    Data directories, lexicons, features and alignments can be exported and imported, decoding
+    graphs and log-likelihoods exported. ARPA language models, CTM files and %WER lines are in
+    Kaldi's format already. Features need kaldi_native_io: pip install kaldi_native_io.
 
     \b
     Example:
@@ -91,25 +91,71 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
 
 @kaldi.command("export-lang")
 @click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
+@click.option("--lm", type=FILE, help="An ARPA language model, to write G.fst too.")
 @_OUT
-def export_lang(folder: Path, out: Path) -> None:
+def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     """Write Kaldi's dict and lang directories.
 
-    OUT/dict is the input of Kaldi's prepare_lang.sh (lexicon, phone sets, questions); OUT/lang has
-    phones.txt and words.txt with the toolkit's own ids, phone sets and align_lexicon.
+    OUT/dict is the input of Kaldi's prepare_lang.sh (lexicon, phone sets, questions); OUT/lang is
+    complete as validate_lang.pl wants it: phones.txt and words.txt with the toolkit's own ids,
+    phone sets, roots and questions, topo, L.fst, L_disambig.fst and, with --lm, G.fst.
 
     \b
     Example:
-      toolkit kaldi export-lang --lang exp/demo/lang --out data/local
+      toolkit kaldi export-lang --lang exp/demo/lang --lm exp/demo/lm/lm.arpa --out data/local
     """
+    from toolkit.decode.kaldi.lang_dir import write_lang_dir
     from toolkit.lang.kaldi.dict_dir import write_dict
-    from toolkit.lang.kaldi.lang_dir import write_lang
     from toolkit.lang.lang import Lang
 
     lang = Lang.load(folder)
     entries = write_dict(lang, out / "dict")
-    write_lang(lang, out / "lang")
+    write_lang_dir(lang, out / "lang", lm)
     click.echo(f"{out}: {len(lang.vocabulary)} words, {entries} pronunciations")
+
+
+@kaldi.command("export-graph")
+@click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
+@click.option("--lm", type=FILE, required=True, help="An ARPA language model.")
+@click.option(
+    "--senones",
+    "model",
+    type=FILE,
+    required=True,
+    help="The folder of a GMM system, or senones/ of a run for its networks.",
+)
+@click.option(
+    "--labels",
+    type=click.Choice(("transitions", "pdfs")),
+    default="transitions",
+    show_default=True,
+    help="What the graph reads: transition ids, or columns of log-likelihoods, counted from 1.",
+)
+@click.option(
+    "--word-penalty",
+    default=0.0,
+    show_default=True,
+    help="Added to the score of each word: word_penalty of a decode's tuned.json.",
+)
+@_OUT
+def export_graph(
+    folder: Path, lm: Path, model: Path, labels: str, word_penalty: float, out: Path
+) -> None:
+    """Write a decoding graph for Kaldi's decoders.
+
+    Writes HCLG.fst, words.txt, phones.txt, num_pdfs, and in Kaldi's text form the tree and the
+    transition model (0.trans_mdl).
+
+    \b
+    Example:
+      toolkit kaldi export-graph --lang exp/demo/lang --lm exp/demo/lm/lm.arpa \\
+          --senones exp/demo/tri --out graph
+    """
+    from toolkit.decode.kaldi.graph import export_graph as export
+    from toolkit.hmm.senones import Senones
+
+    done = export(folder, lm, Senones.load(model), out, labels, word_penalty)
+    click.echo(f"{out / 'HCLG.fst'}: {done['states']} states, {done['arcs']} arcs")
 
 
 @kaldi.command("import-lang")
@@ -163,6 +209,36 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
     from toolkit.features.kaldi.features import export_features as export
 
     click.echo(f"{out / 'feats.scp'}: {export(features, out, compress, text)} utterances")
+
+
+@kaldi.command("export-likelihoods")
+@click.option(
+    "--model", type=FILE, required=True, help="A GMM system or a network in its run directory."
+)
+@click.option("--features", type=FILE, required=True, help="Of a split: plp/dev, fbank/dev.")
+@click.option("--transforms", type=FILE, help="Of adapted GMMs: fmllr/<split>.safetensors.")
+@_OUT
+def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
+    """Write the log-likelihoods of a split for Kaldi's decoders.
+
+    loglikes.ark has a matrix per utterance, a column per pdf, not scaled, which decoders such as
+    latgen-faster-mapped search in the graph of export-graph.
+
+    \b
+    Example:
+      toolkit kaldi export-likelihoods --model exp/demo/tri --features exp/demo/plp/dev --out dev
+    """
+    from toolkit.align.scorer import GmmScorer
+    from toolkit.decode.kaldi.likelihoods import export_likelihoods as export
+    from toolkit.models.scorer import NeuralScorer
+
+    if (model / "gmm.safetensors").is_file():
+        scorer = GmmScorer(model, features, transforms)
+    elif transforms is not None:
+        raise click.UsageError("a network takes adapted features in place of --transforms")
+    else:
+        scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
+    click.echo(f"{out / 'loglikes.scp'}: {export(scorer, out)} utterances")
 
 
 @kaldi.command("import-features")

@@ -218,28 +218,21 @@ def _stream(
     """Print the words of each stream as they come; return error messages of those that failed."""
     from time import perf_counter
 
-    from toolkit.decode.bundle.ctc.settings import is_ctc
-    from toolkit.decode.bundle.ctc.streaming import CtcRecogniser, CtcStreamingRecogniser
-    from toolkit.decode.bundle.recogniser import Recogniser
     from toolkit.decode.stream_latency import Latency, recognise_stream
-    from toolkit.decode.streaming import EndpointConfig, StreamingRecogniser
+    from toolkit.decode.streaming import EndpointConfig
+    from toolkit.decode.streaming_bundle import StreamingBundle
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
     from toolkit.processes.threads import one_thread
 
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
-    if is_ctc(bundle):
-        kind, recogniser = CtcStreamingRecogniser, CtcRecogniser(bundle)
-        details = form == "json"
-    else:
-        kind, recogniser = StreamingRecogniser, Recogniser(bundle, fast=fast)
-        details = form == "json" and recogniser.silence is not None
     with one_thread():
-        kind.warm_up(recogniser)
+        shared = StreamingBundle(bundle, fast)
+        details = form == "json" and shared.has_times
         for source in sources:
-            stream, latency = kind(recogniser, ends, details), Latency()
-            blocks = source.blocks(recogniser.frontend_config.sampling_rate, piece)
+            stream, latency = shared.stream(ends, details), Latency()
+            blocks = source.blocks(shared.sampling_rate, piece)
             try:
                 for result in recognise_stream(blocks, stream, perf_counter, latency):
                     _show(source.name, result, form)

@@ -28,23 +28,33 @@ def make_decoding_graph(
     Returns:
       The numbers of states and arcs.
     """
+    graph = compile_graph(lang, arpa, senones, max_order)
+    write_atomically(out, dump_fst(graph))
+    return {"states": graph.num_states, "arcs": graph.num_arcs}
+
+
+def compile_graph(lang: Path, arpa: Path, senones: Senones, max_order: int | None = None) -> Fst:
+    """Compose H, C, L and G; see `make_decoding_graph`."""
     words = Lang.load(lang)
-    graph = compile_decoding_graph(
+    return compile_decoding_graph(
         senones,
         make_lexicon(words),
         grammar_acceptor(arpa, lang / "words.txt", max_order),
         first_phone_disambig=words.phones["#0"],
         first_word_disambig=words.words["#0"],
     )
-    write_atomically(out, dump_fst(graph))
-    return {"states": graph.num_states, "arcs": graph.num_arcs}
 
 
-def make_lexicon(lang: Lang) -> Fst:
-    """Return L: all words but <UNK>, with the vocabulary's probabilities if it has any."""
+def make_lexicon(lang: Lang, unknown: bool = False) -> Fst:
+    """Return L, with the vocabulary's probabilities if it has any.
+
+    Args:
+      lang: the vocabulary.
+      unknown: whether <UNK> is among its words; decoding never writes it.
+    """
     entries, last_disambig = lang.disambiguated_entries()
     pairs = zip(entries, lang.lexicon.pairs(), strict=True)
-    known = [(entry, pair) for entry, pair in pairs if pair[0] != UNKNOWN]  # never output <UNK>
+    known = [(entry, pair) for entry, pair in pairs if unknown or pair[0] != UNKNOWN]
     spoken = [entry for entry, _ in known]
     symbols = {
         "silence": lang.phones[SILENCE],

@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from toolkit.decode.bundle.folder import (
 from toolkit.decode.bundle.settings import BundleError
 from toolkit.decode.ctc.words import WordsConfig
 from toolkit.decode.streaming import EndpointConfig
+from toolkit.decode.streaming_bundle import StreamingBundle
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.ngram.arpa import write_arpa
@@ -224,3 +226,24 @@ def test_a_folder_is_aligned(bundle, audio, tmp_path):
     grid = (tmp_path / "o" / "textgrid" / "one.TextGrid").read_text()
     assert '"units"' in grid
     assert np.isclose(float(grid.split("xmax = ")[1].split()[0]), 2.0)
+
+
+def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):
+    shared = StreamingBundle(bundle)
+    assert shared.sampling_rate == 16000
+    assert shared.has_times
+
+    def heard(seed):
+        stream = shared.stream(EndpointConfig(longest=1.0), details=True)
+        results = [stream.push(piece) for piece in noise(2.5, seed).split(1600)]
+        return [one for one in [*results, stream.finish()] if one.final is not None]
+
+    expected = [heard(seed) for seed in range(4)]
+    assert len({one[0].text for one in expected}) > 1
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(heard, [*range(4)] * 2)) == expected * 2
+
+
+def test_a_network_that_needs_the_whole_utterance_is_not_shared_by_streams(both_ways):
+    with pytest.raises(BundleError, match="LSTMs of one direction"):
+        StreamingBundle(both_ways)

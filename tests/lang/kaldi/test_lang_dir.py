@@ -29,7 +29,7 @@ def test_sets_have_names_numbers_and_lists(tmp_path):
     assert read["silence.csl"] == "1:2\n"
     assert read["disambig.txt"].split() == lang.disambig_symbols
     assert read["word_boundary.txt"].splitlines()[:4] == [
-        "SIL nonword", "SPN nonword", "AE_I internal", "AH_S singleton",
+        "SIL nonword", "SPN singleton", "AE_I internal", "AH_S singleton",
     ]  # fmt: skip
     assert read["align_lexicon.txt"].splitlines()[:3] == [
         "<eps> <eps> SIL",

@@ -67,7 +67,8 @@ class SpeakerRecogniser:
             raise BundleError(f"{bundle} recognises by utterance, not by speaker")
         self.frontend_config = self._settings.frontend
         self.frontend = Frontend(self.frontend_config)
-        self._search = BundleSearch(self._bundle, self._settings, fast)
+        self.search = BundleSearch(self._bundle, self._settings, fast)
+        """The search of its last pass."""
 
     @cached_property
     def _gmm(self) -> GmmSystem:
@@ -97,7 +98,7 @@ class SpeakerRecogniser:
             Senones.load(self._bundle / folder),
             calibration if calibration.exists() else None,
             scorer.frame_shift,
-            self._search.beams[0].search,
+            self.search.beams[0].search,
         )
 
     @cached_property
@@ -114,28 +115,37 @@ class SpeakerRecogniser:
         Returns:
           The result of each utterance.
         """
-        heard = {f"{i:06d}": x for i, x in enumerate(utterances) if len(x)}
         found = [Recognised("", () if details else None)] * len(utterances)
-        if heard:
-            with tempfile.TemporaryDirectory() as work:
-                for name, result in self._recognised(heard, details, Path(work)):
-                    found[int(name)] = result
+        aligner = self.word_aligner if details else None
+        for number, scores in self.scores(utterances):
+            found[number] = self.search.best(self.search.lattice(scores), scores, aligner)
         return found
 
-    def _recognised(
-        self, utterances: dict[str, Tensor], details: bool, work: Path
-    ) -> Iterator[tuple[str, Recognised]]:
-        config = self.frontend_config
-        shift = config.frame_shift_ms / 1000
-        stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in utterances.items()]
-        written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
-        write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
-        system = self._adapted(self._gmm.on(work / CEPSTRA), work)
-        scored = self._network_scores(system, work) if self._has_network else _gmm_scores(system)
-        aligner = self.word_aligner if details else None
-        for name, scores in scored:
-            scores = scores * self._search.scale
-            yield name, self._search.best(self._search.lattice(scores), scores, aligner)
+    def scores(self, utterances: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+        """Score the utterances of one speaker with the system adapted to it.
+
+        Args:
+          utterances: see `recognise`.
+
+        Yields:
+          The position of each utterance that is not empty, and its scores [T, P]: log-likelihoods
+          times the acoustic scale of the search.
+        """
+        heard = {f"{i:06d}": x for i, x in enumerate(utterances) if len(x)}
+        if not heard:
+            return
+        config, shift = self.frontend_config, self.frontend_config.frame_shift_ms / 1000
+        with tempfile.TemporaryDirectory() as name:
+            work = Path(name)
+            stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in heard.items()]
+            written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
+            write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
+            system = self._adapted(self._gmm.on(work / CEPSTRA), work)
+            scored = (
+                self._network_scores(system, work) if self._has_network else _gmm_scores(system)
+            )
+            for name, scores in scored:
+                yield int(name), scores * self.search.scale
 
     def _adapted(self, system: GmmSystem, work: Path) -> GmmSystem:
         """Estimate the speaker's transform from the words of a first pass."""
@@ -150,7 +160,7 @@ class SpeakerRecogniser:
             scores = scores * scale
             lattice, _ = search_with_retries(scores, self._first_graph, beams)
             best = lattice and ScoredLattice.of(lattice, scores, scale).best_words(first.weights)
-            hypotheses[name] = self._search.text(best or []).split()
+            hypotheses[name] = self.search.text(best or []).split()
         out = work / "fmllr" / "transforms.safetensors"
         adapt_speakers(system, independent, hypotheses, self._bundle, first.adaptation, out, jobs=1)
         graph = self._bundle / GMM / GRAPH if self._has_network else self._bundle / GRAPH

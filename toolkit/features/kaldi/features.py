@@ -75,27 +75,32 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
             how = (kaldi.CompressionMethod.kAutomaticMethod,) if compress else ()
             with make(f"{mode}:{writer_path(out / name)}.ark,{part}") as writer:
                 for id in ids:
-                    _check_key(id)
+                    check_key(id)
                     writer.write(id, store.load(id).numpy(), *how)
                     bar.update()
             lines |= dict(line.split(" ", 1) for line in part.read_text("utf-8").splitlines())
             part.unlink()
-    _write_table(out / "utt2num_frames", {id: str(store.num_frames(id)) for id in store.ids})
+    write_table(out / "utt2num_frames", {id: str(store.num_frames(id)) for id in store.ids})
     speakers: dict[str, list[str]] = {}
     for id in sorted(store.ids, key=str.encode):
         speakers.setdefault(store.speaker(id), []).append(id)
-    _write_table(out / "utt2spk", {id: store.speaker(id) for id in store.ids})
-    _write_table(out / "spk2utt", {name: " ".join(ids) for name, ids in speakers.items()})
-    _write_table(out / "feats.scp", lines)
+    write_table(out / "utt2spk", {id: store.speaker(id) for id in store.ids})
+    write_table(out / "spk2utt", {name: " ".join(ids) for name, ids in speakers.items()})
+    write_table(out / "feats.scp", lines)
     return len(lines)
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
+    """Check that an utterance's id can stand in a table of Kaldi.
+
+    Raises:
+      KaldiFeaturesError: it is empty or has white space.
+    """
     if len(key.split()) != 1 or key != key.strip():
         raise KaldiFeaturesError(f"{key!r}: Kaldi's ids must not be empty or contain white space")
 
 
-def _write_table(path: Path, table: Mapping[str, str]) -> None:
+def write_table(path: Path, table: Mapping[str, str]) -> None:
     """Write lines sorted by bytes, as Kaldi's tools require."""
     lines = (f"{key} {table[key]}\n" for key in sorted(table, key=str.encode))
     write_atomically(path, "".join(lines))

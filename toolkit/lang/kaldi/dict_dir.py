@@ -74,8 +74,8 @@ def write_dict(lang: Lang, folder: Path) -> int:
         "lexiconp.txt": (f"{w} {share!r} {' '.join(p)}" for (w, p), share in shares.items()),
         "silence_phones.txt": silence,
         "optional_silence.txt": (SILENCE,),
-        "nonsilence_phones.txt": map(" ".join, _group_by(speech, strip_stress).values()),
-        "extra_questions.txt": map(" ".join, [silence, *_group_by(speech, _stress_of).values()]),
+        "nonsilence_phones.txt": map(" ".join, group_by(speech, strip_stress).values()),
+        "extra_questions.txt": map(" ".join, [silence, *group_by(speech, stress_of).values()]),
     }
     for name, lines in files.items():
         write_atomically(Path(folder) / name, "".join(f"{line}\n" for line in lines))
@@ -100,12 +100,14 @@ def strip_stress(phone: str) -> str:
     return match[1] if match else phone
 
 
-def _stress_of(phone: str) -> str:
+def stress_of(phone: str) -> str:
+    """Return the stress of a phone: 0 for AH0, nothing for T."""
     match = _STRESS.fullmatch(phone)
     return match[2] if match else ""
 
 
-def _group_by(phones: Iterable[str], kind: Callable[[str], str]) -> dict[str, list[str]]:
+def group_by(phones: Iterable[str], kind: Callable[[str], str]) -> dict[str, list[str]]:
+    """Collect the phones of each kind, kinds sorted."""
     groups: dict[str, list[str]] = {}
     for phone in phones:
         groups.setdefault(kind(phone), []).append(phone)

@@ -1,9 +1,9 @@
 """Kaldi's lang directories (data/lang): export of tables and phone sets, import of words."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from toolkit.lang.kaldi.dict_dir import KaldiDictError
+from toolkit.lang.kaldi.dict_dir import KaldiDictError, group_by, stress_of, strip_stress
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_positions
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE, UNKNOWN, SymbolTable
@@ -11,57 +11,107 @@ from toolkit.lang.text import read_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted
 
+_SILENCES = (SILENCE, SPOKEN_NOISE)
 _BOUNDARIES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 
 def write_lang(lang: Lang, folder: Path) -> None:
-    """Write the files of a lang directory that Kaldi's programs read, except the transducers.
+    """Write a lang directory without its topology and transducers.
 
-    phones.txt and words.txt are the toolkit's own, so that ids in its alignments and lattices mean
-    the same there; oov.txt, and in phones/ the sets silence, nonsilence, optional_silence and
-    disambig (.txt, .int, .csl), word_boundary if phones are position-dependent, and
-    align_lexicon. L.fst and L_disambig.fst are not written: prepare_lang.sh makes them from
-    `write_dict`, with ids of its own.
+    phones.txt and words.txt are the toolkit's own, so that ids in its alignments, lattices and
+    graphs mean the same there; oov; in phones/ the sets silence, nonsilence, optional_silence,
+    context_indep and disambig (.txt, .int, .csl), sets, roots, extra_questions, wdisambig,
+    align_lexicon, and word_boundary if phones are position-dependent. Roots are those of this
+    toolkit's trees: one for each HMM state of a base phone, none of them of silence split.
+    `toolkit.decode.kaldi.lang_dir` adds what is made by higher packages.
 
     Args:
       lang: the vocabulary.
       folder: the directory to write.
+
+    Raises:
+      KaldiDictError: a word has white space of Unicode in it, which Kaldi refuses.
     """
     folder = Path(folder)
+    _check_words(lang.words)
     lang.phones.write(folder / "phones.txt")
     lang.words.write(folder / "words.txt")
-    write_atomically(folder / "oov.txt", f"{UNKNOWN}\n")
-    write_atomically(folder / "oov.int", f"{lang.words[UNKNOWN]}\n")
-    silence = [SILENCE, SPOKEN_NOISE]
+    _write(folder / "oov.txt", [UNKNOWN])
+    _write(folder / "oov.int", [str(lang.words[UNKNOWN])])
+    speech = [phone for phone in lang.real_phones if phone not in _SILENCES]
     sets = {
-        "silence": silence,
-        "nonsilence": [phone for phone in lang.real_phones if phone not in silence],
+        "silence": _SILENCES,
+        "nonsilence": speech,
         "optional_silence": [SILENCE],
-        "context_indep": silence,
+        "context_indep": _SILENCES,
         "disambig": lang.disambig_symbols,
     }
     for name, phones in sets.items():
+        _write_both(lang, folder, name, [("", [phone], "") for phone in phones])
         ids = [lang.phones[phone] for phone in phones]
-        _write(folder / "phones" / f"{name}.txt", phones)
-        _write(folder / "phones" / f"{name}.int", map(str, ids))
-        _write(folder / "phones" / f"{name}.csl", [":".join(map(str, ids))])
-    if lang.position_dependent:
-        kinds = [(phone, _boundary(phone)) for phone in lang.real_phones]
-        _write(folder / "phones/word_boundary.txt", (f"{p} {kind}" for p, kind in kinds))
-        lines = (f"{lang.phones[p]} {kind}" for p, kind in kinds)
-        _write(folder / "phones/word_boundary.int", lines)
+        _write(folder / f"phones/{name}.csl", [":".join(map(str, ids))])
+
+    marked = lang.position_dependent
+    groups = [*([phone] for phone in _SILENCES), *group_by(speech, _base(marked)).values()]
+    _write_both(lang, folder, "sets", [("", phones, "") for phones in groups])
+    how = {SILENCE: "not-shared not-split ", SPOKEN_NOISE: "not-shared not-split "}
+    roots = [(how.get(phones[0], "not-shared split "), phones, "") for phones in groups]
+    _write_both(lang, folder, "roots", roots)
+    questions = [_SILENCES, *group_by(speech, _stress(marked)).values()]
+    questions += group_by(speech, lambda phone: phone[-2:]).values() if marked else []
+    _write_both(lang, folder, "extra_questions", [("", phones, "") for phones in questions])
+    if marked:
+        kinds = [("", [phone], f" {_boundary(phone)}") for phone in lang.real_phones]
+        _write_both(lang, folder, "word_boundary", kinds)
+    _write(folder / "phones/wdisambig.txt", ["#0"])
+    _write(folder / "phones/wdisambig_phones.int", [str(lang.phones["#0"])])
+    _write(folder / "phones/wdisambig_words.int", [str(lang.words["#0"])])
+
     entries = [("<eps>", (SILENCE,)), *lang.lexicon.pairs()]
     words = (f"{word} {word} {' '.join(phones)}" for word, phones in entries)
     _write(folder / "phones/align_lexicon.txt", words)
     _write(folder / "phones/align_lexicon.int", (_ids(lang, *entry) for entry in entries))
 
 
+def _check_words(words: SymbolTable) -> None:
+    for word in words:
+        if any(c.isspace() for c in word):
+            raise KaldiDictError(
+                f"the word {quoted(word)} has white space in it (a no-break space?), which Kaldi "
+                "refuses: take it out of the lexicon"
+            )
+
+
+def _base(marked: bool) -> Callable[[str], str]:
+    """What the variants of a phone have in common."""
+    return lambda phone: strip_stress(phone[:-2] if marked else phone)
+
+
+def _stress(marked: bool) -> Callable[[str], str]:
+    return lambda phone: stress_of(phone[:-2] if marked else phone)
+
+
 def _write(path: Path, lines: Iterable[str]) -> None:
     write_atomically(path, "".join(f"{line}\n" for line in lines))
 
 
+def _write_both(
+    lang: Lang, folder: Path, name: str, rows: Sequence[tuple[str, Sequence[str], str]]
+) -> None:
+    """Write lines of phones, with what stands before and behind them, as symbols and as ids."""
+    symbols = (f"{before}{' '.join(phones)}{behind}" for before, phones, behind in rows)
+    _write(folder / f"phones/{name}.txt", symbols)
+    ids = (
+        f"{before}{' '.join(str(lang.phones[phone]) for phone in phones)}{behind}"
+        for before, phones, behind in rows
+    )
+    _write(folder / f"phones/{name}.int", ids)
+
+
 def _boundary(phone: str) -> str:
-    return "nonword" if phone in (SILENCE, SPOKEN_NOISE) else _BOUNDARIES[phone[-2:]]
+    """The place in its word that a phone stands for; SPN, being <UNK>, is a word by itself."""
+    kinds = {SILENCE: "nonword", SPOKEN_NOISE: "singleton"}
+    return kinds.get(phone) or _BOUNDARIES[phone[-2:]]
 
 
 def _ids(lang: Lang, word: str, phones: Pronunciation) -> str:

@@ -1,0 +1,101 @@
+"""Kaldi's own code, as wheels have it, in a process of its own: copies of OpenFst may not meet.
+
+Reads a request in JSON from standard input and prints the answer in JSON.
+"""
+
+import json
+import struct
+import sys
+
+
+def costs(fst, strings):
+    """The costs of the best paths that read some labels and write others; None for no path."""
+    import kaldifst
+
+    found = []
+    for read, written in strings:
+        # Compositions want their inner sides sorted.
+        left = kaldifst.make_linear_acceptor(read)
+        right = kaldifst.make_linear_acceptor(written)
+        machine = kaldifst.StdVectorFst.read(fst)
+        kaldifst.arcsort(machine, sort_type="ilabel")
+        both = kaldifst.compose(left, machine)
+        kaldifst.arcsort(both, sort_type="olabel")
+        best = kaldifst.shortest_path(kaldifst.compose(both, right))
+        found.append(_path_cost(best))
+    return found
+
+
+def _path_cost(path):
+    import kaldifst
+
+    if path.num_states == 0:
+        return None
+    return kaldifst.get_linear_symbol_sequence(path)[3].value
+
+
+def describe(fst):
+    """The numbers of states and arcs, and by which labels OpenFst finds the arcs sorted."""
+    import kaldifst
+
+    machine = kaldifst.StdVectorFst.read(fst)
+    arcs = sum(machine.num_arcs(state) for state in range(machine.num_states))
+    sort = [machine.is_ilabel_sorted, machine.is_olabel_sorted]
+    return [machine.num_states, arcs, sort, [machine.type, machine.start]]
+
+
+def decode(graph, loglikes, scale, columns):
+    """The words that FasterDecoder finds, by utterance."""
+    import kaldi_decoder
+    import kaldi_native_io
+    import kaldifst
+    import numpy as np
+
+    options = kaldi_decoder.FasterDecoderOptions(beam=200.0, max_active=1000000)
+    machine = kaldifst.StdVectorFst.read(graph)
+    decoder = kaldi_decoder.FasterDecoder(machine, options)
+    found = {}
+    for name, matrix in kaldi_native_io.SequentialFloatMatrixReader(f"scp:{loglikes}"):
+        scores = np.ascontiguousarray(np.array(matrix)[:, columns] * np.float32(scale))
+        decoder.decode(kaldi_decoder.DecodableCtc(scores))
+        reached, path = decoder.get_best_path()
+        found[name] = list(kaldifst.get_linear_symbol_sequence(path)[2]) if reached else None
+    return found
+
+
+def model(text, tree, contexts):
+    """Kaldi's transition model of a topology and a tree, and the pdfs of contexts."""
+    import kaldi_hmm_gmm
+
+    topology = kaldi_hmm_gmm.HmmTopology()
+    topology.read(text)
+    read = kaldi_hmm_gmm.ContextDependency.__new__(kaldi_hmm_gmm.ContextDependency)
+    content = _binary(tree)
+    read.__setstate__((list(struct.unpack(f"{len(content)}b", content)),))
+    pdfs = [read.compute(phones, state)[1] for phones, state in contexts]
+    made = kaldi_hmm_gmm.TransitionModel(read, topology)
+    ids = list(range(1, made.num_transition_ids + 1))
+    return [str(made), [made.transition_id_to_pdf(number) for number in ids], pdfs]
+
+
+def _binary(tree):
+    """A tree's text in Kaldi's binary form, the only one in which this wheel reads trees."""
+    tokens, made = iter(tree.split()), b""
+    for token in tokens:
+        if token == "[":
+            members = [int(number) for number in iter(lambda: next(tokens), "]")]
+            made += struct.pack("<bi", 4, len(members))
+            made += b"".join(struct.pack("<i", number) for number in members)
+        elif token == "TE":
+            key, size = int(next(tokens)), int(next(tokens))
+            made += b"TE " + struct.pack("<bi", 4, key) + struct.pack("<bI", -4, size)
+        elif token.lstrip("-").isdigit():
+            made += struct.pack("<bi", 4, int(token))
+        else:
+            made += token.encode() + b" "
+    return made
+
+
+if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    print(json.dumps(globals()[request.pop("do")](**request)))

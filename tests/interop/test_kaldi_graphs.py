@@ -1,0 +1,176 @@
+"""Exported transducers, trees and graphs in the hands of Kaldi's own code, as wheels have it."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.decode.conftest import Recogniser, Scorer
+from tests.decode.kaldi.test_lang_dir import KINDS, exported
+from tests.fsa.transducers import silent, transductions
+from tests.hmm.kaldi.forms import read_topology, read_transitions
+from tests.hmm.tree.test_tree import TOPOLOGY, trees
+from toolkit.decode.graph import make_lexicon
+from toolkit.decode.kaldi.graph import export_graph
+from toolkit.decode.kaldi.likelihoods import export_likelihoods
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.best_path import best_path
+from toolkit.fsa.files import load_fst
+from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.search import search_lattice
+from toolkit.hmm.kaldi.topology import topology_text
+from toolkit.hmm.kaldi.transitions import Transitions
+from toolkit.hmm.kaldi.tree import tree_text
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+from toolkit.hmm.tree.tree import Tree
+
+WORKER = Path(__file__).with_name("kaldi_worker.py")
+SCALE = 0.125
+
+
+def needs(*packages):
+    missing = [name for name in packages if find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {' '.join(missing)}")
+
+
+def ask(do, **request):
+    """The answer of Kaldi's code."""
+    done = subprocess.run(
+        [sys.executable, str(WORKER)],
+        input=json.dumps({"do": do, **request}),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs("kaldifst")
+@pytest.mark.parametrize("kind", KINDS)
+def test_strings_cost_in_kaldis_hands_what_they_cost_here(tmp_path, kind):
+    lang, folder = exported(tmp_path, kind)
+    grammar = grammar_acceptor(tmp_path / "lm.arpa", folder / "words.txt")
+    lexicon = make_lexicon(lang, unknown=True)
+    generator = random.Random(0)
+    for name, own, symbols in (
+        ("L_disambig.fst", lexicon, [0]),
+        ("G.fst", grammar, [0]),
+    ):
+        expected = silent(transductions(own, 6), *symbols)
+        strings = generator.sample(sorted(expected), min(40, len(expected)))
+        wrong = [(read, (*written, 1)) for read, written in strings[:5]]
+        wrong = [string for string in wrong if string not in expected]
+        found = ask("costs", fst=str(folder / name), strings=[*strings, *wrong])
+        costs = [-expected[string] for string in strings]
+        # Longer paths than were enumerated may read the same, and be better.
+        assert all(cost <= known + 1e-3 for cost, known in zip(found, costs, strict=False))
+        assert found[: len(strings)] == pytest.approx(costs, abs=1e-3)
+        states, arcs, (by_input, by_output), kept = ask("describe", fst=str(folder / name))
+        assert (states, kept) == (own.num_states - 1, ["vector", 0])
+        assert arcs == (own.labels >= 0).sum()
+        assert by_input if name == "G.fst" else by_output
+
+
+@needs("kaldi_hmm_gmm")
+@settings(
+    max_examples=5,
+    deadline=None,
+    phases=[Phase.generate],
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(trees())
+def test_kaldi_makes_the_same_transition_ids_of_tree_and_topology(tree):
+    agree_on_model(TOPOLOGY, tree)
+
+
+@needs("kaldi_hmm_gmm")
+@pytest.mark.parametrize("low_rate", [False, True])
+def test_kaldi_makes_the_same_transition_ids_of_whole_topologies(low_rate):
+    topology = Topology(("SIL", "SPN", "A", "B"))
+    topology = topology.at_low_rate() if low_rate else topology
+    agree_on_model(topology, Tree.monophone(topology))
+
+
+def agree_on_model(topology, tree):
+    senones = Senones(topology, tree)
+    transitions = Transitions(senones)
+    numbers = [0, *topology.phone_ids()]
+    contexts = [
+        ([left, phone, right], state)
+        for phone in topology.phone_ids()
+        for state in range(topology.num_states(phone))
+        for left in numbers
+        for right in numbers
+    ]
+    text, pdfs, answers = ask(
+        "model", text=topology_text(topology), tree=tree_text(tree, topology), contexts=contexts
+    )
+    assert read_topology(topology_text(topology)).keys() == set(topology.phone_ids())
+    theirs, ours = read_transitions(text), read_transitions(transitions.text())
+    assert ours[1] == theirs[1]
+    assert ours[2] == pytest.approx(theirs[2], abs=1e-5)
+    for phone, states in theirs[0].items():
+        assert [[to for to, _ in arcs] for arcs in states] == [
+            [to for to, _ in arcs] for arcs in ours[0][phone]
+        ]
+    assert transitions.pdf_of_id.tolist() == pdfs
+    silence = topology.silence
+    assert answers == [
+        tree.pdf(left or silence, topology.state_id(phone, state), right or silence)
+        for (left, phone, right), state in contexts
+    ]
+
+
+class NoisyScorer(Scorer):
+    """Log-likelihoods of noise with a little of the transcript."""
+
+    def log_likelihoods(self, utterance, pdfs=None):
+        scores = super().log_likelihoods(utterance)
+        generator = torch.Generator().manual_seed(len(utterance))
+        noise = 20 * torch.randn(scores.shape, generator=generator)
+        return scores + noise if utterance != "clear" else 20 * scores
+
+
+@needs("kaldi_decoder", "kaldifst", "kaldi_native_io")
+@pytest.mark.parametrize("labels", ["pdfs", "transitions"])
+def test_kaldis_decoder_finds_the_words_that_the_toolkit_finds(tmp_path, labels):
+    recogniser = Recogniser(tmp_path)
+    texts = {"clear": "YES NO", "a": "NO", "bb": "YES YES", "ccc": "NO YES NO", "dddd": "YES"}
+    scorer = NoisyScorer(texts, recogniser)
+    arguments = (tmp_path / "lang", tmp_path / "lm.arpa", recogniser.senones, tmp_path / "out")
+    export_graph(*arguments, labels)
+    export_likelihoods(scorer, tmp_path / "out")
+    columns = list(range(recogniser.senones.num_pdfs))
+    if labels == "transitions":
+        text = (tmp_path / "out/0.trans_mdl").read_text()
+        topology, triples, _ = read_transitions(text)
+        columns = [pdf for phone, state, pdf in triples for _ in topology[phone][state]]
+    found = ask(
+        "decode",
+        graph=str(tmp_path / "out/HCLG.fst"),
+        loglikes=str(tmp_path / "out/loglikes.scp"),
+        scale=SCALE,
+        columns=columns,
+    )
+    graph = load_fst(recogniser.graph)
+    for utterance in texts:
+        scores = scorer.log_likelihoods(utterance) * SCALE
+        lattice = search_lattice(scores, graph, Beam(200.0, 1.0, 30, 1000000))
+        assert found[utterance] == list(best_path(lattice).words)
+    words = [recogniser.lang.words[word] for word in texts["clear"].split()]
+    assert found["clear"] == words
+    assert any(
+        found[name] != [recogniser.lang.words[word] for word in texts[name].split()]
+        for name in texts
+    )  # the noise matters

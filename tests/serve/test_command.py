@@ -1,0 +1,121 @@
+"""`toolkit serve` as it is typed."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("websockets", minversion="16")
+
+from websockets.sync.client import connect
+
+from tests.decode.conftest import Recogniser as Words
+from tests.decode.conftest import make_bundle
+from tests.serve.talking import Tones
+from toolkit.cli import main
+from toolkit.decode.bundle.folder import BundledSystem, write_systems
+from toolkit.serve.server import Server, run
+from toolkit.serve.settings import ServeConfig
+
+PROJECT = Path(__file__).resolve().parents[2]
+START = "from toolkit.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def final(tmp_path_factory):
+    """The folder of a run whose best system cannot stream."""
+    folder = tmp_path_factory.mktemp("serve")
+    words = Words(folder)
+    make_bundle(words, folder / "final/lstm")
+    make_bundle(words, folder / "final/blstm", kind="blstm")
+    make_bundle(words, folder / "final/old", extras=False)
+    systems = [
+        BundledSystem("blstm", "2gram", False, {"dev": 1.0}),
+        BundledSystem("lstm", "2gram", True, {"dev": 2.0}),
+        BundledSystem("old", "2gram", True, {"dev": 3.0}),
+    ]
+    write_systems(folder / "final", systems)
+    return folder / "final"
+
+
+def test_it_ends_cleanly_by_sigterm_while_a_client_speaks(final):
+    command = [sys.executable, "-c", START, "serve", "--port", "0", str(final)]
+    options = {"cwd": PROJECT, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **options) as process:
+        assert process.stderr.readline() == "lstm with 2gram: WER 2.00 % on dev\n"
+        address = process.stderr.readline().split()[1].rstrip(";")
+        with connect(f"{address.replace('http', 'ws')}stream") as connection:
+            assert json.loads(connection.recv())["rate"] == 16000
+            begin = {"type": "begin", "rate": 16000, "format": "s16le", "channels": 1}
+            connection.send(json.dumps(begin))
+            connection.send(bytes(3200))
+            assert json.loads(connection.recv())["type"] == "partial"
+            process.terminate()
+            assert list(connection) == []
+            assert connection.close_code == 1001
+        rest = process.stderr.read()
+    assert process.returncode == 0
+    assert rest.splitlines()[-1] == "the server has ended"
+    assert "Traceback" not in rest
+    assert "0.1 s of audio, left" in rest
+
+
+def test_it_ends_cleanly_by_ctrl_c():
+    told = []
+
+    def report(line):
+        told.append(line)
+        if line.startswith("open "):
+            signal.raise_signal(signal.SIGINT)
+
+    run(Server(Tones(), "tones", ServeConfig(port=0), report), report)
+    assert told[-1] == "the server has ended"
+
+
+@pytest.mark.parametrize(
+    ("system", "told"),
+    [
+        ("blstm", "no unidirectional network on log-mel features"),
+        ("old", "has no senones/"),
+        ("gmm", "has no system 'gmm', but blstm, lstm, old"),
+    ],
+)
+def test_systems_that_cannot_stream_are_refused(final, system, told):
+    result = CliRunner().invoke(main, ["serve", "--port", "0", "--system", system, str(final)])
+    assert result.exit_code == 1
+    assert told in result.stderr
+
+
+def test_a_bundle_of_another_kind_is_refused(final):
+    result = CliRunner().invoke(main, ["serve", "--port", "0", str(final / "blstm")])
+    assert result.exit_code == 1
+    assert "needs a unidirectional LSTM" in result.stderr
+
+
+def test_a_port_that_is_taken_and_an_address_of_another_machine_are_named(final, monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(main, ["serve", "--port", port, str(final)])
+        assert result.exit_code == 1
+        assert f"127.0.0.1, port {port}: " in result.stderr
+        assert "Warning" not in result.stderr
+    result = CliRunner().invoke(main, ["serve", "--host", "203.0.113.1", str(final)])
+    assert result.exit_code == 1
+    assert "Warning: 203.0.113.1 can be reached from other machines" in result.stderr
+    assert "no authentication" in result.stderr
+
+
+def test_a_missing_library_is_named_with_the_command(final, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "websockets"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "toolkit.serve.server", raising=False)
+    monkeypatch.setitem(sys.modules, "websockets", None)
+    result = CliRunner().invoke(main, ["serve", str(final)])
+    assert result.exit_code == 1
+    assert "pip install 'websockets>=16'" in result.stderr

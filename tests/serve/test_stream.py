@@ -1,0 +1,49 @@
+"""Bytes to pieces to results."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.decode.streaming import StreamResult
+from toolkit.decode.transcript import Recognised
+from toolkit.serve.stream import ClientStream
+
+
+class Recorder:
+    """Keeps the pieces; every third result is final."""
+
+    def __init__(self):
+        self.pieces = []
+
+    def push(self, samples):
+        self.pieces.append(samples)
+        n = len(self.pieces)
+        final = Recognised(f"{n}") if n % 3 == 0 else None
+        return StreamResult(f"{n}", final, 0.0, n / 10, None)
+
+    def finish(self):
+        return StreamResult("end", Recognised("end"), 0.0, 9.0, None)
+
+
+@given(st.lists(st.integers(0, 900), max_size=12))
+def test_pieces_are_all_of_one_length_however_the_bytes_come(sizes):
+    samples = np.arange(sum(sizes)).astype("<i2")
+    recorder = Recorder()
+    stream, place, shown = ClientStream(recorder, 1000), 0, []
+    for size in sizes:
+        shown += stream.take(samples[place : place + size].tobytes())
+        place += size
+    shown += stream.finish()
+    assert [len(piece) for piece in recorder.pieces[:-1]] == [100] * (len(recorder.pieces) - 1)
+    heard = torch.cat([torch.zeros(0), *recorder.pieces]).numpy()
+    assert np.array_equal(heard * 32768, samples.astype(np.float32))
+    finals = [one.text for one in shown if one.final]
+    assert finals == [f"{n}" for n in range(3, len(recorder.pieces) + 1, 3)] + ["end"]
+
+
+@pytest.mark.parametrize(("pieces", "expected"), [(1, "1"), (3, "3"), (5, "35"), (8, "368")])
+def test_only_the_newest_partial_result_is_shown(pieces, expected):
+    stream = ClientStream(Recorder(), 1000)
+    assert "".join(one.text for one in stream.take(bytes(200 * pieces))) == expected

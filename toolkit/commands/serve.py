@@ -1,0 +1,86 @@
+"""The command `toolkit serve`."""
+
+from pathlib import Path
+
+import click
+
+from toolkit.config.parameters import FILE
+
+
+@click.command()
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. One that others can reach lets them all in: there is no password.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--endpoint",
+    type=click.FloatRange(0.1),
+    default=0.8,
+    show_default=True,
+    help="Silence that ends an utterance, in seconds.",
+)
+@click.option("--system", help="The system of the bundle to use; default: the best that streams.")
+@click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Threads that recognise; default: one per processor."
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Clients at once; further ones are refused.",
+)
+@click.argument("model", type=FILE)
+def serve(
+    host: str,
+    port: int,
+    endpoint: float,
+    system: str | None,
+    fast: bool,
+    threads: int | None,
+    clients: int,
+    model: Path,
+) -> None:
+    """Recognise speech live, on a web page.
+
+    MODEL is a model bundle: the final/ folder of a run. Its best unidirectional network recognises;
+    other systems need whole recordings. The page shows words while they are spoken, takes the
+    microphone or an audio file, and loads nothing from the network. Programs use the same
+    WebSocket. Ctrl-C ends the server.
+
+    \b
+    Example:
+      toolkit serve --port 8000 exp/demo/final
+    """
+    from toolkit.decode.bundle.folder import find_system, reached_by
+    from toolkit.decode.streaming import EndpointConfig
+    from toolkit.decode.streaming_bundle import StreamingBundle
+    from toolkit.environment import usable_cpus
+    from toolkit.processes.threads import one_thread
+    from toolkit.serve.access import is_loopback
+    from toolkit.serve.model import EndpointedBundle
+    from toolkit.serve.server import Server, run
+    from toolkit.serve.settings import Limits, ServeConfig
+
+    def report(line: str) -> None:
+        click.echo(line, err=True)
+
+    if not is_loopback(host):
+        report(
+            f"Warning: {host} can be reached from other machines, and there is no authentication:"
+            " whoever reaches it can use it. Browsers open microphones only on pages of this"
+            f" machine or by https; for your own use, `ssh -L {port}:localhost:{port} MACHINE`"
+            " needs no --host"
+        )
+    bundle = find_system(model, system, stream=True)
+    reached = reached_by(bundle)
+    if reached:
+        report(reached)
+    config = ServeConfig(host, port, threads or usable_cpus(), Limits(clients))
+    with one_thread():
+        shared = EndpointedBundle(StreamingBundle(bundle, fast), EndpointConfig(endpoint))
+        run(Server(shared, reached or bundle.name, config, report), report)

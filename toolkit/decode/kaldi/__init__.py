@@ -1,0 +1,1 @@
+"""Export of lang directories, decoding graphs and log-likelihoods for Kaldi and its relatives."""

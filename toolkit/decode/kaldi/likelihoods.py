@@ -1,0 +1,38 @@
+"""Log-likelihoods of an acoustic model for Kaldi's decoders."""
+
+from pathlib import Path
+
+from tqdm import tqdm
+
+from toolkit.align.scorer import Scorer
+from toolkit.features.kaldi.features import check_key
+from toolkit.features.kaldi.tables import native, writer_path
+from toolkit.storage.files import write_atomically
+
+NAME = "loglikes"
+
+
+def export_likelihoods(scorer: Scorer, out: Path) -> int:
+    """Write loglikes.ark and loglikes.scp: a matrix [T, pdfs] per utterance, not scaled.
+
+    Args:
+      scorer: the acoustic model with its features.
+      out: the folder to write.
+
+    Returns:
+      Number of utterances.
+
+    Raises:
+      KaldiFeaturesError: an id that Kaldi's tables cannot hold.
+    """
+    kaldi, out = native(), Path(out)
+    ids = sorted(scorer.store.ids, key=str.encode)
+    for utterance in ids:
+        check_key(utterance)
+    part = writer_path(out / f".{NAME}.scp")
+    with kaldi.FloatMatrixWriter(f"ark,scp:{writer_path(out / NAME)}.ark,{part}") as writer:
+        for utterance in tqdm(ids, unit="utt", desc="likelihoods", disable=None):
+            writer.write(utterance, scorer.log_likelihoods(utterance).cpu().numpy())
+    write_atomically(out / f"{NAME}.scp", part.read_text("utf-8"))
+    part.unlink()
+    return len(ids)

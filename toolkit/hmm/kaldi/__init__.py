@@ -1,0 +1,1 @@
+"""Topologies, trees and transition ids as Kaldi has them."""

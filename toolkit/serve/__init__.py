@@ -1,0 +1,1 @@
+"""Live recognition for browsers and programs on this machine: a web page and a WebSocket."""

@@ -1,0 +1,123 @@
+"""The conversation with one client."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toolkit.decode.stream_latency import Streaming
+from toolkit.decode.streaming import StreamResult
+from toolkit.features.frontend import FrontendError
+from toolkit.serve import protocol
+from toolkit.serve.protocol import AudioFormat, RefusedError
+from toolkit.serve.settings import Limits
+from toolkit.serve.stream import ClientStream
+
+if TYPE_CHECKING:
+    from websockets.asyncio.server import ServerConnection
+
+Result = TypeVar("Result")
+
+
+class Client:
+    """One client, from the greeting to the last words.
+
+    The next message is read when the one before has been recognised. A client that sends faster
+    than the machine recognises is thus slowed down by TCP and loses nothing.
+
+    Args:
+      connection: the open WebSocket.
+      audio: the format of its samples.
+      recogniser: the state of its stream.
+      pool: the threads that recognise; a client has one task at most in their queue, so that they
+        serve the clients in turn.
+      limits: what it may do.
+    """
+
+    def __init__(
+        self,
+        connection: "ServerConnection",
+        audio: AudioFormat,
+        recogniser: Streaming,
+        pool: Executor,
+        limits: Limits,
+    ) -> None:
+        self._connection, self._audio = connection, audio
+        self._stream = ClientStream(recogniser, audio.rate)
+        self._pool, self._limits = pool, limits
+        self._since, self._samples = monotonic(), 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio received."""
+        return self._samples / self._audio.rate
+
+    async def converse(self, system: str) -> None:
+        """Recognise a stream.
+
+        Args:
+          system: what recognises, as the page names it.
+
+        Raises:
+          RefusedError: the client broke a rule. What was recognised before has been sent, where the
+            rule limits length or time.
+          ConnectionClosed: the client is gone.
+        """
+        await self._send(protocol.hello(self._audio, system))
+        self._audio.check(await self._receive())
+        try:
+            while isinstance(message := await self._receive(), bytes):
+                self._count(message)
+                await self._show(await self._recognise(self._stream.take, message))
+            protocol.check_end(message)
+        except _LimitError:
+            with suppress(FrontendError):
+                await self._finish()
+            raise
+        try:
+            await self._finish()
+        except FrontendError as error:
+            raise RefusedError(f"too little audio: {error}") from error
+        await self._send(protocol.done(self.seconds))
+
+    async def _finish(self) -> None:
+        await self._show(await self._recognise(self._stream.finish))
+
+    def _count(self, message: bytes) -> None:
+        self._samples += protocol.samples_of(message)
+        passed = monotonic() - self._since
+        if self.seconds > passed + self._limits.ahead:
+            raise RefusedError(
+                f"audio came more than {self._limits.ahead:g} s ahead of real time: send it at the"
+                " pace at which it is spoken"
+            )
+        if max(self.seconds, passed) > self._limits.longest:
+            raise _LimitError(f"a stream may last {self._limits.longest:g} s: begin another")
+
+    async def _receive(self) -> str | bytes:
+        return await self._within(self._connection.recv(), "nothing came")
+
+    async def _send(self, message: str) -> None:
+        await self._within(self._connection.send(message), "results were not read")
+
+    async def _within(self, waiting: Awaitable[Result], fault: str) -> Result:
+        try:
+            return await asyncio.wait_for(waiting, self._limits.idle)
+        except asyncio.TimeoutError as error:  # TimeoutError itself from Python 3.11 on
+            raise _LimitError(f"{fault} for {self._limits.idle:g} s") from error
+
+    async def _recognise(
+        self, function: Callable[..., list[StreamResult]], *content: Any
+    ) -> list[StreamResult]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, function, *content)
+
+    async def _show(self, results: Sequence[StreamResult]) -> None:
+        for result in results:
+            await self._send(protocol.result_message(result))
+
+
+class _LimitError(RefusedError):
+    """A stream was too long or stood still: its words so far are worth something."""

@@ -1,0 +1,204 @@
+"""The server: the page by HTTP, streams by WebSocket, and its end."""
+
+import asyncio
+import logging
+import signal
+import traceback
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from itertools import count
+from typing import Protocol
+
+from toolkit.decode.stream_latency import Streaming
+from toolkit.errors import ToolkitError
+from toolkit.serve import access, files, protocol
+from toolkit.serve.client import Client
+from toolkit.serve.protocol import AudioFormat, RefusedError
+from toolkit.serve.settings import ServeConfig
+
+try:
+    from websockets.asyncio import server as websockets
+    from websockets.datastructures import Headers
+    from websockets.exceptions import ConnectionClosed
+    from websockets.http11 import Request, Response
+except ImportError as error:
+    raise ToolkitError(
+        f"toolkit serve needs the package websockets ({error}): pip install 'websockets>=16'"
+    ) from error
+
+PATH = "/stream"
+"""Where the WebSocket is."""
+GRACE = 5.0
+"""Seconds for the handshakes at the beginning and end of a connection."""
+FAILED = 1011
+"""Close code of RFC 6455: a fault of the server."""
+
+Report = Callable[[str], None]
+"""Takes a line for the person who runs the server."""
+
+
+class Model(Protocol):
+    """What recognises, shared by all clients; see `toolkit.decode.streaming_bundle`."""
+
+    @property
+    def sampling_rate(self) -> int:
+        """Hz."""
+
+    def stream(self) -> Streaming:
+        """Begin a stream; the streams are then recognised in several threads."""
+
+
+class Server:
+    """Takes requests and connections.
+
+    Args:
+      model: what recognises.
+      system: its name, as the page shows it.
+      config: the settings.
+      report: is told about clients.
+    """
+
+    def __init__(self, model: Model, system: str, config: ServeConfig, report: Report) -> None:
+        self._model, self._system, self._config, self._report = model, system, config, report
+        self._audio = AudioFormat(model.sampling_rate)
+        self._clients, self._numbers = 0, count(1)
+        self._pool = ThreadPoolExecutor(config.threads, "recognise")
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Serve inside the `async with` block; yields the page's address.
+
+        At the end clients are told that the server goes away, and what is being recognised is
+        waited for.
+
+        Raises:
+          ToolkitError: the address cannot be listened on.
+        """
+        config, limits = self._config, self._config.limits
+        quiet = logging.getLogger(f"{__name__}.websockets")
+        quiet.addHandler(logging.NullHandler())
+        quiet.propagate = False
+        try:
+            serving = await websockets.serve(
+                self._converse,
+                config.host,
+                config.port,
+                process_request=self._answer,
+                server_header=None,
+                compression=None,  # nothing grows when it is unpacked
+                max_size=limits.frame_bytes,
+                open_timeout=GRACE,
+                close_timeout=GRACE,
+                ping_interval=None,  # the limit on idle time finds those that are gone
+                logger=quiet,
+            )
+        except OSError as error:
+            place = f"{config.host}, port {config.port}"
+            raise ToolkitError(f"{place}: {error.strerror or error}; see --port") from error
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        try:
+            yield f"http://{host}:{serving.sockets[0].getsockname()[1]}/"
+        finally:
+            serving.close()
+            await serving.wait_closed()
+            self._pool.shutdown()
+
+    def _answer(self, connection: websockets.ServerConnection, request: Request) -> Response | None:
+        """Answer a request by HTTP; None: go on with the WebSocket."""
+        headers = request.headers
+        fault = access.refusal(
+            headers.get_all("Host"), headers.get_all("Origin"), self._config.host
+        )
+        if fault is not None:
+            self._report(f"refused a request of {_name(connection)}: {fault}")
+            return _response(HTTPStatus.FORBIDDEN, f"{fault}\n".encode())
+        if request.path.partition("?")[0] == PATH:
+            return None
+        if getattr(request, "method", "GET") != "GET":
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n")
+        if (found := files.read(request.path)) is None:
+            return _response(HTTPStatus.NOT_FOUND, b"no such page\n")
+        return _response(HTTPStatus.OK, *found)
+
+    async def _converse(self, connection: websockets.ServerConnection) -> None:
+        """Serve one client; its faults are its own."""
+        number, most = next(self._numbers), self._config.limits.clients
+        if self._clients >= most:
+            self._report(f"client {number}, {_name(connection)}: refused, {most} are here")
+            reason = f"the server has its {most} clients: try again later"
+            await _end(connection, reason, protocol.BUSY)
+            return
+        self._clients += 1
+        outcome = "left"
+        try:
+            client = Client(
+                connection, self._audio, self._model.stream(), self._pool, self._config.limits
+            )
+            try:
+                await client.converse(self._system)
+                outcome = "done"
+            except RefusedError as error:
+                outcome = f"refused: {error}"
+                await _end(connection, str(error), error.code)
+            except ConnectionClosed as closed:
+                if closed.sent is not None and closed.sent.reason:
+                    outcome = f"refused: {closed.sent.reason}"
+            self._report(
+                f"client {number}, {_name(connection)}: {client.seconds:.1f} s of audio, {outcome}"
+            )
+        except Exception:  # of the recogniser: the other clients go on
+            self._report(f"client {number}: {traceback.format_exc()}")
+            await _end(connection, "the server failed; its output says how", FAILED)
+        finally:
+            self._clients -= 1
+
+
+async def _end(connection: websockets.ServerConnection, reason: str, code: int) -> None:
+    """Tell a client why its stream ends, and close the connection.
+
+    What the client still sends is read and dropped: the answer to the closing lies behind it.
+    """
+    with suppress(ConnectionClosed, asyncio.TimeoutError):
+        await asyncio.wait_for(connection.send(protocol.error(reason)), GRACE)
+        closing = asyncio.create_task(connection.close(code, protocol.close_reason(reason)))
+        with suppress(ConnectionClosed):
+            while True:
+                await connection.recv()
+        await closing
+
+
+def _name(connection: websockets.ServerConnection) -> str:
+    address = connection.remote_address
+    return f"{address[0]} port {address[1]}" if address else "a client that is gone"
+
+
+def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
+    headers = Headers(
+        {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
+    )
+    for name, value in files.HEADERS.items():
+        headers[name] = value
+    return Response(status.value, status.phrase, headers, body)
+
+
+def run(server: Server, report: Report) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+      server: not serving yet.
+      report: is told the page's address once it can be opened.
+    """
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        async with server.listening() as address:
+            report(f"open {address}; Ctrl-C ends")
+            await stop.wait()
+        report("the server has ended")
+
+    asyncio.run(serve())
