@@ -6,6 +6,7 @@
 # make test-reference    all tests, in the reference environment
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
 # make test-interop  the tests against other people's programs (sclite, kaldialign, ...); what cannot be installed is skipped
+# make test-cluster  the tests on Spark and S3, none skipped; needs a Java 17 (Debian: openjdk-17-jre-headless)
 # make torture  disturb every stage of the recipes, NUMBER=100 times in all, SEED=0; feed hostile files, EXAMPLES=2000 per reader
 # make audit    known vulnerabilities in the locked packages, where pip-audit is installed
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
@@ -16,6 +17,7 @@
 PYTHON ?= 3.13 3.12 3.11 3.10
 python := .venv/bin/python
 reference := .venv-reference/bin/python
+cluster := .venv-cluster
 docs := .venv-docs/bin/python
 dist := .venv-dist/bin/python
 extra = $(1) -c 'import tomllib; \
@@ -27,7 +29,7 @@ NUMBER ?= 100
 SEED ?= 0
 EXAMPLES ?= 2000
 
-.PHONY: setup setup-reference demo test test-gpu test-interop test-reference torture audit lint docs dist test-dist clean
+.PHONY: setup setup-reference demo test test-gpu test-interop test-cluster test-reference torture audit lint docs dist test-dist clean
 
 setup: .venv/ready
 
@@ -54,6 +56,18 @@ test-interop: .venv-interop/ready
 
 .venv-interop/ready: .venv/ready setup/interop setup/interop.txt
 	setup/interop $(python) .venv-interop
+
+# Of the proofs that take minutes, those on Spark and S3 run with PIPELINE_PROOFS=1 (CONTRIBUTING.md).
+test-cluster: $(cluster)/ready
+	@command -v java >/dev/null || { echo "test-cluster: Spark needs Java 17, which is not on the PATH" >&2; exit 1; }
+	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -c "import moto.server, pyspark, s3fs"
+	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -m pytest -rs --durations 10 tests/pipeline/test_spark.py \
+	  tests/pipeline/test_objects_s3.py tests/pipeline/test_attempts.py tests/pipeline/test_run_plan.py \
+	  tests/pipeline/steps/test_stores.py::test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk
+
+$(cluster)/ready: .venv/ready setup/cluster.txt
+	$(python) -m pip install --quiet --upgrade --target $(cluster) --requirement setup/cluster.txt
+	touch $@
 
 torture: setup
 	$(python) -m tests.torture --number $(NUMBER) --seed $(SEED)
@@ -106,4 +120,4 @@ test-dist: dist setup
 	PATH="$(CURDIR)/.venv-dist/bin:$$PATH" setup/test-dist dist/*.whl $(PYTHON)
 
 clean:
-	rm -rf .venv .venv-interop .venv-reference .venv-docs .venv-dist site dist
+	rm -rf .venv .venv-interop .venv-cluster .venv-reference .venv-docs .venv-dist site dist

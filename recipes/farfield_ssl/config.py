@@ -12,7 +12,6 @@ from recipes.steps.settings import (
     HybridConfig,
     small_network,
 )
-from recipes.steps.unlabelled import ExecutorSection, TargetsSection
 from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.gmm.lda_mllt import LdaMlltConfig
 from toolkit.align.gmm.training import EmConfig
@@ -27,6 +26,7 @@ from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
 from toolkit.parallel.config import ParallelConfig
+from toolkit.pipeline.far_field import ExecutorSection, TargetsSection
 from toolkit.pipeline.prepare import PrepareConfig
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig

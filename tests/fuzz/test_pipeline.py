@@ -83,7 +83,7 @@ def kept(folder):
     """A marker, a list of shards, a summary and rates."""
     ref = ObjectRef(f"{folder}/shards/cuts.000000.jsonl", 9, "a" * 32, {"hours": 0.5})
     result = StepResult((ref,), (("u1", "no such object"),), {"hours": 0.5})
-    Marker("b" * 32, result, {"seconds": 1.5}).write(STORE, str(folder), "000000")
+    Marker("b" * 32, result, {"seconds": 1.5}).commit(STORE, str(folder), "000000")
     listed = {"index": 0, "hours": 0.5, "utterances": 3, "frames": 99}
     listed["objects"] = {"cuts": {"path": "shards/cuts.000000.jsonl", "size": 9, "digest": "c"}}
     (folder / SHARD_LIST).write_text(json.dumps(listed) + "\n")
@@ -101,7 +101,8 @@ def kept(folder):
 
 
 def use_kept(folder):
-    Marker.read(STORE, str(folder), "000000")
+    for marker in (folder / "_done").glob("*"):
+        Marker.read(STORE, str(marker))
     read_shards(STORE, str(folder))
     Rates.load(folder / "rates.json").with_speed("extract", 10.0)
     summary = read_summary(STORE, str(folder))

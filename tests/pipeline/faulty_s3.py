@@ -67,18 +67,17 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault = server.draw()
         time.sleep(faults.latency + len(body) / faults.bandwidth)
-        answer = b""
-        try:
-            if fault == "error":
-                return self._refuse()
-            if fault == "reset":
-                return self._reset()
+        status, headers, answer = 0, [], b""
+        if fault not in ("error", "reset"):
             status, headers, answer = self._ask(body)
-            if fault == "lost":
-                return self._reset()
+        # before the answer, since who has it may look at the log at once
+        server.log.append((self.command, self.path.split("?")[0], len(answer), fault))
+        if fault == "error":
+            self._refuse()
+        elif fault in ("reset", "lost"):
+            self._reset()
+        else:
             self._answer(status, headers, answer, fault)
-        finally:
-            server.log.append((self.command, self.path.split("?")[0], len(answer), fault))
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass_on  # noqa: N815
 

@@ -60,6 +60,26 @@ class Reverse:
         return sum(path.name.split()[0] == partition.id for path in folder.iterdir())
 
 
+class Unlike:
+    """Writes two objects that tell which attempt has written them; may die between them, once."""
+
+    name = "unlike"
+
+    def __init__(self, config):
+        self.config = config
+
+    _note = Reverse._note
+
+    def run(self, partition, store, out, resources):
+        attempt = self._note(partition, resources)
+        first = store.put(f"{out}/parts/{partition.id}.first", b"attempt %d" % attempt)
+        fault = self.config.faults.get(partition.id)
+        if fault and attempt == 1:
+            misbehave(fault, partition.id)
+        second = store.put(f"{out}/parts/{partition.id}.second", b"attempt %d" % attempt)
+        return StepResult((first, second))
+
+
 class Environment:
     """Writes the environment variables of its worker that it is asked for."""
 

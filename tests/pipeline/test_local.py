@@ -14,6 +14,7 @@ from sample_steps import Environment
 
 from toolkit import environment
 from toolkit.environment import BLAS_VARIABLE
+from toolkit.pipeline.attempt_store import OBJECTS, plain_name
 from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedError
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.step import Partition
@@ -26,8 +27,14 @@ def run(step, partitions, out, workers=2, **settings):
     )
 
 
-def files_below(folder, pattern="p*/*"):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob(pattern))}
+def stored(folder, pattern="p*/*/*"):
+    """Paths of a step's objects by the names that it has given to them."""
+    found = sorted(Path(folder, OBJECTS).glob(pattern))
+    return {plain_name(str(path), str(folder)): path for path in found}
+
+
+def files_below(folder):
+    return {name: path.read_bytes() for name, path in stored(folder).items()}
 
 
 def test_results_in_order_and_the_same_for_any_number_of_workers(
@@ -59,8 +66,9 @@ def test_what_is_done_is_kept_and_what_changed_is_done_again(tmp_path, make_step
     assert len(make_step.attempts(step)) == 3
     assert run(step, partitions, tmp_path / "out", workers=1) == first
     assert len(make_step.attempts(step)) == 3
-    os.unlink(tmp_path / "out/p001/1-0.bin")
-    (tmp_path / "out/_done/p002.json").write_text("{")
+    os.unlink(stored(tmp_path / "out")["p001/1-0.bin"])
+    (marker,) = tmp_path.glob("out/_done/p002.*.json")
+    marker.write_text("{")
     assert run(step, partitions, tmp_path / "out", workers=1) == first
     assert sorted(a[0] for a in make_step.attempts(step)) == [
         "p000", "p001", "p001", "p002", "p002",
@@ -137,7 +145,7 @@ def test_a_flipped_byte_in_an_intermediate_is_made_again(tmp_path, make_step, ma
         parts = [Partition(p.id, r.outputs) for p, r in zip(lake, results, strict=True)]
         return run(second, parts, tmp_path / "second", workers=1, tries=1)
 
-    (damaged,) = tmp_path.glob("first/p001/1-0.bin") if both() else ()
+    damaged = stored(tmp_path / "first")["p001/1-0.bin"] if both() else None
     expected = files_below(tmp_path / "first"), files_below(tmp_path / "second")
     shutil.rmtree(tmp_path / "second")
     flip(damaged)
@@ -169,7 +177,7 @@ def test_workers_compute_alike_whatever_the_driver_has_loaded(
     step = Environment(BLAS_VARIABLE, "OMP_NUM_THREADS")
     run(step, make_partitions(1), tmp_path / "out", workers=1, threads=1)
     found = {BLAS_VARIABLE: expected, "OMP_NUM_THREADS": "1"}
-    assert (tmp_path / "out/p000").read_text() == repr(found)
+    assert stored(tmp_path / "out", "*/p000")["p000"].read_text() == repr(found)
     assert BLAS_VARIABLE not in os.environ
 
 
@@ -179,10 +187,12 @@ def test_what_another_numeric_environment_has_made_is_made_again(
     step, partitions = make_step(), make_partitions(2)
     monkeypatch.setenv(BLAS_VARIABLE, "4")
     run(step, partitions, tmp_path / "out", workers=1)
-    marker = tmp_path / "out/_done/p000.json"
+    (marker,) = tmp_path.glob("out/_done/p000.*.json")
     plain = json.loads(marker.read_text())
     assert plain.pop("numeric")[BLAS_VARIABLE] == "4"
-    marker.write_text(json.dumps(plain))  # as before it was recorded
+    del plain["digest"]
+    marker.unlink()
+    (tmp_path / "out/_done/p000.json").write_text(json.dumps(plain))  # before it was recorded
     monkeypatch.setenv(BLAS_VARIABLE, "")
     run(step, partitions, tmp_path / "out", workers=1)
     assert sorted(a[0] for a in make_step.attempts(step)) == ["p000", "p001", "p001"]
@@ -229,6 +239,6 @@ def test_a_killed_driver_costs_nothing_done(tmp_path):
     subprocess.run([sys.executable, str(script)], env=environment, check=True)
     assert len(list(tmp_path.glob("ledger/*"))) == begun + 6 - done
     assert begun - done <= 2  # those in flight
-    contents = {path.name: path.read_bytes() for path in tmp_path.glob("out/p*/*")}
+    contents = {path.name: path.read_bytes() for path in tmp_path.glob("out/_objects/p*/*/*")}
     assert contents == {str(i): b"%d tnetnoc" % i for i in range(6)}
     assert not list(tmp_path.glob("out/**/*.tmp"))

@@ -1,6 +1,7 @@
 import pickle
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sample_steps import Reverse, ReverseConfig
@@ -16,7 +17,7 @@ def done(tmp_path):
     store, step, out = ObjectStore(), Reverse(), str(tmp_path / "out")
     partition = Partition("p", (store.put(f"{tmp_path}/in/x", b"x"),), {"hours": 1})
     result = StepResult((store.put(f"{out}/shards/x", b"y"),), (("e", "why"),), {"n": 1})
-    Marker(work_digest(step, partition), result, {"seconds": 1.0}).write(store, out, "p")
+    Marker(work_digest(step, partition), result, {"seconds": 1.0}).commit(store, out, "p")
     return step, partition, out, result
 
 
@@ -81,3 +82,25 @@ def test_what_the_driver_finds_damaged_is_made_again_by_the_next_run(done, tmp_p
         store.get(ref)
     assert "makes it again" not in str(caught.value)
     assert pickle.loads(pickle.dumps(caught.value)).path == ref.path
+
+
+def test_a_marker_in_which_a_digit_has_changed_does_not_count(done):
+    step, partition, out, _ = done
+    (path,) = Path(out).glob("_done/*")
+    path.write_text(
+        path.read_text().replace('"hours": 1', '"hours": 7').replace('"n": 1', '"n": 2')
+    )
+    assert all_finished(step, [partition], out, StoreConfig())[0] == {}
+    assert not path.exists()  # it would be in the way
+
+
+def test_a_marker_is_read_again_if_it_comes_damaged(done, monkeypatch):
+    step, partition, out, result = done
+    get, calls = ObjectStore.get, []
+
+    def damaged_at_first(store, path):
+        calls.append(path)
+        return get(store, path)[: 50 if len(calls) == 1 else None]
+
+    monkeypatch.setattr(ObjectStore, "get", damaged_at_first)
+    assert finished(ObjectStore(), step, partition, out).result == result

@@ -116,3 +116,10 @@ def test_waits_grow_are_random_and_bounded():
     assert all(
         0.4 * top < sum(some) / 200 < 0.6 * top for top, some in zip(tops, waits, strict=True)
     )
+
+
+def test_an_object_is_created_once(place):
+    store = ObjectStore()
+    assert store.create(f"{place}/a/b", b"one")
+    assert not store.create(f"{place}/a/b", b"two")
+    assert store.get(f"{place}/a/b") == b"one"

@@ -62,6 +62,16 @@ def test_large_objects_go_in_parts(s3, tmp_path):
     assert copy.read_bytes() == content
 
 
+def test_an_object_is_created_once_even_if_answers_are_lost(s3):
+    s3.faults.lost = 0.3
+    for number in range(20):
+        path = f"{s3.base}/{number}"
+        s3.store.create(path, b"one")
+        assert not s3.store.create(path, b"two")
+        assert s3.store.get(path) == b"one"
+    assert s3.store.counts.repeated > 0
+
+
 def test_a_storm_changes_nothing_but_the_number_of_calls(s3, tmp_path):
     for name, value in STORM.items():
         setattr(s3.faults, name, value)

@@ -17,6 +17,9 @@ if shutil.which("java") is None:
 import itertools
 from pathlib import Path
 
+from sample_steps import ReverseConfig, Unlike
+
+from toolkit.pipeline.attempt_store import OBJECTS
 from toolkit.pipeline.executor import ExecutorConfig, PoisonedError
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.spark import SparkConfig, SparkExecutor
@@ -73,6 +76,20 @@ def test_spark_gives_the_digests_of_local_processes_through_kills_and_poison(
     assert summary["done"] == 2
 
 
+def test_a_lost_executor_leaves_nothing_in_the_output(tmp_path, spark, s3, make_partitions):
+    """Its attempt has written an object with other bytes than the second attempt writes."""
+    (tmp_path / "ledger").mkdir()
+    faults = {"p001": "kill-executor"}
+    step = Unlike(ReverseConfig(ledger=str(tmp_path / "ledger"), faults=faults))
+    partitions, out = make_partitions(3, f"{s3.base}/in", store=s3.store), f"{s3.base}/out"
+    results = spark(ExecutorConfig(store=s3.config)).run(step, partitions, out)
+    contents = [[s3.store.get(ref) for ref in result.outputs] for result in results]
+    assert contents[1] == [b"attempt 2"] * 2
+    assert all(first == second for first, second in contents)
+    named = sorted(ref.path for result in results for ref in result.outputs)
+    assert [ref.path for ref in s3.store.list(f"{out}/{OBJECTS}")] == named
+
+
 def test_one_task_per_pretended_gpu(tmp_path, spark, make_step, make_partitions):
     script = tmp_path / "devices.sh"
     script.write_text('#!/bin/sh\necho \'{"name": "gpu", "addresses": ["0", "1"]}\'\n')
@@ -113,7 +130,8 @@ def test_a_killed_driver_costs_nothing_done(tmp_path):
     (tmp_path / "ledger").mkdir()
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(tests=str(Path(__file__).parent), base=tmp_path))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     driver = subprocess.Popen([sys.executable, str(script)], env=environment)
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("out/_done/*.json"))) < 2 and time.monotonic() < deadline:
@@ -129,5 +147,5 @@ def test_a_killed_driver_costs_nothing_done(tmp_path):
     assert begun - done <= 2  # those in flight
     subprocess.run([sys.executable, str(script)], env=environment, check=True)
     assert len(list(tmp_path.glob("ledger/*"))) == begun + 6 - done
-    contents = {path.name: path.read_bytes() for path in tmp_path.glob("out/p*/*")}
+    contents = {path.name: path.read_bytes() for path in tmp_path.glob("out/_objects/p*/*/*")}
     assert contents == {str(i): b"%d tnetnoc" % i for i in range(6)}

@@ -18,6 +18,7 @@ from toolkit.config.settings import apply_overrides
 from toolkit.corpus.manifest import make_cut
 from toolkit.features.extract import pack_shards
 from toolkit.parallel.config import ParallelError, make_strategy
+from toolkit.pipeline.shards import write_manifests
 
 
 def spoken(speaker, number, seconds=5.0):
@@ -136,13 +137,12 @@ def test_the_student_hears_as_many_prior_frames_as_the_baseline(tmp_path, monkey
 
     seen = []
 
-    def prepare_features(lake, config, *others):
+    def make_features(lake, config, executor, store, base):
         seen.append(config.stats.prior_frames)
-        return unlabelled.ShardSet(str(tmp_path), (), ()), None
+        write_manifests(store, str(tmp_path / "made"), [], None)
+        return unlabelled.ShardSet(str(tmp_path / "made"), (), ()), None
 
-    monkeypatch.setattr(unlabelled, "prepare_features", prepare_features)
-    monkeypatch.setattr(unlabelled, "open_lake", lambda *_: None)
-    monkeypatch.setattr(unlabelled, "limit_hours", lambda config, *_: config)
+    monkeypatch.setattr(unlabelled, "make_features", make_features)
     config = apply_overrides(PROFILES["demo"](), ["prior_frames=77"], tmp_path)
     places = {"make": tmp_path.joinpath, "need": tmp_path.joinpath}
     unlabelled.prepare_unlabelled(SimpleNamespace(config=config, jobs=1, **places))

@@ -6,6 +6,7 @@ from lhotse.audio import AudioSource
 
 from local.farfield.lake import write_lake
 from toolkit.corpus.manifest import make_cut
+from toolkit.pipeline.far_field import limit_hours
 from toolkit.pipeline.lake import LakeError
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
@@ -32,8 +33,6 @@ def lake(tmp_path):
 
 
 def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
-    from recipes.steps.unlabelled import limit_hours
-
     store = ObjectStore()
     config = limit_hours(SelectConfig(hours_per_file=0.05), lake, store)
     assert config.hours == pytest.approx(0.999 * 500 / 3600)
@@ -43,7 +42,5 @@ def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
 
 
 def test_nothing_to_choose_from_is_an_error(lake):
-    from recipes.steps.unlabelled import limit_hours
-
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
         limit_hours(SelectConfig(min_duration=400, max_duration=500), lake, ObjectStore())

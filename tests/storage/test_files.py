@@ -1,7 +1,17 @@
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from toolkit.storage import files
-from toolkit.storage.files import open_atomically, remove_temporaries, write_atomically
+from toolkit.storage.files import (
+    create_atomically,
+    link_atomically,
+    open_atomically,
+    remove_temporaries,
+    write_atomically,
+)
 
 
 def test_content_appears_whole(tmp_path):
@@ -51,3 +61,41 @@ def test_a_process_that_leaves_writing_to_others_writes_only_what_is_its_own(tmp
     assert list(tmp_path.iterdir()) == []
     write_atomically(tmp_path / "own", "own", own=True)
     assert (tmp_path / "own").read_text() == "own"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_one_of_several_creates_a_file(tmp_path, monkeypatch, links):
+    def refuse(old, new):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "folder" / "file"
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda n: create_atomically(path, b"%d" % n), range(8)))
+    assert sum(made) == 1
+    assert path.read_bytes() == b"%d" % made.index(True)
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_a_full_disk_is_no_file_that_is_there(tmp_path, monkeypatch):
+    def fail(old, new):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(OSError, match="No space"):
+        create_atomically(tmp_path / "file", b"")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_takes_the_place_of_what_was_there(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "folder" / "new"
+    write_atomically(old, "one")
+    link_atomically(old, new)
+    assert new.samefile(old)
+    link_atomically(old, new)
+    write_atomically(old, "two")
+    assert new.read_text() == "one"
+    link_atomically(old, new)
+    assert new.read_text() == "two"
+    assert os.listdir(new.parent) == ["new"]

@@ -1,16 +1,21 @@
 """The command `toolkit pipeline`."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import AS_JSON, FILE
+
+if TYPE_CHECKING:
+    from toolkit.pipeline.progress import Progress
 
 
 @click.group()
 def pipeline() -> None:
-    """Plan runs of the data pipeline and inspect finished ones.
+    """Plan runs of the data pipeline, run it, and inspect finished runs.
 
     \b
     Example:
@@ -135,6 +140,62 @@ def plan(
     print_plan(chosen, other, rates)
     if json_file is not None:
         write_plan(chosen, rates, json_file)
+
+
+@pipeline.command()
+@AS_JSON
+@click.option("--page", type=FILE, help="Also write the summary to this file, as an HTML page.")
+@click.argument("plan_file", metavar="PLAN", type=FILE)
+def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
+    """Run the pipeline from a lake to training shards, as the YAML file PLAN says.
+
+    The plan has the keys `lake`, `out`, `steps` (features, targets), `jobs`, `executor` (kind:
+    local or spark), `teacher` and `normaliser` (for targets), and sections with the settings of
+    the steps. The same command continues an interrupted run. Progress goes to standard error; at
+    the end the steps are summarised, also when partitions were set aside after repeated failures.
+
+    \b
+    Example:
+      toolkit pipeline run plan.yaml --page summary.html
+    """
+    import json
+
+    from toolkit.pipeline.objects import ObjectStore
+    from toolkit.pipeline.run_plan import read_plan, run_plan
+    from toolkit.pipeline.summary import (
+        read_summary,
+        run_totals,
+        summary_page,
+        summary_text,
+        totals_text,
+    )
+    from toolkit.storage.files import write_atomically
+
+    plan = read_plan(plan_file)
+    outs: list[str] = []
+    try:
+        run_plan(plan, outs, _progress_line)
+    finally:
+        store = ObjectStore(plan.executor.settings.store)
+        found = {out: read_summary(store, out) for out in outs}
+        summaries = [content for content in found.values() if content is not None]
+        totals = run_totals(summaries)
+        if as_json:
+            steps = [{"out": out, **content} for out, content in found.items() if content]
+            click.echo(json.dumps({"steps": steps, "total": totals}, indent=1))
+        else:
+            for content in summaries:
+                click.echo(summary_text(content))
+            click.echo(totals_text(totals))
+        if page is not None:
+            write_atomically(page, summary_page(summaries))
+
+
+def _progress_line(progress: "Progress") -> None:
+    """Print the progress where no bar is shown, at most a hundred times per step."""
+    often = -(-progress.total // 100)
+    if not sys.stderr.isatty() and (progress.done % often == 0 or progress.done == progress.total):
+        click.echo(progress.line(), err=True)
 
 
 @pipeline.command()

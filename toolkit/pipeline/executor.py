@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.filesystems import is_local, local_path
+from toolkit.pipeline.leftovers import remove_leftovers
 from toolkit.pipeline.markers import HEALS, all_finished, invalidate
 from toolkit.pipeline.objects import ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
@@ -71,8 +72,8 @@ class Executor(ABC):
     ) -> list[StepResult]:
         """Run a step over its partitions; results of those that are done already are kept.
 
-        Below `out`, besides what the step writes: `_done/` (a marker per partition),
-        `_failures.tsv` (partition, element, reason) and `_summary.json`.
+        Below `out`, besides the step's objects in `_objects/`: `_done/` (a marker per partition,
+        which names its objects), `_failures.tsv` (partition, element, reason) and `_summary.json`.
 
         Args:
           step: the step.
@@ -97,6 +98,11 @@ class Executor(ABC):
             poisoned = self._finish(step, partitions, out, results, runs, tracker)
         if is_local(out) and local_path(out).is_dir():
             remove_temporaries(local_path(out))
+        if len(results) == len(partitions) > tracker.kept:
+            store = ObjectStore(self.config.store)
+            done = list(results.values())
+            remove_leftovers(store, step, partitions, out, done, self.numeric)
+            calls += store.counts
         write_summary(
             self.config.store, step, partitions, out, results, runs, poisoned, tracker, calls
         )

@@ -80,4 +80,4 @@ class FusedStep:
 
 def _keep(ref: ObjectRef, folder: str, out: str, store: ObjectStore) -> ObjectRef:
     name = os.path.relpath(ref.path, folder)
-    return store.put_file(local_path(ref.path), f"{out}/{name}", ref.about)
+    return store.put_file(local_path(ref.path), f"{out}/{name}", ref.about, link=True)

@@ -1,27 +1,32 @@
-"""Markers of finished partitions: `_done/<partition id>.json` beside the outputs.
+"""Markers of finished partitions: `_done/<partition id>.<digest of the work>.json`.
 
-A marker is written after the outputs, so that all objects it lists exist. A marker of another
-configuration or of other inputs, or one whose outputs are gone, is ignored. A reader that finds an
-output damaged has the marker removed, so that its partition is done again.
+A marker is created after its objects, and never replaced: of two attempts at the same work one
+creates it, and the other takes over its result. What belongs to a partition is what its marker
+names, not what a listing shows. A marker of another configuration or of other inputs, or one whose
+outputs are gone, is ignored. A reader that finds an output damaged has the marker removed, so that
+its partition is done again. Markers of earlier versions, `_done/<partition id>.json`, still count.
 """
 
 import json
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolkit.errors import ToolkitError
 from toolkit.pipeline.objects import (
     Counts,
     DamagedObjectError,
-    ObjectError,
+    MissingObjectError,
     ObjectRef,
     ObjectStore,
     StoreConfig,
 )
 from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
+from toolkit.storage.digest import digest_bytes
 from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, validated
 
 FOLDER = "_done"
@@ -32,8 +37,14 @@ _FORM = {
     "result": {"outputs": [_REF], "failures": [[str]], "about": {str: Any}},
     "run": {str: Any},
 }
+KEY = re.compile(r"[0-9a-f]{16}")
+READS = 4
 THREADS = 32
 """Markers read at the same time, since reading one is nearly all waiting."""
+
+
+class MarkerError(ToolkitError):
+    """A marker is in the way."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +60,64 @@ class Marker:
     """What the worker's numbers depend on, see `worker_process.numeric_variables`; None in markers
     from before it was recorded, which count whatever it is."""
 
-    def write(self, store: ObjectStore, out: str, partition: str) -> None:
-        """Write the marker below `out`."""
+    def commit(self, store: ObjectStore, out: str, partition: str) -> "Marker":
+        """Create the marker below `out`, unless another attempt has; return the one that counts.
+
+        Raises:
+          MarkerError: the other attempt's marker cannot be read.
+        """
         outputs = tuple(_move(ref, f"{out}/", "") for ref in self.result.outputs)
         result = replace(self.result, outputs=outputs).to_dict()
         plain = {"work": self.work, "result": result, "run": dict(self.run)}
         if self.numeric is not None:
             plain["numeric"] = dict(self.numeric)
-        store.put(marker_path(out, partition), (json.dumps(plain, indent=1) + "\n").encode())
+        plain["digest"] = _digest(plain)
+        path = _path(out, partition, self.work, self.numeric)
+        if store.create(path, (json.dumps(plain, indent=1) + "\n").encode()):
+            return self
+        other = Marker.read(store, path)
+        if other is None:
+            raise MarkerError(f"{path}: a marker that cannot be read; run the same command again")
+        return other
 
     @classmethod
-    def read(cls, store: ObjectStore, out: str, partition: str) -> "Marker | None":
-        """Read the marker; None when there is none or it cannot be read."""
-        try:
-            plain = validated(json.loads(store.get(marker_path(out, partition))), _FORM)
-            result = StepResult.from_dict(plain["result"])
-            numeric = validated(plain["numeric"], {str: str}) if "numeric" in plain else None
-            marker = cls(plain["work"], result, plain["run"], numeric)
-        except (ObjectError, *DAMAGE_ERRORS):
-            return None
+    def read(cls, store: ObjectStore, path: str) -> "Marker | None":
+        """Read a marker; None when there is none or it is damaged, however often it is read."""
+        for _ in range(READS):
+            try:
+                return cls._parse(store.get(path), path.rsplit("/", 2)[0])
+            except MissingObjectError:
+                return None
+            except DAMAGE_ERRORS:
+                continue
+        return None
+
+    @classmethod
+    def _parse(cls, content: bytes, out: str) -> "Marker":
+        plain = validated(json.loads(content), _FORM)
+        if "digest" in plain and plain["digest"] != _digest(plain):
+            raise ValueError("the digest is not that of the content")
+        result = StepResult.from_dict(plain["result"])
+        numeric = validated(plain["numeric"], {str: str}) if "numeric" in plain else None
+        marker = cls(plain["work"], result, plain["run"], numeric)
         outputs = tuple(
             ref if _is_absolute(ref.path) else _move(ref, "", f"{out}/") for ref in result.outputs
         )
         return replace(marker, result=replace(result, outputs=outputs))
 
 
-def marker_path(out: str, partition: str) -> str:
-    """Return the path of a partition's marker."""
-    return f"{out}/{FOLDER}/{partition}.json"
+def marker_path(
+    step: Step, partition: Partition, out: str, numeric: Mapping[str, str] | None = None
+) -> str:
+    """Return the path of a partition's marker: see `finished`."""
+    return _path(out, partition.id, work_digest(step, partition), numeric)
+
+
+def partition_of(path: str, ids: Container[str]) -> str:
+    """Return the id of the partition that a marker at `path` is of; `ids` are those in use."""
+    stem = path.rsplit("/", 1)[-1].removesuffix(".json")
+    name, _, key = stem.rpartition(".")
+    return name if KEY.fullmatch(key) and stem not in ids else stem
 
 
 def finished(
@@ -90,15 +131,17 @@ def finished(
 
     Args:
       store, step, partition, out: as for `Step.run`.
-      numeric: what it must have been computed with, `Marker.numeric`; None: anything.
+      numeric: what it must have been computed with, `Marker.numeric`; None: not recorded.
     """
-    marker = Marker.read(store, out, partition.id)
-    if marker is None or marker.work != work_digest(step, partition):
-        return None
-    if numeric is not None and marker.numeric is not None and marker.numeric != numeric:
-        return None
-    complete = all(store.size(ref.path) == ref.size for ref in marker.result.outputs)
-    return marker if complete else None
+    for path in (marker_path(step, partition, out, numeric), _old_path(out, partition.id)):
+        marker = Marker.read(store, path)
+        if marker is None or marker.work != work_digest(step, partition):
+            continue
+        if numeric is not None and marker.numeric is not None and marker.numeric != numeric:
+            continue
+        if all(store.size(ref.path) == ref.size for ref in marker.result.outputs):
+            return marker
+    return None
 
 
 def all_finished(
@@ -110,18 +153,24 @@ def all_finished(
 ) -> tuple[dict[str, Marker], Counts]:
     """Return the markers of all finished partitions by id, and the calls made to find them.
 
-    One LIST finds the candidates; for a new run that is the only call.
+    One LIST finds the candidates; for a new run that is the only call. A marker for this work that
+    does not count, since it or what it names is damaged, is removed: it would be in the way. So
+    this must not be called while attempts are going on.
     """
     store = ObjectStore(config)
-    names = {ref.path.rsplit("/", 1)[-1] for ref in store.list(f"{out}/{FOLDER}")}
-    candidates = [p for p in partitions if f"{p.id}.json" in names]
+    listed = {ref.path for ref in store.list(f"{out}/{FOLDER}")}
+    paths = {p.id: marker_path(step, p, out, numeric) for p in partitions}
+    candidates = [p for p in partitions if listed & {paths[p.id], _old_path(out, p.id)}]
     local, stores = threading.local(), [store]
 
     def read(partition: Partition) -> Marker | None:
         if not hasattr(local, "store"):
             local.store = ObjectStore(config)
             stores.append(local.store)
-        return finished(local.store, step, partition, out, numeric)
+        marker = finished(local.store, step, partition, out, numeric)
+        if marker is None and paths[partition.id] in listed:
+            local.store.remove(paths[partition.id])
+        return marker
 
     with ThreadPoolExecutor(THREADS) as threads:
         found = list(threads.map(read, candidates))
@@ -130,21 +179,22 @@ def all_finished(
 
 
 def invalidate(store: ObjectStore, path: str) -> bool:
-    """Remove the marker that names a damaged object, so that its partition is done again.
+    """Remove the markers that name a damaged object, so that its partition is done again.
 
     The object stays: only what a marker names is known to be a pipeline's, and not a user's.
 
     Returns:
       Whether there was such a marker.
     """
-    prefix = path
+    prefix, found = path, False
     while (prefix := prefix.rpartition("/")[0]) and not prefix.endswith((":", "/")):
         for ref in store.list(f"{prefix}/{FOLDER}"):
-            name = ref.path.rsplit("/", 1)[-1]
-            marker = Marker.read(store, prefix, name.removesuffix(".json"))
+            marker = Marker.read(store, ref.path)
             if marker and any(output.path == path for output in marker.result.outputs):
                 store.remove(ref.path)
-                return True
+                found = True
+        if found:
+            return True
     return False
 
 
@@ -161,6 +211,21 @@ def healing(store: ObjectStore) -> Iterator[None]:
         if not invalidate(store, error.path):
             raise
         raise DamagedObjectError(f"{error}; {HEALS}", error.path) from None
+
+
+def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None) -> str:
+    plain = None if numeric is None else dict(numeric)
+    key = digest_bytes(json.dumps([work, plain], sort_keys=True).encode())[:16]
+    return f"{out}/{FOLDER}/{partition}.{key}.json"
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in plain.items() if name != "digest"}
+    return digest_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+def _old_path(out: str, partition: str) -> str:
+    return f"{out}/{FOLDER}/{partition}.json"
 
 
 def _move(ref: ObjectRef, old: str, new: str) -> ObjectRef:

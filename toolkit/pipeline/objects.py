@@ -9,7 +9,6 @@ given here, and are masked in error messages.
 """
 
 import contextlib
-import hashlib
 import random
 import shutil
 import threading
@@ -23,8 +22,13 @@ from typing import Any, TypeVar
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.faults import is_transient, redact
 from toolkit.pipeline.filesystems import filesystem, is_local, local_path
-from toolkit.storage.digest import CHUNK, digest_bytes
-from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.digest import CHUNK, digest_bytes, file_digest
+from toolkit.storage.files import (
+    create_atomically,
+    link_atomically,
+    open_atomically,
+    write_atomically,
+)
 
 Value = TypeVar("Value")
 SECRETS = ("key", "secret", "token", "password", "credential")
@@ -161,6 +165,8 @@ class ObjectStore:
 
     def put(self, path: str, data: bytes, about: Mapping[str, Any] | None = None) -> ObjectRef:
         """Write an object atomically, replacing one of that name."""
+        digest = digest_bytes(data)
+        path = self._name(path, digest)
 
         def write() -> None:
             if is_local(path):
@@ -170,15 +176,46 @@ class ObjectStore:
 
         self._call("put", path, write, calls=self._put_calls(path, len(data)))
         self._count(bytes_written=len(data))
-        return ObjectRef(path, len(data), digest_bytes(data), about or {})
+        return ObjectRef(path, len(data), digest, about or {})
 
-    def put_file(self, local: Path, path: str, about: Mapping[str, Any] | None = None) -> ObjectRef:
-        """Write a local file as an object, a large one in parts, without reading it into memory."""
-        size, digest = local.stat().st_size, digest_file(local)
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one of that name; of several calls at once, one succeeds.
+
+        Returns:
+          Whether it was written. A call that was repeated, as its answer was lost, may deny it.
+        """
+
+        def write() -> bool:
+            if is_local(path):
+                return create_atomically(local_path(path), data)
+            try:
+                self._remote(path).pipe_file(path, data, mode="create", **self._parts(path))
+            except FileExistsError:
+                return False
+            return True
+
+        self._count(bytes_written=len(data))
+        return self._call("put", path, write)
+
+    def put_file(
+        self, local: Path, path: str, about: Mapping[str, Any] | None = None, link: bool = False
+    ) -> ObjectRef:
+        """Write a local file as an object, a large one in parts, without reading it into memory.
+
+        Args:
+          local: the file.
+          path: of the object.
+          about: metadata.
+          link: the file is never changed again, so that an object on the same disk may share it.
+        """
+        size, digest = local.stat().st_size, file_digest(local).digest
+        path = self._name(path, digest)
 
         def write() -> None:
             if not is_local(path):
                 self._remote(path).put_file(str(local), path, **self._parts(path))
+            elif link:
+                link_atomically(local, local_path(path))
             elif local_path(path) != local:
                 with open(local, "rb") as source, open_atomically(local_path(path), "wb") as file:
                     shutil.copyfileobj(source, file, CHUNK)
@@ -244,7 +281,7 @@ class ObjectStore:
                 self._remote(ref.path).get_file(ref.path, str(path))
             size = path.stat().st_size
             self._count(bytes_read=size)
-            _check(ref, size, partial(digest_file, path))
+            _check(ref, size, lambda: file_digest(path).digest)
             return path
 
         return self._call("get", ref.path, fetch)
@@ -293,6 +330,10 @@ class ObjectStore:
         if not is_local(prefix):
             self._count(list=len(refs) // 1000)  # S3 answers with 1000 names at a time
         return refs
+
+    def _name(self, path: str, digest: str) -> str:
+        """Return the path at which an object of that content is written."""
+        return path
 
     def _remote(self, path: str) -> Any:
         return filesystem(path, self.config.options, self.config.timeout)
@@ -345,15 +386,6 @@ class ObjectStore:
     def _wait(self, tries: int) -> float:
         longest = min(self.config.longest_wait, self.config.first_wait * 2 ** (tries - 1))
         return self._random.uniform(0, longest)
-
-
-def digest_file(path: Path) -> str:
-    """Return the digest of a file's content, the same as `digest_bytes` of its bytes."""
-    hasher = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
 
 
 def _reference(source: ObjectRef | str) -> ObjectRef:

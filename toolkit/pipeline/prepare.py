@@ -16,7 +16,7 @@ from toolkit.pipeline.lake import Lake
 from toolkit.pipeline.markers import healing
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.output_paths import output_path
-from toolkit.pipeline.shards import Shard, with_fields, write_manifests
+from toolkit.pipeline.shards import Shard, link_fields, with_fields, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
 from toolkit.pipeline.steps.repartition import (
@@ -110,7 +110,9 @@ def prepare_targets(
     out = output_path(step, partitions, base)
     results = executor.run(step, partitions, out)
     store.put(f"{out}/{TARGETS_MANIFEST}", _targets_manifest(config, results).encode())
-    shards = with_fields(features.shards, (ref for r in results for ref in r.outputs))
+    refs = [ref for result in results for ref in result.outputs]
+    link_fields(out, refs)
+    shards = with_fields(features.shards, refs)
     return ShardSet(out, shards, _failures(results))
 
 

@@ -1,12 +1,17 @@
 """Shards as objects in a store, and the manifests of a whole set of shards.
 
+<out>/shards.jsonl    per shard: hours, utterances, frames, path, size and digest of each object
 <out>/shards/cuts.NNNNNN.jsonl, features.NNNNNN.tar, targets.NNNNNN.tar   lhotse's Shar layout
-<out>/shards.jsonl    per shard: hours, utterances, frames, size and digest of each object
 <out>/features.json   what `FeatureStore` needs to open `<out>`
 <out>/failed.tsv      utterances that were left out, with the reason
+
+Attempts at a partition write objects of their own (`toolkit.pipeline.attempt_store`). The manifests
+name those that count. On a disk, the files in `shards/` are links to them, for readers of the
+layout; in a store there is no `shards/`, and `shards.jsonl` names the objects themselves.
 """
 
 import json
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +23,7 @@ from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import CUTS, ShardRows, field_file
 from toolkit.pipeline.step import StepError, StepResult
+from toolkit.storage.files import link_atomically
 from toolkit.storage.reading import NATURAL, reading, validated
 
 SHARD_LIST = "shards.jsonl"
@@ -91,11 +97,6 @@ def open_rows(shard: Shard, store: ObjectStore, scratch: Path) -> ShardRows:
     return ShardRows({f: store.local(ref, folder) for f, ref in shard.objects.items()})
 
 
-def shard_folder(out: str, scratch: Path) -> Path:
-    """Return the folder to write a shard in: that of `out` where it is local, else in scratch."""
-    return local_path(out) / SHARDS if is_local(out) else scratch / SHARDS
-
-
 def put_shard(
     files: Mapping[str, Path],
     index: int,
@@ -106,15 +107,16 @@ def put_shard(
     """Write a shard's local files to the store.
 
     Args:
-      files: the shard's files by field.
+      files: the shard's files by field, which are never changed again.
       index: index of the shard.
       about: hours, utterances and frames, stored with the cuts.
     """
     return tuple(
         store.put_file(
             path,
-            f"{out}/{SHARDS}/{field_file(field, index)}",
+            _layout(out, field, index),
             {"field": field, "shard": index, **(about if field == CUTS else {})},
+            link=True,
         )
         for field, path in files.items()
     )
@@ -138,13 +140,21 @@ def write_manifests(
     failures = [failure for result in results for failure in result.failures]
     lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
     store.put(f"{out}/{FAILED}", lines.encode())
-    listed = "".join(json.dumps(_listed(shard)) + "\n" for shard in shards)
+    link_fields(out, (ref for shard in shards for ref in shard.inputs))
+    listed = "".join(json.dumps(_listed(shard, out)) + "\n" for shard in shards)
     store.put(f"{out}/{SHARD_LIST}", listed.encode())
     if frontend is not None:
         counts = [{"utterances": s.utterances, "frames": s.frames} for s in shards]
         text = manifest_text(frontend, counts, len(failures))
         store.put(f"{out}/{MANIFEST}", text.encode())
     return shards
+
+
+def link_fields(out: str, refs: Iterable[ObjectRef]) -> None:
+    """Link objects of shards into the Shar layout below `out`, if it is on a disk."""
+    for ref in refs if is_local(out) else ():
+        target = _layout(out, ref.about["field"], ref.about["shard"])
+        link_atomically(local_path(ref.path), local_path(target))
 
 
 def read_shards(store: ObjectStore, out: str) -> list[Shard]:
@@ -165,20 +175,29 @@ def read_shards(store: ObjectStore, out: str) -> list[Shard]:
                 "shard": plain["index"],
                 **(about if field == CUTS else {}),
             }
-            path = f"{out}/{entry['path']}"
+            path = _resolved(entry["path"], out)
             objects[field] = ObjectRef(path, entry["size"], entry["digest"], entry_about)
         shards.append(Shard(plain["index"], objects))
     return shards
 
 
-def _listed(shard: Shard) -> dict:
-    objects = {
-        field: {"path": _name(ref), "size": ref.size, "digest": ref.digest}
-        for field, ref in shard.objects.items()
-    }
+def _listed(shard: Shard, out: str) -> dict:
+    objects = {}
+    for field, ref in shard.objects.items():
+        path = _layout(out, field, shard.index) if is_local(out) else ref.path
+        objects[field] = {"path": _relative(path, out), "size": ref.size, "digest": ref.digest}
     plain = {"index": shard.index, "hours": shard.hours, "utterances": shard.utterances}
     return {**plain, "frames": shard.frames, "objects": objects}
 
 
-def _name(ref: ObjectRef) -> str:
-    return "/".join(ref.path.rsplit("/", 2)[-2:])
+def _layout(out: str, field: str, index: int) -> str:
+    return f"{out}/{SHARDS}/{field_file(field, index)}"
+
+
+def _relative(path: str, out: str) -> str:
+    return posixpath.relpath(path.split("://", 1)[-1], out.split("://", 1)[-1])
+
+
+def _resolved(name: str, out: str) -> str:
+    scheme, separator, where = out.rpartition("://")
+    return f"{scheme}{separator}{posixpath.normpath(f'{where}/{name}')}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.pipeline.attempt_store import plain_name
 from toolkit.pipeline.objects import Counts, MissingObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
@@ -92,16 +93,33 @@ def read_summary(store: ObjectStore, out: str) -> dict[str, Any] | None:
 
 
 def outputs_digest(out: str, results: Sequence[StepResult]) -> str:
-    """Return one digest of the names below `out` and the contents of all outputs.
+    """Return one digest of the names that a step gave below `out` and the contents of all outputs.
 
     It does not depend on `out` itself, nor on the order of the results.
     """
     lines = sorted(
-        f"{ref.path.removeprefix(out.rstrip('/') + '/')}\0{ref.size}\0{ref.digest}\n"
+        f"{plain_name(ref.path, out)}\0{ref.size}\0{ref.digest}\n"
         for result in results
         for ref in result.outputs
     )
     return digest_bytes("".join(lines).encode())
+
+
+def run_totals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Add up the steps of a run: steps, partitions, done, kept, retries, bytes and seconds."""
+    names = {"retries": "attempts_failed", "seconds": "wall_seconds"}
+    names |= {name: name for name in ("partitions", "done", "kept", "bytes")}
+    totals = {total: sum(s[name] for s in summaries) for total, name in names.items()}
+    return {"steps": len(summaries), **totals}
+
+
+def totals_text(totals: Mapping[str, float]) -> str:
+    """Format `run_totals` as a line of plain text."""
+    return (
+        f"{totals['steps']:,} steps, {totals['done']:,} of {totals['partitions']:,} partitions "
+        f"({totals['kept']:,} of them kept), {totals['retries']:,} retries, "
+        f"{totals['bytes'] / 1e9:,.3f} GB in {duration(totals['seconds'])}"
+    )
 
 
 def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.environment import BLAS_VARIABLE, blas_setting, peak_bytes
+from toolkit.pipeline.attempt_store import AttemptStore
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
-from toolkit.pipeline.objects import DamagedObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.objects import DamagedObjectError, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -188,9 +189,9 @@ def _exit_with_parent(scratch: Path) -> None:
 
 
 def attempt(job: Job, scratch: Path) -> Attempt:
-    """Run one partition and write its marker."""
-    store, start = ObjectStore(job.store), time.perf_counter()
-    folder = scratch / "work"
+    """Run one partition and create its marker, or take over what another attempt has committed."""
+    start, folder = time.perf_counter(), scratch / "work"
+    store = AttemptStore(job.store, job.out, folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     partition = job.partition
@@ -211,7 +212,8 @@ def attempt(job: Job, scratch: Path) -> Attempt:
         resources = Resources(job.device, job.threads, folder)
         result = job.step.run(partition, store, job.out, resources)
         work = work_digest(job.step, partition)
-        Marker(work, result, statistics(), job.numeric).write(store, job.out, partition.id)
+        mine = Marker(work, result, statistics(), job.numeric)
+        marker = mine.commit(store, job.out, partition.id)
     except Exception as error:
         reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
         trace = redact(traceback.format_exc())
@@ -219,4 +221,5 @@ def attempt(job: Job, scratch: Path) -> Attempt:
         return Attempt(partition.id, None, reason, trace, statistics(), damaged=damaged)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Attempt(partition.id, result, run=statistics())
+    run = statistics() if marker is mine else marker.run
+    return Attempt(partition.id, marker.result, run=run)

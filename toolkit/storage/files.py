@@ -1,5 +1,6 @@
 """Atomic writing of files: a file exists complete or not at all."""
 
+import errno
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from typing import IO
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 LONGEST = 240
 """Bytes of a file's name that its temporary file has too; file systems allow 255 in all."""
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""How a file system without hard links answers."""
 _writes = True
 
 
@@ -41,8 +44,7 @@ def open_atomically(path: Path, mode: str = "w", own: bool = False) -> Iterator[
         return
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = os.fsdecode(os.fsencode(path.name)[:LONGEST])
-    temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
             yield file
@@ -58,6 +60,46 @@ def write_atomically(path: Path, content: str | bytes, own: bool = False) -> Non
     """Write `content` to `path` with `open_atomically`."""
     with open_atomically(path, "wb" if isinstance(content, bytes) else "w", own) as file:
         file.write(content)
+
+
+def create_atomically(path: Path, content: bytes) -> bool:
+    """Write a file unless there is one of that name; of several writers at once, one succeeds.
+
+    It appears whole, except on file systems without hard links, where a writer that is killed
+    leaves a part of it.
+
+    Returns:
+      Whether it was written.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        _write_new(temporary, content)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            _write_new(path, content)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def link_atomically(old: Path, new: Path) -> None:
+    """Make `new` the same file as `old` (see `link_or_copy`), in place of one of that name."""
+    new.parent.mkdir(parents=True, exist_ok=True)
+    if new.exists() and new.samefile(old):
+        return
+    temporary = _temporary(new)
+    try:
+        link_or_copy(old, temporary)
+        os.replace(temporary, new)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def link_or_copy(old: Path, new: Path) -> None:
@@ -81,3 +123,15 @@ def remove_temporaries(folder: Path) -> None:
         for name in names:
             if TEMPORARY.fullmatch(name):
                 Path(parent, name).unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    name = os.fsdecode(os.fsencode(path.name)[:LONGEST])
+    return path.with_name(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

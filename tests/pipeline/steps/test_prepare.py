@@ -6,6 +6,7 @@ import torch
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore
+from toolkit.pipeline.attempt_store import plain_name
 from toolkit.pipeline.lake import open_lake
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.prepare import PrepareConfig, prepare_features
@@ -21,11 +22,15 @@ CONFIG = PrepareConfig(
 
 
 def data(contents):
-    """Files of the steps, without the executor's own."""
+    """Files of the steps by the names that they have given, without the executor's own."""
+    names = {}
+    for name in contents:
+        out, _, inside = name.partition("/")
+        names[name] = f"{out}/{plain_name(f'/{inside}', '')}"
     return {
-        name: content
-        for name, content in contents.items()
-        if not any(part.startswith("_") for part in name.split("/"))
+        given: contents[name]
+        for name, given in names.items()
+        if not any(part.startswith("_") for part in given.split("/"))
     }
 
 

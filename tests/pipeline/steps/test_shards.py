@@ -1,14 +1,16 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from toolkit.features.store import FeatureStore
-from toolkit.pipeline.objects import ObjectRef
+from toolkit.pipeline.attempt_store import AttemptStore
+from toolkit.pipeline.objects import ObjectRef, StoreConfig
 from toolkit.pipeline.output_paths import output_path
 from toolkit.pipeline.rows import ShardRows, tar_rows, write_rows
-from toolkit.pipeline.shards import Shard, read_shards, shards_of
-from toolkit.pipeline.step import StepError
+from toolkit.pipeline.shards import Shard, read_shards, shards_of, write_manifests
+from toolkit.pipeline.step import StepError, StepResult
 from toolkit.pipeline.steps.repartition import Repartition, RepartitionConfig, plan_repartition
 from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig
 from toolkit.pipeline.steps.stats import plan_shards
@@ -20,6 +22,25 @@ def test_manifests_come_back(shards, store, tmp_path):
     lines = (tmp_path / "in" / "shards.jsonl").read_text().splitlines()
     assert str(tmp_path) not in "".join(lines)
     assert json.loads(lines[3])["index"] == 3
+
+
+def test_manifests_name_the_objects_that_count(shards, store, tmp_path):
+    """In a store, also for steps that were fused; on a disk, links have the layout's names."""
+    for place in (f"memory://{tmp_path.name}", str(tmp_path)):
+        attempt = AttemptStore(StoreConfig(), f"{place}/out", tmp_path / "scratch")
+        refs = [
+            replace(attempt.put(f"{place}/out/fused/shards/x{n}", b"%d" % n), about=ref.about)
+            for n, ref in enumerate(ref for shard in shards for ref in shard.inputs)
+        ]
+        made = write_manifests(store, f"{place}/out/fused", [StepResult(tuple(refs))], None)
+        listed = read_shards(store, f"{place}/out/fused")
+        contents = [store.get(ref) for shard in listed for ref in shard.inputs]
+        assert contents == [b"%d" % number for number in range(len(refs))]
+        same = [shard.objects["cuts"].path for shard in listed]
+        if place.startswith("memory"):
+            assert same == [shard.objects["cuts"].path for shard in made]
+        else:
+            assert same[1] == f"{place}/out/fused/shards/cuts.000001.jsonl"
 
 
 def test_lhotse_reads_the_result_without_us(shards, here, store, tmp_path):

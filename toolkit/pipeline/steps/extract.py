@@ -8,11 +8,11 @@ from torch import Tensor
 
 from toolkit.features.audio import AudioError, Decoded, decode_audio
 from toolkit.features.frontend import Frontend, FrontendConfig, FrontendError
-from toolkit.features.shards import cuts_path, features_path, write_shard
+from toolkit.features.shards import SHARDS, cuts_path, features_path, write_shard
 from toolkit.pipeline.fetch import Content, FetchError, fetch
 from toolkit.pipeline.lake import LakeError, Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.shards import put_shard, shard_folder
+from toolkit.pipeline.shards import put_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 from toolkit.processes.threads import torch_threads
 
@@ -56,7 +56,7 @@ class Extract:
             for record in read_records(store.get(ref), ref.path, failures)
         ]
         check_order(records)
-        folder = shard_folder(out, resources.scratch)
+        folder = resources.scratch / SHARDS
         seconds: list[float] = []
         with torch_threads(resources.threads):
             fetched = fetch(records, store, self.config.lake, resources.scratch / "audio")

@@ -86,6 +86,6 @@ def plan_group(sampled: Iterable[StepResult]) -> list[Partition]:
         for ref in result.outputs:
             parts[ref.about["bucket"]].append(ref)
     return [
-        Partition(f"{bucket:05d}", tuple(sorted(refs, key=lambda ref: ref.path)))
+        Partition(f"{bucket:05d}", tuple(sorted(refs, key=lambda ref: ref.path.rsplit("/", 1)[-1])))
         for bucket, refs in sorted(parts.items())
     ]

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from toolkit.features.shards import SHARDS
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.rows import write_rows
-from toolkit.pipeline.shards import Shard, open_rows, put_shard, shard_folder, shards_of
+from toolkit.pipeline.shards import Shard, open_rows, put_shard, shards_of
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 
 TOLERANCE = 0.03
@@ -59,7 +60,7 @@ class Repartition:
         for number, size in enumerate(equal_parts(frames, count)):
             start, end = end, end + size
             part = (next(stream) for _ in range(size))
-            files = write_rows(shard_folder(out, resources.scratch), first + number, fields, part)
+            files = write_rows(resources.scratch / SHARDS, first + number, fields, part)
             about = {
                 "hours": sum(seconds for _, seconds in sizes[start:end]) / 3600,
                 "utterances": size,

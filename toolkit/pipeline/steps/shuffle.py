@@ -8,9 +8,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from toolkit.features.shards import SHARDS
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.rows import write_rows
-from toolkit.pipeline.shards import Shard, open_rows, put_shard, shard_folder, single_shard
+from toolkit.pipeline.shards import Shard, open_rows, put_shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepResult
 
 
@@ -40,9 +41,7 @@ class Shuffle:
         shard, index = single_shard(partition.inputs), partition.about["shard"]
         rows = open_rows(shard, store, resources.scratch)
         order = utterance_order(self.config.seed, partition.about["from"], len(rows))
-        files = write_rows(
-            shard_folder(out, resources.scratch), index, rows.fields, rows.read(order)
-        )
+        files = write_rows(resources.scratch / SHARDS, index, rows.fields, rows.read(order))
         about = {"hours": shard.hours, "utterances": shard.utterances, "frames": shard.frames}
         return StepResult(put_shard(files, index, about, store, out), (), {**about, "shard": index})
 

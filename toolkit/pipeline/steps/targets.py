@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
+from toolkit.features.shards import SHARDS
 from toolkit.features.tars import TarWriter
 from toolkit.models.lstm import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.rows import field_file
-from toolkit.pipeline.shards import put_shard, shard_folder, single_shard
+from toolkit.pipeline.shards import put_shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepResult
 from toolkit.pipeline.steps.stats import read_utterances
 from toolkit.processes.threads import torch_threads
@@ -103,7 +104,7 @@ class Targets:
         """Compute the targets of one shard, as described at `Step.run`."""
         shard = single_shard(partition.inputs)
         frames, tail = 0, 0.0
-        path = shard_folder(out, resources.scratch) / field_file(FIELD, shard.index)
+        path = resources.scratch / SHARDS / field_file(FIELD, shard.index)
         with torch_threads(resources.threads):
             model, normaliser = _load_teacher(self.config.teacher, store, resources)
             inputs = (

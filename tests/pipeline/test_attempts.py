@@ -1,0 +1,127 @@
+"""Two attempts at one partition that write different bytes, in every order of their writes.
+
+Spark starts a second attempt where the first is slow or its node is thought lost; the first may
+live on.
+"""
+
+import contextlib
+import itertools
+import threading
+
+from sample_steps import ReverseConfig
+
+from toolkit.pipeline.attempt_store import OBJECTS
+from toolkit.pipeline.leftovers import remove_leftovers
+from toolkit.pipeline.markers import all_finished
+from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.step import Partition, StepResult
+from toolkit.pipeline.worker_process import Attempt, Job, attempt
+
+NUMERIC = {"OMP_NUM_THREADS": "1"}
+WRITES = 3  # two objects and the marker
+
+
+class Unlike:
+    """Writes two objects, of the same names and sizes, that tell which attempt has written them."""
+
+    name = "unlike"
+    config = ReverseConfig()
+
+    def run(self, partition, store, out, resources):
+        who = threading.current_thread().name.encode()
+        (resources.scratch / "file").write_bytes(b"second of " + who)
+        outputs = (
+            store.put(f"{out}/parts/first", b"first of " + who),
+            store.put_file(resources.scratch / "file", f"{out}/parts/second"),
+        )
+        return StepResult(outputs)
+
+
+class Killed(BaseException):
+    """As a process that is killed: nothing handles it."""
+
+
+class Turns:
+    """Lets the threads `a` and `b` write in a given order; one may be killed before a write."""
+
+    def __init__(self, order, killed="", after=0):
+        self.order, self.killed, self.after = order, killed, after
+        self.position, self.mine = 0, {"a": 0, "b": 0}
+        self.changed = threading.Condition()
+        self.call = ObjectStore._call
+
+    def __call__(self, store, kind, path, action, calls=1):
+        name = threading.current_thread().name
+        if kind != "put" or name not in self.mine:
+            return self.call(store, kind, path, action, calls)
+        if name == self.killed and self.mine[name] == self.after:
+            raise Killed
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.order[self.position] == name, 60)
+        try:
+            return self.call(store, kind, path, action, calls)
+        finally:
+            with self.changed:
+                self.mine[name] += 1
+                self.position += 1
+                self.changed.notify_all()
+
+
+def orders(a, b):
+    """All orders of `a` writes of one attempt and `b` of the other."""
+    for places in itertools.combinations(range(a + b), a):
+        yield "".join("a" if place in places else "b" for place in range(a + b))
+
+
+SCHEDULES = [
+    *((order, "", 0) for order in orders(WRITES, WRITES)),
+    *((order, "a", k) for k in range(WRITES) for order in orders(k, WRITES)),
+    *((order, "b", k) for k in range(WRITES) for order in orders(WRITES, k)),
+]
+
+
+def race(turns, job, folder, monkeypatch):
+    """Run both attempts; returns the outcome of each that was not killed."""
+    outcomes = {}
+
+    def run():
+        name = threading.current_thread().name
+        with contextlib.suppress(Killed):
+            outcomes[name] = attempt(job, folder / name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "_call", lambda *arguments, **named: turns(*arguments, **named))
+        threads = [threading.Thread(target=run, name=name) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return outcomes
+
+
+def check(place, folder, config, schedules, monkeypatch):
+    for number, (order, killed, after) in enumerate(schedules):
+        out, store = f"{place}/{number}", ObjectStore(config)
+        job = Job(Unlike(), Partition("p", ()), out, config, "cpu", 1, False, NUMERIC)
+        outcomes = race(Turns(order, killed, after), job, folder / str(number), monkeypatch)
+        told = (order, killed, after)
+        assert set(outcomes) == set("ab") - {killed}, told
+        markers, _ = all_finished(job.step, [job.partition], out, config, NUMERIC)
+        result = markers["p"].result
+        contents = [store.get(ref) for ref in result.outputs]  # with the digests of the marker
+        assert contents in ([b"first of a", b"second of a"], [b"first of b", b"second of b"]), told
+        for outcome in outcomes.values():
+            assert isinstance(outcome, Attempt)
+            assert outcome.result == result, told
+        remove_leftovers(store, job.step, [job.partition], out, [result], NUMERIC)
+        left = [ref.path for ref in store.list(f"{out}/{OBJECTS}")]
+        assert sorted(left) == sorted(ref.path for ref in result.outputs), told
+        assert [store.get(ref) for ref in result.outputs] == contents
+
+
+def test_the_marker_names_what_one_attempt_wrote_on_a_disk(tmp_path, monkeypatch):
+    check(str(tmp_path / "out"), tmp_path, StoreConfig(), SCHEDULES, monkeypatch)
+
+
+def test_the_marker_names_what_one_attempt_wrote_on_s3(s3, tmp_path, monkeypatch):
+    check(s3.base, tmp_path, s3.config, SCHEDULES, monkeypatch)

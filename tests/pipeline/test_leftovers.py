@@ -1,0 +1,90 @@
+import json
+from dataclasses import replace
+
+from toolkit.pipeline.attempt_store import OBJECTS, AttemptStore, plain_name
+from toolkit.pipeline.executor import ExecutorConfig
+from toolkit.pipeline.local import LocalExecutor
+from toolkit.pipeline.markers import MarkerError, marker_path
+from toolkit.pipeline.objects import ObjectStore, StoreConfig
+from toolkit.pipeline.worker_process import Job, attempt
+
+
+def run(step, partitions, out):
+    return LocalExecutor(ExecutorConfig()).run(step, partitions, str(out))
+
+
+def objects(out):
+    return sorted(ref.path for ref in ObjectStore().list(f"{out}/{OBJECTS}"))
+
+
+def test_only_what_no_marker_names_is_removed(tmp_path, make_step, make_partitions):
+    out, partitions = str(tmp_path / "out"), make_partitions(3)
+    run(make_step(), partitions, out)
+    others = objects(out)
+    ObjectStore().put(f"{out}/own", b"a user's")
+    lost = AttemptStore(StoreConfig(), out, tmp_path / "scratch")
+    lost.put(f"{out}/p000/0-0.bin", b"of an attempt that was killed")
+    assert len(objects(out)) == len(others) + 1
+    (result,) = run(make_step(repeat=2), partitions[:1], out)
+    mine = {ref.path for ref in result.outputs}
+    assert objects(out) == sorted(
+        mine | {path for path in others if not plain_name(path, out).startswith("p000/")}
+    )
+    assert len(list(tmp_path.glob("out/_done/*"))) == 3
+    assert not [path for path in tmp_path.glob("out/_objects/*/*") if not list(path.iterdir())]
+    assert (tmp_path / "out/own").exists()
+    assert run(make_step(), partitions[1:], out)[0].outputs[0].path in others
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path, make_step, make_partitions):
+    """Its markers have no digest in their names, its objects the names that the step gave."""
+    out, partitions, step = str(tmp_path / "out"), make_partitions(3), make_step()
+    results = run(step, partitions, out)
+    for number in range(2):
+        (marker,) = tmp_path.glob(f"out/_done/p00{number}.*.json")
+        plain = json.loads(marker.read_text())
+        del plain["digest"]
+        text = json.dumps(plain)
+        for ref in results[number].outputs:
+            name = plain_name(ref.path, out)
+            (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "out" / name).write_bytes(ObjectStore().get(ref))
+            ObjectStore().remove(ref.path)
+            text = text.replace(ref.path.removeprefix(f"{out}/"), name)
+        marker.unlink()
+        (marker.parent / f"p00{number}.json").write_text(text)
+    (tmp_path / "out/p001/1-0.bin").unlink()
+    again = run(step, partitions, out)
+    assert [a[0] for a in make_step.attempts(step)].count("p001") == 2
+    assert len(make_step.attempts(step)) == 4
+    assert again[0].outputs[0].path == f"{out}/p000/0-0.bin"
+    assert [replace(ref, path="") for r in again for ref in r.outputs] == [
+        replace(ref, path="") for r in results for ref in r.outputs
+    ]
+    assert not (tmp_path / "out/_done/p001.json").exists()
+    assert (tmp_path / "out/_done/p000.json").exists()
+    assert run(step, partitions, out) == again
+
+
+def test_names_below_a_prefix_and_elsewhere(tmp_path):
+    out = str(tmp_path / "out")
+    store = AttemptStore(StoreConfig(), out, tmp_path / "out" / "scratch")
+    for name in ("x", "a/x", "a/b/x"):
+        ref = store.put(f"{out}/{name}", b"content")
+        assert ref.path.endswith(f"/{ref.digest}/x")
+        assert plain_name(ref.path, out) == name
+    for path in (f"{out}/scratch/x", f"{tmp_path}/x", f"{out}er/x"):
+        assert store.put(path, b"content").path == path
+
+
+def test_a_marker_that_cannot_be_read_is_no_result(tmp_path, make_step, make_partitions):
+    step, (partition,), out = make_step(), make_partitions(1), str(tmp_path / "out")
+    job = Job(step, partition, out, StoreConfig(), "cpu", 1, False, {})
+    ObjectStore().put(marker_path(step, partition, out, {}), b"{")
+    outcome = attempt(job, tmp_path / "scratch")
+    assert outcome.result is None
+    assert MarkerError.__name__ in outcome.reason
+    assert "same command" in outcome.reason
+    numeric = LocalExecutor().numeric
+    ObjectStore().put(marker_path(step, partition, out, numeric), b"{")
+    assert run(step, [partition], out)[0].outputs
