@@ -110,6 +110,32 @@ def test_a_beam_keeps_the_paths_within_it(build_lattice, table):
     assert len(everything) > len(kept) > 1
 
 
+def test_a_word_that_is_written_late_has_no_head_start(table):
+    """Two words of three frames; the graph charges both at once, and writes one at the end."""
+    grammar = Grammar(model(3), table)
+    scores, states = grammar.step(np.repeat(grammar.start(), 2, axis=0), np.array([2, 3]))
+    whole = scores + grammar.end(states)
+    charged = scores.mean()
+    rest = np.array([0.0, whole[0] - whole[1] - 0.3])  # A is the better one, by 0.3
+    lm = np.zeros(7)
+    lm[:2] = charged
+    lattice = Lattice(
+        source=np.array([0, 0, 1, 2, 3, 4, 5], dtype=np.int32),
+        target=np.array([1, 2, 3, 4, 5, 5, 6], dtype=np.int32),
+        labels=np.array([1, 2, 1, 2, 1, 2, -1], dtype=np.int32),
+        scores=(lm + np.append(rest, np.zeros(5))).astype(np.float32),
+        splits=np.array([0, 1, 1, 1, 1, 1, 2, 2], dtype=np.int32),
+        words=np.array([2, 3], dtype=np.int32),
+        lm_scores=lm.astype(np.float32),
+        frame=np.array([0, 0, 1, 1, 2, 2, 3], dtype=np.int32),
+        graph_arc=np.arange(7, dtype=np.int32),
+    )
+    assert scores[0] < rest[1] - 0.5  # as long as B is not charged it seems far ahead
+    rescored = rescore_lattice(lattice, grammar, RescoreLimits(beam=0.5))
+    found = {words: score + lm for score, lm, words, _ in paths(rescored.lattice)}
+    assert found == pytest.approx({(2,): whole[0], (3,): whole[0] - 0.3}, abs=1e-4)
+
+
 def test_the_bound_on_memory_is_kept_and_told(build_lattice, table):
     lattice, grammar = build_lattice(4, 6), Grammar(model(3), table)
     full = rescore_lattice(lattice, grammar, NO_LIMITS)

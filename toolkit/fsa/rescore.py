@@ -102,14 +102,15 @@ class RescoredLattice:
 class RescoreLimits:
     """Bounds on the work and memory of rescoring a lattice."""
 
-    beam: float = 10.0
+    beam: float | None = None
     """Score below the best path at which a path is dropped, in the lattice's scaled log units;
-    paths are scored by the new model up to the current frame and by the old one from there on."""
+    paths are scored by the new model up to the last word that is known and by the old one from
+    there on. None: the output beam of the search (`DecodeConfig.rescoring_limits`)."""
     max_active: int = 4000
     """Pairs of lattice state and language model state kept per frame at most."""
 
     def __post_init__(self) -> None:
-        if self.beam <= 0 or self.max_active < 1:
+        if (self.beam is not None and self.beam <= 0) or self.max_active < 1:
             raise ValueError("beam and max_active must be positive")
 
 
@@ -124,43 +125,55 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
     Args:
       lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
-      limits: what is kept.
+      limits: what is kept; without a beam everything.
     """
     return _Composition(lattice, grammar, limits).run()
 
 
 class _Composition:
-    """Pairs of lattice state and grammar state, from the first frame to the last."""
+    """Pairs of lattice state and grammar state, from the first frame to the last.
+
+    A graph charges the language model's score of a word as early as it can, before the arc that
+    writes the word: within a tree of pronunciations that of the best word below. The new model's
+    score comes with the word. So that pairs of one frame can be compared, what the old model has
+    charged since the last word (`pending`) counts until the next one is written.
+    """
 
     def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:
         self._lattice, self._grammar, self._limits = lattice, grammar, limits
+        self._beam = math.inf if limits.beam is None else limits.beam
         self._traversal = LatticeTraversal(lattice)
-        self._scores = lattice.scores.astype(np.float64) - lattice.lm_scores
+        self._old = lattice.lm_scores.astype(np.float64)
+        self._scores = lattice.scores.astype(np.float64) - self._old
+        self._settles = self._traversal.final | lattice.writes  # arcs whose words are all known
         self._after = backward_scores(lattice)
         self._cut = False
 
     def run(self) -> RescoredLattice:
         states, memory = np.zeros(1, dtype=np.int64), self._grammar.start()
         before, count = np.zeros(1), 1  # best scores of the pairs; pairs numbered so far
-        parts = []
+        pending, parts = np.zeros(1), []
         while True:
             source, arc = self._traversal.out_arcs(states)
             if not len(arc):
                 break
             reached, lm = self._read(memory[source], arc)
             total = before[source] + self._scores[arc] + lm
+            charged = np.where(self._settles[arc], 0.0, pending[source] + self._old[arc])
             target = self._traversal.target[arc]
             pair = target * self._grammar.num_states + self._grammar.state_ids(reached)
             _, example, place = np.unique(pair, return_index=True, return_inverse=True)
-            best = np.full(len(example), -np.inf)
+            best, due = np.full((2, len(example)), -np.inf)
             np.maximum.at(best, place, total)
-            kept = self._within_limits(best + self._after[target[example]])
+            np.maximum.at(due, place, charged)
+            kept = self._within_limits(best + due + self._after[target[example]])
             renumbered = np.where(kept, np.cumsum(kept) - 1, -1)[place]
             mine = renumbered >= 0
             first = count - len(states)
             parts.append((first + source[mine], count + renumbered[mine], arc[mine], lm[mine]))
             example = example[kept]
-            states, memory, before = target[example], reached[example], best[kept]
+            states, memory = target[example], reached[example]
+            before, pending = best[kept], due[kept]
             count += len(states)
         source, target, arc, lm = map(np.concatenate, zip(*parts, strict=True))
         return RescoredLattice(self._assemble(source, target, arc, lm), self._cut)
@@ -178,7 +191,7 @@ class _Composition:
         return memory, lm
 
     def _within_limits(self, values: np.ndarray) -> np.ndarray:
-        kept = values >= values.max() - self._limits.beam
+        kept = values >= values.max() - self._beam
         if kept.sum() > self._limits.max_active:
             self._cut = True
             order = np.argsort(-values, kind="stable")
@@ -197,4 +210,4 @@ class _Composition:
             scores=(self._scores[arc] + lm).astype(np.float32),
             lm_scores=lm.astype(np.float32),
         )
-        return prune(composed, self._limits.beam)
+        return prune(composed, self._beam)
