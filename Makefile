@@ -1,5 +1,6 @@
 # make demo     the main job: the LibriSpeech recipe on the offline demo corpus
 # make test     all tests but those that compare with k2, kaldifeat, kaldilm and torchaudio
+# make test-changed  the tests of the packages that differ from MAIN=main, and of what is not committed
 # make setup    the environment .venv, of the newest Python from 3.10 to 3.13 that is found, or PYTHON=3.12 or a path
 # make lint     ruff
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
@@ -28,8 +29,9 @@ setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldife
 NUMBER ?= 100
 SEED ?= 0
 EXAMPLES ?= 2000
+MAIN ?= main
 
-.PHONY: setup setup-reference demo test test-gpu test-interop test-cluster test-reference torture audit lint docs dist test-dist clean
+.PHONY: setup setup-reference demo test test-changed test-gpu test-interop test-cluster test-reference torture audit lint docs dist test-dist clean
 
 setup: .venv/ready
 
@@ -44,6 +46,14 @@ demo: setup
 
 test: setup
 	$(python) -m $(pytest)
+
+# tests/ mirrors toolkit/: a package's tests are in the folder of its name. What imports the package is not tested.
+changed = $(sort $(wildcard $(shell git diff --name-only --merge-base $(MAIN) | sed -nE \
+  -e 's,^(toolkit|tests)/([^/]+)/.*,tests/\2,p' -e 's,^toolkit/([^/]+)\.py$$,tests/test_\1.py,p' \
+  -e 's,^tests/test_.*,&,p' -e 's,^(local|recipes)/.*,tests/\1,p')))
+
+test-changed: setup
+	$(if $(changed),$(python) -m $(pytest) $(changed),@echo "No package differs from $(MAIN).")
 
 # Without `setup`: where there is a GPU, the environment with its build of torch may be another, python=python3.
 test-gpu:

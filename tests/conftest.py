@@ -16,12 +16,31 @@ import soundfile
 import toolkit  # noqa: F401  # isort: skip
 import torch  # isort: skip
 
+from toolkit.processes.workers import end_idle_workers
+
 # No test is timed: on a busy machine any example can take long.
 hypothesis.settings.register_profile("toolkit", deadline=None)
 hypothesis.settings.load_profile("toolkit")
 
-TAKE_MINUTES = ("recipes", "guide", "new_corpus", "parallel")
-"""Folders of tests, the longest first."""
+TAKE_MINUTES = (
+    "recipes/test_faulty_corpus.py",
+    "recipes/test_librispeech.py",  # makes the run of which the files beside it take a copy
+    "recipes/test_ctc.py",
+    "recipes/test_farfield_settings.py",  # short: three processes have two files each at once
+    "recipes/test_librispeech_kills.py",
+    "recipes/test_farfield_ssl.py",
+    "guide",
+    "recipes/test_librispeech_commands.py",
+    "recipes/test_librispeech_bundle.py",
+    "recipes/test_librispeech_guides.py",
+    "recipes",
+    "new_corpus",
+    "parallel",
+    "pipeline/steps",
+    "train/ctc",
+    "stages",
+)
+"""Files and folders of tests, the longest first."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -31,12 +50,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the folders that take longest, so that all processes are busy to the end."""
+    """Begin with the files that take longest, so that all processes are busy to the end."""
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(tests).parts[0]
-        return TAKE_MINUTES.index(folder) if folder in TAKE_MINUTES else len(TAKE_MINUTES)
+        path = item.path.relative_to(tests)
+        around = {path.as_posix(), *(parent.as_posix() for parent in path.parents)}
+        found = (n for n, name in enumerate(TAKE_MINUTES) if name in around)
+        return next(found, len(TAKE_MINUTES))
 
     items.sort(key=place)
 
@@ -125,6 +146,13 @@ class DrawnSpeech:
             written = write_shard(self.cepstra / "shards", number, cuts, config)
             shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
         write_manifest(self.cepstra, config, shards)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_idle_workers():
+    """Worker processes that wait for the next pool end with the file of tests."""
+    yield
+    end_idle_workers()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Room responses, noise and mixing for the demo corpus."""
 
 import numpy as np
-from scipy.signal import fftconvolve, resample_poly
 
 SAMPLING_RATE = 16000
 """Rate of the demo corpus in Hz."""
@@ -12,6 +11,8 @@ def to_corpus_rate(samples: np.ndarray, tract: float = 1.0) -> np.ndarray:
 
     `tract` > 1 plays the speech slower, which lowers the formants like a longer vocal tract does.
     """
+    from scipy.signal import resample_poly
+
     up, down = resampling(tract)
     return resample_poly(samples / 32768.0, up, down)
 
@@ -72,6 +73,8 @@ def mix(
     Returns:
       int16[lead + S + trail].
     """
+    from scipy.signal import fftconvolve
+
     wet = fftconvolve(speech, response)[: len(speech) + trail]
     power = np.mean(wet[: len(speech)] ** 2)
     noise = noise * np.sqrt(power / np.mean(noise**2)) * 10.0 ** (-snr_db / 20)

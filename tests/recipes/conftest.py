@@ -1,13 +1,15 @@
 """The recipes, typed as a user types them, on a demo corpus of five minutes."""
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -190,10 +192,10 @@ class Exp:
     """A run directory."""
 
     root: Path
+    made: Path
+    """Where the command put it, of which this may be a copy."""
     result: Result
     """Of the command that filled it."""
-    seconds: float
-    """What that took."""
 
     @property
     def rows(self):
@@ -225,24 +227,54 @@ class Exp:
         return {name: text for name, _, text in (line.partition(" ") for line in lines)}
 
 
+@contextlib.contextmanager
+def made_once(tmp_path_factory, name):
+    """Yield a folder that all test processes share, and whether what belongs there is missing.
+
+    The others wait until the first has made it; they try themselves if that failed.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    with open(folder.with_name(f"{name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder.with_name(f"{name}.done")
+        yield folder, not done.exists()
+        done.touch()
+
+
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory):
     from local.synthetic.text import vocabulary
     from toolkit.lang.lexicon import Lexicon
 
-    path = tmp_path_factory.mktemp("lexicon") / "lexicon.txt"
-    Lexicon.from_cmudict().restrict(vocabulary()).write(path)
+    with made_once(tmp_path_factory, "lexicon") as (folder, missing):
+        path = folder / "lexicon.txt"
+        if missing:
+            Lexicon.from_cmudict().restrict(vocabulary()).write(path)
     return Commands(path)
 
 
 @pytest.fixture(scope="session")
 def finished(commands, tmp_path_factory):
-    """An uninterrupted run, in one process."""
+    """An uninterrupted run, in one process, of which each test process has a copy."""
+    with made_once(tmp_path_factory, "finished") as (folder, missing):
+        made, said = folder / "exp", folder / "result.json"
+        if missing:
+            result = commands.run(*commands.demo, "--jobs", 1, "--exp", made)
+            assert result.status == 0, result.output + result.errors
+            said.write_text(json.dumps(vars(result)))
     root = tmp_path_factory.mktemp("finished") / "exp"
-    start = time.monotonic()
-    result = commands.run(*commands.demo, "--jobs", 1, "--exp", root)
-    assert result.status == 0, result.output + result.errors
-    return Exp(root, result, time.monotonic() - start)
+    shutil.copytree(made, root)
+    return Exp(root, made, Result(**json.loads(said.read_text())))
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """The run directory once more, for a test that changes it."""
+    root = tmp_path / "exp"
+    shutil.copytree(finished.root, root)
+    return replace(finished, root=root)
 
 
 @pytest.fixture

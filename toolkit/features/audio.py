@@ -10,7 +10,6 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 import torch
-from scipy.signal import resample_poly
 from torch import Tensor
 
 from toolkit.corpus.audio_file import open_audio
@@ -199,6 +198,8 @@ def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
     """Resample [S] float32 by scipy's polyphase filter; the length is rounded half up."""
     if rate == new_rate:
         return np.ascontiguousarray(samples)
+    from scipy.signal import resample_poly
+
     common = math.gcd(rate, new_rate)
     up, down = new_rate // common, rate // common
     resampled = resample_poly(samples, up, down, window=lowpass(up, down))

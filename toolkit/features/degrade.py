@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from lhotse.augmentation import AudioTransform
-from scipy.signal import fftconvolve
 
 from toolkit.features.audio import load_audio
 
@@ -36,6 +35,8 @@ class Reverberate(_InPlace):
         response = load_audio(self.path, sampling_rate, channel=self.channel).numpy()
         delay = int(np.abs(response).argmax())
         length = samples.shape[1]
+        from scipy.signal import fftconvolve
+
         wet = fftconvolve(samples, response[None], axes=1)[:, delay : delay + length]
         power = _power(wet)
         return (wet * np.sqrt(_power(samples) / power) if power > 0 else wet).astype(np.float32)

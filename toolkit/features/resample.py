@@ -4,7 +4,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.signal import firwin, resample_poly
 
 REACH = 10
 """Half the filter's length, in samples of the lower rate; scipy's default, as in `load_audio`."""
@@ -21,6 +20,8 @@ def lowpass(up: int, down: int) -> np.ndarray:
       [20 * max(up, down) + 1] float32, to be left as it is.
     """
     larger = max(up, down)
+    from scipy.signal import firwin
+
     coefficients = firwin(2 * REACH * larger + 1, 1 / larger, window=("kaiser", 5.0))
     coefficients = coefficients.astype(np.float32)
     coefficients.setflags(write=False)
@@ -63,6 +64,8 @@ class Resampler:
     def _until(self, end: int) -> np.ndarray:
         if end <= self._returned:
             return np.zeros(0, np.float32)
+        from scipy.signal import resample_poly
+
         converted = resample_poly(self._kept, self._up, self._down, window=self._filter)
         before = self._begin // self._down * self._up
         found = converted[self._returned - before : end - before].astype(np.float32)

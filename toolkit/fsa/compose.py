@@ -89,8 +89,8 @@ def _pairs(
     pairs, slots = np.empty(1024, np.int64), np.full(4096, -1, np.int32)
     source, target = np.empty(4096, np.int32), np.empty(4096, np.int32)
     of_a, of_b = np.empty(4096, np.int32), np.empty(4096, np.int32)
-    pairs[0], size, done, arcs, final = 0, 1, 0, 0, -1
-    slots[slot_of(0, pairs, slots)] = 0
+    pairs[0], size, done, arcs, final = 0, np.int64(1), 0, 0, -1
+    slots[slot_of(pairs[0], pairs, slots)] = 0
     while done < size:
         at_a, at_b = pairs[done] // width, pairs[done] % width
         matched_a, matched_b = _matches(a, at_a, b, at_b)

@@ -81,16 +81,19 @@ def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
       Whether it ended within the limit, the number of states but the final one, and the arcs,
       those to the final state with target -1.
     """
-    elements = _elements(1024)
+    # Typed numbers, here and below: from bare ones numba would compile each function once more for
+    # the constant.
+    zero, one, every = np.int64(0), np.int64(1), np.int64(-1)
+    elements = _elements(np.int64(1024))
     sets = Sets(np.zeros(1024, np.int64), np.zeros(1024, np.int64), np.full(4096, -1, np.int32))
     strings = Strings(np.full(1024, -1, np.int64), np.full(4096, -1, np.int32))
     arcs = _arcs(1024)
     # The set of the start state.
     elements.state[0], elements.score[0], elements.lm[0], elements.string[0] = 0, 0, 0, 0
     sets.begin[1] = 1
-    sets.key[0] = _set_key(elements, 0, 1)
+    sets.key[0] = _set_key(elements, zero, one)
     sets.slots[slot_of(sets.key[0], sets.key, sets.slots)] = 0
-    num_sets, num_strings, num_arcs, done = 1, 1, 0, 0
+    num_sets, num_strings, num_arcs, done = one, one, zero, zero
     while done < num_sets:
         end = sets.begin[num_sets]
         label, way, strings, num_strings = _ways(
@@ -105,14 +108,14 @@ def determinized(machine: Machine, limit: int) -> tuple[bool, int, Arcs]:
         sets = _roomy_sets(sets, num_sets, num_sets + count + 1)
         k = 0
         while k < count:
-            read, size, begin = label[order[k]], 0, sets.begin[num_sets]
+            read, size, begin = label[order[k]], zero, sets.begin[num_sets]
             while k < count and label[order[k]] == read:
                 size = _add(way, order[k], elements, begin, size)
                 k += 1
             if read < 0:
                 for at in range(begin, begin + size):
-                    arcs = _written(arcs, num_arcs, elements.string[at], strings, -1)
-                    _set_arc(arcs, num_arcs, done, -1, read, elements.score[at], elements.lm[at])
+                    arcs = _written(arcs, num_arcs, elements.string[at], strings, every)
+                    _set_arc(arcs, num_arcs, done, every, read, elements.score[at], elements.lm[at])
                     num_arcs += 1
                 continue
             score, lm = elements.score[begin], elements.lm[begin]
@@ -141,7 +144,7 @@ def _ways(
     machine: Machine, elements: Elements, begin: int, end: int, strings: Strings, num_strings: int
 ) -> tuple[Array, Elements, Strings, int]:
     """The arcs that leave a set: labels, and the elements they lead to (see `_appended`)."""
-    total = 0
+    total = np.int64(0)
     for at in range(begin, end):
         state = elements.state[at]
         total += machine.first[state + 1] - machine.first[state]

@@ -283,8 +283,8 @@ def search(
     for t in range(frames):
         trellis = extended(trellis, graph, scores[t], frames - 1 - t, limits, place)
         if (t + 1) % PRUNE_EVERY == 0:
-            prune_trellis(trellis, PRUNE_BACK, 0, output)
-    trellis = extended(trellis, graph, scores[0], -1, limits, place)
+            prune_trellis(trellis, np.int64(PRUNE_BACK), 0, output)  # typed as in `prune_end`
+    trellis = extended(trellis, graph, scores[0], np.int64(-1), limits, place)
     prune_end(trellis, output)
     return trellis
 

@@ -101,7 +101,8 @@ def _encode(
     ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
         characters = "".join(sequences).encode("utf-32-le", "surrogatepass")
-        return np.frombuffer(characters, np.int32), ends
+        # Can be written to: for other arrays numba would compile the kernel once more.
+        return np.frombuffer(bytearray(characters), np.int32), ends
     units = map(index.__getitem__, chain.from_iterable(sequences))
     return np.fromiter(units, np.int32, int(ends[-1]) if len(ends) else 0), ends
 

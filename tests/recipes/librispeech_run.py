@@ -1,0 +1,36 @@
+"""What the tests of the hybrid recipe know of its finished run."""
+
+import json
+
+STAGES = [*range(1, 32)]
+GMMS = ("mono", "tri", "lda_mllt", "sat")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain")
+SPEAKERS = {"dev": 6, "test": 4}
+
+
+def errors_on_dev(finished):
+    """By system and language model."""
+    return {
+        (row["system"], row["lm"]): row["ins"] + row["del"] + row["sub"]
+        for row in finished.rows
+        if row["split"] == "dev"
+    }
+
+
+def systems(root):
+    """What the bundle says of its systems, the best first."""
+    return json.loads((root / "final/systems.json").read_text())
+
+
+def streaming(finished):
+    return next(system for system in systems(finished.root) if system["streams"])
+
+
+def table_of(rows, output, mark):
+    """What a command has printed of its last stage, with the table of results."""
+    table = output[output.index(f"{mark} 31 ") :]
+    for row in rows:
+        named = {row["system"], row["split"], row["lm"]}
+        line = next(line for line in table.splitlines() if named <= {*line.split()})
+        assert f"{row['wer']:.2f}" in line
+    return table

@@ -1,0 +1,167 @@
+"""The recogniser and aligner bundles of the hybrid recipe."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.recipes.librispeech_run import SPEAKERS, errors_on_dev, streaming, systems
+
+soundfile = pytest.importorskip("soundfile")
+
+
+def test_the_bundle_is_the_best_on_the_development_data(finished):
+    errors = errors_on_dev(finished)
+    del errors["combined", "4gram"]
+    best, *others = systems(finished.root)
+    assert (best["name"], best["lm"]) == min(errors, key=errors.get)
+    rows = [r for r in finished.rows if (r["system"], r["lm"]) == (best["name"], best["lm"])]
+    assert best["wer"] == {row["split"]: row["wer"] for row in rows}
+    networks = {key: count for key, count in errors.items() if key[0] in ("lstm_ce", "lstm_smbr")}
+    stream = streaming(finished)
+    assert (stream["name"], stream["lm"]) == min(networks, key=networks.get)
+    assert len(others) == (best != stream)
+
+
+def firsts(finished, split):
+    """The first utterance of each speaker: the network starts every file as the decoder does it."""
+    return sorted((finished.root / "corpus" / split).glob("*/1001/*-0000.flac"))
+
+
+@pytest.mark.parametrize("system", [None, "sat", "sat_lstm_lm", "blstm", "lstm_fmllr", "chain"])
+def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
+    finished, commands, tmp_path, request, system
+):
+    run, lm = finished, None
+    if system is not None:
+        run = request.getfixturevalue("copy")
+        if system == "sat_lstm_lm":  # which need not be the best of so little training
+            rows = run.root / "decode" / system / "rows.json"
+            zero = dict.fromkeys(("ins", "del", "sub"), 0)
+            rows.write_text(json.dumps([row | zero for row in json.loads(rows.read_text())]))
+            system = "sat"
+            lm = "4gram+lstm"
+        settings = ("--stage", 31, "--set", f"bundle={system}", "--exp", run.root)
+        made = commands.run(*commands.demo, *settings)
+        assert made.status == 0, made.output + made.errors
+    best = systems(run.root)[0]
+    assert system in (None, best["name"])
+    assert lm in (None, best["lm"])
+    files = sorted((run.root / "corpus/dev").glob("*/*/*.flac"))
+    speakers = tmp_path / "utt2spk"
+    speakers.write_text("".join(f"{f.stem} {f.parent.parent.name}\n" for f in files))
+    mixed = files[::2] + files[1::2]  # a speaker's recordings need not follow each other
+    if best["streams"]:
+        mixed = files  # the running mean of a speaker goes by the order of time
+    arguments = ("--model", run.root / "final", "--speakers", speakers, *mixed)
+    result = commands.toolkit("transcribe", *arguments)
+    assert result.status == 0, result.errors
+    assert result.errors.startswith(f"{best['name']} with {best['lm']}: WER {best['wer']['dev']}")
+    lines = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    assert [*lines] == [path.stem for path in mixed]
+    expected = run.words(best["name"], "dev", best["lm"])
+    assert lines == {path.stem: expected[path.stem] for path in files}
+
+
+def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
+    finished, commands, tmp_path
+):
+    flacs = firsts(finished, "dev")
+    samples, rate = soundfile.read(flacs[0], dtype="int16")
+    names = ("stereo.wav", "8k.wav", "broken.flac", "missing.wav", "click.wav")
+    stereo, slow, broken, missing, click = (tmp_path / name for name in names)
+    soundfile.write(click, samples[:20], rate)
+    soundfile.write(stereo, samples[:, None].repeat(2, axis=1), rate)
+    soundfile.write(slow, samples[::2, None].repeat(2, axis=1), rate // 2)
+    broken.write_bytes(flacs[0].read_bytes()[:100])
+    files = [*flacs, broken, stereo, missing, click, slow]
+    system = streaming(finished)
+    bundle = ("--model", finished.root / "final", "--system", system["name"])
+    result = commands.toolkit("transcribe", *bundle, *files)
+
+    assert result.status == 1
+    found = dict(line.partition(" ")[::2] for line in result.output.splitlines())
+    assert list(found) == [path.stem for path in (*flacs, stereo, slow)]
+    expected = finished.words(system["name"], "dev", system["lm"])
+    assert len(flacs) == SPEAKERS["dev"]
+    assert {path.stem: found[path.stem] for path in flacs} == {
+        path.stem: expected[path.stem] for path in flacs
+    }
+    assert found[stereo.stem] == expected[flacs[0].stem]
+    vocabulary = (finished.root / "lang" / "words.txt").read_text().split()
+    assert found[slow.stem]
+    assert {*found[slow.stem].split()} <= {*vocabulary}
+    _, *told = result.errors.splitlines()
+    for path, line in zip((broken, missing, click), told, strict=True):
+        assert line.startswith(f"Error: {path}: ")
+
+
+def test_the_bundle_gives_word_times_and_the_same_words_piece_by_piece(finished, commands):
+    audio, system = firsts(finished, "dev")[0], streaming(finished)
+    bundle = ("--model", finished.root / "final")
+    settings = ("--system", system["name"], "--format", "json")
+    whole = commands.toolkit("transcribe", *bundle, *settings, audio)
+    assert whole.status == 0, whole.errors
+    (segment,) = json.loads(whole.output)["segments"]
+    words = segment["words"]
+    assert " ".join(word["word"] for word in words) == segment["text"]
+    assert segment["text"] == finished.words(system["name"], "dev", system["lm"])[audio.stem]
+    last = 0.0
+    for word in words:
+        assert last - 1e-6 <= word["start"] < word["end"] <= soundfile.info(audio).duration + 0.03
+        assert 0 <= word["confidence"] <= 1
+        last = word["end"]
+    settings = ("--stream", "--endpoint", "30", "--format", "json")
+    stream = commands.toolkit("transcribe", *bundle, *settings, audio)
+    assert stream.status == 0, stream.errors
+    *changes, final = [json.loads(line) for line in stream.output.splitlines()]
+    assert len(changes) > 1
+    assert not any(change["final"] for change in changes)
+    assert final["final"]
+    assert final["text"] == segment["text"]
+
+
+def test_the_fast_bundle_finds_the_words_of_the_first_pass(finished, commands):
+    system, audio = streaming(finished), firsts(finished, "test")
+    settings = ("--system", system["name"], "--fast")
+    result = commands.toolkit("transcribe", "--model", finished.root / "final", *settings, *audio)
+    assert result.status == 0, result.errors
+    expected = finished.words(system["name"], "test", "3gram")
+    assert result.output.splitlines() == [f"{path.stem} {expected[path.stem]}" for path in audio]
+
+
+def test_the_bundle_needs_nothing_of_the_run(finished, commands, tmp_path):
+    bundle = tmp_path / "elsewhere"
+    shutil.copytree(finished.root / "final", bundle)
+    audio = shutil.copy(firsts(finished, "test")[0], tmp_path / "a.flac")
+    before = commands.toolkit("transcribe", "--model", finished.root / "final", audio)
+    away = finished.root.rename(finished.root.with_name("away"))
+    try:
+        result = commands.toolkit("transcribe", "--model", "elsewhere", "a.flac", cwd=tmp_path)
+    finally:
+        away.rename(finished.root)
+    assert (before.status, result.status) == (0, 0), before.errors + result.errors
+    words = before.output.partition(" ")[2]
+    assert words.split()
+    assert result.output == f"a {words}"
+
+
+def test_the_bundle_aligns_to_where_the_words_were_put(finished, commands, tmp_path):
+    """Against the synthesiser's own word times."""
+    dev = finished.root / "corpus" / "dev"
+    files = {"text": sorted(dev.rglob("*.trans.txt")), "true.ctm": sorted(dev.rglob("words.ctm"))}
+    for name, parts in files.items():
+        (tmp_path / name).write_text("".join(path.read_text() for path in parts))
+    settings = ("--audio-dir", dev, "--text", tmp_path / "text", "--out", tmp_path / "out")
+    result = commands.toolkit("align", "--model", finished.root / "final", *settings)
+    assert result.status == 0, result.errors
+
+    def starts(path):
+        rows = [line.split() for line in path.read_text().splitlines()]
+        return sorted((row[0], float(row[2]), row[4]) for row in rows)
+
+    found, true = starts(tmp_path / "out" / "words.ctm"), starts(tmp_path / "true.ctm")
+    assert [(u, word) for u, _, word in found] == [(u, word) for u, _, word in true]
+    errors = sorted(abs(a - b) for (_, a, _), (_, b, _) in zip(found, true, strict=True))
+    assert errors[len(errors) // 2] <= 0.025  # measured: 8 ms
+    assert errors[len(errors) * 95 // 100] <= 0.1  # measured: 40 ms

@@ -1,0 +1,146 @@
+"""Everything that the command line of the hybrid recipe does with a finished run."""
+
+import json
+
+import pytest
+
+from tests.recipes.librispeech_run import STAGES, table_of
+
+pytest.importorskip("soundfile")
+
+
+def states(listing):
+    """{number: state} from `--list`, with the reason, which stands on a line of its own."""
+    table = listing.output[listing.output.index("stage ") :].splitlines()
+    column, end, found, number = table[0].index("state"), table[0].index("time"), {}, 0
+    for line in table[1:]:
+        if line[0].isdigit():
+            number = int(line.split()[0])
+            found[number] = line[column:end].strip()
+        elif line.split()[0].rstrip(":") == found[number]:
+            found[number] = line.strip()
+    return found
+
+
+def test_a_second_run_skips_every_stage_and_changes_no_byte(finished, commands):
+    before = finished.content()
+    # Typed in another folder, with a path as seen from there.
+    arguments = (*commands.demo, "--jobs", 1, "--exp", "exp")
+    again = commands.run(*arguments, cwd=finished.root.parent)
+    assert again.status == 0, again.errors
+    assert again.stages("--") == STAGES
+    assert again.stages("==") == []
+    assert table_of(finished.rows, again.output, "--")
+    assert finished.content() == before
+
+
+def test_the_list_shows_state_time_and_result_of_every_stage(finished, commands):
+    before = finished.content()
+    listing = commands.run(*commands.demo, "--exp", finished.root, "--list")
+    assert listing.status == 0
+    assert states(listing) == dict.fromkeys(STAGES, "done")
+    lines = listing.output.splitlines()
+    (trained,) = (line for line in lines if "Train monophone GMMs" in line)
+    assert trained.startswith("7 ")
+    assert trained.endswith(" s")
+    wer = next(r["wer"] for r in finished.rows if (r["system"], r["lm"]) == ("lstm_ce", "4gram"))
+    (decoded,) = (i for i, line in enumerate(lines) if line.startswith("18 "))
+    assert f"wer dev {wer:.4g}" in lines[decoded + 1]
+    assert finished.content() == before
+
+
+def test_a_dry_run_says_what_would_happen_and_changes_nothing(finished, commands):
+    before = finished.content()
+    arguments = (*commands.demo, "--exp", finished.root, "--dry-run")
+    lines = commands.run(*arguments).output.splitlines()
+    assert len(lines) == len(STAGES)
+    assert all(line.endswith(": would skip: done") for line in lines)
+    lines = commands.run(*arguments, "--force", 31, "--stage", 27).output.splitlines()
+    assert [line.rpartition(": would ")[2] for line in lines] == [
+        *["skip: done"] * 4,
+        "run: forced",
+    ]
+    assert finished.content() == before
+
+
+def test_force_makes_one_stage_again(finished, commands, copy):
+    again = commands.run(*commands.demo, "--exp", copy.root, "--force", 31)
+    assert again.status == 0, again.errors
+    assert again.stages("==") == [31]
+    assert again.stages("--") == STAGES[:-1]
+    assert copy.rows == finished.rows
+    assert copy.results() == finished.results()
+
+
+def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, commands, copy):
+    """And only these: the listing, the dry run and the run agree."""
+    changed = (*commands.demo, "--set", "ce.epochs=3", "--exp", copy.root)
+    depends = [*range(17, 24), 28, 30, 31]
+    perhaps = [26, 27]  # on the features that stage 22 makes again, which stay as they were
+    rest = [number for number in STAGES if number not in (*depends, *perhaps)]
+    shown = states(commands.run(*changed, "--list"))
+    assert {number: shown[number] for number in rest} == dict.fromkeys(rest, "done")
+    assert all(shown[number].startswith("done (will run if stage 22") for number in perhaps)
+    assert shown[17] == "stale: `ce.epochs` 20 -> 3"
+    assert "stage 17" in shown[18]
+    assert "17, 19" in shown[20]
+
+    plan = commands.run(*changed, "--dry-run").output.splitlines()
+    would = {
+        int(line.split()[0]): line.partition(": would ")[2] for line in plan if ": would " in line
+    }
+    assert {n for n, what in would.items() if what.startswith("run")} == {*depends, *perhaps}
+    assert would[17] == "run: `ce.epochs` 20 -> 3"
+
+    again = commands.run(*changed)
+    assert again.status == 0, again.errors
+    assert again.stages("==") == depends
+    assert "stale: `ce.epochs` 20 -> 3" in again.output
+    assert copy.words("lstm_ce", "dev") != finished.words("lstm_ce", "dev")
+    assert copy.rows[:8] == finished.rows[:8]
+
+
+@pytest.mark.parametrize(
+    ("setting", "depends"),
+    [
+        ("tri.tree.max_leaves=99", [*range(9, 29), 30, 31]),
+        ("sat.fmllr=2", [*range(13, 29), 30, 31]),
+        ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26, 27, 28, 30, 31]),
+        ("senones.max_leaves=50", [*range(16, 29), 30, 31]),
+        ("blstm.epochs=3", [24, 25, 28, 30, 31]),
+        ("bidirectional=false", [24, 25, 28, 30, 31]),
+        ("chain=false", [26, 27, 28, 30, 31]),
+    ],
+)
+def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
+    listing = commands.run(*commands.demo, "--set", setting, "--exp", finished.root, "--list")
+    shown = states(listing)
+    assert [number for number in STAGES if shown[number] != "done"] == depends
+    assert shown[depends[0]].startswith(f"stale: `{setting.split('=')[0]}` ")
+
+
+def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands, copy):
+    """As most profiles have it; the cepstra of copies, which nothing else reads, go with them."""
+    settings = ("adapted=false", "bidirectional=false", "chain=false")
+    off = [word for setting in settings for word in ("--set", setting)]
+    again = commands.run(*commands.demo, *off, "--exp", copy.root)
+    assert again.status == 0, again.errors
+    assert again.stages("==") == [6, *range(22, 29), 30, 31]
+    for name in ("adapted", "lstm_fmllr", "independent", "blstm", "chain", "plp/copies"):
+        assert (finished.root / name).exists()
+        assert not (copy.root / name).exists()
+    gone = ("lstm_fmllr", "blstm", "chain", "combined")
+
+    def unaffected(rows):  # which network is the best one may have changed, and SAT is timed again
+        timed = ("rtf", "command")
+        return [
+            {k: v for k, v in row.items() if row["lm"] != "4gram+lstm" or k not in timed}
+            for row in rows
+            if row["system"] == "sat" or row["lm"] != "4gram+lstm"
+        ]
+
+    kept = [row for row in finished.rows if row["system"] not in gone]
+    assert unaffected(copy.rows[:-2]) == unaffected(kept)
+    assert [row["system"] for row in copy.rows[-2:]] == ["combined"] * 2
+    chosen = json.loads((copy.root / "decode/combined/tuned.json").read_text())
+    assert chosen["weights"].keys() == {"sat", "lstm_smbr"}

@@ -1,0 +1,57 @@
+"""The hybrid recipe, killed at random moments."""
+
+import random
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tests.recipes.librispeech_run import GMMS, streaming
+
+pytest.importorskip("soundfile")
+
+
+@pytest.mark.timeout(1200)
+def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands, tmp_path):
+    """kill -9 at random moments, then the same with more jobs: nothing is lost, nothing differs."""
+    root = tmp_path / "exp"
+    arguments = (*commands.demo, "--exp", root, "--jobs")
+    soon = random.Random(20)
+    moments = {
+        "stages/02.json": soon.uniform(0, 2),
+        ".partial/07/mono/checkpoint.safetensors": 0,
+        ".partial/09/tri/checkpoint.safetensors": 0,
+        # While the transforms of the first system are made ready, and again a little later.
+        ".partial/11/lda_mllt/ali.0004.safetensors": 0,
+        ".partial/11/lda_mllt/checkpoint.safetensors": 0,
+        ".partial/13/sat/checkpoint.safetensors": 0,
+        "stages/14.json": soon.uniform(0, 2),
+        ".partial/17/lstm_ce/checkpoints/epoch-*": 0,
+        ".partial/19/denominators/train/lattices/lattices.*": 0,
+        ".partial/20/lstm_smbr/checkpoints/epoch-*": 0,
+        # Whose features were written before, and are not written again.
+        ".partial/24/blstm/checkpoints/epoch-*": 0,
+        ".partial/26/chain/checkpoints/epoch-*": 0,
+    }
+    kills, done = 0, set()
+    for number, (pattern, delay) in enumerate(moments.items()):
+        result = commands.kill(root, pattern, delay, *arguments, 2 + number % 2)
+        assert result.status in (0, -signal.SIGKILL), result.errors
+        assert not done & {*result.stages("==")}, "what was done is done again"
+        found = {int(path.stem) for path in root.glob("stages/[0-9][0-9].json")}
+        assert done <= found
+        done = found
+        kills += result.status == -signal.SIGKILL
+    assert kills >= 8
+    last = commands.run(*arguments, 2)
+    assert last.status == 0, last.errors
+    rows, files = replace(finished, root=root).results()
+    expected = finished.results()
+    assert rows == expected[0]
+    made = {f"{system}/gmm.safetensors" for system in (*GMMS, "final/aligner")}
+    made |= {f"final/{streaming(finished)['name']}/model/model.safetensors"}
+    made |= {"decode/lstm_ce/test/text", "senones/tree.json"}
+    assert made <= files.keys()
+    assert files.keys() == expected[1].keys()
+    assert [name for name in files if files[name] != expected[1][name]] == []
+    assert not [path for path in (root / ".partial").rglob("*") if path.is_file()]
