@@ -2,9 +2,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.signal import resample_poly
+from scipy.signal import firwin, resample_poly
 
-from toolkit.features import resample as module
 from toolkit.features.audio import resample
 from toolkit.features.resample import Resampler, lowpass
 
@@ -13,14 +12,13 @@ from toolkit.features.resample import Resampler, lowpass
 def designed(monkeypatch):
     """Lengths of the filters that are designed from now on."""
     lengths = []
-    design = module.firwin
 
     def count(length, *arguments, **options):
         lengths.append(length)
-        return design(length, *arguments, **options)
+        return firwin(length, *arguments, **options)
 
     lowpass.cache_clear()
-    monkeypatch.setattr(module, "firwin", count)
+    monkeypatch.setattr("scipy.signal.firwin", count)
     monkeypatch.setattr("scipy.signal._signaltools.firwin", count)
     return lengths
 
