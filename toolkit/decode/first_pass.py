@@ -44,10 +44,6 @@ class DecodeConfig:
         """Return the beams to try, in order."""
         return self.beam.with_retries(self.retries)
 
-    def rescoring_limits(self) -> RescoreLimits:
-        """Return the pruning of rescoring, with the beam of the lattices that are rescored."""
-        return replace(self.rescoring, beam=self.rescoring.beam or self.beam.output)
-
 
 @dataclass(frozen=True)
 class Decoder:
@@ -123,7 +119,7 @@ def search(scored: Scored, decoder: Decoder) -> SearchResult:
         return SearchResult(scores, 0.0, (), tuple(seconds), False)
     lattices, cut = [lattice], False
     if grammar is not None:
-        rescored = rescore_lattice(lattice, grammar, config.rescoring_limits())
+        rescored = rescore_lattice(lattice, grammar, config.rescoring)
         lattices, cut = [lattice, rescored.lattice], rescored.cut
         seconds[1] = scored.clock() - start
     return SearchResult(scores, beam.search, tuple(lattices), tuple(seconds), cut)

@@ -102,15 +102,15 @@ class RescoredLattice:
 class RescoreLimits:
     """Bounds on the work and memory of rescoring a lattice."""
 
-    beam: float | None = None
+    beam: float = 10.0
     """Score below the best path at which a path is dropped, in the lattice's scaled log units;
     paths are scored by the new model up to the last word that is known and by the old one from
-    there on. None: the output beam of the search (`DecodeConfig.rescoring_limits`)."""
+    there on. Word penalties that are tried later find more to choose from in a wider one."""
     max_active: int = 4000
     """Pairs of lattice state and language model state kept per frame at most."""
 
     def __post_init__(self) -> None:
-        if (self.beam is not None and self.beam <= 0) or self.max_active < 1:
+        if self.beam <= 0 or self.max_active < 1:
             raise ValueError("beam and max_active must be positive")
 
 
@@ -125,7 +125,7 @@ def rescore_lattice(lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -
     Args:
       lattice: of one utterance, from `search_lattice` with a graph that has `lm_scores`.
       grammar: the new language model.
-      limits: what is kept; without a beam everything.
+      limits: what is kept.
     """
     return _Composition(lattice, grammar, limits).run()
 
@@ -141,7 +141,6 @@ class _Composition:
 
     def __init__(self, lattice: Lattice, grammar: Grammar, limits: RescoreLimits) -> None:
         self._lattice, self._grammar, self._limits = lattice, grammar, limits
-        self._beam = math.inf if limits.beam is None else limits.beam
         self._traversal = LatticeTraversal(lattice)
         self._old = lattice.lm_scores.astype(np.float64)
         self._scores = lattice.scores.astype(np.float64) - self._old
@@ -191,7 +190,7 @@ class _Composition:
         return memory, lm
 
     def _within_limits(self, values: np.ndarray) -> np.ndarray:
-        kept = values >= values.max() - self._beam
+        kept = values >= values.max() - self._limits.beam
         if kept.sum() > self._limits.max_active:
             self._cut = True
             order = np.argsort(-values, kind="stable")
@@ -210,4 +209,4 @@ class _Composition:
             scores=(self._scores[arc] + lm).astype(np.float32),
             lm_scores=lm.astype(np.float32),
         )
-        return prune(composed, self._beam)
+        return prune(composed, self._limits.beam)

@@ -161,7 +161,7 @@ def _searching(search: TunedSearch, out: Path) -> dict:
     weights, rescoring = Weights.load(search.tuned), None
     if search.rescorer is not None and search.rescorer_tuned is not None:
         _copy(search.rescorer, out / RESCORER)
-        rescoring = Rescoring(Weights.load(search.rescorer_tuned), search.config.rescoring_limits())
+        rescoring = Rescoring(Weights.load(search.rescorer_tuned), search.config.rescoring)
     neural = search.neural
     if neural is not None:
         _copy_all(NEURAL_LM_FILES, neural.model, out / NEURAL_LM)
