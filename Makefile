@@ -24,7 +24,7 @@ dist := .venv-dist/bin/python
 extra = $(1) -c 'import tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(2)"], sep="\n")'
 pytest := pytest --durations 20 --numprocesses auto --dist loadfile --no-loadscope-reorder
-setup_files := pyproject.toml $(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*)
+setup_files := pyproject.toml $(filter-out %/__pycache__,$(wildcard setup/* setup/kaldifeat/* setup/kaldifeat/*/*))
 
 NUMBER ?= 100
 SEED ?= 0
@@ -36,7 +36,7 @@ MAIN ?= main
 setup: .venv/ready
 
 # Wheels alone; which build of torch, is for pip's settings to say (docs/install.md).
-.venv/ready: pyproject.toml $(wildcard setup/*)
+.venv/ready: pyproject.toml $(filter-out setup/__pycache__,$(wildcard setup/*))
 	version=$$(setup/make-environment .venv $(PYTHON)) && \
 	  $(python) -m pip install --quiet --constraint setup/python$$version.lock --editable ".[dev]"
 	touch $@
@@ -48,11 +48,13 @@ test: setup
 	$(python) -m $(pytest)
 
 # tests/ mirrors toolkit/: a package's tests are in the folder of its name. What imports the package is not tested.
+known = $(shell git rev-parse --verify --quiet $(MAIN))
 changed = $(sort $(wildcard $(shell git diff --name-only --merge-base $(MAIN) | sed -nE \
   -e 's,^(toolkit|tests)/([^/]+)/.*,tests/\2,p' -e 's,^toolkit/([^/]+)\.py$$,tests/test_\1.py,p' \
   -e 's,^tests/test_.*,&,p' -e 's,^(local|recipes)/.*,tests/\1,p')))
 
 test-changed: setup
+	$(if $(known),,$(error there is no branch $(MAIN) to compare with; see MAIN))
 	$(if $(changed),$(python) -m $(pytest) $(changed),@echo "No package differs from $(MAIN).")
 
 # Without `setup`: where there is a GPU, the environment with its build of torch may be another, python=python3.

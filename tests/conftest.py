@@ -16,8 +16,6 @@ import soundfile
 import toolkit  # noqa: F401  # isort: skip
 import torch  # isort: skip
 
-from toolkit.processes.workers import end_idle_workers
-
 # No test is timed: on a busy machine any example can take long.
 hypothesis.settings.register_profile("toolkit", deadline=None)
 hypothesis.settings.load_profile("toolkit")
@@ -146,13 +144,6 @@ class DrawnSpeech:
             written = write_shard(self.cepstra / "shards", number, cuts, config)
             shards.append(dict(zip(("utterances", "frames"), written, strict=True)))
         write_manifest(self.cepstra, config, shards)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_idle_workers():
-    """Worker processes that wait for the next pool end with the file of tests."""
-    yield
-    end_idle_workers()
 
 
 @pytest.fixture

@@ -36,6 +36,19 @@ def test_only_what_no_marker_names_is_removed(tmp_path, make_step, make_partitio
     assert run(make_step(), partitions[1:], out)[0].outputs[0].path in others
 
 
+def test_a_run_in_another_numeric_environment_keeps_its_objects(
+    tmp_path, make_step, make_partitions
+):
+    """With other threads the last bits may differ; both runs may be going on."""
+    out, partitions, step = str(tmp_path / "out"), make_partitions(3), make_step()
+    other = LocalExecutor(ExecutorConfig(threads=2))
+    begun = other.run(step, partitions[:2], out)
+    run(step, partitions, out)
+    done = len(make_step.attempts(step))
+    assert LocalExecutor(ExecutorConfig(threads=2)).run(step, partitions[:2], out) == begun
+    assert len(make_step.attempts(step)) == done
+
+
 def test_a_run_of_an_earlier_version_goes_on(tmp_path, make_step, make_partitions):
     """Its markers have no digest in their names, its objects the names that the step gave."""
     out, partitions, step = str(tmp_path / "out"), make_partitions(3), make_step()

@@ -17,7 +17,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 spec = importlib.util.spec_from_file_location("setup_dist", PROJECT / "setup" / "dist.py")
 dist = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(dist)
+with pytest.MonkeyPatch.context() as patch:  # make takes setup/__pycache__ for something new
+    patch.setattr(sys, "dont_write_bytecode", True)
+    spec.loader.exec_module(dist)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from toolkit.bench.instruments.harness import BenchmarkError
 from toolkit.config.parameters import FILE
+from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.search import BundleSearch
@@ -102,6 +103,8 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
     sources = [source for source in sources if source.name in references]
     if not sources:
         raise BenchmarkError("none of the recordings has a transcript under its name")
+    if is_ctc(bundle):
+        raise BenchmarkError(f"{bundle} is a CTC bundle; see toolkit bench ctc-sweep")
     recogniser = load_recogniser(bundle)
     search = recogniser.search
     search.load()

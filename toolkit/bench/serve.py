@@ -86,7 +86,7 @@ def measure(address: str, audio: Sequence[Path], clients: int) -> tuple[list[Con
     from toolkit.features.audio import load_audio
 
     stream = f"{address.replace('http', 'ws', 1)}stream"
-    with connect(stream) as connection:
+    with connect(stream, proxy=None) as connection:
         rate = json.loads(connection.recv())["rate"]
     scaled = ((32768 * load_audio(path, rate)).round().clamp(-32768, 32767) for path in audio)
     samples = b"".join(part.numpy().astype("<i2").tobytes() for part in scaled)
@@ -102,7 +102,7 @@ async def _talk(stream: str, samples: bytes, rate: int) -> Conversation:
     from websockets.asyncio.client import connect
 
     size = 2 * round(MESSAGE * rate)
-    async with connect(stream, compression=None, ping_interval=None) as connection:
+    async with connect(stream, compression=None, ping_interval=None, proxy=None) as connection:
         await connection.recv()
         begin = {"type": "begin", "rate": rate, "format": "s16le", "channels": 1}
         await connection.send(json.dumps(begin))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.config.parameters import AS_JSON, FILE
+from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from toolkit.pipeline.progress import Progress
@@ -177,7 +178,14 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
         run_plan(plan, outs, _progress_line)
     finally:
         store = ObjectStore(plan.executor.settings.store)
-        found = {out: read_summary(store, out) for out in outs}
+        failed = sys.exc_info()[0] is not None
+        found = {}
+        for out in outs:
+            try:
+                found[out] = read_summary(store, out)
+            except ToolkitError:
+                if not failed:
+                    raise  # else what has failed before is what counts
         summaries = [content for content in found.values() if content is not None]
         totals = run_totals(summaries)
         if as_json:

@@ -7,6 +7,7 @@ is set aside, and when all others are done the run ends with an error that lists
 object of an earlier step is the reason, the next run makes that object again.
 """
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,14 @@ from toolkit.errors import ToolkitError
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.leftovers import remove_leftovers
 from toolkit.pipeline.markers import HEALS, all_finished, invalidate
-from toolkit.pipeline.objects import ObjectRef, ObjectStore, StoreConfig
+from toolkit.pipeline.objects import ObjectError, ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.summary import SUMMARY, write_summary
 from toolkit.pipeline.worker_process import Attempt, numeric_variables
 from toolkit.storage.files import remove_temporaries
+
+logger = logging.getLogger(__name__)
 
 
 class PoisonedError(ToolkitError):
@@ -101,7 +104,10 @@ class Executor(ABC):
         if len(results) == len(partitions) > tracker.kept:
             store = ObjectStore(self.config.store)
             done = list(results.values())
-            remove_leftovers(store, step, partitions, out, done, self.numeric)
+            try:
+                remove_leftovers(store, step, partitions, out, done, self.numeric)
+            except ObjectError as error:  # they hurt nobody
+                logger.warning("%s: leftovers of attempts stay in %s: %s", step.name, out, error)
             calls += store.counts
         write_summary(
             self.config.store, step, partitions, out, results, runs, poisoned, tracker, calls

@@ -7,7 +7,7 @@ from toolkit.pipeline.attempt_store import OBJECTS
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.markers import FOLDER, Marker, marker_path, partition_of
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.step import Partition, Step, StepResult
+from toolkit.pipeline.step import Partition, Step, StepResult, work_digest
 
 
 def remove_leftovers(
@@ -20,8 +20,10 @@ def remove_leftovers(
 ) -> None:
     """Remove leftovers below `out`, once every partition is done; readers never see them.
 
-    A marker of a partition with other settings goes when there is one with these. An attempt that
-    is still going on may leave objects afterwards; they are removed after the next run.
+    A marker of a partition with other settings goes when there is one with these. One with the
+    same settings but another numeric environment stays, with its objects: they may be those of a
+    run that is still going on. An attempt that is still going on may leave objects afterwards; they
+    are removed after the next run that has something to do.
 
     Args:
       store, step, partitions, out, numeric: as for `toolkit.pipeline.markers.finished`.
@@ -30,11 +32,20 @@ def remove_leftovers(
     valid = {p.id: marker_path(step, p, out, numeric) for p in partitions}
     listed = [ref.path for ref in store.list(f"{out}/{FOLDER}")]
     found, others = set(listed), []
+    works = {p.id: work_digest(step, p) for p in partitions}
     for path in listed:
-        own = valid.get(partition_of(path, valid))
-        if own is None:
+        partition = partition_of(path, valid)
+        own = valid.get(partition)
+        if path == own:
+            continue
+        if own is None or own not in found:
             others.append(path)
-        elif path != own and own in found:
+            continue
+        marker = Marker.read(store, path)
+        same = marker is not None and marker.work == works[partition]
+        if same and marker.numeric not in (None, numeric):
+            others.append(path)
+        else:
             store.remove(path)
     kept = {ref.path for result in results for ref in result.outputs}
     orphans = {ref.path for ref in store.list(f"{out}/{OBJECTS}")} - kept

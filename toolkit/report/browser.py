@@ -44,7 +44,7 @@ def browser(splits: Sequence[SplitErrors], budget: Budget) -> str:
     The rows are JSON in hidden elements, as text; they take at most half of the budget. Of a split
     that does not fit the utterances with the most errors are kept.
     """
-    room, data = budget.left // 2, ""
+    room, data = max(0, budget.left // 2), ""
     for number, split in enumerate(splits):
         data += _rows(split, (room - len(_bytes(data))) // (len(splits) - number))
     if not data:

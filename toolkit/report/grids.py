@@ -24,7 +24,8 @@ def _grid(run: RunFolder, path: Path) -> str:
     if not rows or "wer" not in rows[0]:
         return ""
     down, across = list(rows[0])[:2]
-    further = list(rows[0])[2 : list(rows[0]).index("errors")]
+    measured = next(n for n, name in enumerate(rows[0]) if name in ("errors", "words", "wer"))
+    further = list(rows[0])[2:measured]
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         key = row[down], row[across]

@@ -7,7 +7,6 @@ from datetime import datetime
 from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
-from toolkit.processes.workers import end_idle_workers
 from toolkit.stages.code import Attempt, Difference, differences, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
@@ -136,8 +135,6 @@ class Runner:
             self.request.command,
             seconds_before,
         )
-        if stage.parallel:  # it trains: the memory is wanted, and nothing is mapped for long
-            end_idle_workers()
         try:
             with joined_by_followers(stage, self.request.config):
                 numbers = plain_headline(stage.body(run))

@@ -66,7 +66,7 @@ def training_data(
     partitions: Sequence[Partition], lang: Path, config: EmConfig, jobs: int
 ) -> Iterator[TrainingData]:
     """The training data with its worker processes."""
-    with WorkerPool(jobs if len(partitions) > 1 else 1) as pool:
+    with WorkerPool(min(jobs, len(partitions))) as pool:
         yield TrainingData(partitions, lang, config.align, pool)
 
 

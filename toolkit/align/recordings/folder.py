@@ -109,7 +109,7 @@ def _tasks(recordings: Sequence[Recording], rules: str) -> tuple[list[Task], lis
 
 def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
     """All passes; their results in the tasks' order."""
-    with WorkerPool(jobs if len(tasks) > 1 else 1) as pool:
+    with WorkerPool(max(1, min(jobs, len(tasks)))) as pool:
 
         def run(name: str, work: Callable[[Job, Item], Result], items: list[Item]) -> list[Result]:
             done = pool.map(partial(work, job), items)
