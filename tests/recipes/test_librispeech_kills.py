@@ -11,7 +11,7 @@ from tests.recipes.librispeech_run import GMMS, streaming
 pytest.importorskip("soundfile")
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2700)
 def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands, tmp_path):
     """kill -9 at random moments, then the same with more jobs: nothing is lost, nothing differs."""
     root = tmp_path / "exp"
