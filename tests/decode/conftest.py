@@ -118,7 +118,14 @@ def make_bundle(recogniser, out, kind="lstm", extras=True, config=None, tuned=No
         network = LstmConfig(**sizes, lookahead=2) if kind == "lstm" else BlstmConfig(**sizes)
     model = make_model(network)
     with torch.no_grad():
-        model.output.weight *= 40
+        if kind == "tdnnf":  # as after a training: statistics, and a last layer that isn't zero
+            torch.nn.init.xavier_uniform_(model.output.weight)
+            for part in model.modules():
+                if isinstance(part, torch.nn.BatchNorm1d):
+                    part.momentum = 1.0
+            model.train()(torch.randn(10, 50, 24))
+            model.eval()
+        model.output.weight *= 4 if kind == "tdnnf" else 40
         for name, weights in model.named_parameters():
             if "weight_ih" in name:
                 weights *= 4 if "l0" in name else 2

@@ -25,35 +25,23 @@ def pieces(x, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
-def test_scores_and_states_are_those_of_the_whole(bundle, size):
-    model = Recogniser(bundle()).model
+@pytest.mark.parametrize("kind", ["lstm", "tdnnf"])
+def test_scores_are_those_of_the_whole(bundle, kind, size):
+    model = Recogniser(bundle(kind=kind)).model
     generator = torch.Generator().manual_seed(size)
     scorer, mean = StreamingScorer(model), None
     for frames in (1, 2, 5, 9, 100, 101):
         features = 17 + 3 * torch.randn(frames, 8, generator=generator)
         whole = model.log_likelihoods(features, mean)
+        assert whole.std() > 0.5
         scores = [scorer.push(piece) for piece in pieces(features, size)]
         scores.append(scorer.end_utterance())
         assert torch.cat(scores).shape == whole.shape
-        assert torch.allclose(torch.cat(scores), whole, atol=1e-5)
-        # The normaliser's state goes on to the next utterance, the LSTM's does not.
+        assert torch.allclose(torch.cat(scores), whole, atol=3e-4)  # of scores of up to hundreds
+        # The normaliser's state goes on to the next utterance, the network's does not.
         mean = (mean or CmnState.empty(8)).after(features)
         assert scorer.mean.frames == mean.frames
         assert torch.allclose(scorer.mean.sum, mean.sum, rtol=1e-12)
-        assert scorer.state is None
-
-
-def test_the_lstm_s_state_is_that_after_the_frames_read(bundle):
-    model = Recogniser(bundle()).model
-    features = 17 + 3 * torch.randn(31, 8, generator=torch.Generator().manual_seed(0))
-    scorer = StreamingScorer(model)
-    for piece in pieces(features, 4):
-        scorer.push(piece)
-    inputs = model.normaliser.apply(features)[:30].reshape(1, 10, 24)
-    with torch.inference_mode():
-        _, expected = model.model(inputs)
-    for found, wanted in zip(scorer.state, expected, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-6)
 
 
 def heard(recogniser, samples, size, **options):
@@ -63,8 +51,9 @@ def heard(recogniser, samples, size, **options):
 
 
 @pytest.mark.parametrize("size", [160, 2560, 16000])
-def test_the_final_text_is_that_of_all_samples(bundle, babble, size):
-    recogniser = Recogniser(bundle())
+@pytest.mark.parametrize("kind", ["lstm", "tdnnf"])
+def test_the_final_text_is_that_of_all_samples(bundle, babble, kind, size):
+    recogniser = Recogniser(bundle(kind=kind))
     texts = set()
     for seed in range(7):
         samples = babble(seed, 0.5 + seed / 4)[: -100 - seed]
@@ -127,9 +116,8 @@ def test_no_utterance_is_longer_than_allowed(bundle, babble):
 
 
 def test_what_a_bundle_cannot_do_is_said_at_once(bundle):
-    for kind in ("blstm", "tdnnf"):
-        with pytest.raises(BundleError, match="unidirectional"):
-            StreamingRecogniser(Recogniser(bundle(kind=kind)))
+    with pytest.raises(BundleError, match="an LSTM of one direction or a TDNN-F"):
+        StreamingRecogniser(Recogniser(bundle(kind="blstm")))
     whole = Recogniser(bundle())
     whole.model.normaliser = replace(whole.model.normaliser, scope="whole")
     with pytest.raises(BundleError, match="normalised with earlier frames alone"):

@@ -79,7 +79,7 @@ def test_it_ends_cleanly_by_ctrl_c():
 @pytest.mark.parametrize(
     ("system", "told"),
     [
-        ("blstm", "no unidirectional network on log-mel features"),
+        ("blstm", "no LSTM of one direction and no TDNN-F on log-mel features"),
         ("old", "has no senones/"),
         ("gmm", "has no system 'gmm', but blstm, lstm, old"),
     ],
@@ -93,7 +93,7 @@ def test_systems_that_cannot_stream_are_refused(final, system, told):
 def test_a_bundle_of_another_kind_is_refused(final):
     result = CliRunner().invoke(main, ["serve", "--port", "0", str(final / "blstm")])
     assert result.exit_code == 1
-    assert "needs a unidirectional LSTM" in result.stderr
+    assert "needs an LSTM of one direction or a TDNN-F" in result.stderr
 
 
 def test_a_port_that_is_taken_and_an_address_of_another_machine_are_named(final, monkeypatch):

@@ -15,7 +15,7 @@ PIECES = (0.01, 0.1, 0.16, 1.0)
 
 
 @click.command("transcribe")
-@click.option("--model", type=FILE, required=True, help="Model bundle with a unidirectional LSTM.")
+@click.option("--model", type=FILE, required=True, help="Model bundle that can recognise streams.")
 @click.option(
     "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
 )

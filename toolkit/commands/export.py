@@ -25,8 +25,8 @@ from toolkit.config.parameters import FILE
 def export(model: Path, form: str, out: Path) -> None:
     """Export an acoustic model to ONNX or TorchScript.
 
-    Of a bundle of several systems that is the best unidirectional network on log-mel features, or
-    the CTC network.
+    Of a bundle of several systems that is the best network that can recognise streams, or the CTC
+    network.
     Writes the model (model.onnx or model.pt), metadata.json (its inputs and outputs, front end,
     priors, output units) and normaliser.json to the folder --out. Unidirectional models have their
     recurrent states as inputs and outputs, for streaming. The exported model is run on random

@@ -47,9 +47,9 @@ def serve(
 ) -> None:
     """Recognise speech live, on a web page.
 
-    MODEL is a model bundle: the final/ folder of a run. Its best unidirectional network recognises;
-    other systems need whole recordings. The page shows words while they are spoken, takes the
-    microphone or an audio file, and loads nothing from the network. Programs use the same
+    MODEL is a model bundle: the final/ folder of a run. Its best LSTM of one direction or TDNN-F
+    recognises; other systems need whole recordings. The page shows words while they are spoken,
+    takes the microphone or an audio file, and loads nothing from the network. Programs use the same
     WebSocket. Ctrl-C ends the server.
 
     \b

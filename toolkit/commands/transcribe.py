@@ -119,9 +119,9 @@ def transcribe(
     and what it reached. If it adapts to speakers, it hears all recordings of a speaker first:
     without --speakers every recording is a speaker, but for cuts, which name theirs.
 
-    With --stream (the best unidirectional network) words are shown as they are recognised: on a
-    terminal in a line that changes, with --format json as a line for every change. The latency is
-    printed at the end, on standard error.
+    With --stream (the best LSTM of one direction or TDNN-F) words are shown as they are recognised:
+    on a terminal in a line that changes, with --format json as a line for every change. The latency
+    is printed at the end, on standard error.
 
     \b
     Examples:

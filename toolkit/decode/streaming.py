@@ -1,4 +1,4 @@
-"""Streaming recognition: front end, LSTM and search carry their states from block to block."""
+"""Streaming recognition: front end, network and search carry their states from block to block."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.stream import StreamingFrontend
 from toolkit.fsa.online import OnlineSearch
 from toolkit.fsa.search import search_with_retries
-from toolkit.models.lstm import LstmModel, LstmState, with_lookahead
+from toolkit.models.online import online
 from toolkit.models.scorer import NeuralModel
 
 ONSET = 3
@@ -22,43 +22,39 @@ ONSET = 3
 
 def can_stream(model: NeuralModel) -> bool:
     """Whether a model and the normalisation of its features do without what is yet to come."""
-    return isinstance(model.model, LstmModel) and model.normaliser.scope == "causal"
+    return online(model.model) is not None and model.normaliser.scope == "causal"
 
 
 class StreamingScorer:
-    """Turns features into log-likelihoods; normaliser, stacking and LSTM keep their states.
+    """Turns features into log-likelihoods; normaliser, stacking and network keep their states.
 
     Args:
-      model: a unidirectional LSTM.
+      model: an LSTM of one direction or a TDNN-F.
 
     Raises:
       BundleError: the model, or the normalisation of its features, needs the whole utterance.
     """
 
     def __init__(self, model: NeuralModel) -> None:
-        if not isinstance(model.model, LstmModel):
+        if online(model.model) is None:
             raise BundleError(
-                "streaming needs a unidirectional LSTM, but this model needs the whole utterance:"
-                " transcribe without --stream"
+                "streaming needs an LSTM of one direction or a TDNN-F, but this model needs the"
+                " whole utterance: transcribe without --stream"
             )
         if model.normaliser.scope != "causal":
             raise BundleError(
                 "streaming needs features that are normalised with earlier frames alone, but this"
                 " model's are with the whole file: transcribe without --stream"
             )
-        self._model, self._lstm = model, model.model.eval()
-        self._lookahead = self._lstm.config.lookahead
+        self._model = model
         self.mean = CmnState.empty(len(model.normaliser.prior_mean))
         """The normaliser's state; it carries over from utterance to utterance."""
         self._begin_utterance()
 
     def _begin_utterance(self) -> None:
-        dimension = len(self._model.normaliser.prior_mean)
-        self._frames = torch.zeros(0, dimension)
-        self._inputs = torch.zeros(0, LOW_RATE_FACTOR * dimension)
-        self._last: Tensor | None = None
-        self.state: LstmState | None = None
-        """The LSTM's state after the last row of inputs that it has read."""
+        self._frames = torch.zeros(0, len(self._model.normaliser.prior_mean))
+        self.network = online(self._model.model)
+        """The network within the utterance."""
 
     def push(self, features: Tensor) -> Tensor:
         """Take features [T, F] before normalisation; return the rows [t, P] of scores so far."""
@@ -67,30 +63,16 @@ class StreamingScorer:
         frames = torch.cat([self._frames, normalised])
         whole = len(frames) // LOW_RATE_FACTOR * LOW_RATE_FACTOR
         self._frames = frames[whole:]
-        return self._score(stack(frames[:whole]))
+        return self._scores(self.network.push(stack(frames[:whole])))
 
     def end_utterance(self) -> Tensor:
         """Return the remaining rows and reset all states but the normaliser's."""
-        rest = stack(self._frames)  # repeats the last frame
-        if not len(rest) and self._last is None:
-            return torch.zeros(0, self._lstm.config.output_dim)
-        whole = rest if self._last is None else torch.cat([self._last, rest])
-        scores = self._score(with_lookahead(whole, self._lookahead)[len(whole) - len(rest) :])
+        scores = self._scores(self.network.finish(stack(self._frames)))  # repeats the last frame
         self._begin_utterance()
         return scores
 
-    @torch.inference_mode()
-    def _score(self, inputs: Tensor) -> Tensor:
-        """Run the LSTM over the next inputs [t, D]."""
-        if len(inputs):
-            self._last = inputs[-1:]
-        self._inputs = torch.cat([self._inputs, inputs])
-        # The first call of the LSTM needs more rows than the look-ahead.
-        if len(self._inputs) <= (self._lookahead if self.state is None else 0):
-            return torch.zeros(0, self._lstm.config.output_dim)
-        logits, self.state = self._lstm(self._inputs[None], self.state)
-        self._inputs = self._inputs[:0]
-        return logits[0].float().log_softmax(dim=-1) - self._model.log_priors
+    def _scores(self, logits: Tensor) -> Tensor:
+        return logits.float().log_softmax(dim=-1) - self._model.log_priors
 
 
 @dataclass(frozen=True)
@@ -153,15 +135,15 @@ class StreamingRecogniser:
     """Recognises a stream; without endpoint detection it is a single utterance.
 
     The final text of a single utterance is that of `Recogniser.recognise` on all its samples:
-    features, normaliser, LSTM and search carry their states, and the lattice is the same.
+    features, normaliser, network and search carry their states, and the lattice is the same.
 
     Args:
-      recogniser: its model must be a unidirectional LSTM.
+      recogniser: its model must be an LSTM of one direction or a TDNN-F.
       endpoint: when utterances end; None: only at the end of the stream.
       details: find word times and confidences of final utterances.
 
     Raises:
-      BundleError: the model is not a unidirectional LSTM, or the bundle has no senones, which
+      BundleError: the model needs the whole utterance, or the bundle has no senones, which
         `endpoint` and `details` need.
     """
 

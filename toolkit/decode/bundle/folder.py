@@ -81,8 +81,8 @@ def find_system(model: Path, system: str | None = None, stream: bool = False) ->
         if system in (None, one.name) and (one.streams or not stream):
             return path_below(model, one.name)
     raise BundleError(
-        f"no unidirectional network on log-mel features in {model} ({system or names}), which a"
-        " stream needs: transcribe without --stream"
+        f"no LSTM of one direction and no TDNN-F on log-mel features in {model}"
+        f" ({system or names}), which a stream needs: transcribe without --stream"
     )
 
 
