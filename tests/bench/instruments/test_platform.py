@@ -1,6 +1,4 @@
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,24 +15,6 @@ def test_the_machine_describes_itself_as_plain_data(tmp_path):
     assert about["storage"]
     assert describe(tmp_path / "not" / "there")["storage"] is not None
     assert describe()["storage"] is None
-
-
-def test_torch_tells_of_devices_where_nvml_does_not(monkeypatch):
-    cuda = SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 2,
-        get_device_properties=lambda n: SimpleNamespace(name=f"GPU {n}", total_memory=8 << 30),
-    )
-    torch = SimpleNamespace(cuda=cuda, get_num_threads=lambda: 1)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = describe()
-    assert found["devices"] == [
-        {"name": f"GPU {n}", "memory_gib": 8.0, "link": ""} for n in range(2)
-    ]
-    assert "pip install nvidia-ml-py" in found["unmeasured"]
-    cuda.is_available = lambda: False
-    assert describe()["unmeasured"] is None
 
 
 def test_prices_are_read_from_yaml_and_json(tmp_path):

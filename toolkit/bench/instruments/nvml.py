@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML, where the package `nvidia-ml-py` and a driver are installed."""
+"""NVIDIA's GPUs through NVML, where the package `nvidia-ml-py` and a driver are installed."""
 
 import os
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ class Device:
     """Connection to the host, such as `PCIe 3 x16`: the maximum of device and board."""
 
 
-MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`, the extra `gpu`"
+MISSING = "the package nvidia-ml-py is missing: `pip install nvidia-ml-py`"
 
 
-def missing_package() -> str | None:
-    """Say what has to be installed to measure the utilisation of GPUs; None: nothing."""
+def package_is_missing() -> bool:
+    """Whether the package is not installed."""
     try:
         import pynvml  # noqa: F401
     except ImportError:
-        return MISSING
-    return None
+        return True
+    return False
 
 
 class Devices:

@@ -3,12 +3,11 @@
 import difflib
 import os
 import platform
-import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from toolkit.bench.instruments.nvml import Device, Devices, missing_package
+from toolkit.bench.instruments.accelerators import Accelerators
 from toolkit.config.plain_yaml import read_yaml
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
@@ -89,26 +88,17 @@ def describe(folder: Path | None = None) -> dict[str, Any]:
       `unmeasured` (why their utilisation is not measured), `versions` and `commit`. Unknown values
       are None. Host and user are not named.
     """
-    devices = Devices().describe() or _torch_devices()
+    accelerators = Accelerators()
     return {
         **machine(),
         **_processors(),
         "os": _system(),
         "storage": None if folder is None else _storage(folder),
-        "devices": [asdict(device) for device in devices],
-        "unmeasured": missing_package() if devices else None,
+        "devices": [asdict(device) for device in accelerators.describe()],
+        "unmeasured": accelerators.unmeasured(),
         "versions": versions(),
         "commit": git_commit(),
     }
-
-
-def _torch_devices() -> list[Device]:
-    """Return the devices that torch knows, if it is loaded, for use without NVML."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    found = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
-    return [Device(d.name, round(d.total_memory / 2**30, 1), link="") for d in found]
 
 
 def _processors() -> dict[str, Any]:

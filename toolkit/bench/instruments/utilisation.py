@@ -6,7 +6,6 @@ so that all time is covered, and bursts of fine samples alternate with coarse on
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from time import monotonic
 
 import psutil
 
-from toolkit.bench.instruments.nvml import Devices, missing_package
+from toolkit.bench.instruments.accelerators import Accelerators
 from toolkit.environment import usable_cpus
 from toolkit.processes import ranks
 from toolkit.train.runlog import Utilisation
@@ -66,9 +65,8 @@ def sampling(
       config: settings of sampling.
     """
     config, root = config or UtilisationConfig(), _root()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and (missing := missing_package()):
-        logger.warning("the utilisation of the GPUs is not measured: %s", missing)
+    if reason := Accelerators().unmeasured():
+        logger.warning("the utilisation of the GPUs is not measured: %s", reason)
     stop = threading.Event()
 
     def run() -> None:
@@ -97,7 +95,7 @@ class Meter:
 
     def __init__(self, root: psutil.Process | None = None) -> None:
         self._root = root or psutil.Process()
-        self._devices = Devices()
+        self._devices = Accelerators()
         self._cpus = usable_cpus()
         self._processes: dict[int, tuple[psutil.Process, float]] = {}
         self._last_search = self._last_sample = monotonic()
