@@ -11,12 +11,13 @@ from toolkit.bench.ctc.decode import (
     FLASHLIGHT,
     OURS,
     Row,
-    compare_with_flashlight,
+    compare_with_others,
     measure,
     text_score,
 )
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.bench.ctc.synthetic_task import FRAMES, LABELS, SyntheticCtcTask
+from toolkit.bench.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE
 from toolkit.decode.ctc.greedy import collapse
 
 
@@ -59,15 +60,18 @@ def test_material_is_the_same_in_every_call_and_fits(material):
         assert set(text.split()) <= set(material.dictionary.words)
 
 
-def test_a_wide_beam_scores_at_least_as_well_as_flashlight(material, tmp_path):
-    load_torchaudio("models.decoder")
+@pytest.mark.parametrize("name", [FLASHLIGHT, FLASHLIGHT_TEXT, PYCTCDECODE])
+def test_a_wide_beam_scores_at_least_as_well_as_others(material, tmp_path, name):
+    if name == FLASHLIGHT:
+        load_torchaudio("models.decoder")
     modes, widths = ("words", "forecast"), (32,)
     rows, missing = measure(material, modes, widths, 1, tmp_path)
-    if missing:
-        pytest.skip(missing)
+    if reasons := [reason for reason in missing if reason.startswith(f"{name}:")]:
+        pytest.skip(reasons[0])
     by_decoder = {(row.mode, row.decoder): row for row in rows}
-    for mode in modes:
-        assert by_decoder[mode, OURS].score >= by_decoder[mode, FLASHLIGHT].score - 1e-3
+    for mode in modes if name != PYCTCDECODE else ("forecast",):
+        assert by_decoder[mode, OURS].score >= by_decoder[mode, name].score - 1e-3
+        assert by_decoder[mode, name].score > -1000  # it found words
         assert by_decoder[mode, OURS].microseconds > 0
 
 
@@ -82,12 +86,19 @@ def test_what_was_said_scores_at_least_as_high_as_other_texts(material):
 
 def test_verdicts_compare_like_with_like():
     rows = [
+        Row("words", OURS, 8, 1.5, -12.0, 5.0),
+        Row("words", FLASHLIGHT, 8, 2.0, -11.0, 5.0),
         Row("words", OURS, 256, 1.0, -10.0, 5.0),
-        Row("words", FLASHLIGHT, 256, 2.0, -11.0, 5.0),
+        Row("words", FLASHLIGHT, 256, 2.0, -12.0, 5.0),
+        Row("words", PYCTCDECODE, 256, 2.0, -9.0, 5.0),
         Row("forecast", OURS, 256, 3.0, -12.0, 5.0),
     ]
-    first, second, third = compare_with_flashlight(rows)
-    assert "1.00 us" in first
-    assert "met" in first
-    assert "0.50 of flashlight's time, scores at least as good" in second
-    assert "missed" in third
+    target, narrow, wide, better, missed = compare_with_others(rows)
+    assert "1.00 us" in target
+    assert "met" in target
+    assert "0.75 of flashlight's time (scores -12.00, -11.00)" in narrow
+    assert "by our width 256, 16.00" in narrow
+    assert "0.50 of flashlight's time (scores -10.00, -12.00)" in wide
+    assert "by our width 8, 0.02" in wide
+    assert "no width of ours scores as well" in better
+    assert "missed" in missed

@@ -1,10 +1,12 @@
-"""CTC decoding with a dictionary: the toolkit's decoder and flashlight's lexicon decoder."""
+"""CTC decoding with a dictionary: the toolkit's decoder, flashlight's and pyctcdecode."""
 
 import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import process_time
 
@@ -14,6 +16,7 @@ import torch
 
 from toolkit.bench.ctc.synthetic_task import FRAMES, SyntheticCtcTask
 from toolkit.bench.instruments.harness import Case, compare
+from toolkit.bench.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE, CtcDecoderProcess
 from toolkit.bench.peers.flashlight_decoder import FlashlightDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.config.parameters import FILE
@@ -29,6 +32,8 @@ WIDTHS = (1, 8, 64, 256, 512)
 LM_WEIGHT, WORD_BONUS, MARGIN = 0.8, 0.5, 50.0
 TARGET_WIDTH, TARGET = 256, 2.2  # microseconds per frame and prefix of the beam
 OURS, FLASHLIGHT = "ours", "flashlight"
+EQUAL = 1e-3
+"""Difference of mean scores, in natural log units, that does not count."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,10 @@ class Row:
     """One decoder at one width."""
 
     mode: str
-    """`words`, or `forecast` (flashlight: the same bigrams by KenLM, smeared over its trie)."""
+    """`words`, or `forecast` (others: the same bigrams by KenLM, flashlight's smeared over its
+    trie)."""
     decoder: str
+    """`ours`, or another: `flashlight` is torchaudio's copy, `flashlight-text` the package."""
     width: int
     microseconds: float
     """Processor time per frame and prefix of the beam, median over the rounds."""
@@ -50,38 +57,60 @@ class Row:
 
 def measure(
     task: SyntheticCtcTask, modes: Sequence[str], widths: Sequence[int], rounds: int, folder: Path
-) -> tuple[list[Row], str | None]:
-    """Decode the task with both decoders in turns.
+) -> tuple[list[Row], list[str]]:
+    """Decode the task with all decoders in turns.
 
     Args:
       task: what is decoded.
       modes: modes of the dictionary decoder, see `WordsConfig`.
       widths: beam widths.
       rounds: timed repetitions.
-      folder: folder for flashlight's files.
+      folder: folder for the other decoders' files.
 
     Returns:
-      The rows, ours before flashlight's, and the reason if flashlight is not available.
+      The rows, ours before the others', and the reasons why others are not available.
     """
     arpa = folder / "lm.arpa"
     write_arpa(task.lm, arpa)
     ngrams = Ngrams.of(task.lm, task.dictionary.words)
-    rows, missing = [], None
-    for mode in modes:
-        for width in widths:
-            config = WordsConfig(width, mode, LM_WEIGHT, WORD_BONUS, MARGIN)
-            ours = WordsDecoder(task.units, task.dictionary, ngrams, config)
-            decoders = {OURS: lambda x, ours=ours: ours.decode(x)[0].text}
+    rows, missing, processes = [], [], {}
+    with ExitStack() as running:
+        for name in (FLASHLIGHT_TEXT, PYCTCDECODE):
             try:
-                flashlight = FlashlightDecoder(
-                    task.dictionary, task.units, folder,
-                    None if mode == "words" else arpa, width, MARGIN, LM_WEIGHT, WORD_BONUS,
-                )  # fmt: skip
-                decoders[FLASHLIGHT] = flashlight.text
+                processes[name] = running.enter_context(
+                    CtcDecoderProcess(
+                        name, task.dictionary, task.units, task.lm, task.posteriors, folder
+                    )
+                )
             except PeerUnavailableError as error:
-                missing = str(error)
-            rows += _compare(task, mode, width, rounds, decoders)
-    return rows, missing
+                missing.append(str(error))
+        for mode in modes:
+            for width in widths:
+                config = WordsConfig(width, mode, LM_WEIGHT, WORD_BONUS, MARGIN)
+                ours = WordsDecoder(task.units, task.dictionary, ngrams, config)
+                decoders = {
+                    OURS: lambda ours=ours: [ours.decode(x)[0].text for x in task.posteriors]
+                }
+                try:
+                    flashlight = FlashlightDecoder(
+                        task.dictionary, task.units, folder,
+                        None if mode == "words" else arpa, width, MARGIN, LM_WEIGHT, WORD_BONUS,
+                    )  # fmt: skip
+                    decoders[FLASHLIGHT] = lambda f=flashlight: list(map(f.text, task.posteriors))
+                except PeerUnavailableError as error:
+                    missing.append(str(error))
+                for name, process in processes.items():
+                    if mode != "words" or name != PYCTCDECODE:
+                        decoders[name] = partial(
+                            process.decode, width, MARGIN, LM_WEIGHT, WORD_BONUS, mode != "words"
+                        )
+
+                def clock() -> float:
+                    elsewhere = sum(process.processor_seconds for process in processes.values())
+                    return process_time() + elsewhere
+
+                rows += _compare(task, mode, width, rounds, decoders, clock)
+    return rows, list(dict.fromkeys(missing))
 
 
 def _compare(
@@ -89,20 +118,19 @@ def _compare(
     mode: str,
     width: int,
     rounds: int,
-    decoders: dict[str, Callable[[np.ndarray], str]],
+    decoders: dict[str, Callable[[], list[str]]],
+    clock: Callable[[], float],
 ) -> list[Row]:
     found: dict[str, list[str]] = {}
 
     def case(name: str) -> Case:
         def run() -> float:
-            found[name] = [decoders[name](x) for x in task.posteriors]
+            found[name] = decoders[name]()
             return float(len(task.posteriors) * FRAMES * width)
 
         return Case(name, run)
 
-    table = compare(
-        [case(name) for name in decoders], "frames x width", OURS, rounds, clock=process_time
-    )
+    table = compare([case(name) for name in decoders], "frames x width", OURS, rounds, clock=clock)
     references = {str(i): text for i, text in enumerate(task.texts)}
     return [
         Row(
@@ -138,28 +166,36 @@ def text_score(task: SyntheticCtcTask, mode: str, utterance: int, text: str) -> 
     return total
 
 
-def compare_with_flashlight(rows: Sequence[Row]) -> list[str]:
-    """Compare the rows with the target and with flashlight."""
+def compare_with_others(rows: Sequence[Row]) -> list[str]:
+    """Compare with the target, and with others at the same width and at an equal score."""
     found = []
     for mode in dict.fromkeys(row.mode for row in rows):
-        by_decoder = {(r.decoder, r.width): r for r in rows if r.mode == mode}
-        ours = by_decoder.get((OURS, TARGET_WIDTH))
-        if ours is not None:
-            met = "met" if ours.microseconds <= TARGET else "missed"
+        own = {row.width: row for row in rows if (row.mode, row.decoder) == (mode, OURS)}
+        if TARGET_WIDTH in own:
+            met = "met" if own[TARGET_WIDTH].microseconds <= TARGET else "missed"
             found.append(
-                f"{mode}: {ours.microseconds:.2f} us per frame and prefix at width {TARGET_WIDTH}"
-                f" (target: at most {TARGET}, {met})"
+                f"{mode}: {own[TARGET_WIDTH].microseconds:.2f} us per frame and prefix at width"
+                f" {TARGET_WIDTH} (target: at most {TARGET}, {met})"
             )
-        for width in sorted({r.width for r in by_decoder.values()}):
-            if (FLASHLIGHT, width) in by_decoder:
-                ours, flashlight = by_decoder[OURS, width], by_decoder[FLASHLIGHT, width]
-                better = "at least as good" if ours.score >= flashlight.score - 1e-6 else "worse"
-                found.append(
-                    f"{mode}, width {width}: {ours.microseconds / flashlight.microseconds:.2f} of"
-                    f" flashlight's time, scores {better} ({ours.score:.2f},"
-                    f" {flashlight.score:.2f})"
-                )
+        others = [row for row in rows if row.mode == mode and row.decoder != OURS]
+        for other in sorted(others, key=lambda row: (row.decoder, row.width)):
+            ours = own[other.width]
+            found.append(
+                f"{mode}, width {other.width}: {ours.microseconds / other.microseconds:.2f} of"
+                f" {other.decoder}'s time (scores {ours.score:.2f}, {other.score:.2f});"
+                f" {_at_equal_score(own, other)}"
+            )
     return found
+
+
+def _at_equal_score(own: dict[int, Row], other: Row) -> str:
+    """Compare another decoder with ours at the narrowest width that scores at least as well."""
+    enough = [width for width, row in own.items() if row.score >= other.score - EQUAL]
+    if not enough:
+        return "no width of ours scores as well"
+    width = min(enough)
+    ratio = own[width].microseconds * width / (other.microseconds * other.width)
+    return f"at equal score, by our width {width}, {ratio:.2f}"
 
 
 @click.command("ctc-decode")
@@ -182,7 +218,11 @@ def compare_with_flashlight(rows: Sequence[Row]) -> list[str]:
 def command(
     words: int, utterances: int, widths: tuple[int, ...], rounds: int, json_file: Path | None
 ) -> None:
-    """Decode CTC posteriors with a dictionary: the toolkit's decoder and flashlight's.
+    """Decode CTC posteriors with a dictionary: the toolkit's decoder and others.
+
+    They are flashlight's lexicon decoder (in torchaudio, or as flashlight-text) and pyctcdecode,
+    where they are installed, if need be in the environment whose Python the variable
+    CTC_DECODERS_PYTHON names. pyctcdecode has no dictionary without a language model.
 
     \b
     Example:
@@ -205,7 +245,7 @@ def command(
             "none" if row.mode == "words" else "bigrams", row.decoder, str(row.width),
             f"{row.microseconds:.2f}", f"{row.score:.2f}", f"{row.wer:.1f}",
         )  # fmt: skip
-    notes = compare_with_flashlight(rows) + ([missing] if missing else [])
+    notes = compare_with_others(rows) + missing
     console = Console()
     console.print(table)
     for note in notes:
