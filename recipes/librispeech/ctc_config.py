@@ -18,6 +18,7 @@ from toolkit.features.frontend import PRESETS
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.units.factory import UnitsConfig
 from toolkit.models.ctc import CtcConfig
+from toolkit.parallel.config import ParallelConfig
 from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.readers import ReaderConfig
 from toolkit.train.ctc.records import RecordConfig
@@ -55,6 +56,9 @@ class Config:
     """Record files, and the longest utterance (A6, A7)."""
     readers: ReaderConfig = ReaderConfig()
     """Batches, and the processes that make them (A8, A10)."""
+    devices: int | None = field(default=None, metadata=older_runs(None))
+    """Processes that must train together, one per GPU, so that batches are as large as intended;
+    None: as many as there are."""
     evaluation_width: int = 256
     """Beam width of the evaluation after each epoch (A24)."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -75,6 +79,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.evaluation_width < 1 or not self.sweep or min(self.sweep) < 1:
             raise ValueError("evaluation_width and sweep need beam widths of at least 1")
+        if self.devices is not None and self.devices < 1:
+            raise ValueError(f"devices is {self.devices}, needs to be at least 1, or none")
         for name in ("dictionary_size", "prior_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
@@ -173,4 +179,64 @@ def full() -> Config:
     )
 
 
-PROFILES = {"demo": demo, "an4": an4, "kaldi": kaldi, "full": full}
+def _platform(devices: int, batch: int, readers: int, buffer: int) -> Config:
+    """Return `full` with the batch and the GPUs of one of the paper's machines.
+
+    Args:
+      devices: GPUs, each with a process and a copy of the model (A9).
+      batch: utterances of a step, all GPUs together.
+      readers: reader processes of the machine.
+      buffer: whole batches that are being read or ready.
+    """
+    own = full()
+    return replace(
+        own,
+        devices=devices,
+        readers=replace(
+            own.readers, batch=batch // devices, readers=readers // devices, buffer=buffer
+        ),
+        train=replace(own.train, amp="fp32", parallel=ParallelConfig("ssgd")),
+    )
+
+
+def sys1() -> Config:
+    """Sys1$ of the paper: four RTX 2070, 96 utterances (A10)."""
+    return _platform(devices=4, batch=96, readers=8, buffer=40)
+
+
+def sys2() -> Config:
+    """Sys2$: four GTX 1080 Ti, 240 utterances."""
+    return _platform(devices=4, batch=240, readers=16, buffer=100)
+
+
+def sys10() -> Config:
+    """Sys10$: two V100, 300 utterances."""
+    return _platform(devices=2, batch=300, readers=16, buffer=100)
+
+
+EQUAL_BATCH = 96
+"""Utterances of a step in the study of equal batches (A34)."""
+
+
+def _equal(own: Config) -> Config:
+    """Return a platform's settings with the batch, beam and targets of the equal-batch study."""
+    return replace(
+        own,
+        readers=replace(own.readers, batch=EQUAL_BATCH // own.devices),
+        evaluation_width=64,
+        tta=TtaConfig(wer=(22.0, 20.0, 19.0)),
+    )
+
+
+PROFILES = {
+    "demo": demo,
+    "an4": an4,
+    "kaldi": kaldi,
+    "full": full,
+    "sys1": sys1,
+    "sys2": sys2,
+    "sys10": sys10,
+    "sys1-equal": lambda: _equal(sys1()),
+    "sys2-equal": lambda: _equal(sys2()),
+    "sys10-equal": lambda: _equal(sys10()),
+}

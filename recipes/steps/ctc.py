@@ -1,30 +1,27 @@
 """Steps of the CTC recipe: units, records, training, decoding, time to accuracy."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-
-import torch
 
 from recipes.steps.data import check_audio, copies, cuts, has_copies, lm_config, splits, texts
 from recipes.steps.features import extract_changed
 from toolkit.bench.ctc.sweep import stored_sweep
-from toolkit.bench.instruments.platform import describe
-from toolkit.bench.instruments.utilisation import sampling
 from toolkit.bench.tta.feature_panels import utterance_figure
 from toolkit.bench.tta.page import Extras, write_page
+from toolkit.bench.tta.repeats import TrainingPlan, train_by_plan
 from toolkit.bench.tta.result_tables import sweep_table
 from toolkit.bench.tta.runs import read_platforms
 from toolkit.corpus.manifest import read_cuts, speaker_of, text_of
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
-from toolkit.decode.ctc.evaluation import EvaluationPlan, SearchFiles, make_recognition
+from toolkit.decode.ctc.evaluation import EvaluationPlan
 from toolkit.decode.ctc.posteriors import Posteriors, write_posteriors
 from toolkit.decode.ctc.system import SplitData, decode_ctc
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.decode.text_times import write_ctc_word_times
+from toolkit.errors import ToolkitError
 from toolkit.features.cut_audio import load_cut_audio
-from toolkit.features.normalise import Normaliser, estimate_normaliser
+from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
@@ -32,14 +29,10 @@ from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
-from toolkit.processes.threads import torch_threads
 from toolkit.score.results import read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
-from toolkit.train.ctc.readers import RecordSource
 from toolkit.train.ctc.records import count_too_long, write_records
-from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
-from toolkit.train.precision import Precision
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -102,69 +95,50 @@ def write_all_records(run: Run) -> dict[str, float]:
     return headline
 
 
-@contextmanager
-def record_sources(run: Run) -> Iterator[tuple[RecordSource, RecordSource]]:
-    """Open the training records and the validation records."""
-    normaliser = Normaliser.load(run.need("features/normaliser.json"))
-    own = run.config.readers, run.config.train.seed, normaliser
-    with (
-        RecordSource(run.need(f"records/{splits(run).train}"), *own) as train,
-        RecordSource(run.need(f"records/{splits(run).tune[0]}"), *own) as valid,
-    ):
-        yield train, valid
-
-
-def evaluation_plan(run: Run) -> EvaluationPlan:
-    """Return the plan by which another process evaluates the training."""
-    return EvaluationPlan(
-        units="units",
-        normaliser="features/normaliser.json",
-        records=f"records/{splits(run).tune[0]}",
+def training_plan(run: Run) -> TrainingPlan:
+    """Return what the training reads and how it goes on, as repeats of it need it too."""
+    evaluation, names = run.config.evaluation, ["units", "features/normaliser.json"]
+    dictionary = {"words": "words.txt", "arpa": "lm/lm.arpa"}
+    if evaluation.search == "prefixes":
+        dictionary = {}
+    train, valid = (f"records/{split}" for split in (splits(run).train, splits(run).tune[0]))
+    for name in (*names, *dictionary.values(), train, valid):
+        run.need(name)
+    plan = EvaluationPlan(
+        *names,
+        records=valid,
         batch=run.config.readers.batch,
         pad_to=run.config.readers.pad_to,
         width=run.config.evaluation_width,
         weight=run.config.train.weight,
-        evaluation=run.config.evaluation,
-        words="words.txt",
-        arpa="lm/lm.arpa",
+        evaluation=evaluation,
+        **dictionary,
     )
+    return TrainingPlan(train, run.config.readers, plan, run.config.train)
+
+
+def check_devices(wanted: int | None) -> None:
+    """Refuse to train in another number of processes than the settings are for.
+
+    Raises:
+      ToolkitError: names both numbers and the ways out.
+    """
+    if wanted is not None and wanted != ranks.world_size():
+        raise ToolkitError(
+            f"these settings are for {wanted} processes that train together, one per GPU, and there"
+            f" {'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start"
+            f" `torchrun --nproc_per_node {wanted} run_ctc.py ...`, or give --set devices=none to"
+            " train with the same batch per process"
+        )
 
 
 def train(run: Run) -> dict[str, float]:
     """Train through the states of the paper's figure (A22)."""
-    units, out = load_units(run.need("units")), run.make("ctc")
-    evaluation, width, files = run.config.evaluation, run.config.evaluation_width, None
-    if evaluation.search != "prefixes":
-        files = SearchFiles(run.need("words.txt"), run.need("lm/lm.arpa"))
-    recognition = make_recognition(units, width, run.jobs, evaluation, files)
-    if run.config.train.machine.evaluator == "elsewhere":
-        evaluation_plan(run).write(out)
-    with torch_threads(run.config.train.threads):
-        machine = describe(out.parent)
-    settings = {
-        "precision": precision_named(run.config.train, run.device),
-        "evaluation": evaluation.name(width),
-    }
-    about = {"machine": machine, "settings": settings, "command": run.command}
-    with record_sources(run) as (data, valid):
-        return train_ctc(
-            data,
-            valid.longest_first(),
-            recognition,
-            run.config.train,
-            out,
-            device=run.device,
-            progress=run.progress,
-            batch=run.config.readers.batch,
-            about=about,
-            background_logging=sampling,
-        )
-
-
-def precision_named(config: CtcTrainingConfig, device: str) -> str:
-    """Name the precision of a training on the page."""
-    name = Precision(config, torch.device(device), ranks.world_size()).name
-    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"}[name]
+    check_devices(run.config.devices)
+    plan, out = training_plan(run), run.make("ctc")
+    plan.write(out)
+    root = run.need("units").parent
+    return train_by_plan(plan, root, out, run.device, run.jobs, run.command, run.progress)
 
 
 def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:

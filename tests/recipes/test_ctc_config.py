@@ -3,7 +3,10 @@
 import pytest
 
 from recipes.librispeech.ctc_config import PROFILES, Config
+from recipes.steps.ctc import check_devices
 from toolkit.config.settings import ConfigError, apply_overrides
+from toolkit.errors import ToolkitError
+from toolkit.processes import ranks
 
 
 @pytest.mark.parametrize(
@@ -18,6 +21,7 @@ from toolkit.config.settings import ConfigError, apply_overrides
         "decode.tune.lm_weights=[0, 1]",
         "train.model.strides=[3]",
         "records.window=12",
+        "devices=0",
     ],
 )
 def test_settings_that_cannot_be(override, tmp_path):
@@ -30,3 +34,26 @@ def test_records_follow_the_network(tmp_path):
     for profile in PROFILES.values():
         both = ["train.model.strides=[3]", "records.stride=3"]
         assert apply_overrides(profile(), both, tmp_path).records.stride == 3
+
+
+@pytest.mark.parametrize(
+    ("profile", "total", "per_device", "readers", "buffer"),
+    [("sys1", 96, 24, 8, 40), ("sys2", 240, 60, 16, 100), ("sys10", 300, 150, 16, 100)],
+)
+def test_the_papers_machines(profile, total, per_device, readers, buffer, monkeypatch):
+    """The table of the paper (A10), and the batch of 96 that the equal-batch study gives all."""
+    for name, batch in ((profile, total), (f"{profile}-equal", 96)):
+        config = PROFILES[name]()
+        assert config.readers.batch * config.devices == batch
+        assert config.readers.readers * config.devices == readers
+        assert config.readers.buffer == buffer
+        assert config.train.parallel.method == "ssgd"
+        assert config.train.amp == "fp32"
+        assert (config.evaluation.search, config.readers.pad_to) == ("words+lm", 1670)
+    assert PROFILES[profile]().readers.batch == per_device
+    assert (config.evaluation_width, config.tta.wer) == (64, (22.0, 20.0, 19.0))
+    with pytest.raises(ToolkitError, match=rf"nproc_per_node {config.devices} .*devices=none"):
+        check_devices(config.devices)
+    monkeypatch.setattr(ranks, "world_size", lambda: config.devices)
+    check_devices(config.devices)
+    check_devices(None)

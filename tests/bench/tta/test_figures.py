@@ -1,8 +1,11 @@
 import re
+from itertools import combinations
+from xml.etree import ElementTree
 
 import pytest
 
 from toolkit.bench.tta.cards import machine_cards, result_cards
+from toolkit.bench.tta.diagram import system_figure
 from toolkit.bench.tta.figures import (
     CONTRAST,
     accuracy_figure,
@@ -125,3 +128,60 @@ def test_cards_tell_result_machine_and_wires(platforms):
         assert words in machines
     widths = [float(w) for w in re.findall(r"stroke-width:([\d.]+)", machines)]
     assert widths[0] > 3 * widths[1]  # x16 against x1
+
+
+SYSTEM = {
+    "values": 93,
+    "readers": 2,
+    "buffer": 40,
+    "batch": 24,
+    "optimizer": "adadelta",
+    "units": 30,
+    "layers": [["93 values", "input"], ["convolution 11 / 2", "93 to 600"]],
+}
+
+
+def test_the_block_diagram_is_drawn_from_the_logs_own_description(training):
+    settings = {"evaluation": "words+lm, width 64, all utterances"}
+    about = {"name": "a <b>", "machine": MACHINE | {"storage": "ext4 on SSD"}, "system": SYSTEM}
+    folder = training("drawn", devices=2, about=about | {"settings": settings})
+    text = system_figure(*read_platforms([str(folder)]))
+    for words in (
+        "From audio to text on a &lt;b&gt;",
+        "storage: ext4 on SSD",
+        "processors: 2 x Some CPU, 4 cores",
+        "devices: 2 x GPU, 8 GiB (PCIe 3 x16, PCIe 2 x1)",
+        ">93 values per frame<",
+        ">2 readers<",
+        ">batches of 24<",
+        ">2 copies of it<",
+        ">adadelta<",
+        ">search: words+lm<",
+        ">words, n-grams<",
+        ">convolution 11 / 2<",
+        ">93 to 600<",
+    ):
+        assert words in text
+    wide, narrow = (ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text))
+    for drawn in (wide, narrow):
+        width, height = map(float, drawn.get("viewBox").split()[2:])
+        boxes = [
+            tuple(float(box.get(name)) for name in ("x", "y", "width", "height"))
+            for box in drawn.iter("rect")
+        ]
+        assert len(boxes) == 4 + 5 + 4 + 2
+        assert all(0 <= x <= x + w <= width + 0.1 and y + h <= height for x, y, w, h in boxes)
+        apart = [
+            x + w <= u + 0.1 or u + w <= x + 0.1 or y + h <= v or v + h <= y
+            for (x, y, w, h), (u, v, *_) in combinations(boxes, 2)
+        ]
+        assert all(apart)
+
+
+def test_what_no_device_computes_is_done_by_the_processors(training):
+    plain = {"machine": {"cpu": "Some CPU"}, "system": SYSTEM, "settings": {}}
+    text = system_figure(*read_platforms([str(training("plain", about=plain))]))
+    assert "devices:" not in text
+    assert "c1" not in re.findall(r"box-shape placed (c\d)", text)
+    old = read_platforms([str(training("old", about={"machine": MACHINE}))])
+    assert system_figure(*old) == ""

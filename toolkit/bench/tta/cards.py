@@ -7,6 +7,7 @@ from typing import Any
 from toolkit.bench.tta.rules import TtaConfig
 from toolkit.bench.tta.runs import Platform
 from toolkit.bench.tta.tables import NAMES, duration, minutes
+from toolkit.bench.tta.texts import devices, processors
 
 
 def result_cards(platforms: Sequence[Platform], config: TtaConfig) -> str:
@@ -71,30 +72,6 @@ def _card(name: str, colour: int, top: str, facts: Sequence[tuple[str, str]]) ->
         f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts if value
     )
     return f'<div class="card c{colour % 8}"><h3>{escape(name)}</h3>{top}<dl>{listed}</dl></div>'
-
-
-def processors(machine: dict[str, Any]) -> str:
-    """Format the processors of `platform.describe` in one line."""
-    if not machine.get("cpu"):
-        return ""
-    sockets = machine.get("sockets") or 1
-    many = f"{sockets} x " if sockets > 1 else ""
-    cores = f", {machine['cores']} cores" if machine.get("cores") else ""
-    usable = f" ({machine['cpus']} CPUs usable)" if machine.get("cpus") else ""
-    ghz = f", {machine['ghz']} GHz" if machine.get("ghz") else ""
-    return f"{many}{machine['cpu']}{cores}{usable}{ghz}"
-
-
-def devices(machine: dict[str, Any]) -> str:
-    """Format the devices of `platform.describe` in one line, equal ones together."""
-    found: dict[tuple[str, float], list[str]] = {}
-    for device in machine.get("devices") or []:
-        found.setdefault((device["name"], device["memory_gib"]), []).append(device["link"])
-    return "; ".join(
-        f"{len(links)} x {name}, {memory:g} GiB"
-        + (f" ({', '.join(dict.fromkeys(links))})" if any(links) else "")
-        for (name, memory), links in found.items()
-    )
 
 
 def _topology(machine: dict[str, Any]) -> str:

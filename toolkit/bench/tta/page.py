@@ -8,6 +8,7 @@ from pathlib import Path
 from toolkit.bench.instruments.published import tables
 from toolkit.bench.tta.cards import machine_cards, result_cards
 from toolkit.bench.tta.csv_files import files
+from toolkit.bench.tta.diagram import system_figure
 from toolkit.bench.tta.figures import (
     accuracy_figure,
     loss_figure,
@@ -174,7 +175,8 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
         )
     )
     page.add(Section("stages", "From audio to model", parts=[_html(stage_table(platforms))]))
-    page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms)]))
+    diagrams = [system_figure(platform) for platform in platforms]
+    page.add(Section("platforms", "Platforms", parts=[machine_cards(platforms), *diagrams]))
     page.add(Section("data", "Data and features", parts=[extras.dataset, extras.features]))
     shown = SHOWN + ("A34",) * bool(extras.equal_batch)
     page.add(

@@ -181,8 +181,8 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
     grouped: dict[str, list[TrainingRun]] = {}
     seen = set()
     for given in runs:
-        name, folder = _name_and_folder(given)
-        folder = _log_folder(folder)
+        name, folder = name_and_folder(given)
+        folder = log_folder(folder)
         if folder.resolve() in seen:
             raise BenchRunError(f"{folder} was given twice: every run counts once")
         seen.add(folder.resolve())
@@ -202,14 +202,20 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
     return [Platform(name, tuple(group), by_name.get(name)) for name, group in grouped.items()]
 
 
-def _name_and_folder(given: str) -> tuple[str, Path]:
+def name_and_folder(given: str) -> tuple[str, Path]:
+    """Split NAME=FOLDER; the name is empty if only a folder is given."""
     name, equals, folder = given.partition("=")
     if not equals or Path(given).exists() or "/" in name:
         return "", Path(given)
     return name, Path(folder)
 
 
-def _log_folder(folder: Path) -> Path:
+def log_folder(folder: Path) -> Path:
+    """Return the folder with a training's log: the given one, or the only one in it that has one.
+
+    Raises:
+      BenchRunError: there is none, or there are several.
+    """
     if (folder / RUN_LOG).is_file():
         return folder
     inside = sorted(path.parent for path in folder.glob(f"*/{RUN_LOG}"))
