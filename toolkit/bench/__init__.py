@@ -12,6 +12,7 @@ BENCHMARKS = {
     "ctc-sweep": "ctc.sweep",
     "decode": "decode",
     "features": "features",
+    "int8": "int8",
     "lattice": "lattice",
     "pipeline": "pipeline",
     "readers": "ctc.readers",

@@ -37,14 +37,12 @@ def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
 def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     """Compare whole recordings with streams: seconds of audio per second of processor time."""
     from toolkit.decode.bundle.folder import find_system
-    from toolkit.decode.bundle.recogniser import Recogniser
-    from toolkit.decode.streaming import StreamingRecogniser
     from toolkit.features.audio import load_audio
     from toolkit.processes.threads import one_thread
 
     with one_thread():
-        recogniser = Recogniser(find_system(model, stream=True))
-        StreamingRecogniser.warm_up(recogniser)
+        recogniser, streaming = _loaded(find_system(model, stream=True))
+        streaming.warm_up(recogniser)
         rate = recogniser.frontend_config.sampling_rate
         samples = [load_audio(path, rate) for path in audio]
         seconds = sum(map(len, samples)) / rate
@@ -57,7 +55,9 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
 
         def stream(piece: float) -> float:
             name = f"stream, pieces of {piece:g} s"
-            texts[name], notes[piece] = _streamed(recogniser, samples, round(piece * rate))
+            texts[name], notes[piece] = _streamed(
+                streaming, recogniser, samples, round(piece * rate)
+            )
             return seconds
 
         cases = [Case("whole", whole)]
@@ -78,16 +78,30 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     )
 
 
-def _streamed(recogniser, samples, size: int) -> tuple[list[str], str]:  # noqa: ANN001
+def _loaded(bundle: Path) -> tuple:
+    """Return a bundle's recogniser and the class of its streams."""
+    from toolkit.decode.bundle.ctc.settings import is_ctc
+
+    if is_ctc(bundle):
+        from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+        from toolkit.decode.bundle.ctc.streaming import CtcStreamingRecogniser
+
+        return CtcRecogniser(bundle), CtcStreamingRecogniser
+    from toolkit.decode.bundle.recogniser import Recogniser
+    from toolkit.decode.streaming import StreamingRecogniser
+
+    return Recogniser(bundle), StreamingRecogniser
+
+
+def _streamed(streaming, recogniser, samples, size: int) -> tuple[list[str], str]:  # noqa: ANN001
     """Return the final text of each recording, and a note on the latency."""
     from toolkit.decode.stream_latency import Latency, recognise_stream
-    from toolkit.decode.streaming import StreamingRecogniser
 
     texts, firsts, finals = [], [], []
     for x in samples:
         latency = Latency()
         pieces = (x[begin : begin + size] for begin in range(0, len(x), size))
-        *_, last = recognise_stream(pieces, StreamingRecogniser(recogniser), process_time, latency)
+        *_, last = recognise_stream(pieces, streaming(recogniser), process_time, latency)
         texts.append(last.text)
         finals.append(latency.final)
         firsts += [] if latency.first is None else [latency.first]

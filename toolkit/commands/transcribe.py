@@ -80,6 +80,7 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     help="Worker processes, each with the bundle in its memory; results come when all are there.",
 )
 @click.option("--system", help="The system of the bundle to use; default: the best.")
+@click.option("--int8", is_flag=True, help="Compute in 8 bits: faster with a CTC network on a CPU.")
 @click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
 @click.option(
     "--speakers",
@@ -103,6 +104,7 @@ def transcribe(
     device: str,
     jobs: int,
     system: str | None,
+    int8: bool,
     fast: bool,
     speakers: Path | None,
     audio: tuple[str, ...],
@@ -150,6 +152,8 @@ def transcribe(
         )
     if stream and device != "cpu":
         raise click.UsageError("--stream recognises on the CPU: leave out --device")
+    if stream and int8:
+        raise click.UsageError("--int8 changes the words of streams: leave out --stream")
     if jobs > 1 and (stream or raw_rate is not None):
         raise click.UsageError("--jobs shares out files: leave out --stream and --raw-rate")
     if raw_rate is not None and "-" not in audio:
@@ -168,9 +172,13 @@ def transcribe(
             if jobs > 1:
                 from toolkit.decode.transcribe_jobs import transcribe_in_processes
 
-                recognised = transcribe_in_processes(bundle, sources, jobs, words, place, fast)
+                recognised = transcribe_in_processes(
+                    bundle, sources, jobs, words, place, fast, int8
+                )
             else:
-                recognised = transcribe_sources(bundle, sources, words, device=place, fast=fast)
+                recognised = transcribe_sources(
+                    bundle, sources, words, device=place, fast=fast, int8=int8
+                )
             faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)

@@ -30,6 +30,7 @@ def transcribe(
     config: SegmentConfig | None = None,
     device: str = "cpu",
     fast: bool = False,
+    int8: bool = False,
 ) -> Iterator[Transcript]:
     """Transcribe recordings, in the order given.
 
@@ -47,11 +48,12 @@ def transcribe(
       config: where long recordings are cut; None: the default.
       device: where the network computes.
       fast: leave out rescoring with a larger language model.
+      int8: compute in 8 bits, see `toolkit.decode.bundle.folder.load_recogniser`.
 
     Raises:
       BundleError: `model` is not a bundle, or has no senones, which `details` needs.
     """
-    recogniser = load_recogniser(find_system(model), device, fast)
+    recogniser = load_recogniser(find_system(model), device, fast, int8)
     config = config or SegmentConfig()
     if details:
         recogniser.word_aligner  # noqa: B018 - fails now rather than at the first word

@@ -11,7 +11,13 @@ from toolkit.processes.workers import map_in_processes
 
 
 def transcribe_in_processes(
-    model: Path, sources: Sequence[Source], jobs: int, details: bool, device: str, fast: bool
+    model: Path,
+    sources: Sequence[Source],
+    jobs: int,
+    details: bool,
+    device: str,
+    fast: bool,
+    int8: bool = False,
 ) -> Iterator[Transcript]:
     """Transcribe recordings as `toolkit.decode.transcribe` does, in `jobs` processes.
 
@@ -21,10 +27,11 @@ def transcribe_in_processes(
     Args:
       sources: the recordings; they must be files, since processes are handed them.
       jobs: most processes.
-      model, details, device, fast: see `toolkit.decode.transcribe.transcribe`.
+      model, details, device, fast, int8: see `toolkit.decode.transcribe.transcribe`.
     """
     shares = share_out(sources, jobs)
-    work = partial(_transcribed, model=model, details=details, device=device, fast=fast)
+    settings = {"details": details, "device": device, "fast": fast, "int8": int8}
+    work = partial(_transcribed, model=model, **settings)
     done: dict[int, Transcript] = {}
     parts = map_in_processes(work, [[sources[n] for n in share] for share in shares], jobs)
     for share, part in zip(shares, parts, strict=True):
@@ -42,6 +49,6 @@ def share_out(sources: Sequence[Source], jobs: int) -> list[list[int]]:
 
 
 def _transcribed(
-    sources: Sequence[Source], model: Path, details: bool, device: str, fast: bool
+    sources: Sequence[Source], model: Path, **settings: bool | str
 ) -> list[Transcript]:
-    return list(transcribe(model, sources, details, device=device, fast=fast))
+    return list(transcribe(model, sources, **settings))

@@ -125,7 +125,7 @@ def reached_by(bundle: Path) -> str | None:
 
 
 def load_recogniser(
-    bundle: Path, device: str = "cpu", fast: bool = False
+    bundle: Path, device: str = "cpu", fast: bool = False, int8: bool = False
 ) -> Recogniser | SpeakerRecogniser | CtcRecogniser:
     """The recogniser of one system's bundle.
 
@@ -133,11 +133,14 @@ def load_recogniser(
       bundle: its folder.
       device: where a network computes.
       fast: leave out rescoring.
+      int8: compute in 8 bits, which CTC networks can on the CPU.
 
     Raises:
-      BundleError: the folder is no bundle.
+      BundleError: the folder is no bundle, or its network cannot compute in 8 bits there.
     """
+    if int8 and not (is_ctc(bundle) and device == "cpu"):
+        raise BundleError(f"{bundle}: only CTC networks on the CPU compute in 8 bits (--int8)")
     if is_ctc(bundle):
-        return CtcRecogniser(bundle, device)
+        return CtcRecogniser(bundle, device, int8)
     kind = SpeakerRecogniser if read_settings(bundle).by_speaker else Recogniser
     return kind(bundle, device, fast)

@@ -23,6 +23,8 @@ class CtcRecogniser:
       bundle: the folder; `find_system` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
 
+      int8: whether the network computes in 8 bits, on the CPU.
+
     Raises:
       BundleError: the folder is not such a bundle.
     """
@@ -30,12 +32,12 @@ class CtcRecogniser:
     silence = None
     """A CTC network has no silence of its own: recordings are cut by their energy."""
 
-    def __init__(self, bundle: Path, device: str = "cpu") -> None:
+    def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
         self._bundle = Path(bundle)
         self.settings = read_ctc_settings(self._bundle)
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
-        self.scorer = CtcScorer(self._bundle, device)
+        self.scorer = CtcScorer(self._bundle, device, int8)
         if self.frontend_config.dimension != self.scorer.model.config.input_dim:
             raise BundleError(f"{bundle}: the front end is not the network's; {ADVICE}")
 

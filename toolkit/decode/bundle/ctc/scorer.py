@@ -12,6 +12,7 @@ from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
 from toolkit.lang.units.factory import load_units
 from toolkit.models.ctc import CtcModel, CtcState, ctc_log_probs
+from toolkit.models.quantised import in_int8
 from toolkit.models.store import load_model
 from toolkit.processes.devices import full_float32
 
@@ -25,12 +26,13 @@ class CtcScorer:
     Args:
       bundle: the folder.
       device: where the network computes.
+      int8: whether it computes in 8 bits, see `toolkit.models.quantised`; on the CPU alone.
 
     Raises:
       BundleError: the parts do not belong together.
     """
 
-    def __init__(self, bundle: Path, device: str = "cpu") -> None:
+    def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
         self.model: nn.Module = load_model(bundle / MODEL).to(device)
         self.normaliser = Normaliser.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
@@ -41,6 +43,8 @@ class CtcScorer:
                 f"{bundle}: the model does not have the inputs of {NORMALISER} and the outputs of"
                 f" {UNITS}: they come from different trainings; {ADVICE}"
             )
+        if int8:
+            self.model = in_int8(self.model)
         self.subsampling = self.model.config.subsampling
         """Input frames per row of log-probabilities."""
         self.offset = (self.model.config.frames_needed - self.subsampling) / 2
