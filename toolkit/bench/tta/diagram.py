@@ -70,7 +70,7 @@ def _features(system: dict[str, Any]) -> list[Block]:
         Block("audio", "", "storage"),
         Block("front end", f"{system['values']} values per frame", "processors"),
         Block("features", "", "storage"),
-        Block("records", "compressed, with labels", "storage"),
+        Block("records", "with labels", "storage"),
     ]
 
 
@@ -92,11 +92,9 @@ def _acoustic_model(system: dict[str, Any], replicas: int, computing: Where) -> 
 
 def _language_model(system: dict[str, Any], settings: dict[str, Any]) -> list[Block]:
     search, _, rest = str(settings.get("evaluation", "")).partition(", ")
-    needs = {"words": "words", "words+lm": "words, n-grams"}.get(search)
     return [
-        *([Block(needs, "of the training texts", "storage")] if needs else []),
         Block("log-probabilities", f"of {system['units']} outputs", "processors"),
-        Block(f"search: {search}", rest, "processors"),
+        Block(f"search: {search}", rest.partition(", ")[0], "processors"),
         Block("text", "WER, CER", "processors"),
     ]
 
