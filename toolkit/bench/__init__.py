@@ -6,6 +6,7 @@ options of its own.
 
 BENCHMARKS = {
     "align": "align",
+    "all": "suite.command",
     "beams": "beams",
     "compression": "compression",
     "ctc-decode": "ctc.decode",
