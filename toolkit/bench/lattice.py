@@ -187,6 +187,7 @@ class _Task:
         )
         hours = self._seconds / 3600
         arrays = b"".join(map(_rows, self._loaded))
+        coded = len(lzma.compress(arrays)) / 1e6 / hours
         outcome = "met" if self.size <= TARGET else "missed"
         return (
             f"{len(self._scores)} synthetic utterances, {self._seconds / 60:.1f} min at 33 frames"
@@ -194,8 +195,8 @@ class _Task:
             f" {self._graph.num_arcs / 1e6:.1f} M arcs; times are processor time.",
             f"Density {kept / self._frames:.2f} arcs per frame; {self.size:.3f} MB per hour"
             f" (target: at most {TARGET}, {outcome}), plain arrays"
-            f" {len(arrays) / 1e6 / hours:.1f}, the same with lzma"
-            f" {len(lzma.compress(arrays)) / 1e6 / hours:.1f}; read back {'exactly' if same else 'WITH DIFFERENCES'}.",
+            f" {len(arrays) / 1e6 / hours:.1f}, the same with lzma {coded:.1f};"
+            f" read back {'exactly' if same else 'WITH DIFFERENCES'}.",
         )
 
 

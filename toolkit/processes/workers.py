@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
+from toolkit.processes.sampler import sample_worker
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -84,6 +85,7 @@ def map_in_processes(
 
 def start_worker() -> None:
     """Prepare a worker process: one torch thread, and exit when the parent is gone."""
+    sample_worker()
     import torch
 
     torch.set_num_threads(1)
