@@ -13,6 +13,7 @@ BENCHMARKS = {
     "ctc-sweep": "ctc.sweep",
     "decode": "decode",
     "features": "features",
+    "growth": "growth.command",
     "lattice": "lattice",
     "pipeline": "pipeline",
     "readers": "ctc.readers",

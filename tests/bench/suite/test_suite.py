@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from tests.bench.suite.test_history import run
 from toolkit.bench import BENCHMARKS, compression
 from toolkit.bench.instruments.harness import BenchmarkError, Row
-from toolkit.bench.suite import command, measure, page
+from toolkit.bench.suite import command, measure, page, targets
 from toolkit.bench.suite.history import SuiteRun
 from toolkit.bench.suite.targets import TARGETS, Target
 from toolkit.commands.bench import bench
@@ -32,7 +32,9 @@ def fake(monkeypatch):
     """Benchmarks that find a planted ratio, in the place of those that measure."""
     ratios = {"train": 1.0}
 
-    def found(name, quick):
+    def found(name, quick, profile=None):
+        if profile:
+            profile.write_text("<svg/>")
         if name not in ratios:
             raise BenchmarkError(f"{name}: <no> room")
         return run(ratios[name]).measured["train"]
@@ -75,6 +77,22 @@ def test_targets_name_rows_that_there_are():
     [target] = [target for target in TARGETS if target.benchmark == "compression"]
     assert target.value(table) == pytest.approx(table.row("encode 0.001").ratio, rel=0.5)
     assert {target.benchmark for target in TARGETS} <= set(command.INCLUDED) <= set(BENCHMARKS)
+
+
+def test_what_misses_a_target_is_profiled(fake, tmp_path, monkeypatch):
+    planted = Target("train", "a ratio", 0.9, lambda table: table.row("ours").ratio)
+    monkeypatch.setattr(targets, "TARGETS", (planted,))
+    call = ["all", "--only", "train", "--profile", "--out", str(tmp_path)]
+    assert "where the time goes" not in CliRunner().invoke(bench, call).output
+    assert not (tmp_path / "train.svg").exists()
+    fake["train"] = 0.5
+    assert "where the time goes" in CliRunner().invoke(bench, call).output
+    assert (tmp_path / "train.svg").exists()
+
+
+def test_a_profile_names_what_was_run(tmp_path):
+    measure.measure("compression", True, tmp_path / "compression.svg")
+    assert "benchmark (bench/compression.py:" in (tmp_path / "compression.svg").read_text()
 
 
 def test_targets_are_met_from_either_side():

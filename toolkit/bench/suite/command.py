@@ -16,6 +16,7 @@ INCLUDED = (
     "align",
     "compression",
     "score",
+    "growth",
 )
 """The benchmarks that need nothing but the toolkit, in this order."""
 HISTORY, PAGE = "history.jsonl", "bench.html"
@@ -30,8 +31,14 @@ HISTORY, PAGE = "history.jsonl", "bench.html"
     help=f"Run this benchmark; may be repeated. Of {', '.join(INCLUDED)}; without, all of them.",
 )
 @click.option("--quick", is_flag=True, help="Measure little: a smoke test of half a minute or two.")
+@click.option(
+    "--profile",
+    "profiled",
+    is_flag=True,
+    help="Run what misses a target once more, and draw where its time goes: OUT/NAME.svg.",
+)
 @click.option("--out", type=FILE, default=Path("bench"), show_default=True, help="Folder to write.")
-def command(only: tuple[str, ...], quick: bool, out: Path) -> None:
+def command(only: tuple[str, ...], quick: bool, profiled: bool, out: Path) -> None:
     """Run all benchmarks, compare them with targets and earlier runs, and write a page.
 
     Each runs in a process of its own. OUT/history.jsonl gets a line per run, and OUT/bench.html
@@ -46,6 +53,7 @@ def command(only: tuple[str, ...], quick: bool, out: Path) -> None:
     from toolkit.bench.suite.history import SuiteRun, append, quantities, read
     from toolkit.bench.suite.measure import measure
     from toolkit.bench.suite.page import build_page, regressions_table, targets_table
+    from toolkit.bench.suite.targets import missed
     from toolkit.storage.files import write_atomically
 
     earlier = read(out / HISTORY)
@@ -58,6 +66,10 @@ def command(only: tuple[str, ...], quick: bool, out: Path) -> None:
             click.echo(str(error), err=True)
             continue
         click.echo(f"{name}: {found.seconds:.0f} s, {found.peak_bytes / 2**20:,.0f} MiB")
+        if profiled and missed(name, found.table):
+            out.mkdir(parents=True, exist_ok=True)
+            measure(name, quick, (out / f"{name}.svg").absolute())
+            click.echo(f"{name}: where the time goes: {out / f'{name}.svg'}")
     append(out / HISTORY, run)
     runs = [*earlier, run]
     write_atomically(out / PAGE, build_page(runs).html())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from toolkit.bench import align, compression, decode, features, lattice, train
 from toolkit.bench.ctc import train as train_ctc
+from toolkit.bench.growth import command as growth
 from toolkit.bench.instruments.harness import Table
 
 Value = Callable[[Table], float]
@@ -25,6 +26,19 @@ class Target:
     def met(self, value: float) -> bool:
         """Whether a value is on the right side of the bound."""
         return value <= self.bound if self.at_most else value >= self.bound
+
+
+def missed(benchmark: str, table: Table) -> bool:
+    """Whether a table of a benchmark misses one of its targets; what was not measured does not."""
+    for target in TARGETS:
+        if target.benchmark == benchmark:
+            try:
+                value = target.value(table)
+            except KeyError:
+                continue
+            if not target.met(value):
+                return True
+    return False
 
 
 def _ratio(name: str, other: str) -> Value:
@@ -82,4 +96,6 @@ TARGETS = (
         lambda table: 1 / table.row(align.OURS).rate,
         at_most=True,
     ),
+    Target("growth", growth.TIME, growth.MOST_OF_TIME, _figure(growth.TIME), at_most=True),
+    Target("growth", growth.MEMORY, growth.MOST_OF_MEMORY, _figure(growth.MEMORY), at_most=True),
 )
