@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -54,10 +55,10 @@ class WorkerPool:
                     result = function(item)
                 yield result
             return
-        futures = [self._pool.submit(function, item) for item in items]
+        futures = deque(self._pool.submit(function, item) for item in items)
         try:
-            for future in futures:
-                yield future.result()
+            while futures:  # let go one by one, with their results
+                yield futures.popleft().result()
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a worker process was killed, perhaps because memory ran out: run the same command"
