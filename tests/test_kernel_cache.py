@@ -1,7 +1,10 @@
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import toolkit
 from toolkit.kernel_cache import VARIABLE, kernels_digest, use_kernel_cache
 
 CALLED = """
@@ -69,3 +72,26 @@ def test_a_folder_that_is_set_stays(monkeypatch):
     monkeypatch.setenv(VARIABLE, "/set/by/the/user")
     use_kernel_cache()
     assert os.environ[VARIABLE] == "/set/by/the/user"
+
+
+def test_packages_with_kernels_choose_the_folder_first():
+    """A kernel looks for its folder when it is declared."""
+    decorated = re.compile(r"^@(numba\.)?njit", re.MULTILINE)
+    root = Path(toolkit.__file__).parent
+    with_kernels = {p.parent for p in root.rglob("*.py") if decorated.search(p.read_text())}
+    assert root / "fsa" in with_kernels
+    for folder in with_kernels:
+        above = [folder, *(p for p in folder.parents if p.is_relative_to(root))]
+        calls = ["\nuse_kernel_cache()\n" in (p / "__init__.py").read_text() for p in above]
+        assert any(calls), folder
+
+
+def test_the_package_alone_reads_no_sources():
+    command = "import toolkit, os, sys; print('NUMBA_CACHE_DIR' in os.environ, *sys.modules)"
+    environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True
+    )
+    chosen, *modules = done.stdout.split()
+    assert chosen == "False"
+    assert not {"numpy", "torch", "numba", "importlib.metadata"} & set(modules)

@@ -1,14 +1,17 @@
 """Speech recognition recipes in Python, on torch, lhotse and numba."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from toolkit.environment import tune_blas
-from toolkit.kernel_cache import use_kernel_cache
-
-try:
-    __version__ = version("asr-recipe-toolkit")
-except PackageNotFoundError:  # a checkout that is on the path without being installed
-    __version__ = "0+unknown"
 
 tune_blas()
-use_kernel_cache()
+
+
+def __getattr__(name: str) -> str:
+    """Look up `__version__` when it is asked for, since that reads the installed packages."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("asr-recipe-toolkit")
+    except PackageNotFoundError:  # a checkout that is on the path without being installed
+        return "0+unknown"

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from toolkit import __version__
 from toolkit.errors import ToolkitError
 from toolkit.storage.encoding import encoding_error, printable
 
@@ -66,8 +65,23 @@ class _Commands(click.Group):
             raise click.ClickException(f"{name}: {error.strerror}") from error
 
 
+def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        import toolkit
+
+        click.echo(f"toolkit, version {toolkit.__version__}")
+        ctx.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="toolkit")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Tools beside the recipes: check the machine, transcribe, score, inspect, convert.
 

@@ -5,7 +5,6 @@ import platform
 import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -116,6 +115,8 @@ def project_root() -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that can change a result."""
+    from importlib import metadata
+
     found = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
         try:

@@ -1,7 +1,8 @@
 """Where numba keeps compiled kernels: a folder of their own for each version of the sources.
 
 numba compiles a cached kernel again when its own file has changed, but not when a kernel that it
-calls, in another file, has: it would go on with the old one.
+calls, in another file, has: it would go on with the old one. Packages with kernels call
+`use_kernel_cache` before the first one is declared; the others need not read the sources.
 """
 
 import hashlib

@@ -31,6 +31,7 @@ def test_shards_and_their_outcomes_round_trip(tmp_path):
     for utterance, expected in states.items():
         assert torch.equal(store.load(utterance), expected)
     assert store.load("z").dtype == torch.int64
+    assert [store.num_frames(name) for name in store.ids] == [3, 4, 1]
     found = read_table(tmp_path / "ali.000000.tsv")
     assert found[:2] == OUTCOMES[:2]
     assert math.isnan(found[2].log_likelihood_per_frame)
@@ -40,6 +41,8 @@ def test_shards_and_their_outcomes_round_trip(tmp_path):
 def test_a_missing_alignment_names_utterance_and_table(tmp_path):
     with pytest.raises(MissingAlignmentError, match=r"c has no alignment in .* table\.tsv"):
         AlignmentStore(tmp_path).load("c")
+    with pytest.raises(MissingAlignmentError, match=r"c has no alignment in .* table\.tsv"):
+        AlignmentStore(tmp_path).num_frames("c")
 
 
 def test_a_table_has_a_header_and_a_line_for_each(tmp_path):

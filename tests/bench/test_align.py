@@ -33,14 +33,8 @@ def test_compares_all_cases(monkeypatch, ticking_clock):
 
     ticking_clock(align)
     monkeypatch.delenv(kaldi_hmm_gmm.VARIABLE, raising=False)
-    for name, value in {
-        "UTTERANCES": 3,
-        "SECONDS": 3.0,
-        "REPEATS": 1,
-        "LONG_SECONDS": 90.0,
-    }.items():
-        monkeypatch.setattr(align, name, value)
-    table = align.benchmark()
+    sizes = align.Sizes(utterances=3, seconds=3.0, repeats=1, long_seconds=90.0)
+    table = align.benchmark(sizes)
     whole = table.row(align.OURS)
     assert whole.ratio == 1.0
     assert {"scores alone", "graphs alone", align.SEARCH, align.BOTH} < {r.name for r in table.rows}

@@ -29,17 +29,8 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
     ticking_clock(decode)
     monkeypatch.setenv(faster_decoder.VARIABLE, "no-such-python")
     monkeypatch.delenv(decode.VARIABLE, raising=False)
-    small = {
-        "UTTERANCES": 2,
-        "SECONDS": 2.0,
-        "WORDS": 100,
-        "SENTENCES": 500,
-        "REPEATS": 1,
-        "BEAMS": (6.0, 16.0),
-    }
-    for name, value in small.items():
-        monkeypatch.setattr(decode, name, value)
-    table = decode.benchmark()
+    sizes = decode.Sizes(2, 2.0, words=100, sentences=500, beams=(6.0, 16.0), repeats=1)
+    table = decode.benchmark(sizes=sizes)
     narrow, wide = (table.row(decode.OURS.format(beam)) for beam in (6.0, 16.0))
     assert narrow.rate == wide.rate >= 2 * 2.0  # s of speech, sentences not cut off
     about, *without_k2, missing, rates, torchaudio = table.notes
@@ -66,11 +57,10 @@ def test_decoders_are_compared_at_equal_error_rates():
         theirs(12.0): (0.005, 9.0),
         theirs(20.0): (0.020, 8.1),
     }
-    text = decode.compare_at_equal_wer(rows)
     # 8.1 is within 2 % of 7.95, and so is 8.0.
-    assert "0.50 at 7.95 % (met)" in text
-    assert "2.00 at 9.00 % (missed)" in text
-    assert "4.00 at 12.00 % (missed)" in text
+    ratios = decode.ratios_at_equal_wer(rows)
+    assert ratios == pytest.approx({7.95: 0.5, 9.0: 2.0, 12.0: 4.0})
+    assert decode.ratios_at_equal_wer({ours(8.0): (0.1, 20.0), theirs(8.0): (0.1, 9.0)}) == {}
 
 
 def test_a_run_directory_without_a_decode_is_told(tmp_path):

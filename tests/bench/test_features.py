@@ -2,12 +2,9 @@ from toolkit.bench import features
 from toolkit.engines import frontend_engine
 
 
-def test_compares_all_contestants(monkeypatch, ticking_clock):
+def test_compares_all_contestants(ticking_clock):
     ticking_clock(features)
-    monkeypatch.setattr(features, "SECONDS", 0.5)
-    monkeypatch.setattr(features, "FILES", 2)
-    monkeypatch.setattr(features, "REPEATS", 1)
-    table = features.benchmark()
+    table = features.benchmark(sizes=features.Sizes(files=2, seconds=0.5, repeats=1))
     engine = frontend_engine()
     assert table.row(f"{engine}, samples to features").ratio == 1.0
     contestants = 9 if engine == "kaldifeat" else 8

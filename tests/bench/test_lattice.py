@@ -17,10 +17,9 @@ def language():
     return SyntheticSentences.make(words=40, leaves=2)
 
 
-def test_measures_all_parts(monkeypatch, language):
-    for name, value in {"UTTERANCES": 6, "SECONDS": 2.0, "WORDS": 40, "REPEATS": 1}.items():
-        monkeypatch.setattr(lattice, name, value)
-    table = lattice.benchmark()
+def test_measures_all_parts(language):
+    sizes = lattice.Sizes(utterances=6, seconds=2.0, words=40, repeats=1)
+    table = lattice.benchmark(sizes=sizes)
     assert [row.name for row in table.rows] == [
         lattice.GENERATION,
         lattice.SEARCH,
@@ -40,6 +39,7 @@ def test_measures_all_parts(monkeypatch, language):
         float(size.split("arrays ")[1].split(",")[0]),
     )
     assert coded < raw / 10
+    assert table.figures[lattice.SIZE] == pytest.approx(coded, abs=1e-3)
     assert f"{1 / table.row(lattice.SMBR).rate:.5f}" in factors
 
 

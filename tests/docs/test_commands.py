@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "recipes").glob("[lf]*/*.md"))
 RUN_OPTIONS = {"--list", "--dry-run", "--json", "--code", "--stale-code", "--accept-code-change"}
 WITH_VALUE = {"--stage", "--stop-stage", "--force", "--profile", "--set", "--config", "--exp"}
-WITH_VALUE |= {"--device", "--jobs"}
+WITH_VALUE |= {"--device", "--jobs", "--profile-stage"}
 LOCAL = "recipes/librispeech/run.py"
 """Recipes that a page makes have the stages and settings of this one."""
 
@@ -68,7 +68,7 @@ def check(words, folder):
             values[option].append(rest.pop(0))
         elif not option.startswith("$"):  # a variable of the shell, for more options
             assert option in RUN_OPTIONS, words
-    for option in ("--stage", "--stop-stage", "--force"):
+    for option in ("--stage", "--stop-stage", "--force", "--profile-stage"):
         assert {v for v in values[option] if v.isdigit()} <= numbers, words
     if not (ROOT / path).is_file():
         profile = "mini"  # a recipe that a page makes

@@ -1,5 +1,6 @@
 """Stored lattices against what was searched."""
 
+import json
 import pickle
 import shutil
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.fsa.enumeration import words_of
@@ -160,6 +162,48 @@ def test_headers_tell_what_shards_hold(written):
     assert facts.frames == 8
     assert facts.arcs == sum(written.arcs[name].num_emitting for name in facts.ids)
     assert (facts.retried, facts.failed) == (1, (("bad", "no frames"),))
+
+
+def without_lengths(path):
+    """Rewrite a shard as it was before its header had the lengths."""
+    with safe_open(path, "pt") as file:
+        plain = json.loads(file.metadata()["lattices"])
+    del plain["lengths"]
+    save_file(load_file(path), path, {"lattices": json.dumps(plain)})
+
+
+def test_frames_are_counted_without_reading_lattices(written):
+    for number in range(2):
+        without_lengths(shard_path(written.folder, number))
+    before = written.store()
+    assert ShardHeader.read(shard_path(written.folder, 0)).lengths is None
+    assert [before.num_frames(name) for name in before.ids] == [4, 6, 3, 5]
+    assert not before._blocks
+    assert before.arcs("u1").frames == 6
+
+
+def test_new_headers_have_the_counts(written, monkeypatch):
+    monkeypatch.setattr(lattice_store, "read_tensors", None)  # not to be called
+    store = written.store()
+    assert [store.num_frames(name) for name in store.ids] == [4, 6, 3, 5]
+    with pytest.raises(LatticeStoreError, match=r"bad has no lattice .*failed\.tsv"):
+        store.num_frames("bad")
+
+
+def test_counts_of_a_damaged_shard(written):
+    path = shard_path(written.folder, 0)
+    without_lengths(path)
+    data = load_file(path)["data"]
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    store = written.store()
+    save_file({"data": data[:20].clone()}, path, header)
+    with pytest.raises(LatticeStoreError, match=r"lattices\.000000.* damaged"):
+        store.num_frames("u0")
+    plain = json.loads(header["lattices"]) | {"lengths": [4, 7]}
+    save_file({"data": data}, path, {"lattices": json.dumps(plain)})
+    with pytest.raises(LatticeStoreError, match="lengths do not fit"):
+        written.store()
 
 
 def test_missing_damaged_and_foreign_files(written, tmp_path):

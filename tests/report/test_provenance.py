@@ -1,6 +1,6 @@
 from tests.report.conftest import marker
 from toolkit.report.provenance import commands_table
-from toolkit.report.stages import StageView
+from toolkit.report.stages import StageView, stage_table
 from toolkit.stages.code import Attempt, Code
 
 
@@ -19,3 +19,15 @@ def test_a_stage_shows_the_commits_of_all_its_attempts():
 def test_a_marker_from_before_shows_its_commit():
     assert commit_of() == "0123456789ab with local changes"
     assert commit_of(git={"commit": None, "dirty": None}) == "unknown"
+
+
+def test_the_table_of_stages_has_their_memory():
+    sizes = {1: 300 << 20, 2: 3 << 30, 3: None}
+    views = [
+        StageView(n, "Train", "done", marker=marker(n, "Train", peak_bytes=size))
+        for n, size in sizes.items()
+    ]
+    shown = stage_table(views)
+    assert "<td>300 MiB</td>" in shown
+    assert "<td>3.0 GiB</td>" in shown
+    assert shown.count("<td></td>") == 1

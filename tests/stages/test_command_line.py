@@ -283,6 +283,8 @@ def test_the_list_as_json(sample):
     assert rows[0]["result"] == {"utterances": 2}
     assert rows[0]["seconds"] >= 0
     assert rows[2]["seconds"] is None
+    assert rows[0]["peak_bytes"] > 2**20
+    assert rows[2]["peak_bytes"] is None
     refused = sample.main("--json")
     assert refused.status == 1
     assert "--json prints the stages together with --list" in refused.output

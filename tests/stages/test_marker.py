@@ -40,6 +40,19 @@ def test_a_marker_survives_the_disk_and_is_readable(tmp_path):
     assert outputs_of(path) == ["ali/train", "model"]
 
 
+def test_memory_is_read_back_and_absent_from_earlier_markers(tmp_path):
+    path = tmp_path / "06.json"
+    marker(peak_bytes=2**30).write(path)
+    assert Marker.read(path).peak_bytes == 2**30
+    plain = json.loads(path.read_text())
+    del plain["peak_bytes"]
+    path.write_text(json.dumps(plain))
+    assert Marker.read(path).peak_bytes is None
+    path.write_text(json.dumps(plain | {"peak_bytes": -1}))
+    with pytest.raises(UnreadableMarkerError, match="damaged"):
+        Marker.read(path)
+
+
 def test_a_missing_marker_is_none(tmp_path):
     assert Marker.read(tmp_path / "06.json") is None
     assert outputs_of(tmp_path / "06.json") == []

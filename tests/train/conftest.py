@@ -52,6 +52,9 @@ class MemoryAlignments:
     def ids(self):
         return list(self.targets)
 
+    def num_frames(self, name):
+        return len(self.targets[name])
+
     def load(self, name):
         return self.targets[name]
 
@@ -110,6 +113,9 @@ class Trellises:
     @property
     def ids(self):
         return list(self.lengths)
+
+    def num_frames(self, name):
+        return self.lengths[name]
 
     def load(self, name):
         from toolkit.fsa.fst import FINAL, Lattice

@@ -64,13 +64,31 @@ class AlignmentStore:
         """The aligned utterances, sorted within their shards."""
         return list(self._shard_of)
 
-    def load(self, utterance: str) -> Tensor:
-        """The state id of every frame, [T] int64."""
+    @cached_property
+    def _frames(self) -> dict[str, int]:
+        counts = {}
+        for path in dict.fromkeys(self._shard_of.values()):
+            with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
+                names = file.keys()
+                for name in names:
+                    (counts[name],) = file.get_slice(name).get_shape()
+        return counts
+
+    def num_frames(self, utterance: str) -> int:
+        """Count the frames of an utterance's alignment; only the headers of files are read."""
+        self._path(utterance)
+        return self._frames[utterance]
+
+    def _path(self, utterance: str) -> Path:
         if utterance not in self._shard_of:
             raise MissingAlignmentError(
                 f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
             )
-        path = self._shard_of[utterance]
+        return self._shard_of[utterance]
+
+    def load(self, utterance: str) -> Tensor:
+        """The state id of every frame, [T] int64."""
+        path = self._path(utterance)
         with reading(path, DamagedAlignmentsError, ADVICE), safe_open(path, "pt") as file:
             check_tensor(file, utterance, ("I32", 1))
             return file.get_tensor(utterance).long()
@@ -118,6 +136,10 @@ class PdfAlignments:
     def ids(self) -> list[str]:
         """The aligned utterances."""
         return self._store.ids
+
+    def num_frames(self, utterance: str) -> int:
+        """Count the frames of an utterance; see `AlignmentStore.num_frames`."""
+        return self._store.num_frames(utterance)
 
     def load(self, utterance: str) -> Tensor:
         """The pdf of every frame, [T] int64."""

@@ -6,12 +6,14 @@ options of its own.
 
 BENCHMARKS = {
     "align": "align",
+    "all": "suite.command",
     "beams": "beams",
     "compression": "compression",
     "ctc-decode": "ctc.decode",
     "ctc-sweep": "ctc.sweep",
     "decode": "decode",
     "features": "features",
+    "growth": "growth.command",
     "int8": "int8",
     "lattice": "lattice",
     "pipeline": "pipeline",

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 
@@ -21,10 +22,6 @@ from toolkit.features.gmm_features import GmmFrontend
 from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align_batch
 from toolkit.processes.threads import one_thread
 
-UTTERANCES = 60
-SECONDS = 10.0
-REPEATS = 5
-LONG_SECONDS = 3600.0
 # Targets: processor seconds per second of speech, and peak memory in bytes for an hour of speech.
 TARGET = 0.005
 MEMORY_TARGET = 2e9
@@ -35,14 +32,29 @@ BOTH = "ours, graphs ready"
 KALDI = f"{PINNED[0].replace('==', ' ')}, graphs ready"
 
 
-def benchmark() -> Table:
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    utterances: int = 60
+    seconds: float = 10.0
+    """Of each utterance, slightly more."""
+    repeats: int = 5
+    long_seconds: float = 3600.0
+    """Of the recording that is aligned in windows."""
+
+
+QUICK = {"sizes": Sizes(utterances=3, seconds=3.0, repeats=1, long_seconds=90.0)}
+
+
+def benchmark(sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
     All cases have the same utterances, densities and beams. Processor time is that of all threads,
     so that neither threads nor a busy machine distort the comparison.
     """
     with one_thread():
-        task = _Task()
+        task = _Task(sizes)
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             cases, kaldi, missing = task.cases(), None, ()
             try:
@@ -57,7 +69,7 @@ def benchmark() -> Table:
                 cases,
                 unit="s of speech",
                 baseline=OURS,
-                repeats=REPEATS,
+                repeats=sizes.repeats,
                 title="Forced alignment with a triphone GMM on one core",
                 clock=lambda: process_time() + (kaldi.processor_seconds if kaldi else 0.0),
             )
@@ -66,16 +78,17 @@ def benchmark() -> Table:
                 equal = float((kaldi.pdfs() == task.path()).mean())
                 notes.append(f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames.")
     return table.with_notes(
-        *notes, *missing, _long_recording_note(align_long_recording(LONG_SECONDS))
+        *notes, *missing, _long_recording_note(align_long_recording(sizes.long_seconds))
     )
 
 
 class _Task:
     """The utterances, and the inputs of all cases."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self.speech = SyntheticSpeech.make()
-        spoken = [self.speech.utterance(seed, SECONDS) for seed in range(1, UTTERANCES + 1)]
+        count = sizes.utterances
+        spoken = [self.speech.utterance(seed, sizes.seconds) for seed in range(1, count + 1)]
         self.features = [utterance.features for utterance in spoken]
         self.true_states = [utterance.states for utterance in spoken]
         self.seconds = sum(map(len, self.features)) / 100
@@ -83,8 +96,8 @@ class _Task:
         self._compiler = TrainingGraphCompiler(self.speech.lang, self.speech.senones)
         self.graphs = [self._compiler.compile(words) for _, words in self._transcripts]
         self._scores = self._score()
-        size = max(1, round(SEARCH_FRAMES / (100 * SECONDS)))
-        self._batches = [range(i, min(i + size, UTTERANCES)) for i in range(0, UTTERANCES, size)]
+        size = max(1, round(SEARCH_FRAMES / (100 * sizes.seconds)))
+        self._batches = [range(i, min(i + size, count)) for i in range(0, count, size)]
         self.found: list[UtteranceAlignment | None] = []
 
     def cases(self) -> list[Case]:
@@ -154,9 +167,9 @@ class _Task:
         """Describe the task."""
         gmm = self.speech.gmm
         return (
-            f"{UTTERANCES} synthetic utterances, {self.seconds / 60:.1f} min; {gmm.num_pdfs} pdfs,"
-            f" {gmm.num_gaussians} Gaussians of {gmm.means.shape[1]} dimensions; seconds of"
-            " processor time."
+            f"{len(self.features)} synthetic utterances, {self.seconds / 60:.1f} min;"
+            f" {gmm.num_pdfs} pdfs, {gmm.num_gaussians} Gaussians of {gmm.means.shape[1]}"
+            " dimensions; seconds of processor time."
         )
 
     def correctness(self) -> str:

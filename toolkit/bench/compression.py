@@ -14,9 +14,10 @@ ELEMENTS = 24_300_000  # of the 5 x 768 LSTM (C6)
 DENSITIES = (1e-4, 1e-3, 1e-2)
 REPEATS = 5
 COPY = "copying memory"
+QUICK = {"elements": 200_000, "repeats": 2}
 
 
-def benchmark(elements: int = ELEMENTS) -> Table:
+def benchmark(elements: int = ELEMENTS, repeats: int = REPEATS) -> Table:
     """Measure GB of float32 gradient per second of processor time, for several densities."""
     with one_thread():
         task = _Task(elements)
@@ -29,7 +30,7 @@ def benchmark(elements: int = ELEMENTS) -> Table:
             cases,
             unit="GB of gradient",
             baseline=COPY,
-            repeats=REPEATS,
+            repeats=repeats,
             title=f"Threshold compression of {elements / 1e6:.1f} M elements on one core",
             notes=task.notes(),
             clock=lambda: process_time() - task.preparing,

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,24 @@ if TYPE_CHECKING:
     from lhotse.cut import MonoCut
     from torch import Tensor
 
-SECONDS = 10.0
-FILES = 20
-REPEATS = 9
+TO_SHARD = "ours, FLAC to shard"
+KALDIFEAT = "kaldifeat, samples to features"
 
 
-def benchmark(device: str | None = None) -> Table:
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    files: int = 20
+    seconds: float = 10.0
+    """Of each file."""
+    repeats: int = 9
+
+
+QUICK = {"sizes": Sizes(files=2, seconds=0.5, repeats=1)}
+
+
+def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of audio per second for 64 log-mel (C5) on FLAC files of 10 s of noise.
 
     Rows from samples exclude the decoding of FLAC. "Ours" is the front end by the engine that
@@ -34,18 +47,19 @@ def benchmark(device: str | None = None) -> Table:
         return gpu_features.measure(device)
 
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        cases = _cases([write_noise(Path(folder), number, SECONDS) for number in range(FILES)])
+        noise = [write_noise(Path(folder), n, sizes.seconds) for n in range(sizes.files)]
+        cases = _cases(noise, sizes.seconds)
         return compare(
             cases,
             unit="s of audio",
             baseline=cases[0].name,
-            repeats=REPEATS,
+            repeats=sizes.repeats,
             title="Features on one core",
-            notes=(f"{FILES} FLAC files of noise, {SECONDS:g} s each, one at a time",),
+            notes=(f"{sizes.files} FLAC files of noise, {sizes.seconds:g} s each, one at a time",),
         )
 
 
-def _cases(cuts: "Sequence[MonoCut]") -> list[Case]:
+def _cases(cuts: "Sequence[MonoCut]", seconds: float) -> list[Case]:
     import torch
     from lhotse import Fbank
 
@@ -63,21 +77,21 @@ def _cases(cuts: "Sequence[MonoCut]") -> list[Case]:
         def run() -> float:
             for item in items:
                 function(item)
-            return SECONDS * len(items)
+            return seconds * len(items)
 
         return Case(name, run)
 
     def write(some: "Sequence[MonoCut]") -> float:
         utterances = ((cut, "noise", ours(load_cut_audio(cut))) for cut in some)
         write_shard(folder, 0, utterances, ours.config)
-        return SECONDS * len(some)
+        return seconds * len(some)
 
     cases = [
         case("torch, samples to features", by_torch, samples),
         case("ours, samples to features", ours, samples),
         case("ours, FLAC to samples", load_cut_audio, cuts),
         case("ours, FLAC to features", lambda cut: ours(load_cut_audio(cut)), cuts),
-        Case("ours, FLAC to shard", lambda: write(cuts)),
+        Case(TO_SHARD, lambda: write(cuts)),
         case("lhotse, samples to features", lambda x: lhotse.extract(x, RATE), samples),
         case("lhotse, FLAC to features", lambda cut: cut.compute_features(lhotse), cuts),
         case(
@@ -88,7 +102,7 @@ def _cases(cuts: "Sequence[MonoCut]") -> list[Case]:
     ]
     if ours.engine == "kaldifeat":
         scaled = [x * 32768 for x in samples]
-        cases.insert(0, case("kaldifeat, samples to features", _kaldifeat(), scaled))
+        cases.insert(0, case(KALDIFEAT, _kaldifeat(), scaled))
     return cases
 
 

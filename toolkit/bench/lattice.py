@@ -3,6 +3,7 @@
 import lzma
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import process_time
@@ -32,10 +33,6 @@ from toolkit.fsa.packed import pack
 from toolkit.fsa.search import search_lattice
 from toolkit.processes.threads import one_thread
 
-UTTERANCES = 40
-SECONDS = 10.0
-WORDS = 2000
-REPEATS = 3
 CONFIG = LatticeConfig(acoustic_scale=0.4)
 # MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h are 0.86).
 TARGET = 0.9
@@ -48,9 +45,25 @@ LOADING = "loading stored lattices"
 SMBR = "sMBR, forward and backward"
 POSTERIORS = "arc posteriors"
 K2_POSTERIORS = "arc posteriors, k2"
+SIZE = "MB per hour of speech"
 
 
-def benchmark(device: str | None = None) -> Table:
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    utterances: int = 40
+    seconds: float = 10.0
+    """Of each utterance, slightly more."""
+    words: int = 2000
+    """Of the language."""
+    repeats: int = 3
+
+
+QUICK = {"sizes": Sizes(utterances=6, seconds=2.0, words=40, repeats=1)}
+
+
+def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:
     """Measure seconds of speech per second of processor time on one core, for synthetic speech.
 
     The network is not included: its scores are computed beforehand. With a device see
@@ -59,7 +72,7 @@ def benchmark(device: str | None = None) -> Table:
     if device is not None:
         return gpu_lattice.measure(device)
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        task = _Task(Path(folder))
+        task = _Task(Path(folder), sizes)
         cases = [
             task.case(GENERATION, task.generate),
             task.case(SEARCH, task.search),
@@ -79,19 +92,21 @@ def benchmark(device: str | None = None) -> Table:
             cases,
             unit="s of speech",
             baseline=GENERATION,
-            repeats=REPEATS,
+            repeats=sizes.repeats,
             title="Lattices for sequence training on one core",
             clock=process_time,
         )
+        table = table.with_figures({SIZE: task.size})
         return table.with_notes(*task.notes(), _real_time_factors(table), *notes)
 
 
 class _Task:
     """The utterances, their graph and their stored lattices."""
 
-    def __init__(self, folder: Path) -> None:
-        speech = SyntheticSentences.make(WORDS)
-        spoken = [speech.sentence(seed, SECONDS) for seed in range(UTTERANCES)]
+    def __init__(self, folder: Path, sizes: Sizes) -> None:
+        self._words = sizes.words
+        speech = SyntheticSentences.make(sizes.words)
+        spoken = [speech.sentence(seed, sizes.seconds) for seed in range(sizes.utterances)]
         self._references = [sentence.pdfs for sentence in spoken]
         self._likelihoods = [sentence.scores for sentence in spoken]
         self._scores = [CONFIG.acoustic_scale * x for x in self._likelihoods]
@@ -139,7 +154,7 @@ class _Task:
     def train(self) -> None:
         """Compute the criterion and its gradient with respect to the scores, in batches."""
         criterion = Criterion(acoustic_scale=CONFIG.acoustic_scale)
-        for first in range(0, UTTERANCES, BATCH):
+        for first in range(0, len(self._scores), BATCH):
             rows = slice(first, first + BATCH)
             scores = pad_sequence(self._likelihoods[rows], batch_first=True).requires_grad_()
             value = sequence_objective(
@@ -153,8 +168,13 @@ class _Task:
 
     def in_batches(self, work: Callable[[Sequence[Lattice]], object]) -> None:
         """Run `work` on the lattices of each batch."""
-        for first in range(0, UTTERANCES, BATCH):
+        for first in range(0, len(self._scores), BATCH):
             work(self._loaded[first : first + BATCH])
+
+    @property
+    def size(self) -> float:
+        """MB on disk per hour of speech."""
+        return self._bytes / 1e6 / (self._seconds / 3600)
 
     def notes(self) -> Sequence[str]:
         """Report sizes, densities and correctness."""
@@ -167,15 +187,15 @@ class _Task:
         )
         hours = self._seconds / 3600
         arrays = b"".join(map(_rows, self._loaded))
-        size = self._bytes / 1e6 / hours
-        outcome = "met" if size <= TARGET else "missed"
+        coded = len(lzma.compress(arrays)) / 1e6 / hours
+        outcome = "met" if self.size <= TARGET else "missed"
         return (
-            f"{UTTERANCES} synthetic utterances, {self._seconds / 60:.1f} min at 33 frames per"
-            f" second, {len(self._made)} lattices; a trigram graph of {WORDS} words and"
+            f"{len(self._scores)} synthetic utterances, {self._seconds / 60:.1f} min at 33 frames"
+            f" per second, {len(self._made)} lattices; a trigram graph of {self._words} words and"
             f" {self._graph.num_arcs / 1e6:.1f} M arcs; times are processor time.",
-            f"Density {kept / self._frames:.2f} arcs per frame; {size:.3f} MB per hour (target: at"
-            f" most {TARGET}, {outcome}), plain arrays {len(arrays) / 1e6 / hours:.1f}, the same"
-            f" with lzma {len(lzma.compress(arrays)) / 1e6 / hours:.1f};"
+            f"Density {kept / self._frames:.2f} arcs per frame; {self.size:.3f} MB per hour"
+            f" (target: at most {TARGET}, {outcome}), plain arrays"
+            f" {len(arrays) / 1e6 / hours:.1f}, the same with lzma {coded:.1f};"
             f" read back {'exactly' if same else 'WITH DIFFERENCES'}.",
         )
 

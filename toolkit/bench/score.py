@@ -18,6 +18,7 @@ from toolkit.score.wer import Score, score
 WORDS, SPEAKERS = 5000, 40
 _SHARES = {"deleted": 0.03, "substituted": 0.06, "inserted": 0.02}
 _BASELINE = "jiwer, words"
+QUICK = {"utterances": 500, "repeats": 1}
 
 Texts = dict[str, str]
 

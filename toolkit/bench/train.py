@@ -33,10 +33,13 @@ STEPS = {"cpu": 2, "cuda": 100}
 LARGE_BATCHES = (156, 312)  # a quarter and a half of the chunks of UTTERANCES
 
 LIMIT = "GEMM limit, float32"
+LIMIT16 = "GEMM limit, bfloat16"
 CHUNKS = "chunks of 32 frames, batch 64, float32"
+CHUNKS16 = "chunks of 32 frames, batch 64, bfloat16"
 LOOP = "plain loop, whole utterances, batch 1"
 LATTICE_FREE = "LF-MMI, TDNN-F, pieces of 1.5 s, float32"
 CRITERION = "its criterion alone"
+QUICK = {"config": LstmConfig(input_dim=12, output_dim=50, hidden=32, layers=2)}
 
 
 class _Noise(NoiseFeatures):
@@ -89,11 +92,9 @@ def benchmark(
         )
         runs = {
             LIMIT: Gemm(where, torch.float32, per_frame),
-            "GEMM limit, bfloat16": Gemm(where, torch.bfloat16, per_frame),
+            LIMIT16: Gemm(where, torch.bfloat16, per_frame),
             CHUNKS: _Steps(config, None, "fp32", steps, folder, where),
-            "chunks of 32 frames, batch 64, bfloat16": _Steps(
-                config, None, "bf16", steps, folder, where
-            ),
+            CHUNKS16: _Steps(config, None, "bf16", steps, folder, where),
             **(_large_batches(config, folder, where) if where.type == "cuda" else {}),
             f"whole utterances, {whole.batch_frames} frames, float32": _Steps(
                 config, whole, "fp32", max(1, steps // 4), folder, where
@@ -113,17 +114,17 @@ def benchmark(
             f"{config.output_dim} targets, {where.type}",
         )
     rates = {name: table.row(name).rate for name in runs}
-    half, chunks16 = list(runs)[1], list(runs)[3]
     fastest = max((name for name in runs if name.startswith("chunks")), key=lambda x: rates[x])
     overhead, share = runs[CHUNKS].computed / runs[CHUNKS].scored, table.row(CHUNKS).ratio
     return table.with_notes(
         f"{per_frame / 1e6:.0f} MFLOP per frame. GEMM of {size_on(where)} x {size_on(where)}: "
         f"{rates[LIMIT] * per_frame / 1e9:.0f} GFLOP/s, "
-        f"in bfloat16 {rates[half] * per_frame / 1e9:.0f}.",
+        f"in bfloat16 {rates[LIMIT16] * per_frame / 1e9:.0f}.",
         f"Of their own GEMM limits: float32 {100 * share:.0f} %, "
-        f"bfloat16 {100 * rates[chunks16] / rates[half]:.0f} %; bfloat16 is "
-        f"{rates[chunks16] / rates[CHUNKS]:.2f} times as fast. At best {rates[fastest]:.4g} frames "
-        f"per second, {100 * rates[fastest] / rates[half]:.1f} % of the bfloat16 limit: {fastest}.",
+        f"bfloat16 {100 * rates[CHUNKS16] / rates[LIMIT16]:.0f} %; bfloat16 is "
+        f"{rates[CHUNKS16] / rates[CHUNKS]:.2f} times as fast. At best {rates[fastest]:.4g} "
+        f"frames per second, {100 * rates[fastest] / rates[LIMIT16]:.1f} % of the bfloat16 "
+        f"limit: {fastest}.",
         f"For each scored frame {overhead:.3f} are computed, with the look-ahead and the "
         f"padding of short chunks; counting these, float32 is at {100 * overhead * share:.0f} %.",
         f"Of a step of LF-MMI with {lattice_free.denominator.num_states} states and "

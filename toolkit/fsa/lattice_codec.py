@@ -129,6 +129,33 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     return lzma.compress(b"".join(parts), format=lzma.FORMAT_XZ, filters=FILTERS)
 
 
+def frames_of(data: bytes, size: int, graph: GraphIndex) -> np.ndarray:
+    """[N] the emitting frames of the lattices of a block, without decompressing the lattices.
+
+    Args:
+      data: the bytes.
+      size: N, the number of lattices.
+      graph: the graph that they were searched in.
+
+    Raises:
+      LatticeError: damaged bytes.
+    """
+    try:
+        return _head(lzma.LZMADecompressor(format=lzma.FORMAT_XZ), data, size, graph)[0]
+    except (lzma.LZMAError, EOFError, ValueError) as error:
+        raise LatticeError(f"damaged lattices ({error})") from error
+
+
+def _head(
+    unpacking: lzma.LZMADecompressor, data: bytes, size: int, graph: GraphIndex
+) -> tuple[np.ndarray, np.ndarray]:
+    """[N] the frames, and [2, N, B] the numbers in each stream, from the beginning of a block."""
+    columns = 1 + 2 * graph.num_buckets
+    raw = unpacking.decompress(data, 4 * size * columns)
+    head = _unplaned(np.frombuffer(raw, np.uint8), 4)
+    return head[:size], head[size:].reshape(2, size, graph.num_buckets).astype(np.int64)
+
+
 class LatticeBlock:
     """A block that `encode` compressed, decompressed to bytes; `decode` reads single lattices.
 
@@ -144,11 +171,7 @@ class LatticeBlock:
     def __init__(self, data: bytes, size: int, graph: GraphIndex) -> None:
         try:
             unpacking = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
-            columns = 1 + 2 * graph.num_buckets
-            raw = unpacking.decompress(data, 4 * size * columns)
-            head = _unplaned(np.frombuffer(raw, np.uint8), 4)
-            self._frames = head[:size]
-            tables = head[size:].reshape(2, size, graph.num_buckets).astype(np.int64)
+            self._frames, tables = _head(unpacking, data, size, graph)
             # Decompress no more than the tables ask for, however much data there is.
             raw = b"" if unpacking.eof else unpacking.decompress(b"", _bytes_of(tables) + 1)
             if not unpacking.eof:

@@ -16,7 +16,14 @@ from toolkit.config.convert import from_plain
 from toolkit.errors import ToolkitError
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import Fst, Lattice
-from toolkit.fsa.lattice_codec import GraphIndex, LatticeArcs, LatticeBlock, LatticeError, encode
+from toolkit.fsa.lattice_codec import (
+    GraphIndex,
+    LatticeArcs,
+    LatticeBlock,
+    LatticeError,
+    encode,
+    frames_of,
+)
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
 
@@ -57,6 +64,8 @@ class ShardHeader:
     """Utterances that needed a wider beam."""
     failed: tuple[tuple[str, str], ...]
     """Utterances without a lattice, and why."""
+    lengths: tuple[int, ...] | None = None
+    """Emitting frames of each lattice, in the order of `ids`; None in shards from before."""
     format: int = FORMAT
 
     @classmethod
@@ -71,7 +80,12 @@ class ShardHeader:
                 plain = json.loads(file.metadata()["lattices"])
             if validated(plain, {"format": int})["format"] != FORMAT:
                 raise ValueError(f"format {plain['format']}, this version reads {FORMAT}")
-            return from_plain(cls, plain)
+            header = from_plain(cls, plain)
+            if header.lengths is not None and (
+                len(header.lengths) != len(header.ids) or sum(header.lengths) != header.frames
+            ):
+                raise ValueError("its lengths do not fit")
+            return header
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -105,6 +119,7 @@ def write_shard(
         arcs=sum(x.num_emitting for x in found),
         retried=retried,
         failed=tuple(failed),
+        lengths=tuple(int(x.frames) for x in found),
     )
     data = np.frombuffer(encode(found, index), np.uint8).copy()
     header = {"lattices": json.dumps(asdict(facts))}  # a single entry: their order would be random
@@ -133,6 +148,7 @@ class LatticeStore:
         if not shards:
             raise LatticeStoreError(f"{path}: there are no lattices; make them first")
         self._sizes: dict[Path, int] = {}
+        self._lengths: dict[Path, np.ndarray] = {}
         self._where: dict[str, tuple[Path, int]] = {}
         digest = graph_digest(self._graph_path)
         for shard in shards:
@@ -143,6 +159,8 @@ class LatticeStore:
                     " give that graph, or make the lattices again with this one"
                 )
             self._sizes[shard] = len(facts.ids)
+            if facts.lengths is not None:
+                self._lengths[shard] = np.array(facts.lengths, np.int32)
             self._where |= {name: (shard, n) for n, name in enumerate(facts.ids)}
         self._blocks: dict[Path, LatticeBlock] = {}
 
@@ -151,13 +169,35 @@ class LatticeStore:
         """The utterances, in the order of the shards."""
         return list(self._where)
 
-    def arcs(self, utterance: str) -> LatticeArcs:
-        """Read the lattice of an utterance as arcs of the graph."""
+    def num_frames(self, utterance: str) -> int:
+        """Count the frames of an utterance's lattice, without reading the lattice.
+
+        The header of its shard says it; of shards from before that, the beginning of the data.
+        """
+        shard, number = self._place(utterance)
+        if shard not in self._lengths:
+            with reading(shard, LatticeStoreError, ADVICE, "damaged"):
+                try:
+                    found = frames_of(self._data(shard), self._sizes[shard], self._index)
+                except LatticeError as error:
+                    raise LatticeStoreError(f"{shard}: {error}; {ADVICE}") from error
+            self._lengths[shard] = found
+        return int(self._lengths[shard][number])
+
+    def _place(self, utterance: str) -> tuple[Path, int]:
         if utterance not in self._where:
             raise LatticeStoreError(
                 f"{utterance} has no lattice in {self._path}; failed.tsv there may say why"
             )
-        shard, number = self._where[utterance]
+        return self._where[utterance]
+
+    @staticmethod
+    def _data(shard: Path) -> bytes:
+        return read_tensors(shard, {"data": ("U8", 1)}, "np")[0]["data"].tobytes()
+
+    def arcs(self, utterance: str) -> LatticeArcs:
+        """Read the lattice of an utterance as arcs of the graph."""
+        shard, number = self._place(utterance)
         with reading(shard, LatticeStoreError, ADVICE, f"{utterance} is damaged"):
             try:
                 return self._block(shard).decode(number)
@@ -185,9 +225,8 @@ class LatticeStore:
         block = self._blocks.pop(shard, None)
         if block is None:
             with reading(shard, LatticeStoreError, ADVICE, "damaged"):
-                data = read_tensors(shard, {"data": ("U8", 1)}, "np")[0]["data"].tobytes()
                 try:
-                    block = LatticeBlock(data, self._sizes[shard], self._index)
+                    block = LatticeBlock(self._data(shard), self._sizes[shard], self._index)
                 except LatticeError as error:
                     raise LatticeStoreError(f"{shard}: {error}; {ADVICE}") from error
         self._blocks[shard] = block  # the last used comes last

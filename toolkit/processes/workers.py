@@ -3,12 +3,14 @@
 import multiprocessing
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
+from toolkit.processes.sampler import sample_worker
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,10 +55,10 @@ class WorkerPool:
                     result = function(item)
                 yield result
             return
-        futures = [self._pool.submit(function, item) for item in items]
+        futures = deque(self._pool.submit(function, item) for item in items)
         try:
-            for future in futures:
-                yield future.result()
+            while futures:  # let go one by one, with their results
+                yield futures.popleft().result()
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a worker process was killed, perhaps because memory ran out: run the same command"
@@ -84,6 +86,7 @@ def map_in_processes(
 
 def start_worker() -> None:
     """Prepare a worker process: one torch thread, and exit when the parent is gone."""
+    sample_worker()
     import torch
 
     torch.set_num_threads(1)

@@ -125,6 +125,7 @@ def stage_table(stages: list[StageView]) -> str:
         '<div class="table stages"><div class="scroll" tabindex="0" role="region" '
         'aria-label="Stages"><table><thead><tr><th scope="col">stage</th><th scope="col" '
         'class="text">title</th><th scope="col" class="text">state</th><th scope="col">time</th>'
+        '<th scope="col" title="Peak of the process and its workers together">memory</th>'
         '<th scope="col" class="text">result</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div></div>"
     )
@@ -141,8 +142,16 @@ def _row(stage: StageView, longest: float) -> str:
         f'<tr><th scope="row">{stage.number}</th><td class="text">{escape(stage.title)}</td>'
         f'<td class="text"><span class="state {stage.kind}">{stage.kind}</span>{why}{trace}</td>'
         f'<td>{escape(time)}<i class="bar" style="width:{width:.1f}%"></i></td>'
+        f"<td>{escape(_memory(stage.marker))}</td>"
         f'<td class="text result">{escape(result)}</td></tr>'
     )
+
+
+def _memory(marker: Marker | None) -> str:
+    if marker is None or marker.peak_bytes is None:
+        return ""
+    mebibytes = marker.peak_bytes / 2**20
+    return f"{mebibytes:,.0f} MiB" if mebibytes < 1000 else f"{mebibytes / 1024:.1f} GiB"
 
 
 def counts(stages: list[StageView]) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, stdtrit
 
 LEVEL = 0.95
 """Confidence level: the probability with which an interval should cover the true rate."""
@@ -111,6 +110,8 @@ def interval_of(rates: np.ndarray, by: Unit, units: int) -> Interval:
       by: the unit that was resampled.
       units: number S of such units, at least 2.
     """
+    from scipy.special import ndtr, stdtrit  # takes long to import
+
     t = stdtrit(units - 1, (1 - LEVEL) / 2)
     tail = ndtr(t * np.sqrt(units / (units - 1)))
     low, high = np.quantile(rates, [tail, 1 - tail])

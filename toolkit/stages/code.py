@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from toolkit import __version__
+import toolkit
 from toolkit.engines import engines
 from toolkit.environment import project_root
 from toolkit.storage.digest import digest_bytes
@@ -124,7 +124,10 @@ def present_code(folder: Path) -> Code:
 
 def versions() -> dict[str, str | None]:
     """Return `Code.versions` of this process; no package is imported for it."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "toolkit": __version__}
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "toolkit": toolkit.__version__,
+    }
     for name in DISTRIBUTIONS:
         try:
             found[name] = metadata.version(name)

@@ -29,6 +29,7 @@ from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
 from toolkit.stages.inputs import InputNames
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
+from toolkit.stages.partial import read_record
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_log import StageLog, toolkit_logs
@@ -58,6 +59,7 @@ class Options:
     stale_code: bool
     accept_code_change: bool
     force: tuple[str, ...]
+    profile_stage: str | None
     overrides: tuple[str, ...]
     config: Path | None
     exp: Path | None
@@ -96,6 +98,12 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         help="Continue a stage that other code or packages have begun.",
     )
     @click.option("--force", multiple=True, metavar="N", help="Run stage N even if it is done.")
+    @click.option(
+        "--profile-stage",
+        metavar="N",
+        help="Run stage N alone, again if it is done, and draw where its time goes: profiles/N.svg "
+        "in the run directory.",
+    )
     @click.option(
         "--profile",
         metavar="NAME",
@@ -173,6 +181,10 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         else _stage(recipe, "--stop-stage", options.stop_stage)
     )
     forced = frozenset(_stage(recipe, "--force", number) for number in options.force)
+    if options.profile_stage is not None:
+        if options.stage or options.stop_stage or forced:
+            raise SelectionError("--profile-stage chooses the stage to run by itself")
+        first = last = _stage(recipe, "--profile-stage", options.profile_stage)
     if options.code and not options.dry_run:
         raise SelectionError("--code shows changes together with --dry-run")
     if options.as_json and not options.listing:
@@ -183,6 +195,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
     directory = RunDirectory(options.exp or recipe.directory(profile))
+    if options.profile_stage is not None and read_record(directory, first) is None:
+        forced = frozenset((first,))  # what an interrupted attempt has left goes on instead
     config = resolve_paths(recipe.profiles[profile](), recipe.folder)
     if options.config:
         config = load_yaml(config, options.config)
@@ -197,6 +211,7 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         jobs,
         command,
         recipe.folder,
+        options.profile_stage is not None,
         options.accept_code_change,
     )
     for text in (command, str(directory.root), *flatten(to_plain(config)).values()):

@@ -24,9 +24,10 @@ class RunDirectory:
     """The paths of one run directory; folders are made when something is written to them.
 
     `stages/NN.json` is stage NN's marker, `stages/NN.publishing.json` a marker whose outputs are
-    being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `.partial/NN/`
-    holds unfinished outputs, `.partial/NN.json` the parameters and inputs that they were started
-    from and `.partial/NN.progress.json` how far they are.
+    being put in place, `stages/NN.failed.txt` the traceback of the last attempt. `profiles/NN.svg`
+    shows where the time of a stage went, `profiles/NN.folded` has its stacks. `.partial/NN/` holds
+    unfinished outputs, `.partial/NN.json` the parameters and inputs that they were started from and
+    `.partial/NN.progress.json` how far they are.
 
     The directory itself may be a link. Below it nothing is written, moved or deleted through one.
     """
@@ -38,6 +39,7 @@ class RunDirectory:
         self.digests = self.stages / "digests.json"
         self.last_command = self.stages / "last_command.json"
         self.log = self.root / "log.txt"
+        self.profiles = self.root / "profiles"
         self.partials = self.root / ".partial"
         self._trash = self.partials / "trash"
 
@@ -64,6 +66,10 @@ class RunDirectory:
     def failure(self, stage: int) -> Path:
         """Return the path of the traceback that a failed stage leaves."""
         return self.stages / f"{stage:02d}.failed.txt"
+
+    def profile(self, stage: int, suffix: str) -> Path:
+        """Return the path of where a stage's time went, as a flame graph or as folded stacks."""
+        return self.profiles / f"{stage:02d}{suffix}"
 
     def partial(self, stage: int, name: str = "") -> Path:
         """Return where a stage builds its output `name`; without a name, the folder of them all."""

@@ -59,6 +59,7 @@ def _plain(step: Step, code: Sequence[str]) -> dict[str, Any]:
         "reason": state.why or None,
         "action": step.action,
         "seconds": marker.seconds if marker else None,
+        "peak_bytes": marker.peak_bytes if marker else None,
         "other_code": list(code),
         "result": {k: _number(v) for k, v in marker.headline.items()} if marker else {},
     }

@@ -30,6 +30,10 @@ _FORM = {
 }
 
 
+_LATER = {"peak_bytes", "attempts", "stage_code"}
+"""Fields that markers from before they were recorded lack."""
+
+
 class UnreadableMarkerError(ToolkitError):
     """A marker that is damaged or was written by another version of the runner.
 
@@ -59,6 +63,9 @@ class Marker:
     seconds: float
     """Wall time, including that of interrupted attempts as far as they reported progress."""
     headline: dict[str, Any]
+    peak_bytes: int | None = None
+    """Peak resident size of the process and its workers together in the last attempt; None in
+    markers from before it was recorded."""
     attempts: list[Attempt | None] = field(default_factory=list)
     """The attempts that made the outputs, in order; None stands for those of a partial record from
     before code was recorded. Empty in markers from before."""
@@ -97,8 +104,10 @@ class Marker:
                     "the marker was written by another version of the runner"
                 )
             validated(plain, _FORM)
-            names = {field.name for field in dataclasses.fields(cls)} - {"attempts", "stage_code"}
+            names = {field.name for field in dataclasses.fields(cls)} - _LATER
             values = {name: plain[name] for name in names}
+            if plain.get("peak_bytes") is not None:
+                values["peak_bytes"] = validated(plain["peak_bytes"], NATURAL)
             values["attempts"] = attempts_from_plain(plain.get("attempts", []))
             if plain.get("stage_code") is not None:
                 values["stage_code"] = from_plain(StageCode, plain["stage_code"])

@@ -17,7 +17,7 @@ from toolkit.stages.partial import Progress, Record
 from toolkit.stages.plan import PLACE, Inspector, overlap
 from toolkit.storage.digest import Content, FileDigest
 
-RESERVED = ("stages", ".partial", "log.txt")
+RESERVED = ("stages", "profiles", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
+from toolkit.processes.memory import MemoryWatch
 from toolkit.stages.code import Attempt, Difference, differences, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
@@ -14,6 +15,7 @@ from toolkit.stages.inputs import InputNames
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.stages.plan import Inspector, State, join_reasons, plan
+from toolkit.stages.profile import profiled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
@@ -136,7 +138,11 @@ class Runner:
             seconds_before,
         )
         try:
-            with joined_by_followers(stage, self.request.config):
+            with (
+                joined_by_followers(stage, self.request.config),
+                MemoryWatch() as memory,
+                profiled(self.directory, number, stage.title, self.request.profiled),
+            ):
                 numbers = plain_headline(stage.body(run))
             run.record.update_numeric()
             marker = Marker(
@@ -152,6 +158,7 @@ class Runner:
                 ended=_now(),
                 seconds=round(run.seconds, 3),
                 headline=numbers,
+                peak_bytes=memory.peak_bytes,
                 attempts=run.record.attempts,
                 stage_code=self._stage_code(stage, run.record.attempts),
             )
@@ -164,6 +171,10 @@ class Runner:
             raise self._failure(stage, error) from error
         results = headline(numbers)
         self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
+        if self.request.profiled:
+            self.stage_log.write(
+                f"   where the time went: {self.directory.profile(number, '.svg')}"
+            )
 
     def _resumable(self, number: int, forced: bool) -> tuple[Record, float]:
         """Discard partial outputs of other parameters or inputs.

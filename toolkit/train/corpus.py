@@ -65,7 +65,8 @@ class Utterance:
 class Corpus:
     """The utterances of some stores whose features and alignment have the same length.
 
-    Opening it reads all alignments once, to check them and to count the targets.
+    Opening it reads all alignments once, to check them and to count the targets, unless nobody
+    needs the counts.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Corpus:
         normaliser: FeatureNormaliser,
         num_targets: int,
         names: Iterable[str] | None = None,
+        counted: bool = True,
     ) -> None:
         """Select and check utterances.
 
@@ -82,14 +84,17 @@ class Corpus:
           normaliser: applied when an utterance is loaded.
           num_targets: C; alignments hold 0 ... C - 1.
           names: use only these utterances; None for all.
+          counted: count the targets. If not, alignments are only asked for `num_frames`, and their
+            targets are checked when they are loaded.
 
         Raises:
           TrainingDataError: a target is not below `num_targets`.
         """
+        self._counted = counted
         self._sources = list(sources)
         self._normaliser = normaliser
         self.counts = torch.zeros(num_targets, dtype=torch.int64)
-        """[C]: number of raw frames of each target."""
+        """[C]: number of raw frames of each target; zero if not counted."""
         self.excluded: dict[str, str] = {}
         """Utterance id -> reason for its exclusion from training."""
         self.shards: list[list[Utterance]] = []
@@ -108,18 +113,23 @@ class Corpus:
         if name not in aligned:
             self.excluded[name] = "no alignment"
             return None
-        targets = alignments.load(name)
         frames = features.num_frames(name)
-        if len(targets) != frames:
-            self.excluded[name] = f"alignment of {len(targets)} frames, features of {frames}"
+        targets = alignments.load(name) if self._counted else None
+        length = alignments.num_frames(name) if targets is None else len(targets)
+        if length != frames:
+            self.excluded[name] = f"alignment of {length} frames, features of {frames}"
             return None
-        if frames and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
+        if targets is not None:
+            self._check_range(name, targets)
+            self.counts += torch.bincount(targets, minlength=len(self.counts))
+        return Utterance(name, source, frames)
+
+    def _check_range(self, name: str, targets: Tensor) -> None:
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.counts):
             raise TrainingDataError(
                 f"{name}: its alignment has target {int(targets.max())} but there are "
                 f"{len(self.counts)}; align again with the tree that is to be trained"
             )
-        self.counts += torch.bincount(targets, minlength=len(self.counts))
-        return Utterance(name, source, frames)
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -134,7 +144,10 @@ class Corpus:
         features, alignments = self._sources[utterance.source]
         name = utterance.name
         normalised = self._normaliser.apply(features.load(name), features.state(name))
-        return normalised.half(), alignments.load(name).int()
+        targets = alignments.load(name)
+        if not self._counted:
+            self._check_range(name, targets)
+        return normalised.half(), targets.int()
 
     def require(self, max_excluded: float) -> None:
         """Check that enough utterances are usable.

@@ -7,7 +7,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 T = TypeVar("T")
@@ -35,6 +34,8 @@ class Monitor:
     def start(self, first_step: int) -> None:
         """Open the event file; events of an earlier run from `first_step` on are hidden."""
         if self.shown:
+            from torch.utils.tensorboard import SummaryWriter  # takes long to import
+
             self._writer = SummaryWriter(str(self._events_folder), purge_step=first_step)
 
     def close(self) -> None:

@@ -127,6 +127,27 @@ def test_what_cannot_be_used_is_told(make_data):
         data.corpus.require(0.5)
 
 
+def test_nothing_is_read_before_the_first_batch(make_data):
+    def refuse(name):
+        raise AssertionError(f"{name} was read")
+
+    def change(stores, lattices):
+        lattices.load = stores.alignments.load = stores.features.load = refuse
+
+    _, data = make_data(change=change)
+    assert len(data.corpus.utterances) == 10
+    assert data.steps(0) == 4
+
+
+def test_targets_that_the_network_lacks_are_told_when_they_are_read(make_data):
+    def change(stores, lattices):
+        stores.alignments.targets["utt004"][:] = 5
+
+    _, data = make_data(change=change)
+    with pytest.raises(TrainingDataError, match="utt004: its alignment has target 5"):
+        list(data.batches(0))
+
+
 def test_names_and_several_sources(make_stores, make_trellises, make_data):
     _, some = make_data(names=["utt001", "utt006", "utt002"])
     assert [u.name for u in some.corpus.utterances] == ["utt001", "utt002"]

@@ -65,11 +65,15 @@ class Partition:
 
 
 def sum_statistics(parts: Iterable[Statistics]) -> Statistics:
-    """Add up the statistics of all parts of the data in order; there is at least one."""
-    first, *others = parts
-    for other in others:
-        first.add(other)
-    return first
+    """Add up the statistics of all parts of the data in order; there is at least one.
+
+    Each part is let go once it is added: there may be more than memory holds.
+    """
+    parts = iter(parts)
+    total = next(parts)
+    for part in parts:
+        total.add(part)
+    return total
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,18 @@ SKINNY_REPEATS = 200
 LIMIT = "GEMM limit, float32"
 STEP = "training step"
 PLAIN = "training step, plain torch"
+QUICK = {
+    "config": CtcConfig(
+        input_dim=6,
+        output_dim=9,
+        channels=(8,),
+        kernels=(3,),
+        strides=(2,),
+        lstm_layers=2,
+        hidden=16,
+    ),
+    "frames": 41,
+}
 PARTS = ("convolution", "LSTMs", "batch norm and dropout", "CTC loss", "clipping and AdaDelta")
 
 

@@ -1,11 +1,12 @@
 """Measurement of rates: all cases take turns, medians and ratios are reported."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from toolkit.config.convert import from_plain
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
 
@@ -56,6 +57,8 @@ class Table:
     title: str = ""
     notes: tuple[str, ...] = ()
     """Sentences printed below the table."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Further numbers by name that are no rates, such as sizes: the smaller, the better."""
     machine: dict[str, Any] = field(default_factory=machine)
     versions: dict[str, str] = field(default_factory=versions)
     commit: str | None = field(default_factory=git_commit)
@@ -63,6 +66,10 @@ class Table:
     def with_notes(self, *notes: str) -> "Table":
         """Return the table with more notes."""
         return replace(self, notes=(*self.notes, *notes))
+
+    def with_figures(self, figures: Mapping[str, float]) -> "Table":
+        """Return the table with more figures."""
+        return replace(self, figures={**self.figures, **figures})
 
     def row(self, name: str) -> Row:
         """Return the row of a case.
@@ -78,6 +85,16 @@ class Table:
     def to_json(self) -> dict[str, Any]:
         """Return the table as plain data for `json.dumps`."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, plain: Any) -> "Table":
+        """Return the table that `to_json` made plain.
+
+        Raises:
+          ValueError, TypeError, LookupError: it is none.
+        """
+        rows = tuple(from_plain(Row, row) for row in plain["rows"])
+        return replace(from_plain(cls, {**plain, "rows": []}), rows=rows)
 
     def render(self) -> "rich.table.Table":
         """Return the table for a rich console, machine and notes below it."""

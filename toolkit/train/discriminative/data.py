@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, low_rate_length
-from toolkit.fsa.discriminative import lattice_frames
 from toolkit.fsa.fst import Lattice
 from toolkit.parallel.batch import Batch
 from toolkit.train.corpus import Alignments, Corpus, FeatureNormaliser, Features, Utterance
@@ -26,8 +25,18 @@ class Lattices(Protocol):
     ids: list[str]
     """The utterances with a lattice."""
 
+    def num_frames(self, name: str) -> int:
+        """Count the frames of an utterance's lattice; quick, without reading it."""
+
     def load(self, name: str) -> Lattice:
         """Read the lattice of an utterance, see `toolkit.fsa.discriminative.sequence_objective`."""
+
+
+class References(Alignments, Protocol):
+    """Stored references, such as `toolkit.align.store.PdfAlignments`."""
+
+    def num_frames(self, name: str) -> int:
+        """Count the frames of an utterance's reference; quick, without reading it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Source:
 
     features: Features
     """Raw features."""
-    references: Alignments
+    references: References
     """The reference pdf of every raw frame, or of every low-rate frame at offset 0."""
     lattices: Lattices
     """Lattices at offset 0."""
@@ -85,7 +94,7 @@ class SequenceData:
         seed: int,
         names: Iterable[str] | None = None,
     ) -> None:
-        """Select and check utterances; reads every lattice and reference once.
+        """Select and check utterances by their lengths; no lattice and no reference is read.
 
         Args:
           sources: the stores of all splits.
@@ -102,7 +111,7 @@ class SequenceData:
         for source in sources:
             excluded |= _unusable(source, selected, config.max_frames)
         pairs = [(s.features, _AtRawRate(s.features, s.references)) for s in sources]
-        self.corpus = Corpus(pairs, normaliser, num_targets, selected - set(excluded))
+        self.corpus = Corpus(pairs, normaliser, num_targets, selected - set(excluded), False)
         """The usable utterances; its `excluded` lists all others with the reason."""
         self.corpus.excluded.update(excluded)
         self._lattices = [source.lattices for source in sources]
@@ -155,13 +164,17 @@ class SequenceData:
 class _AtRawRate:
     """References at either frame rate as targets of raw frames."""
 
-    def __init__(self, features: Features, references: Alignments) -> None:
+    def __init__(self, features: Features, references: References) -> None:
         self._features = features
         self._references = references
 
     @property
     def ids(self) -> list[str]:
         return self._references.ids
+
+    def num_frames(self, name: str) -> int:
+        frames, raw = self._references.num_frames(name), self._features.num_frames(name)
+        return raw if frames == low_rate_length(raw) else frames
 
     def load(self, name: str) -> Tensor:
         reference, raw = self._references.load(name), self._features.num_frames(name)
@@ -182,6 +195,6 @@ def _unusable(source: Source, selected: set[str], max_frames: int) -> dict[str, 
             reasons[name] = f"{frames} frames of 30 ms, allowed are {max_frames}"
         elif name not in found:
             reasons[name] = "no lattice"
-        elif (length := lattice_frames(source.lattices.load(name))) != frames:
+        elif (length := source.lattices.num_frames(name)) != frames:
             reasons[name] = f"lattice of {length} frames, features of {frames}"
     return reasons

@@ -19,14 +19,19 @@ from toolkit.processes.threads import torch_threads
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import CorpusTrainerConfig
 from toolkit.train.corpus import (
-    Alignments,
     FeatureNormaliser,
     Features,
     as_list,
     split_stores,
     write_excluded,
 )
-from toolkit.train.discriminative.data import Lattices, SequenceData, SequenceDataConfig, Source
+from toolkit.train.discriminative.data import (
+    Lattices,
+    References,
+    SequenceData,
+    SequenceDataConfig,
+    Source,
+)
 from toolkit.train.discriminative.objective import SequenceObjective
 from toolkit.train.headline import finished, settings_of, write_headline
 from toolkit.train.loop import Trainer
@@ -67,14 +72,14 @@ def train_sequence(
     model: Path,
     features: Features | Sequence[Features],
     lattices: Lattices | Sequence[Lattices],
-    references: Alignments | Sequence[Alignments],
+    references: References | Sequence[References],
     classes: PdfClasses,
     normaliser: FeatureNormaliser,
     config: SequenceConfig,
     out: Path,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-    valid: tuple[Features, Lattices, Alignments] | None = None,
+    valid: tuple[Features, Lattices, References] | None = None,
 ) -> dict[str, float]:
     """Train a network on lattices, or continue what a killed run left in `out`.
 

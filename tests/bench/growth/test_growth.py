@@ -1,0 +1,56 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.bench.growth import command, measure
+from toolkit.bench.growth.measure import FACTORS, Growth, exponent
+from toolkit.bench.growth.stages import STAGES
+from toolkit.bench.instruments.harness import BenchmarkError
+from toolkit.commands.bench import bench
+
+
+def test_exponents_of_known_laws():
+    for power in (0.0, 0.5, 1.0, 2.0):
+        assert exponent([3.0 * factor**power for factor in FACTORS]) == pytest.approx(power)
+    assert exponent([10.0 + factor for factor in FACTORS]) < 0.5  # mostly constant
+
+
+def test_a_stage_is_measured_in_a_process_of_its_own():
+    found = measure.measure("score", 1)
+    assert (found.stage, found.units) == ("score", 1)
+    assert len(found.seconds) == len(found.peak_bytes) == len(FACTORS)
+    assert found.seconds[3] > 2 * found.seconds[0]
+    assert min(found.peak_bytes) > 10 * 2**20
+    with pytest.raises(BenchmarkError, match="KeyError: 'missing'"):
+        measure.measure("missing", 1)
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "score"])
+def test_every_stage_does_its_work(name, tmp_path):
+    work = STAGES[name](tmp_path, 2)
+    assert work(2)
+    assert work(1)
+
+
+def test_the_command_prints_and_writes(monkeypatch, tmp_path):
+    def fake(stage, units):
+        return Growth(stage, units, (1.0, 2.0, 4.0, 8.0), (2**30,) * 4)
+
+    monkeypatch.setattr(command, "measure", fake)
+    names = ["--only", "score", "--scale", "0.5"]
+    done = CliRunner().invoke(bench, ["growth", *names, "--json", str(tmp_path / "a.json")])
+    assert "1.00 2.00 4.00 8.00" in done.output
+    assert "0.000" in done.output
+    [row] = json.loads((tmp_path / "a.json").read_text())
+    assert (row["stage"], row["units"]) == ("score", command.UNITS["score"] // 2)
+
+
+def test_exponents_are_figures_in_bench_all():
+    linear = Growth("a", 1, (1.0, 2.0, 4.0, 8.0), (100,) * 4)
+    square = Growth("b", 1, (1.0, 4.0, 16.0, 64.0), (100,) * 4)
+    figures = command.as_table([linear, square]).figures
+    assert figures[command.TIME] == pytest.approx(2)
+    assert figures[command.MEMORY] == pytest.approx(0)
+    assert figures["a: exponent of time"] == pytest.approx(1)
+    assert set(command.UNITS) == set(STAGES)

@@ -1,0 +1,36 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from toolkit.processes import memory
+from toolkit.processes.memory import MemoryWatch
+
+HOLD = "import sys; held = bytearray(80 << 20); print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no /proc")
+def test_memory_that_is_given_back_counts_between_samples(monkeypatch):
+    monkeypatch.setattr(memory, "INTERVAL", 1000.0)
+    with MemoryWatch() as before:
+        pass
+    with MemoryWatch() as watch:
+        np.ones(200 << 17)  # 200 MiB
+    assert watch.peak_bytes > before.peak_bytes + (150 << 20)
+    with MemoryWatch() as after:  # a block of its own, without what came before
+        pass
+    assert after.peak_bytes < watch.peak_bytes - (100 << 20)
+
+
+def test_processes_that_are_started_count(monkeypatch):
+    monkeypatch.setattr(memory, "INTERVAL", 0.01)
+    with MemoryWatch() as alone:
+        pass
+    command = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        with MemoryWatch() as watch:
+            pass
+        child.communicate()
+    assert watch.peak_bytes > alone.peak_bytes + (70 << 20)

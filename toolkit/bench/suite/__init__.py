@@ -1,0 +1,1 @@
+"""All benchmarks in one run, with a history of runs: `toolkit bench all`."""

@@ -1,0 +1,81 @@
+"""The command `toolkit bench all`: every ratio in one run."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from toolkit.config.parameters import FILE
+
+INCLUDED = (
+    "train",
+    "train-ctc",
+    "features",
+    "decode",
+    "lattice",
+    "align",
+    "compression",
+    "score",
+    "growth",
+)
+"""The benchmarks that need nothing but the toolkit, in this order."""
+HISTORY, PAGE = "history.jsonl", "bench.html"
+
+
+@click.command("all")
+@click.option(
+    "--only",
+    type=click.Choice(INCLUDED),
+    multiple=True,
+    metavar="NAME",
+    help=f"Run this benchmark; may be repeated. Of {', '.join(INCLUDED)}; without, all of them.",
+)
+@click.option("--quick", is_flag=True, help="Measure little: a smoke test of half a minute or two.")
+@click.option(
+    "--profile",
+    "profiled",
+    is_flag=True,
+    help="Run what misses a target once more, and draw where its time goes: OUT/NAME.svg.",
+)
+@click.option("--out", type=FILE, default=Path("bench"), show_default=True, help="Folder to write.")
+def command(only: tuple[str, ...], quick: bool, profiled: bool, out: Path) -> None:
+    """Run all benchmarks, compare them with targets and earlier runs, and write a page.
+
+    Each runs in a process of its own. OUT/history.jsonl gets a line per run, and OUT/bench.html
+    shows the last run beside those before it of the same size on such a machine. Other engines take
+    part where they are installed. The machine should be idle.
+
+    \b
+    Example:
+      toolkit bench all --quick
+    """
+    from toolkit.bench.instruments.harness import BenchmarkError
+    from toolkit.bench.suite.history import SuiteRun, append, quantities, read
+    from toolkit.bench.suite.measure import measure
+    from toolkit.bench.suite.page import build_page, regressions_table, targets_table
+    from toolkit.bench.suite.targets import missed
+    from toolkit.storage.files import write_atomically
+
+    earlier = read(out / HISTORY)
+    run = SuiteRun(datetime.now().astimezone().isoformat(timespec="seconds"), quick, {})
+    for name in [name for name in INCLUDED if not only or name in only]:
+        try:
+            found = run.measured[name] = measure(name, quick)
+        except BenchmarkError as error:
+            run.failed[name] = str(error)
+            click.echo(str(error), err=True)
+            continue
+        click.echo(f"{name}: {found.seconds:.0f} s, {found.peak_bytes / 2**20:,.0f} MiB")
+        if profiled and missed(name, found.table):
+            out.mkdir(parents=True, exist_ok=True)
+            measure(name, quick, (out / f"{name}.svg").absolute())
+            click.echo(f"{name}: where the time goes: {out / f'{name}.svg'}")
+    append(out / HISTORY, run)
+    runs = [*earlier, run]
+    write_atomically(out / PAGE, build_page(runs).html())
+    targets_table(run).print()
+    if any(quantity.worse for quantity in quantities(runs)):
+        regressions_table(quantities(runs)).print()
+    click.echo(f"Wrote {out / PAGE}.")
+    if run.failed:
+        raise BenchmarkError(f"failed: {', '.join(run.failed)}; {out / PAGE} says why")

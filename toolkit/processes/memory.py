@@ -1,0 +1,65 @@
+"""The peak of the memory of this process and of the processes that it starts."""
+
+import threading
+from types import TracebackType
+
+from toolkit.environment import peak_bytes
+
+INTERVAL = 0.5  # seconds
+
+
+class MemoryWatch:
+    """Measures, in a `with` block, the peak resident size of this process and of its descendants.
+
+    Every `INTERVAL` seconds the sizes of all are added up; what they share counts for each of them.
+    Of this process alone the system also knows the peak in between.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory watch", daemon=True)
+        self._own_counts = False
+        self.peak_bytes = 0
+        """The peak so far; complete once the block has been left."""
+
+    def __enter__(self) -> "MemoryWatch":
+        self._own_counts = _forget_peak()
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._own_counts:
+            self.peak_bytes = max(self.peak_bytes, peak_bytes())
+
+    def _watch(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self._sample()
+
+    def _sample(self) -> None:
+        import psutil
+
+        me, total = psutil.Process(), 0
+        for process in (me, *me.children(recursive=True)):
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:  # it has just ended
+                continue
+        self.peak_bytes = max(self.peak_bytes, total)
+
+
+def _forget_peak() -> bool:
+    """Let the system count this process's peak anew; return whether it does (on Linux)."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
