@@ -4,6 +4,7 @@ import contextlib
 import json
 import mmap
 import os
+import select
 import signal
 import sys
 import time
@@ -18,6 +19,8 @@ from tests.fuzz.trial import SECONDS, bounded
 
 MOST_FAILURES = 3
 """Those after which a turn is over."""
+PAUSE = 1.0
+"""Seconds between two looks at a process that has nothing to say."""
 BLOCKED = 600.0
 """Seconds of wall time for one input, however busy the machine is."""
 
@@ -72,8 +75,8 @@ def take_turn(
             os.write(writing, json.dumps(vars(found)).encode())
         os._exit(0)
     os.close(writing)
-    status, blocked = _watch(pid, shared)
     with open(reading, "rb") as pipe:
+        status, blocked = _watch(pid, reading, shared)
         text = pipe.read()
     if text:
         return Turn(**json.loads(text))
@@ -89,7 +92,7 @@ def _said(status: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
-def _watch(pid: int, shared: mmap.mmap) -> tuple[int, bool]:
+def _watch(pid: int, said: int, shared: mmap.mmap) -> tuple[int, bool]:
     """Wait for a process; kill it, and return True, where it does not go on to the next input."""
     seen, since, blocked = shared[:8], time.monotonic(), False
     while True:
@@ -101,7 +104,7 @@ def _watch(pid: int, shared: mmap.mmap) -> tuple[int, bool]:
         elif time.monotonic() - since > BLOCKED and not blocked:
             blocked = True
             os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
+        select.select([said], [], [], PAUSE)
 
 
 def _feed(

@@ -11,6 +11,7 @@ import multiprocessing.util
 import os
 import resource
 import runpy
+import select
 import signal
 import sys
 import threading
@@ -24,8 +25,8 @@ from toolkit.stages.stage_code import present_sources
 
 PR_CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
 CAPABILITY_VERSION = 0x20080522
-PAUSE = 0.002
-"""Seconds between two looks at a process."""
+PAUSE = 0.1
+"""Seconds until a process that says nothing is looked at again."""
 
 
 class Forked:
@@ -51,6 +52,14 @@ class Forked:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
+    def hear(self, text: str) -> bool:
+        """Wait until it has printed a text; False if it has ended without."""
+        while text not in self.said:
+            if self.poll() is not None:
+                return text in self.said
+            self.pause(PAUSE)
+        return True
+
     def wait(self, seconds: float) -> int:
         """Wait for its end; raises a `TimeoutError`, and kills its group, if that takes longer."""
         until = time.monotonic() + seconds
@@ -58,7 +67,7 @@ class Forked:
             if time.monotonic() > until:
                 self.kill()
                 raise TimeoutError(f"still running after {seconds:.0f} s")
-            time.sleep(PAUSE)
+            self.pause(PAUSE)
         return self._status
 
     def send(self, number: int) -> None:
@@ -70,7 +79,11 @@ class Forked:
         """End it and its workers."""
         self.send(signal.SIGKILL)
         while self.poll() is None:
-            time.sleep(PAUSE)
+            self.pause(PAUSE)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, at most until it prints something or ends."""
+        select.select([self._output], [], [], seconds)
 
     def _listen(self) -> None:
         with contextlib.suppress(BlockingIOError):

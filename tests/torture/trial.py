@@ -13,7 +13,7 @@ from tests.torture.counts import OVER, Counts
 from tests.torture.faults import Fault, Place, draw
 from tests.torture.recipes import Command
 
-LONGEST = 1800.0
+LONGEST = 3600.0
 """Seconds after which a command counts as hanging."""
 SHRINK = 0.5
 """Each fault of a trial finds this much of the stage left that the fault before it found."""
@@ -152,14 +152,10 @@ class Trial:
 
     def _watch(self, process: forked.Forked, moment: float, strike: Callable[[], None]) -> int:
         """Wait for the stage, call `strike` some seconds after its beginning, wait for the end."""
-        began = None
-        while process.poll() is None and began is None:
-            time.sleep(forked.PAUSE)
-            if f"== {self.stage} " in process.said:
-                began = time.monotonic()
+        began = time.monotonic() if process.hear(f"== {self.stage} ") else None
         until = time.monotonic() + min(moment, LONGEST)
         while process.poll() is None and (rest := until - time.monotonic()) > 0:
-            time.sleep(min(forked.PAUSE, rest))
+            process.pause(rest)
         if process.poll() is None and moment <= LONGEST:
             strike()
         try:
