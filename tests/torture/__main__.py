@@ -22,7 +22,7 @@ from tests.torture import clock  # noqa: F401  # before whatever asks for the ti
 # isort: split
 from tests.torture import forked
 from tests.torture.comparison import FailedTrialError
-from tests.torture.counts import Counts
+from tests.torture.counts import FAILED, OVER, Counts
 from tests.torture.faults import FAULTS, Place, mount_disk
 from tests.torture.recipes import NAMES, command
 from tests.torture.trial import Bench, Trial
@@ -115,11 +115,12 @@ def one(
         happened = found.run(used, chance, counts)
         for kind in happened:
             counts.add(name, stage, kind)
-        if happened[-1:] == ["over"] and 0 < found.took < counts.durations[name][str(stage)]:
+        if happened[-1:] == [OVER] and 0 < found.took < counts.durations[name][str(stage)]:
             counts.durations[name][str(stage)] = found.took
         failed = []
     except FailedTrialError as failure:
-        happened = ["FAILED"]
+        happened = [FAILED]
+        counts.add(name, stage, FAILED)
         kept = tried.folder / f"failed-{trial:05d}"
         shutil.copytree(tried.place.exp, kept / "exp", symlinks=True, dirs_exist_ok=True)
         (kept / "said.txt").write_text(found.said)

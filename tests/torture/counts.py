@@ -9,6 +9,8 @@ from toolkit.storage.files import write_atomically
 
 OVER = "over"
 """A fault that found the stage at its end already, or that the stage did not come to feel."""
+FAILED = "failed"
+"""A trial that ended otherwise than it should, whatever its faults were."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Counts:
     def interruptions(self, recipe: str, stage: int) -> int:
         """Return how often a stage was disturbed."""
         of_stage = self.faults.get(recipe, {}).get(str(stage), {})
-        return sum(count for kind, count in of_stage.items() if kind != OVER)
+        return sum(count for kind, count in of_stage.items() if kind not in (OVER, FAILED))
 
     def of(self, recipe: str, stage: int, kind: str) -> int:
         """Return how often a fault of one kind disturbed a stage."""
@@ -56,8 +58,8 @@ class Counts:
         self.seeds[recipe] = sorted({*known, seed})
 
     def next_stage(self, stages: Iterable[tuple[str, int]]) -> tuple[str, int]:
-        """Return the first of those (recipe, stage) that were disturbed least."""
-        return min(stages, key=lambda each: self.interruptions(*each))
+        """Return the first of those (recipe, stage) that were disturbed, or failed, least."""
+        return min(stages, key=lambda each: self.interruptions(*each) + self.of(*each, FAILED))
 
     def next_kinds(self, recipe: str, stage: int, kinds: Sequence[str], number: int) -> list[str]:
         """Return the kinds of faults that a stage has had least, the first of `kinds` first."""

@@ -11,7 +11,7 @@ import pytest
 from tests.torture import forked
 from tests.torture.__main__ import stages
 from tests.torture.comparison import FailedTrialError, compare, others
-from tests.torture.counts import OVER, Counts
+from tests.torture.counts import FAILED, OVER, Counts
 from tests.torture.faults import FAULTS, Place, draw
 from toolkit.storage.digest import combined, digest_bytes
 
@@ -124,6 +124,9 @@ def test_what_was_disturbed_least_is_next():
     assert [stage for stage, _ in chosen] == every * 2
     assert chosen[0][1] == list(FAULTS[:2])
     assert chosen[3][1] == list(FAULTS[1:3])
+    counts.add("long", 1, FAILED)
+    assert counts.next_stage(every) == ("long", 2)
+    assert counts.interruptions("long", 1) == 2
 
 
 def test_counts_go_on_and_make_a_table(tmp_path):

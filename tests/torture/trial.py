@@ -59,6 +59,8 @@ class Trial:
         self.bench, self.stage = bench, stage
         self.said = ""
         """What the commands have printed."""
+        self.began = False
+        """Whether the last command has come to the stage."""
         self.took = 0.0
         """Seconds from the beginning of the stage to the end of the last command."""
         # It grows from trial to trial, and would be the first to meet a limit.
@@ -78,10 +80,9 @@ class Trial:
         before, happened, left, status = others(exp, self.stage), [], 1.0, None
         for kind in kinds:
             fault = draw(kind, chance)
-            status = self.disturbed(fault, seconds * left)
-            undisturbed = status is None or (status == 0 and kind != "clock")
-            happened.append(OVER if undisturbed else kind)
-            if not status:
+            status, felt = self.disturbed(fault, seconds * left)
+            happened.append(kind if felt else OVER)
+            if status == 0:
                 break
             left *= SHRINK
         if status:
@@ -91,11 +92,11 @@ class Trial:
             raise FailedTrialError("a file that is not an output of the stage has changed")
         return happened
 
-    def disturbed(self, fault: Fault, seconds: float) -> int | None:
+    def disturbed(self, fault: Fault, seconds: float) -> tuple[int, bool]:
         """Run the command with a fault after its share of `seconds`.
 
         Returns:
-          The exit status; None if the command ended before the fault.
+          The exit status, and whether the fault has disturbed the stage.
 
         Raises:
           FailedTrialError: it ended otherwise than it should.
@@ -115,13 +116,12 @@ class Trial:
             place.repair()
         if "Traceback" in process.said:
             raise FailedTrialError(f"a traceback after {fault}")
-        if not struck and not (fault.kind == "limit" and status == fault.status):
-            if status:
-                raise FailedTrialError(f"exit status {status} before {fault}")
-            return None
-        if status not in (0, fault.status):
-            raise FailedTrialError(f"exit status {status} after {fault}")
-        return status
+        if fault.kind == "limit":  # from the beginning on, perhaps before that of the stage
+            struck = struck or status == fault.status
+        expected = (0, fault.status) if struck else (0,)
+        if status not in expected:
+            raise FailedTrialError(f"exit status {status}, not one of {expected}, with {fault}")
+        return status, struck and self.began and status == fault.status
 
     def finish(self) -> None:
         """Run the command to its end.
@@ -153,6 +153,7 @@ class Trial:
     def _watch(self, process: forked.Forked, moment: float, strike: Callable[[], None]) -> int:
         """Wait for the stage, call `strike` some seconds after its beginning, wait for the end."""
         began = time.monotonic() if process.hear(f"== {self.stage} ") else None
+        self.began = began is not None
         until = time.monotonic() + min(moment, LONGEST)
         while process.poll() is None and (rest := until - time.monotonic()) > 0:
             process.pause(rest)
