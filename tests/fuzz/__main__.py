@@ -24,7 +24,20 @@ from tests.fuzz.tally import Tally
 from tests.fuzz.trial import Trial
 from tests.fuzz.turn import Source, choices, take_turn
 
-MODULES = ("audio", "graphs", "models", "pipeline", "stages", "stores", "text")
+MODULES = (
+    *(
+        "archives",
+        "audio",
+        "bundles",
+        "graphs",
+        "models",
+        "pipeline",
+        "reports",
+        "stages",
+        "stores",
+    ),
+    "text",
+)
 TURN = 2.0
 """Seconds of processor time, after which it is another reader's turn."""
 

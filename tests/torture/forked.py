@@ -155,6 +155,8 @@ def _redirect(output: int) -> None:
     """A pipe, to which a limit of the size of files does not apply."""
     for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
         os.dup2(descriptor, number)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
 def _end(status: int, modules: Path) -> None:
