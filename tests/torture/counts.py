@@ -22,7 +22,7 @@ class Counts:
     compared: dict[str, int] = field(default_factory=dict)
     """Trials by recipe; each ends by comparing."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long the trials of a recipe took in all."""
+    """Processor time of the trials of a recipe in all."""
     durations: dict[str, dict[str, float]] = field(default_factory=dict)
     """Seconds that a stage takes undisturbed."""
     seeds: dict[str, list[int]] = field(default_factory=dict)
@@ -73,7 +73,8 @@ class Counts:
           kinds: of faults, in the order of the columns.
         """
         heads = ("recipe", "seeds", "stages", "least per stage", *kinds, "in all", "compared")
-        lines = [f"| {' | '.join(heads)} | failures |", "|---|---|" + "---:|" * (len(heads) - 1)]
+        heads += ("failures", "processor time, s")
+        lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * (len(heads) - 2)]
         rows = []
         for recipe, numbers in stages.items():
             least = min(self.interruptions(recipe, n) for n in numbers)
@@ -81,7 +82,8 @@ class Counts:
             failed = sum(text.startswith(f"{recipe} ") for text in self.failures)
             seeds = ", ".join(map(str, self.seeds.get(recipe, [])))
             compared = self.compared.get(recipe, 0)
-            rows.append([len(numbers), least, *by_kind, sum(by_kind), compared, failed])
+            seconds = round(self.seconds.get(recipe, 0))
+            rows.append([len(numbers), least, *by_kind, sum(by_kind), compared, failed, seconds])
             lines.append(f"| {recipe} | {seeds} | {' | '.join(map(str, rows[-1]))} |")
         columns = list(zip(*rows, strict=True))
         total = [sum(columns[0]), min(columns[1]), *map(sum, columns[2:])]

@@ -135,16 +135,16 @@ def test_counts_go_on_and_make_a_table(tmp_path):
     for kind in ("kill", "kill", "full", OVER):
         counts.add("ctc", 3, kind)
     counts.add("ctc", 4, "term")
-    counts.compared["ctc"] = 4
+    counts.compared["ctc"], counts.seconds["ctc"] = 4, 12.3
     counts.failures.append("ctc 3 seed 7 trial 1: so")
     counts.write(tmp_path / "counts.json")
     counts = Counts.read(tmp_path / "counts.json")
     counts.used("ctc", 8)
     table = counts.table({"ctc": [3, 4], "hybrid": [1]}, ("kill", "term", "full"))
     assert table.splitlines()[2:] == [
-        "| ctc | 7, 8 | 2 | 1 | 2 | 1 | 1 | 4 | 4 | 1 |",
-        "| hybrid |  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |",
-        "| all | | 3 | 0 | 2 | 1 | 1 | 4 | 4 | 1 |",
+        "| ctc | 7, 8 | 2 | 1 | 2 | 1 | 1 | 4 | 4 | 1 | 12 |",
+        "| hybrid |  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |",
+        "| all | | 3 | 0 | 2 | 1 | 1 | 4 | 4 | 1 | 12 |",
     ]
 
 
