@@ -69,7 +69,8 @@ def zombie_or_gone(pid):
 
 
 def test_files_may_not_grow_beyond_the_limit_while_the_output_may(run, tmp_path):
-    lines = f"print('x' * 5000)\nopen({str(tmp_path / 'big')!r}, 'w').write('x' * 2000)"
+    lines = f"print('x' * 5000)\nwith open({str(tmp_path / 'big')!r}, 'w') as file:"
+    lines += "\n    file.write('x' * 2000)"
     process = run(lines, limit=1000)
     assert process.wait(60) == 1
     assert "File too large" in process.said

@@ -79,7 +79,7 @@ class RunFolder:
             return None
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # damaged, or nested too deep
             self.note(self.root / path, error)
             return None
 
