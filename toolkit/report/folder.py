@@ -10,6 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
 
 DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+DAMAGE += (RecursionError,)
 """Exceptions that reading damaged files may raise."""
 
 T = TypeVar("T")
