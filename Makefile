@@ -8,7 +8,7 @@
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
 # make test-interop  the tests against other people's programs (sclite, kaldialign, ...); what cannot be installed is skipped
 # make test-cluster  the tests on Spark and S3, none skipped; needs a Java 17 (Debian: openjdk-17-jre-headless)
-# make torture  disturb every stage of the recipes, NUMBER=100 times in all, SEED=0; feed hostile files, EXAMPLES=2000 per reader
+# make torture  disturb stages of the recipes in NUMBER=100 trials; feed hostile files, EXAMPLES=2000 per reader; SEED=0; MINUTES=30 of each
 # make audit    known vulnerabilities in the locked packages, where pip-audit is installed
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
 # make dist     the wheel and the source distribution, checked: dist/
@@ -29,6 +29,7 @@ setup_files := pyproject.toml $(filter-out %/__pycache__,$(wildcard setup/* setu
 NUMBER ?= 100
 SEED ?= 0
 EXAMPLES ?= 2000
+MINUTES ?= inf
 MAIN ?= main
 
 .PHONY: setup setup-reference demo test test-changed test-gpu test-interop test-cluster test-reference torture audit lint docs dist test-dist clean
@@ -82,8 +83,8 @@ $(cluster)/ready: .venv/ready setup/cluster.txt
 	touch $@
 
 torture: setup
-	$(python) -m tests.torture --number $(NUMBER) --seed $(SEED)
-	FUZZ_PROFILE=fuzz-long FUZZ_EXAMPLES=$(EXAMPLES) $(python) -m pytest --timeout 0 tests/fuzz
+	$(python) -m tests.torture --number $(NUMBER) --seed $(SEED) --minutes $(MINUTES)
+	$(python) -m tests.fuzz --number $(EXAMPLES) --seed $(SEED) --minutes $(MINUTES)
 
 audit: setup
 	setup/audit $(python)
@@ -97,7 +98,7 @@ setup-reference: .venv-reference/ready
 # pip stays below 24, since newer ones refuse the names of k2's wheels; setup/k2.txt has another of their peculiarities.
 .venv-reference/ready: $(setup_files)
 	setup/make-environment .venv-reference 3.10
-	$(reference) -m pip install --quiet "pip<24"
+	$(reference) -m pip install --quiet --no-deps --require-hashes --requirement setup/pip.txt
 	$(reference) -m pip install --quiet --no-deps --require-hashes --requirement setup/k2.txt
 	$(reference) -m pip install --quiet --constraint setup/reference.lock --editable ".[dev,reference]"
 	setup/kaldifeat/install.sh $(reference)

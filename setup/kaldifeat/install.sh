@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 "$python" -c "import kaldifeat" 2>/dev/null && exit 0
 echo "building kaldifeat from source (about three minutes)"
-"$python" -m pip install --quiet "pybind11==2.10.4" "cmake<4" "setuptools<70" wheel
+"$python" -m pip install --quiet --no-deps --require-hashes --requirement "$here/tools.txt"
 PATH="$(dirname "$python"):$PATH" \
 MAKEFLAGS="-j$(nproc)" \
 KALDIFEAT_MAKE_ARGS="-j$(nproc)" \
@@ -17,5 +17,5 @@ KALDIFEAT_CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib \
 -Dpybind11_DIR=$("$python" -m pybind11 --cmakedir) \
 -DFETCHCONTENT_SOURCE_DIR_PYBIND11=$here/pybind11 \
 -DTorch_DIR=$here/torch" \
-  "$python" -m pip install --quiet --no-build-isolation --no-deps "kaldifeat==1.24"
+  "$python" -m pip install --quiet --no-build-isolation --no-deps --require-hashes --requirement "$here/kaldifeat.txt"
 "$python" -c "import torch, kaldifeat"

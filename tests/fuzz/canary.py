@@ -1,6 +1,7 @@
 """A canary among the hostile files: it tells when a reader starts a program or writes elsewhere."""
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -35,6 +36,11 @@ def _hook(event: str, arguments: tuple) -> None:
             _seen.append(f"{event} {arguments[0]!r}")
 
 
+@functools.cache
+def _open_folders() -> tuple[str, ...]:
+    return tuple(map(os.path.realpath, (tempfile.gettempdir(), "/dev/null", "/dev/shm")))
+
+
 def _allowed(path: object, place: int = -1) -> bool:
     """Whether a change there is no harm; place: descriptor of the folder that path starts from."""
     if isinstance(path, int) or path is None:
@@ -44,8 +50,7 @@ def _allowed(path: object, place: int = -1) -> bool:
         whole = Path(os.path.realpath(os.path.join(start, os.fsdecode(path))))
     except (TypeError, ValueError):
         return True  # no path that the system takes
-    folders = (tempfile.gettempdir(), "/dev/null", "/dev/shm")
-    inside = any(whole.is_relative_to(os.path.realpath(folder)) for folder in folders)
+    inside = any(whole.is_relative_to(folder) for folder in _open_folders())
     return inside or not set(KEPT).isdisjoint(whole.parts)
 
 
@@ -56,9 +61,9 @@ sys.addaudithook(_hook)
 def watched() -> Iterator[None]:
     """Fail if, within, a program is started or anything outside of the temporary folder changes."""
     global _seen
-    _seen = found = []
+    before, _seen = _seen, (found := [])
     try:
         yield
     finally:
-        _seen = None
+        _seen = before
     assert not found, f"a file's content made the reader do this: {'; '.join(found[:5])}"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.mutations import damaged
+from tests.fuzz.choices import Drawn
 from tests.fuzz.trial import FUZZ, remove
 
 REPLACEMENTS = ("missing", "folder", "empty", "dangling link", "looping link", "pickle", "deep")
@@ -34,5 +34,4 @@ def test_what_stands_in_a_files_place(trial, replacement):
 @FUZZ
 @given(data=st.data())
 def test_damaged_files(trial, data):
-    name = data.draw(st.sampled_from(sorted(trial.content)))
-    trial.read_damaged(name, data.draw(damaged(trial.content[name])))
+    trial.try_one(Drawn(data.draw))

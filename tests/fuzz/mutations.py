@@ -1,11 +1,11 @@
-"""Valid files, damaged: hypothesis strategies over bytes, by what the bytes are."""
+"""Valid files, damaged: faults in bytes, by what the bytes are."""
 
 import io
 import json
 import re
 import tarfile
 
-from hypothesis import strategies as st
+from tests.fuzz.choices import Choices
 
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 NUMBERS = (
@@ -39,10 +39,9 @@ ARRAYS = (
 )
 
 
-@st.composite
-def damaged(draw, content: bytes) -> bytes:
-    """One to three faults in a file, such as its format invites and such as any may have."""
-    for _ in range(draw(st.integers(1, 3))):
+def damaged(pick: Choices, content: bytes) -> bytes:
+    """Return a file with one to three faults, such as its format invites and as any may have."""
+    for _ in range(pick.number(1, 3)):
         ways = [_cut, _flip, _junk, _insert, _remove, _repeat]
         if content[:1] in (b"{", b"["):
             ways += 6 * [_json]
@@ -54,70 +53,70 @@ def damaged(draw, content: bytes) -> bytes:
             ways += 8 * [_array]
         if b"\0" not in content:
             ways += [_line_ends, _encoding, _long] + 3 * [_lines] + 5 * [_number]
-        content = draw(st.sampled_from(ways))(draw, content)
+        content = pick.among(ways)(pick, content)
     return content
 
 
-def _place(draw, content):
-    return draw(st.integers(0, len(content)))
+def _place(pick, content):
+    return pick.number(0, len(content))
 
 
-def _span(draw, content):
-    begin = _place(draw, content)
-    return begin, min(len(content), begin + draw(st.integers(1, 64)))
+def _span(pick, content):
+    begin = _place(pick, content)
+    return begin, min(len(content), begin + pick.number(1, 64))
 
 
-def _cut(draw, content):
-    return content[: _place(draw, content)]
+def _cut(pick, content):
+    return content[: _place(pick, content)]
 
 
-def _flip(draw, content):
+def _flip(pick, content):
     found = bytearray(content)
-    for _ in range(draw(st.integers(1, 6))):
+    for _ in range(pick.number(1, 6)):
         if found:
-            found[draw(st.integers(0, len(found) - 1))] ^= 1 << draw(st.integers(0, 7))
+            found[pick.number(0, len(found) - 1)] ^= 1 << pick.number(0, 7)
     return bytes(found)
 
 
-def _junk(draw, content):
-    return draw(st.binary(max_size=100))
+def _junk(pick, content):
+    return pick.junk(0, 100)
 
 
-def _insert(draw, content):
-    place = _place(draw, content)
-    added = draw(st.one_of(st.sampled_from(BYTES), st.binary(min_size=1, max_size=20)))
+def _insert(pick, content):
+    place = _place(pick, content)
+    added = pick.among((pick.among(BYTES), pick.junk(1, 20)))
     return content[:place] + added + content[place:]
 
 
-def _remove(draw, content):
-    begin, end = _span(draw, content)
+def _remove(pick, content):
+    begin, end = _span(pick, content)
     return content[:begin] + content[end:]
 
 
-def _repeat(draw, content):
-    begin, end = _span(draw, content)
-    return content[:end] + content[begin:end] * draw(st.integers(1, 40)) + content[end:]
+def _repeat(pick, content):
+    begin, end = _span(pick, content)
+    return content[:end] + content[begin:end] * pick.number(1, 40) + content[end:]
 
 
-def _line_ends(draw, content):
-    return content.replace(b"\n", draw(st.sampled_from([b"\r\n", b"\r", b"", b" \t\n", b"\v\n"])))
+def _line_ends(pick, content):
+    return content.replace(b"\n", pick.among([b"\r\n", b"\r", b"", b" \t\n", b"\v\n"]))
 
 
-def _encoding(draw, content):
+def _encoding(pick, content):
     text = content.decode("utf-8", "replace")
     kinds = ("utf-8-sig", "utf-16", "utf-32", "cp037")
-    return text.encode(draw(st.sampled_from(kinds)), "replace")
+    return text.encode(pick.among(kinds), "replace")
 
 
-def _long(draw, content):
-    place = _place(draw, content)
-    return content[:place] + draw(st.sampled_from([b"x", b" ", b"("])) * 70000 + content[place:]
+def _long(pick, content):
+    place = _place(pick, content)
+    return content[:place] + pick.among([b"x", b" ", b"("]) * 70000 + content[place:]
 
 
-def _lines(draw, content):
+def _lines(pick, content):
     lines = content.split(b"\n")
-    first, second = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
-    way = draw(st.sampled_from(["drop", "copy", "swap", "blank", "join", "first field"]))
+    first, second = (pick.number(0, len(lines) - 1) for _ in range(2))
+    way = pick.among(["drop", "copy", "swap", "blank", "join", "first field"])
     if way == "drop":
         del lines[first]
     elif way == "copy":
@@ -133,47 +132,47 @@ def _lines(draw, content):
     return b"\n".join(lines)
 
 
-def _number(draw, content):
+def _number(pick, content):
     found = list(NUMBER.finditer(content))
     if not found:
         return content
-    span = draw(st.sampled_from(found)).span()
-    return content[: span[0]] + draw(st.sampled_from(NUMBERS)) + content[span[1] :]
+    span = pick.among(found).span()
+    return content[: span[0]] + pick.among(NUMBERS) + content[span[1] :]
 
 
-def _json(draw, content):
+def _json(pick, content):
     """A value in JSON, or in one line of several, replaced, left out or given twice."""
     try:
-        return _json_text(draw, content.decode()).encode("utf-8", "surrogatepass")
+        return _json_text(pick, content.decode()).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         pass
     lines = content.split(b"\n")
-    chosen = draw(st.integers(0, len(lines) - 1))
+    chosen = pick.number(0, len(lines) - 1)
     try:
-        text = _json_text(draw, lines[chosen].decode())
+        text = _json_text(pick, lines[chosen].decode())
     except (ValueError, RecursionError):
         return content
     lines[chosen] = text.encode("utf-8", "surrogatepass")
     return b"\n".join(lines)
 
 
-def _json_text(draw, text):
+def _json_text(pick, text):
     plain = json.loads(text)
     places = list(_places(plain))
     if not places:
-        return draw(st.sampled_from(VALUES))
-    holder, key = draw(st.sampled_from(places))
+        return pick.among(VALUES)
+    holder, key = pick.among(places)
     inner, mark = holder[key], "\x1a"
-    way = draw(st.sampled_from(["value", "value", "value", "drop", "twice", "number", "inside"]))
+    way = pick.among(["value", "value", "value", "drop", "twice", "number", "inside"])
     if way == "drop" or (way == "twice" and isinstance(holder, list)):
         del holder[key]
         return json.dumps(plain)
     if way == "inside" and isinstance(inner, str) and inner[:1] in ("{", "["):
-        holder[key] = _json_text(draw, inner)
+        holder[key] = _json_text(pick, inner)
         return json.dumps(plain)
-    value = draw(st.sampled_from(VALUES))
+    value = pick.among(VALUES)
     if way == "number":
-        value = str(draw(st.integers(-3, 70)))
+        value = str(pick.number(-3, 70))
     if way == "twice":
         value = f"{json.dumps(inner)}, {json.dumps(key)}: {value}"
     holder[key] = mark
@@ -187,51 +186,51 @@ def _places(plain):
             yield from _places(plain[key])
 
 
-def _safetensors(draw, content):
+def _safetensors(pick, content):
     size = int.from_bytes(content[:8], "little")
     header, data = content[8 : 8 + size], content[8 + size :]
-    way = draw(st.sampled_from(["json", "json", "json", "type", "shape", "size"]))
+    way = pick.among(["json", "json", "json", "type", "shape", "size"])
     if way == "json":
-        header = _json(draw, header)
+        header = _json(pick, header)
     elif way == "type":
-        kind = draw(st.sampled_from([b"I32", b"F32", b"I64", b"F64", b"U8", b"BOOL", b"BF16"]))
+        kind = pick.among([b"I32", b"F32", b"I64", b"F64", b"U8", b"BOOL", b"BF16"])
         header = re.sub(rb'"dtype":"\w+"', b'"dtype":"' + kind + b'"', header, count=1)
     elif way == "shape":
         try:
-            header = _reshaped(draw, header)
+            header = _reshaped(pick, header)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return content
-    size = len(header) if way != "size" else draw(st.sampled_from([0, 1 << 40, (1 << 64) - 1]))
+    size = len(header) if way != "size" else pick.among([0, 1 << 40, (1 << 64) - 1])
     return size.to_bytes(8, "little") + header + data
 
 
-def _reshaped(draw, header):
+def _reshaped(pick, header):
     """A tensor with as many elements in another shape, or in one that cannot be."""
     plain = json.loads(header)
-    entry = plain[draw(st.sampled_from(sorted(plain.keys() - {"__metadata__"})))]
+    entry = plain[pick.among(sorted(plain.keys() - {"__metadata__"}))]
     count = 1
     for length in entry["shape"]:
         count *= length
     same = [[count], [count, 1], [1, count], entry["shape"][::-1], [1, 1, count]]
     wrong = [json.loads(shape) for shape in SHAPES]
-    entry["shape"] = draw(st.sampled_from(same + wrong))
+    entry["shape"] = pick.among(same + wrong)
     return json.dumps(plain).encode()
 
 
-def _array(draw, content):
+def _array(pick, content):
     """Another header in the place of a NumPy array's, as long as the old one."""
     found = list(re.finditer(rb"\{'descr': [^\n]*\n", content))
     if not found:
         return content
-    old = draw(st.sampled_from(found))
-    new = draw(st.sampled_from(ARRAYS)).encode()
+    old = pick.among(found)
+    new = pick.among(ARRAYS).encode()
     if len(new) >= len(old[0]):
         return content
     new = new.ljust(len(old[0]) - 1) + b"\n"
     return content[: old.start()] + new + content[old.end() :]
 
 
-def _tar(draw, content):
+def _tar(pick, content):
     """The archive written anew with a member of another name, kind or content."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
@@ -240,22 +239,22 @@ def _tar(draw, content):
         return content
     if not members:
         return content
-    chosen = draw(st.integers(0, len(members) - 1))
+    chosen = pick.number(0, len(members) - 1)
     member, data = members[chosen]
-    way = draw(st.sampled_from(["name", "link", "content", "json", "drop", "copy", "size"]))
+    way = pick.among(["name", "link", "content", "json", "drop", "copy", "size"])
     if way == "name":
-        member.name = draw(st.sampled_from(MEMBERS))
+        member.name = pick.among(MEMBERS)
     elif way == "link":
-        member.type = draw(st.sampled_from([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE]))
+        member.type = pick.among([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
         member.linkname, data = "/etc/passwd", b""
     elif way == "content":
-        data = draw(damaged(data))
+        data = damaged(pick, data)
     elif way == "json" and data[:1] == b"{":
-        data = _json(draw, data)
+        data = _json(pick, data)
     elif way == "drop":
         del members[chosen]
     elif way == "copy":
-        members.insert(draw(st.integers(0, len(members))), (member, data))
+        members.insert(pick.number(0, len(members)), (member, data))
     if way not in ("drop", "copy"):
         members[chosen] = (member, data)
     stream = io.BytesIO()
@@ -263,7 +262,7 @@ def _tar(draw, content):
         for place, (member, data) in enumerate(members):
             member.size = len(data)
             if way == "size" and place == chosen:
-                member.size = draw(st.sampled_from([0, 1, 1 << 30, 1 << 50]))
+                member.size = pick.among([0, 1, 1 << 30, 1 << 50])
                 tar.fileobj.write(member.tobuf(tarfile.GNU_FORMAT) + data)
                 break
             tar.addfile(member, io.BytesIO(data))

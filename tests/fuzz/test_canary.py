@@ -38,3 +38,12 @@ def test_in_the_temporary_folder_anything_goes(tmp_path):
         (tmp_path / "a").write_text("x")
         os.rename(tmp_path / "a", tmp_path / "b")
         os.remove(tmp_path / "b")
+
+
+def test_a_reader_within_a_reader_does_not_blind_the_canary():
+    def act():
+        reads_or_explains(lambda: None, ())
+        failing(os.system, "true")()
+
+    with pytest.raises(AssertionError, match="made the reader do this"):
+        reads_or_explains(act, ())

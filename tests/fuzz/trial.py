@@ -1,11 +1,12 @@
 """A reader put to the test: what it reads or says of files that are not what they should be."""
 
+import contextlib
 import os
 import pickle
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import psutil
 from hypothesis import HealthCheck, settings
 
 from tests.fuzz.canary import watched
+from tests.fuzz.choices import Choices
+from tests.fuzz.mutations import damaged
 from toolkit.errors import ToolkitError
 
 _settings = {
@@ -28,6 +31,7 @@ FUZZ = settings.get_profile(os.environ.get("FUZZ_PROFILE", "fuzz"))
 
 SECONDS, BYTES = 10.0, 1 << 30
 LONGEST_MESSAGE = 3000  # characters
+_bounded = False
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,11 @@ class Trial:
         self._folder.mkdir()
         reader.write(self._folder)
         paths = sorted(path for path in self._folder.glob(reader.files) if path.is_file())
+        self.last = ("", b"")
+        """The file that was damaged last, and what it held then."""
         self.content = {str(path.relative_to(self._folder)): path.read_bytes() for path in paths}
         assert self.content
+        self._names = sorted(self.content)
 
     @property
     def pickled(self) -> bytes:
@@ -74,21 +81,27 @@ class Trial:
         """Read the files as they were written."""
         self._reader.read(self._folder)
 
-    def read_damaged(self, name: str, content: bytes) -> None:
-        """Read with other content in a file."""
-        path = self._folder / name
-        path.write_bytes(content)
-        self.read_replaced(name)
+    def try_one(self, pick: Choices) -> bool:
+        """Damage one of the files, and read; see `read_replaced`."""
+        name = pick.among(self._names)
+        self.last = (name, damaged(pick, self.content[name]))
+        (self._folder / name).write_bytes(self.last[1])
+        return self.read_replaced(name)
 
-    def read_replaced(self, name: str) -> None:
-        """Read with whatever the test has put in a file's place, then put the file back."""
+    def read_replaced(self, name: str) -> bool:
+        """Read with whatever the test has put in a file's place, then put the file back.
+
+        Returns:
+          Whether what stood there was refused.
+        """
         path = self._folder / name
         try:
-            reads_or_explains(
+            refused = reads_or_explains(
                 lambda: self._reader.read(self._folder),
                 (path.name, str(self._folder), *self._reader.names),
             )
             assert not self._trace.exists(), "a file's content was executed"
+            return refused
         finally:
             remove(path)
             path.write_bytes(self.content[name])
@@ -106,19 +119,38 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> None:
-    """Either it reads, or it says which file is wrong; soon, and without much memory."""
-    began = time.process_time()
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Allow this process `BYTES` of memory more than it has; within another `bounded`, nothing."""
+    global _bounded
+    if _bounded:
+        yield
+        return
     used = psutil.Process().memory_info().vms
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
+    _bounded = True
     try:
-        with watched():
-            read()
-    except ToolkitError as error:
-        message = str(error)
-        assert any(name in message for name in names), f"names no file: {message}"
-        assert len(message) < LONGEST_MESSAGE, f"{len(message)} characters: {message[:200]}"
+        yield
     finally:
+        _bounded = False
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def reads_or_explains(read: Callable[[], object], names: tuple[str, ...]) -> bool:
+    """Either it reads, or it says which file is wrong; soon, and without much memory.
+
+    Returns:
+      Whether it was refused.
+    """
+    began, refused = time.process_time(), False
+    with bounded():
+        try:
+            with watched():
+                read()
+        except ToolkitError as error:
+            refused, message = True, str(error)
+            assert any(name in message for name in names), f"names no file: {message}"
+            assert len(message) < LONGEST_MESSAGE, f"{len(message)} characters: {message[:200]}"
     assert time.process_time() - began < SECONDS
+    return refused

@@ -225,7 +225,13 @@ DAMAGED = (
 )
 
 
-@pytest.mark.parametrize("content", [b"", b"[1, 2", b'{"a": 1}', b"[[]]", b"\xff\x00 a b\n", b"5"])
+DEEP = b"[" * 100_000
+"""More than Python's parser of JSON follows."""
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[1, 2", b'{"a": 1}', b"[[]]", b"\xff\x00 a b\n", b"5", DEEP]
+)
 def test_damaged_files_never_stop_the_page(finished, tmp_path, content):
     for name in DAMAGED:
         (finished.root / name).write_bytes(content)

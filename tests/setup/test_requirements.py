@@ -88,6 +88,27 @@ def test_the_lock_of_the_reference_environment_fits_k2():
         assert requirement.specifier.contains(versions[requirement.name]), text
 
 
+@pytest.mark.parametrize(
+    "name", ["pip.txt", "k2.txt", "kaldifeat/tools.txt", "kaldifeat/kaldifeat.txt"]
+)
+def test_what_is_installed_beside_the_lock_has_a_version_and_a_hash(name):
+    lines = (PROJECT / "setup" / name).read_text(encoding="utf-8").splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+    assert packages
+    for line in packages:
+        assert re.fullmatch(r"[\w-]+==[\d.]+( --hash=sha256:[0-9a-f]{64})+", line), line
+
+
+def test_no_package_of_the_reference_environment_comes_without_lock_or_hash():
+    text = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    text += (PROJECT / "setup" / "kaldifeat" / "install.sh").read_text(encoding="utf-8")
+    commands = [line for line in text.splitlines() if "pip install" in line]
+    found = [line for line in commands if "reference" in line or "$here" in line]
+    assert len(found) == 5
+    for command in found:
+        assert "--require-hashes" in command or "--constraint setup/reference.lock" in command
+
+
 def platforms(*tags: str) -> list[str]:
     return [option for tag in tags for option in ("--platform", tag)]
 

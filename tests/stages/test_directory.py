@@ -43,6 +43,17 @@ def test_a_read_only_directory_is_told_from_other_permissions(tmp_path):
     assert storage_error(ValueError("no"), tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        os_error(errno.EFBIG, "/exp/x"),
+        ValueError("I/O error: File too large (os error 27)"),  # of safetensors
+    ],
+)
+def test_a_limit_on_the_size_of_files_is_told(tmp_path, error):
+    assert "larger than a file may be here" in str(storage_error(error, tmp_path))
+
+
 def test_discarding_takes_away_in_one_step(tmp_path):
     directory = RunDirectory(tmp_path)
     folder = tmp_path / "model"

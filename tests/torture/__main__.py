@@ -3,38 +3,35 @@
     make torture NUMBER=100 SEED=7
     .venv/bin/python -m tests.torture --number 100 --seed 7 --folder /tmp/torture
 
-Each trial takes the next stage of the next recipe, so that short and long stages get as many. On a
-copy of the finished run that stage is begun again with `--force` and disturbed at a random moment
-after it has begun; then the same command must end it, and its outputs must be those of the
-undisturbed run, byte for byte. Files that hold times of computing are not compared.
+Each trial takes the stage that was disturbed least so far, in this call or in an earlier one that
+used the same folder, and disturbs it by the faults that it has had least, up to three one after the
+other. Then the same command must end it, and its outputs must be those of the undisturbed run, byte
+for byte. Files that hold times of computing are not compared.
 """
 
 import argparse
-import contextlib
-import json
 import os
 import random
-import resource
 import shutil
-import signal
 import sys
 import time
-from collections import Counter
-from itertools import zip_longest
 from pathlib import Path
 
-from tests.torture.recipes import NAMES, Command, command
+from tests.torture import clock  # noqa: F401  # before whatever asks for the time
 
-FAULTS = ("kill", "term", "stop", "limit", "unwritable")
-ENDS = {"kill": (-signal.SIGKILL,), "term": (143,), "stop": (-signal.SIGKILL,)}
-COMPARED = (".safetensors", ".arpa", ".tar", ".npy", ".flac", ".wav", ".txt", ".ctm")
-NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
-LONGEST = 1800.0
-"""Seconds after which a command counts as hanging."""
+# isort: split
+from tests.torture import forked
+from tests.torture.comparison import FailedTrialError
+from tests.torture.counts import FAILED, OVER, Counts
+from tests.torture.faults import FAULTS, Place, mount_disk
+from tests.torture.recipes import NAMES, command
+from tests.torture.trial import Bench, Trial
 
-
-class FailedTrialError(Exception):
-    """Something that must not happen."""
+MOST_FAULTS = 3
+SPARE = 3
+"""The disk on which a run is disturbed is so many times as large, and `ROOM` bytes."""
+ROOM = 256 << 20
+NAMESPACE = "TORTURE_NAMESPACE"
 
 
 def main() -> None:
@@ -47,36 +44,46 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after these")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
-    folder, chance = options.folder.absolute(), random.Random(options.seed)
-    commands = {n: command(n, folder / "inputs") for n in options.recipe or NAMES}
-    for name, recipe in commands.items():
-        finish(recipe, folder / name, folder / f"{name}.log")
-    counts, failures = Counter(), []
-    trials = order({name: stages(folder / name) for name in commands}, chance)
-    for number in range(options.number):
+    folder = options.folder.absolute()
+    names = options.recipe or list(NAMES)
+    benches = {name: bench(name, folder) for name in names}
+    kinds = [k for k in FAULTS if k != "full" or all(b.place.own_disk for b in benches.values())]
+    if "full" not in kinds:
+        print("no disk can be mounted here: none is filled", flush=True)
+    counts, path = Counts.read(folder / "counts.json"), folder / "counts.json"
+    numbers = {name: stages(each.reference) for name, each in benches.items()}
+    done = sum(counts.compared.values())
+    failures = []
+    for trial in range(done, done + options.number):
         if time.monotonic() > end:
             break
-        name, stage = trials[number % len(trials)]
-        fault = FAULTS[number % len(FAULTS)]
-        log = folder / f"trial-{number:05d}.log"
-        try:
-            how = trial(commands[name], folder / name, folder / "trial", stage, fault, chance, log)
-            log.unlink()
-        except FailedTrialError as failure:
-            how = "FAILED"
-            failures.append(f"trial {number}: {name} {stage} {fault}: {failure}; see {log}")
-            print(failures[-1], flush=True)
-        counts[fault, how] += 1
-        print(f"{number} {name} {stage} {fault}: {how}", flush=True)
-    for (fault, how), count in sorted(counts.items()):
-        print(f"{fault:12s}{how:12s}{count:6d}")
+        failures += one(benches, numbers, kinds, options.seed, trial, counts)
+        counts.write(path)
+    print(counts.table(numbers, FAULTS))
     sys.exit("\n".join(failures) or None)
 
 
-def order(found: dict[str, list[int]], chance: random.Random) -> list[tuple[str, int]]:
-    """Return every stage of every recipe once, the recipes in turns and their stages shuffled."""
-    lists = [[(name, n) for n in chance.sample(own, len(own))] for name, own in found.items()]
-    return [item for turn in zip_longest(*lists) for item in turn if item is not None]
+def bench(name: str, folder: Path) -> Bench:
+    """Return a recipe with its undisturbed run, which is made if it is not there."""
+    recipe = command(name, folder / "inputs")
+    reference, disk = folder / name, folder / f"{name}-disk"
+    log, done = folder / f"{name}.log", folder / f"{name}.done"
+    if not done.exists():
+        if status := recipe.finish(reference, log):
+            sys.exit(f"exit status {status} of {recipe.script}; see {log}")
+        done.touch()
+    size = sum(p.stat().st_size for p in reference.rglob("*") if p.is_file())
+    private = NAMESPACE in os.environ
+    made = Bench(
+        name,
+        recipe,
+        reference,
+        Place(disk / "exp", private and mount_disk(disk, SPARE * size + ROOM)),
+        folder,
+    )
+    made.renew()
+    forked.preload(recipe.script)
+    return made
 
 
 def stages(exp: Path) -> list[int]:
@@ -84,114 +91,64 @@ def stages(exp: Path) -> list[int]:
     return sorted(int(path.stem) for path in exp.glob("stages/[0-9][0-9].json"))
 
 
-def finish(recipe: Command, exp: Path, log: Path, *arguments: str) -> None:
-    """Run a recipe to its end."""
-    process = recipe.start(exp, log, *arguments)
+def one(
+    benches: dict[str, Bench],
+    numbers: dict[str, list[int]],
+    kinds: list[str],
+    seed: int,
+    trial: int,
+    counts: Counts,
+) -> list[str]:
+    """Try one stage, count what happened, and return what failed, if anything did."""
+    chance = random.Random(f"{seed} {trial}")
+    every = [(name, number) for name in benches for number in numbers[name]]
+    name, stage = counts.next_stage(chance.sample(every, len(every)))
+    used = counts.next_kinds(
+        name, stage, chance.sample(kinds, len(kinds)), chance.randint(1, MOST_FAULTS)
+    )
+    tried, began = benches[name], sum(os.times()[:4])
+    counts.used(name, seed)
+    found = Trial(tried, stage)
     try:
-        status = process.wait(LONGEST)
-    except BaseException:
-        end(process)
-        raise
-    if status:
-        raise FailedTrialError(f"exit status {status} of a command that nobody disturbed")
+        if str(stage) not in counts.durations.get(name, {}):
+            tried.measure(stage, counts)
+        happened = found.run(used, chance, counts)
+        for kind in happened:
+            counts.add(name, stage, kind)
+        if happened[-1:] == [OVER] and 0 < found.took < counts.durations[name][str(stage)]:
+            counts.durations[name][str(stage)] = found.took
+        failed = []
+    except FailedTrialError as failure:
+        happened = [FAILED]
+        counts.add(name, stage, FAILED)
+        kept = tried.folder / f"failed-{trial:05d}"
+        shutil.copytree(tried.place.exp, kept / "exp", symlinks=True, dirs_exist_ok=True)
+        (kept / "said.txt").write_text(found.said)
+        failed = [f"{name} {stage} seed {seed} trial {trial} {used}: {failure}; see {kept}"]
+        tried.renew()
+    took = sum(os.times()[:4]) - began
+    counts.failures += failed
+    counts.compared[name] = counts.compared.get(name, 0) + 1
+    counts.seconds[name] = counts.seconds.get(name, 0.0) + took
+    print(
+        f"{trial} {name} {stage}: {', '.join(happened)} ({took:.1f} s of processor time)",
+        *failed,
+        flush=True,
+    )
+    return failed
 
 
-def trial(
-    recipe: Command,
-    reference: Path,
-    exp: Path,
-    stage: int,
-    fault: str,
-    chance: random.Random,
-    log: Path,
-) -> str:
-    """Disturb a stage on a copy of a finished run, end it, and compare.
-
-    Returns:
-      "disturbed", or "done" if the stage was over before the fault.
-
-    Raises:
-      FailedTrialError: the disturbed command ended otherwise than it should, the same command did
-        not go on, or the outputs differ.
-    """
-    shutil.rmtree(exp, ignore_errors=True)
-    shutil.copytree(reference, exp, symlinks=True)
-    marker = json.loads((reference / "stages" / f"{stage:02d}.json").read_text())
-    only = ("--stage", str(stage), "--stop-stage", str(stage), "--force", str(stage))
-    moment = chance.uniform(0, max(marker["seconds"], 0.2))
-    limit = int(10 ** chance.uniform(2, 6.5))  # bytes
-    options = {}
-    if fault == "limit":  # as on a full disk, but for the errno
-        options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    process = recipe.start(exp, log, *only, **options)
-    disturbed = disturb(process, exp, stage, fault, moment, log)
-    status = process.wait(LONGEST)
-    end(process)
-    for path in (exp / ".partial", exp / "stages"):
-        path.chmod(0o755)
-    said = log.read_text()
-    if "Traceback" in said and fault != "limit":
-        raise FailedTrialError("a traceback")
-    if disturbed and status and fault in ENDS and status not in ENDS[fault]:
-        raise FailedTrialError(f"exit status {status} after {fault}")
-    if status:
-        finish(recipe, exp, log, *only)
-    compare(reference, exp, stage)
-    return "disturbed" if status else "done"
-
-
-def disturb(process, exp: Path, stage: int, fault: str, moment: float, log: Path) -> bool:
-    """Wait until the stage has begun and some seconds more, then do what the fault is."""
-    while process.poll() is None and f"== {stage} " not in log.read_text():
-        time.sleep(0.01)
-    until = time.monotonic() + moment
-    while process.poll() is None and time.monotonic() < until:
-        time.sleep(0.005)
-    if process.poll() is not None:
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        if fault == "kill":
-            os.killpg(process.pid, signal.SIGKILL)
-        elif fault == "term":
-            process.terminate()
-        elif fault == "stop":
-            os.killpg(process.pid, signal.SIGSTOP)
-            time.sleep(0.2)
-            os.killpg(process.pid, signal.SIGKILL)
-        elif fault == "unwritable":  # root may write all the same: a run that nothing disturbs
-            for path in (exp / ".partial", exp / "stages"):
-                path.chmod(0o555)
-    return True
-
-
-def end(process) -> None:
-    """Kill what is left of a process's group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def compare(reference: Path, exp: Path, stage: int) -> None:
-    """Compare the outputs of a stage with those of the undisturbed run, and look for leftovers."""
-    found = [digests(root / "stages" / f"{stage:02d}.json") for root in (reference, exp)]
-    if different := sorted(n for n in found[0] | found[1] if found[0].get(n) != found[1].get(n)):
-        raise FailedTrialError(f"{len(different)} files differ: {', '.join(different[:5])}")
-    for name, digest in found[1].items():
-        if not (exp / name).is_file() and digest:
-            raise FailedTrialError(f"{name} is in the marker and not on disk")
-    partial = exp / ".partial"
-    if left := [str(path) for path in partial.rglob("*") if path.is_file()]:
-        raise FailedTrialError(f"left in .partial: {', '.join(left[:5])}")
-
-
-def digests(path: Path) -> dict[str, str]:
-    """Return {file: digest} of a marker's outputs that must not differ between runs."""
-    found = {}
-    for name, content in json.loads(path.read_text())["outputs"].items():
-        files = content.get("files") or {"": content["digest"]}
-        found |= {f"{name}/{file}".rstrip("/"): digest for file, digest in files.items()}
-    return {n: d for n, d in found.items() if n.endswith(COMPARED) or Path(n).name in NAMED}
+def in_namespace() -> None:
+    """Begin again where this process may mount disks that nobody else sees, if there is a way."""
+    if NAMESPACE in os.environ or not (unshare := shutil.which("unshare")):
+        return
+    words = [unshare, "--mount", *(["--user", "--map-root-user"] if os.geteuid() else [])]
+    if os.spawnv(os.P_WAIT, unshare, [*words, "true"]) == 0:
+        os.environ[NAMESPACE] = "1"
+        sys.stdout.flush()
+        os.execv(unshare, [*words, sys.executable, "-m", "tests.torture", *sys.argv[1:]])
 
 
 if __name__ == "__main__":
+    in_namespace()
     main()

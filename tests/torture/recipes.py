@@ -16,6 +16,28 @@ from tests.recipes.test_farfield_ssl import SMALL as SMALL_FARFIELD
 from toolkit.lang.lexicon import Lexicon
 
 NAMES = ("hybrid", "ctc", "farfield")
+FEW = ("corpus.train_hours=0.05", "corpus.dev_hours=0.005", "corpus.test_hours=0.005")
+QUICK = {
+    "hybrid": (
+        *FEW,
+        *("gmm_decode.scales=0.1", "gmm_decode.beam.max_active=300"),
+        *("ce.epochs=2", "blstm.epochs=2", "sequence.epochs=1", "lfmmi.epochs=2"),
+        *("decode.scales=0.4", "decode.penalties=0", "decode.beam.max_active=300"),
+        *("chain_decode.scales=1", "chain_decode.penalties=0"),
+        "chain_decode.beam.max_active=300",
+    ),
+    "ctc": (
+        *FEW,
+        *("train.epochs=2", "evaluation_width=1", "decode.tune_width=2", "decode.words.width=4"),
+        *("decode.prefix.width=4", "decode.tune.word_bonuses=0", "sweep=1,2"),
+    ),
+    "farfield": (
+        *(f"{s}.epochs=1" for s in ("baseline", "teacher", "student", "self_trained")),
+        *("decode.scales=0.4", "decode.penalties=0", "decode.beam.max_active=300"),
+        "choice_of_k.ks=5",
+    ),
+}
+"""What makes stages short: error rates do not matter here."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +47,25 @@ class Command:
     script: Path
     settings: Sequence[str]
 
-    def start(self, exp: Path, log: Path, *arguments: str, **options) -> subprocess.Popen:
-        """Start it in a process group of its own; what it says is appended to `log`.
-
-        Args:
-          exp: the run directory.
-          log: a file.
-          arguments: further ones.
-          options: of `subprocess.Popen`.
-        """
+    def arguments(self, exp: Path) -> list[str]:
+        """Return its command line for a run directory."""
         words = [word for setting in self.settings for word in ("--set", setting)]
-        command = [sys.executable, str(self.script), *words, "--exp", str(exp), "--jobs", "1"]
+        return [*words, "--exp", str(exp), "--jobs", "1"]
+
+    def finish(self, exp: Path, log: Path) -> int:
+        """Run it undisturbed, by itself; what it says is appended to `log`.
+
+        Returns:
+          The exit status.
+        """
         with open(log, "a") as file:
-            return subprocess.Popen(
-                [*command, *arguments],
+            return subprocess.run(
+                [sys.executable, str(self.script), *self.arguments(exp)],
                 env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
-                **options,
-            )
+                check=False,
+            ).returncode
 
 
 def command(name: str, folder: Path) -> Command:
@@ -59,10 +80,10 @@ def command(name: str, folder: Path) -> Command:
     if not lexicon.exists():
         Lexicon.from_cmudict().restrict(vocabulary()).write(lexicon)
     if name == "ctc":
-        return Command(CTC, (*DEMO, *SMALL_CTC))
+        return Command(CTC, (*DEMO, *SMALL_CTC, *QUICK[name]))
     if name == "hybrid":
-        return Command(SCRIPT, (*DEMO, *SMALL, f"lang.lexicon={lexicon}"))
+        return Command(SCRIPT, (*DEMO, *SMALL, f"lang.lexicon={lexicon}", *QUICK[name]))
     if not clean.exists():
         generate(SyntheticConfig(**CLEAN), clean, jobs=1)
     given = (f"corpus.root={clean}", f"lm.text={clean / 'lm.txt'}", f"lang.lexicon={lexicon}")
-    return Command(FARFIELD, (*given, *ROOMS, *SMALL_FARFIELD))
+    return Command(FARFIELD, (*given, *ROOMS, *SMALL_FARFIELD, *QUICK[name]))

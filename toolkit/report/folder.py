@@ -10,6 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
 
 DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+DAMAGE += (RecursionError,)
 """Exceptions that reading damaged files may raise."""
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class RunFolder:
             return None
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # damaged, or nested too deep
             self.note(self.root / path, error)
             return None
 

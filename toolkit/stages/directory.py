@@ -17,7 +17,8 @@ LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 
 
 class StorageError(ToolkitError):
-    """The run directory cannot be written: the disk is full, read-only or not the user's."""
+    """The run directory cannot be written: the disk is full or read-only, the size of files is
+    limited, or the directory is not the user's."""
 
 
 class RunDirectory:
@@ -167,6 +168,12 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
             return StorageError(
                 f"the disk is full: {path} cannot be written. Nothing finished is lost; free some "
                 "space (or choose another disk with --exp DIR) and give the same command again."
+            )
+        if number == errno.EFBIG or "File too large" in str(link):
+            return StorageError(
+                f"{path} would become larger than a file may be here (`ulimit -f` shows the "
+                "limit). Nothing finished is lost; raise the limit (or choose another disk with "
+                "--exp DIR) and give the same command again."
             )
         denied = number in (errno.EACCES, errno.EPERM)
         if number == errno.EROFS or (denied and _is_within(path, root)):

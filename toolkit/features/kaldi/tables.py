@@ -35,6 +35,7 @@ INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])
 INTEGERS_START = 2 + INTEGER.itemsize
 """Bytes before the first element: the binary marker, and their number, stored likewise."""
 _LONGEST_KEY = 4096
+_LONGEST_OFFSET = 18  # digits: below 2**63
 _ADVICE = "write the table again, or leave the entry out of the scp file"
 
 
@@ -118,16 +119,19 @@ def _scp_entry(table: Path, number: int, line: str, allow_pipes: bool) -> Entry:
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)
     path = _locate(table.parent, match["path"]) if match else Path(source)
-    if match is None or not path.is_file():
+    if match is None or not os.path.isfile(path):
         raise KaldiIoError(f"{table}:{number}: {key}: there is no file {quoted(str(path))}")
-    return Entry(key, path, int(match["offset"] or 0), match["range"] or "")
+    digits = (match["offset"] or "0").lstrip("0")
+    if len(digits) > _LONGEST_OFFSET:
+        raise KaldiIoError(f"{table}:{number}: {key}: no file has a byte {quoted(digits)}")
+    return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
 def _locate(folder: Path, name: str) -> Path:
     """Resolve a path relative to the working directory, `folder` or one of those above it."""
     folder = folder.absolute()
     places = [Path(name).absolute(), *(place / name for place in (folder, *folder.parents))]
-    return next((path for path in places if path.is_file()), places[0])
+    return next((path for path in places if os.path.isfile(path)), places[0])
 
 
 def _ark(table: Path) -> Iterator[Entry]:

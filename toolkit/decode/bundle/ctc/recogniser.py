@@ -9,6 +9,7 @@ from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.bundle.settings import ADVICE, BundleError
+from toolkit.decode.ctc.decoder import CtcDecodeError
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.decode.transcript import Recognised
 from toolkit.features.cmn_state import CmnState
@@ -51,7 +52,7 @@ class CtcRecogniser:
         """The search, loaded on first use.
 
         Raises:
-          BundleError: its dictionary cannot be read.
+          BundleError: its dictionary cannot be read, or none of its words be written.
         """
         try:
             words = (self._bundle / WORDS).read_text(encoding="utf-8").split()
@@ -59,7 +60,10 @@ class CtcRecogniser:
             raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
         search = self.settings.search
         lm = None if search.mode == "words" else read_binary(self._bundle / LM)
-        return WordsDecoder(self.scorer.units, words, lm, search)
+        try:
+            return WordsDecoder(self.scorer.units, words, lm, search)
+        except CtcDecodeError as error:
+            raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
 
     @cached_property
     def word_aligner(self) -> CtcWordAligner:

@@ -1,0 +1,65 @@
+"""Recognisers that others hand over, damaged on the way."""
+
+import dataclasses
+import json
+
+import torch
+
+from tests.decode.bundle.test_ctc_bundle import write
+from tests.fuzz.hostile import *  # noqa: F403
+from tests.fuzz.trial import Reader
+from toolkit.align.gmm.training import EmConfig
+from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+from toolkit.decode.bundle.folder import BundledSystem, find_system, read_systems, write_systems
+from toolkit.decode.bundle.settings import (
+    SETTINGS,
+    FirstPass,
+    NeuralRescoring,
+    RecogniserSettings,
+    Rescoring,
+    read_settings,
+)
+from toolkit.features.frontend import FrontendConfig
+from toolkit.fsa.beam import Beam
+from toolkit.fsa.lattice import Weights
+from toolkit.fsa.rescore import RescoreLimits
+
+
+def settings(folder):
+    weights, beam = Weights(0.1, -1.0), Beam()
+    made = RecogniserSettings(
+        FrontendConfig(num_mel_bins=8),
+        beam,
+        0.1,
+        weights,
+        {"search": "own"},
+        rescoring=Rescoring(weights, RescoreLimits()),
+        neural=NeuralRescoring(10, 0.5),
+        by_speaker=True,
+        first_pass=FirstPass(beam, (2.0,), weights, 0.1, EmConfig()),
+    )
+    (folder / SETTINGS).write_text(json.dumps(dataclasses.asdict(made)))
+
+
+def systems(folder):
+    found = [BundledSystem(name, "3gram", name == "ctc", {"dev": 12.5}) for name in ("ctc", "sat")]
+    write_systems(folder, found)
+    for system in found:
+        (folder / system.name).mkdir()
+
+
+def use_systems(folder):
+    return [str(system) for system in read_systems(folder)], find_system(folder)
+
+
+READERS = {
+    "settings": Reader(settings, read_settings),
+    "systems": Reader(systems, use_systems),
+    "ctc": Reader(
+        write,
+        lambda folder: CtcRecogniser(folder / "final" / "ctc").recognise_features(
+            torch.zeros(20, 8), details=True
+        ),
+        files="final/ctc/**/*",
+    ),
+}

@@ -1,0 +1,22 @@
+"""Pages of run directories that others made."""
+
+from tests.fuzz.hostile import *  # noqa: F403
+from tests.fuzz.trial import Reader
+from tests.report.conftest import MadeUpRun
+from toolkit.report.run_page import write_report
+from toolkit.report.runs import find_runs, lines
+
+
+def run(folder):
+    made = MadeUpRun(folder / "exp")
+    made.check()
+    made.histories()
+    made.decode("mono", splits=("dev",))
+    made.gains()
+    made.stages()
+
+
+READERS = {
+    "page": Reader(run, lambda folder: write_report(folder / "exp", folder / "report.html")),
+    "runs": Reader(run, lambda folder: lines(find_runs(folder))),
+}
