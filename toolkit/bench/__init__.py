@@ -12,6 +12,7 @@ BENCHMARKS = {
     "ctc-sweep": "ctc.sweep",
     "decode": "decode",
     "features": "features",
+    "g2p": "g2p",
     "lattice": "lattice",
     "pipeline": "pipeline",
     "readers": "ctc.readers",
