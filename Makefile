@@ -65,7 +65,7 @@ test-gpu:
 
 # INTEROP_EXAMPLES=500: at least 10,000 generated transcripts.
 test-interop: .venv-interop/ready
-	PYTHONPATH=.venv-interop $(python) -m pytest -rs tests/interop tests/score/test_sclite.py
+	PYTHONPATH=.venv-interop $(python) -m $(pytest) -rs tests/interop tests/score/test_sclite.py
 
 .venv-interop/ready: .venv/ready setup/interop setup/interop.txt
 	setup/interop $(python) .venv-interop

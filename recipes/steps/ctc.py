@@ -49,6 +49,8 @@ def prepare_units(run: Run) -> dict[str, float]:
     """Make the units, list the dictionary's words and estimate their n-grams."""
     transcripts, lm = texts(run), lm_config(run, run.config.lm)
     train = transcripts[splits(run).train]
+    if run.config.units.model is not None:
+        run.need_outside(run.config.units.model)
     units = make_units(run.config.units, [text for _, text in sorted(train.items())])
     units.save(run.make("units"))
     words = {word for text in train.values() for word in text.split()}

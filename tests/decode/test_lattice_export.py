@@ -47,3 +47,24 @@ def test_the_oracle_chooses_the_best_words_of_all(decoded, tmp_path):
     (tmp_path / "ref").write_text("a-1 TWO THREE\n../b-1 TWO ONE\n")
     lines = run("oracle", decoded / "word_lattices", "--ref", tmp_path / "ref").splitlines()
     assert lines[0].startswith("%WER 25.00 [ 1 / 4, 0 ins, 1 del, ")
+
+
+def test_what_was_exported_for_kaldi_is_imported(decoded, tmp_path):
+    run("export", decoded, "--out", tmp_path / "out")
+    names = [tmp_path / "out/lat.txt", "--words", tmp_path / "out/words.txt"]
+    scale = ["--acoustic-scale", 1]
+    shown = run("import", *names, *scale, "--out", tmp_path / "again")
+    assert "2 lattices" in shown
+    (tmp_path / "ref").write_text("a-1 TWO THREE\n../b-1 TWO ONE\n")
+    before, after = (
+        run("oracle", folder, "--ref", tmp_path / "ref").splitlines()[0]
+        for folder in (decoded, tmp_path / "again")
+    )
+    assert before == after
+    arguments = ["lattice", "import", *names, names[0], "--out", tmp_path / "twice"]
+    done = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    assert "'a-1' occurs twice" in done.output
+    (tmp_path / "out/words.txt").write_text("<eps> 0\n")
+    arguments = ["lattice", "import", *names, "--out", tmp_path / "none"]
+    done = CliRunner().invoke(cli.main, list(map(str, arguments)))
+    assert "has no word" in done.output

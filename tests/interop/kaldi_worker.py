@@ -44,6 +44,26 @@ def describe(fst):
     return [machine.num_states, arcs, sort, [machine.type, machine.start]]
 
 
+def determinizable(fst, before=None):
+    """Whether Kaldi determinises a transducer, composed with another one before it, if any."""
+    import kaldifst
+
+    machine = kaldifst.StdVectorFst.read(fst)
+    if before is not None:
+        machine = kaldifst.compose(kaldifst.StdVectorFst.read(before), machine)
+    stopped = kaldifst.determinize_star(machine, max_states=1000000)
+    return not stopped and machine.num_states > 0
+
+
+def copy(fst, vector, const):
+    """Write a transducer as OpenFst writes its two usual kinds."""
+    import kaldifst
+
+    machine = kaldifst.StdVectorFst.read(fst)
+    machine.write(vector)
+    kaldifst.StdConstFst(machine).write(const)
+
+
 def decode(graph, loglikes, scale, columns):
     """The words that FasterDecoder finds, by utterance."""
     import kaldi_decoder
@@ -70,7 +90,7 @@ def model(text, tree, contexts):
     topology = kaldi_hmm_gmm.HmmTopology()
     topology.read(text)
     read = kaldi_hmm_gmm.ContextDependency.__new__(kaldi_hmm_gmm.ContextDependency)
-    content = _binary(tree)
+    content = binary_tree(tree)
     read.__setstate__((list(struct.unpack(f"{len(content)}b", content)),))
     pdfs = [read.compute(phones, state)[1] for phones, state in contexts]
     made = kaldi_hmm_gmm.TransitionModel(read, topology)
@@ -78,7 +98,25 @@ def model(text, tree, contexts):
     return [str(made), [made.transition_id_to_pdf(number) for number in ids], pdfs]
 
 
-def _binary(tree):
+def transitions(text, tree):
+    """Kaldi's transition model in its text form, and what its ids stand for, from 1 on."""
+    import kaldi_hmm_gmm
+
+    topology = kaldi_hmm_gmm.HmmTopology()
+    topology.read(text)
+    read = kaldi_hmm_gmm.ContextDependency.__new__(kaldi_hmm_gmm.ContextDependency)
+    content = binary_tree(tree)
+    read.__setstate__((list(struct.unpack(f"{len(content)}b", content)),))
+    made = kaldi_hmm_gmm.TransitionModel(read, topology)
+    ids = range(1, made.num_transition_ids + 1)
+    return [
+        str(made),
+        [made.transition_id_to_pdf(number) for number in ids],
+        [made.transition_id_to_phone(number) for number in ids],
+    ]
+
+
+def binary_tree(tree):
     """A tree's text in Kaldi's binary form, the only one in which this wheel reads trees."""
     tokens, made = iter(tree.split()), b""
     for token in tokens:

@@ -14,17 +14,20 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.decode.conftest import Recogniser, Scorer
 from tests.decode.kaldi.test_lang_dir import KINDS, exported
-from tests.fsa.transducers import silent, transductions
+from tests.fsa.transducers import agree, silent, transductions
 from tests.hmm.kaldi.forms import read_topology, read_transitions
 from tests.hmm.tree.test_tree import TOPOLOGY, trees
 from toolkit.decode.graph import make_lexicon
 from toolkit.decode.kaldi.graph import export_graph
 from toolkit.decode.kaldi.likelihoods import export_likelihoods
+from toolkit.decode.kaldi.search import load_graph
 from toolkit.fsa.beam import Beam
 from toolkit.fsa.best_path import best_path
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.grammar import grammar_acceptor
+from toolkit.fsa.openfst_reader import load_openfst
 from toolkit.fsa.search import search_lattice
+from toolkit.hmm.kaldi.model import KaldiTransitions
 from toolkit.hmm.kaldi.topology import topology_text
 from toolkit.hmm.kaldi.transitions import Transitions
 from toolkit.hmm.kaldi.tree import tree_text
@@ -79,6 +82,47 @@ def test_strings_cost_in_kaldis_hands_what_they_cost_here(tmp_path, kind):
         assert (states, kept) == (own.num_states - 1, ["vector", 0])
         assert arcs == (own.labels >= 0).sum()
         assert by_input if name == "G.fst" else by_output
+
+
+@needs("kaldifst")
+@pytest.mark.parametrize("kind", KINDS)
+def test_kaldi_determinises_the_grammar_and_its_composition_with_the_lexicon(tmp_path, kind):
+    """As validate_lang.pl asks; its other rules are in tests/decode/kaldi."""
+    _, folder = exported(tmp_path, kind)
+    grammar, lexicon = str(folder / "G.fst"), str(folder / "L_disambig.fst")
+    assert ask("determinizable", fst=grammar)
+    assert ask("determinizable", fst=grammar, before=lexicon)
+
+
+@needs("kaldifst")
+def test_transducers_that_openfst_writes_are_read(tmp_path):
+    _, folder = exported(tmp_path)
+    expected = transductions(load_openfst(folder / "L_disambig.fst"), 6)
+    copies = {kind: str(tmp_path / f"{kind}.fst") for kind in ("vector", "const")}
+    ask("copy", fst=str(folder / "L_disambig.fst"), **copies)
+    for file in copies.values():
+        agree(transductions(load_openfst(file), 6), expected)
+
+
+@needs("kaldi_hmm_gmm")
+@settings(
+    max_examples=5,
+    deadline=None,
+    phases=[Phase.generate],
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(trees())
+def test_transition_models_that_kaldi_writes_are_read(tmp_path, tree):
+    content, pdfs, phones = ask(
+        "transitions", text=topology_text(TOPOLOGY), tree=tree_text(tree, TOPOLOGY)
+    )
+    (tmp_path / "model").write_text(content)
+    found = KaldiTransitions.read(tmp_path / "model")
+    assert found.pdf.tolist() == pdfs
+    assert found.phone.tolist() == phones
+    (tmp_path / "text").write_text(Transitions(Senones(TOPOLOGY, tree)).text())
+    assert found.state.tolist() == KaldiTransitions.read(tmp_path / "text").state.tolist()
 
 
 @needs("kaldi_hmm_gmm")
@@ -163,11 +207,13 @@ def test_kaldis_decoder_finds_the_words_that_the_toolkit_finds(tmp_path, labels)
         scale=SCALE,
         columns=columns,
     )
-    graph = load_fst(recogniser.graph)
-    for utterance in texts:
-        scores = scorer.log_likelihoods(utterance) * SCALE
-        lattice = search_lattice(scores, graph, Beam(200.0, 1.0, 30, 1000000))
-        assert found[utterance] == list(best_path(lattice).words)
+    model = tmp_path / "out/0.trans_mdl" if labels == "transitions" else None
+    imported = load_graph(tmp_path / "out/HCLG.fst", model)
+    for graph in (load_fst(recogniser.graph), imported):
+        for utterance in texts:
+            scores = scorer.log_likelihoods(utterance) * SCALE
+            lattice = search_lattice(scores, graph, Beam(200.0, 1.0, 30, 1000000))
+            assert found[utterance] == list(best_path(lattice).words)
     words = [recogniser.lang.words[word] for word in texts["clear"].split()]
     assert found["clear"] == words
     assert any(

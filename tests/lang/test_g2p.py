@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toolkit.lang import g2p
-from toolkit.lang.g2p import G2p, G2pError, spellable
+from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.tables import END, START
 
@@ -99,6 +99,30 @@ def test_saved_and_loaded(model, tmp_path):
     assert {w: g.phones for w, g in before.items()} == {w: g.phones for w, g in after.items()}
     model.save(tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "g2p.npz").read_bytes()
+
+
+def test_a_model_of_one_direction_is_read(model, tmp_path):
+    """As earlier versions wrote it."""
+    G2p(model.graphones, model.model).save(tmp_path / "g2p.npz")
+    loaded = G2p.load(tmp_path / "g2p.npz")
+    assert loaded.backward is None
+    assert {word: [guess.phones] for word, guess in loaded.guess(HELD_OUT).items()} == {
+        word: regular_words()[word] for word in HELD_OUT
+    }
+
+
+def test_the_guess_is_near_to_all_that_both_directions_say(model, monkeypatch):
+    ahead = [
+        Guess(("A", "B", "C"), 0.4),
+        Guess(("X", "Y", "C"), 0.35),
+        Guess(("X", "B", "C"), 0.25),
+    ]
+    behind = [Guess(("C", "B", "X"), 0.5), Guess(("C",), 0.5)]
+    both = G2p(model.graphones, model.model, G2p(model.graphones, model.model))
+    monkeypatch.setattr(both, "n_best", lambda words, count: {"BIT": list(ahead)})
+    monkeypatch.setattr(both.backward, "n_best", lambda words, count: dict.fromkeys(words, behind))
+    # One phone away from the two likeliest of the first direction, and the best of the second.
+    assert both.guess(["BIT"]) == {"BIT": Guess(("X", "B", "C"), (0.25 + 0.5) / 2)}
 
 
 def test_damaged_files_are_named(model, tmp_path):

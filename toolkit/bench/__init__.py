@@ -13,6 +13,7 @@ BENCHMARKS = {
     "ctc-sweep": "ctc.sweep",
     "decode": "decode",
     "features": "features",
+    "g2p": "g2p",
     "growth": "growth.command",
     "int8": "int8",
     "lattice": "lattice",

@@ -4,22 +4,23 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN
-
-_OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
-_PIPES = click.option(
-    "--allow-pipes",
-    is_flag=True,
-    help="Run the shell commands (`cmd |`) in an scp file; only for files that you trust.",
+from toolkit.commands.kaldi_models import (
+    OUT,
+    PIPES,
+    decode,
+    export_graph,
+    export_likelihoods,
+    import_senones,
 )
+from toolkit.config.parameters import FILE, TEXT_IN
 
 
 @click.group()
 def kaldi() -> None:
     """Convert data to and from Kaldi's formats.
 
-    Data directories, lexicons, features and alignments can be exported and imported, decoding
-    graphs and log-likelihoods exported. ARPA language models, CTM files and %WER lines are in
+    Data directories, lexicons, features, alignments, decoding graphs and log-likelihoods can be
+    exported and imported. ARPA language models, CTM files and %WER lines are in
     Kaldi's format already. Features need kaldi_native_io: pip install kaldi_native_io.
 
     \b
@@ -28,12 +29,16 @@ def kaldi() -> None:
     """
 
 
+for _command in (export_graph, export_likelihoods, import_senones, decode):
+    kaldi.add_command(_command)
+
+
 @kaldi.command("export-data")
 @click.option("--cuts", type=FILE, required=True, help="The cuts of a split: data/<split>.jsonl.")
 @click.option(
     "--excluded", type=TEXT_IN, help="Utterances to leave out: check/excluded.tsv of a run."
 )
-@_OUT
+@OUT
 def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
 
@@ -92,7 +97,7 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
 @kaldi.command("export-lang")
 @click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
 @click.option("--lm", type=FILE, help="An ARPA language model, to write G.fst too.")
-@_OUT
+@OUT
 def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     """Write Kaldi's dict and lang directories.
 
@@ -114,50 +119,6 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     click.echo(f"{out}: {len(lang.vocabulary)} words, {entries} pronunciations")
 
 
-@kaldi.command("export-graph")
-@click.option("--lang", "folder", type=FILE, required=True, help="The lang/ folder of a run.")
-@click.option("--lm", type=FILE, required=True, help="An ARPA language model.")
-@click.option(
-    "--senones",
-    "model",
-    type=FILE,
-    required=True,
-    help="The folder of a GMM system, or senones/ of a run for its networks.",
-)
-@click.option(
-    "--labels",
-    type=click.Choice(("transitions", "pdfs")),
-    default="transitions",
-    show_default=True,
-    help="What the graph reads: transition ids, or columns of log-likelihoods, counted from 1.",
-)
-@click.option(
-    "--word-penalty",
-    default=0.0,
-    show_default=True,
-    help="Added to the score of each word: word_penalty of a decode's tuned.json.",
-)
-@_OUT
-def export_graph(
-    folder: Path, lm: Path, model: Path, labels: str, word_penalty: float, out: Path
-) -> None:
-    """Write a decoding graph for Kaldi's decoders.
-
-    Writes HCLG.fst, words.txt, phones.txt, num_pdfs, and in Kaldi's text form the tree and the
-    transition model (0.trans_mdl).
-
-    \b
-    Example:
-      toolkit kaldi export-graph --lang exp/demo/lang --lm exp/demo/lm/lm.arpa \\
-          --senones exp/demo/tri --out graph
-    """
-    from toolkit.decode.kaldi.graph import export_graph as export
-    from toolkit.hmm.senones import Senones
-
-    done = export(folder, lm, Senones.load(model), out, labels, word_penalty)
-    click.echo(f"{out / 'HCLG.fst'}: {done['states']} states, {done['arcs']} arcs")
-
-
 @kaldi.command("import-lang")
 @click.argument("folder", type=FILE)
 @click.option(
@@ -165,7 +126,7 @@ def export_graph(
     is_flag=True,
     help="Add _B, _I, _E and _S to the phones of a dict directory.",
 )
-@_OUT
+@OUT
 def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
 
@@ -198,7 +159,7 @@ def import_lang(folder: Path, position_dependent: bool, out: Path) -> None:
     "--compress", is_flag=True, help="Store a byte per value, which loses some precision."
 )
 @click.option("--text", is_flag=True, help="Write text archives, as copy-feats ark,t: does.")
-@_OUT
+@OUT
 def export_features(features: Path, compress: bool, text: bool, out: Path) -> None:
     """Write features as Kaldi ark and scp files.
 
@@ -211,44 +172,14 @@ def export_features(features: Path, compress: bool, text: bool, out: Path) -> No
     click.echo(f"{out / 'feats.scp'}: {export(features, out, compress, text)} utterances")
 
 
-@kaldi.command("export-likelihoods")
-@click.option(
-    "--model", type=FILE, required=True, help="A GMM system or a network in its run directory."
-)
-@click.option("--features", type=FILE, required=True, help="Of a split: plp/dev, fbank/dev.")
-@click.option("--transforms", type=FILE, help="Of adapted GMMs: fmllr/<split>.safetensors.")
-@_OUT
-def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
-    """Write the log-likelihoods of a split for Kaldi's decoders.
-
-    loglikes.ark has a matrix per utterance, a column per pdf, not scaled, which decoders such as
-    latgen-faster-mapped search in the graph of export-graph.
-
-    \b
-    Example:
-      toolkit kaldi export-likelihoods --model exp/demo/tri --features exp/demo/plp/dev --out dev
-    """
-    from toolkit.align.scorer import GmmScorer
-    from toolkit.decode.kaldi.likelihoods import export_likelihoods as export
-    from toolkit.models.scorer import NeuralScorer
-
-    if (model / "gmm.safetensors").is_file():
-        scorer = GmmScorer(model, features, transforms)
-    elif transforms is not None:
-        raise click.UsageError("a network takes adapted features in place of --transforms")
-    else:
-        scorer = NeuralScorer(model, features.parent / "normaliser.json", features)
-    click.echo(f"{out / 'loglikes.scp'}: {export(scorer, out)} utterances")
-
-
 @kaldi.command("import-features")
 @click.argument("table", type=FILE)
 @click.option("--data", type=FILE, help="Kaldi data directory with utt2spk and text; no audio.")
 @click.option("--cuts", type=FILE, help="Instead of --data, a split: data/<split>.jsonl.")
 @click.option("--frame-shift", default=10.0, show_default=True, help="In milliseconds.")
 @click.option("--sampling-rate", default=16000, show_default=True, help="Of the audio, in Hz.")
-@_PIPES
-@_OUT
+@PIPES
+@OUT
 def import_features(
     table: Path,
     data: Path | None,
@@ -302,7 +233,7 @@ def _two_columns(path: Path) -> dict[str, str]:
 @click.option(
     "--system", type=FILE, required=True, help="The folder of the GMM system that made them."
 )
-@_OUT
+@OUT
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
     """Write alignments as integer vectors and as CTM.
 
@@ -322,13 +253,16 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 @click.argument("table", type=FILE)
 @click.option("--system", type=FILE, required=True, help="The folder of their GMM system.")
 @click.option("--features", type=FILE, help="For a CTM: the features of the aligned utterances.")
-@_OUT
-def import_alignments(table: Path, system: Path, features: Path | None, out: Path) -> None:
-    """Convert alignments of states or of phones.
+@click.option("--model", type=FILE, help="Kaldi's final.mdl, for alignments of its transition ids.")
+@OUT
+def import_alignments(
+    table: Path, system: Path, features: Path | None, model: Path | None, out: Path
+) -> None:
+    """Convert alignments of states, transition ids or phones.
 
-    TABLE is ali.scp or an archive (gzipped or text too) that export-alignments wrote, or a CTM of
-    phones, named *.ctm, as Kaldi's ali-to-phones --ctm-output and other aligners write. The frames
-    of a phone in a CTM are divided evenly among its states.
+    TABLE is ali.scp or an archive (gzipped or text too) that export-alignments wrote or, with
+    --model, Kaldi; or a CTM of phones, named *.ctm, as Kaldi's ali-to-phones --ctm-output and
+    other aligners write. The frames of a phone in a CTM are divided evenly among its states.
 
     \b
     Example:
@@ -339,7 +273,7 @@ def import_alignments(table: Path, system: Path, features: Path | None, out: Pat
     from toolkit.align.kaldi.alignments import import_phone_times
 
     if table.suffix != ".ctm":
-        click.echo(f"{out}: {read(table, system, out)} utterances")
+        click.echo(f"{out}: {read(table, system, out, model)} utterances")
         return
     from toolkit.align.ctm import read_ctm
     from toolkit.features.store import FeatureStore

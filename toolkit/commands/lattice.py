@@ -9,7 +9,7 @@ from toolkit.config.parameters import FILE, TEXT_IN
 
 @click.group()
 def lattice() -> None:
-    """Export word lattices of decoded splits, and measure what they hold.
+    """Export and import word lattices, and measure what they hold.
 
     \b
     Example:
@@ -68,3 +68,36 @@ def oracle(folder: Path, ref: Path) -> None:
         raise click.UsageError(f"{folder} has no lattice of an utterance in {ref}")
     click.echo(score(references, texts).summary(interval=True).splitlines()[0])
     click.echo(f"{len(texts)} lattices, {arcs / seconds:.1f} arcs per second")
+
+
+@lattice.command("import")
+@click.argument("archives", type=FILE, nargs=-1, required=True)
+@click.option("--words", type=FILE, required=True, help="Kaldi's words.txt.")
+@click.option("--acoustic-scale", default=0.1, show_default=True, help="Of the best path.")
+@click.option("--word-penalty", default=0.0, show_default=True, help="Of the best path.")
+@click.option("--frame-shift", default=10.0, show_default=True, help="In milliseconds.")
+@click.option("--out", type=FILE, required=True, help="The folder to write.")
+def import_(
+    archives: tuple[Path, ...],
+    words: Path,
+    acoustic_scale: float,
+    word_penalty: float,
+    frame_shift: float,
+    out: Path,
+) -> None:
+    """Convert lattices of Kaldi: ARCHIVES such as lat.1.gz, compact, binary or text.
+
+    OUT becomes a folder of word lattices, which `toolkit combine`, `oracle` and `export` take.
+
+    \b
+    Example:
+      toolkit lattice import decode_dev/lat.*.gz --words graph/words.txt --out lattices
+    """
+    from toolkit.decode.lattice_import import import_lattices
+    from toolkit.fsa.word_lattice_store import Decoding
+
+    decoding = Decoding(acoustic_scale, word_penalty, frame_shift / 1000)
+    done, failed = import_lattices(archives, words, decoding, out)
+    click.echo(f"{out}: {done} lattices")
+    for utterance in failed:
+        click.echo(f"Note: {utterance}: its lattice has no path.", err=True)

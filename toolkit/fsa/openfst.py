@@ -6,7 +6,7 @@ import numpy as np
 
 from toolkit.fsa.fst import EPSILON, FINAL, Fst
 
-_MAGIC, _VERSION = 2125659606, 2
+MAGIC, _VERSION = 2125659606, 2
 _EXPANDED, _MUTABLE = 0x1, 0x2
 _INPUT_SORTED, _OUTPUT_SORTED = 0x10000000, 0x40000000
 _STATE_WORDS, _ARC_WORDS = 3, 4
@@ -39,7 +39,7 @@ def dump_openfst(fst: Fst, by_output: bool = False) -> bytes:
     start = 0 if len(ends) else -1
     numbers = struct.pack("<iiQqqq", _VERSION, 0, properties, start, len(ends), len(source))
     return (
-        struct.pack("<i", _MAGIC) + _text("vector") + _text("standard") + numbers + words.tobytes()
+        struct.pack("<i", MAGIC) + _text("vector") + _text("standard") + numbers + words.tobytes()
     )
 
 

@@ -1,7 +1,8 @@
 """Pronunciations for unseen words: a joint n-gram model of letters and phones.
 
 The model of Bisani and Ney (2008) in Phonetisaurus's two steps: align spellings and phones into
-graphones once (`graphones.py`), then estimate an n-gram over graphones (`ngram/kneser_ney.py`).
+graphones once (`graphones.py`), then estimate an n-gram over graphones (`ngram/kneser_ney.py`);
+one from the beginnings of words to their ends, one backwards.
 """
 
 from collections import Counter
@@ -22,7 +23,7 @@ from toolkit.storage.arrays import read_archive
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import reading
 
-ORDER = 6
+ORDER = 8
 """Graphones per n-gram."""
 ITERATIONS = 10
 """Passes of expectation-maximisation."""
@@ -32,6 +33,9 @@ BEAM = 24
 """Hypotheses kept per word and letter."""
 CANDIDATES = 24
 """Most frequent graphones tried for one spelling of one or two letters."""
+CONSIDERED = 10
+"""Likeliest pronunciations among which the one is chosen that is nearest to all."""
+_BACKWARD = "backward_"
 BATCH = 128
 """Words decoded at once."""
 
@@ -56,8 +60,21 @@ def spellable(word: str) -> bool:
 class G2p:
     """A trained grapheme-to-phoneme model."""
 
-    def __init__(self, graphones: Sequence[Graphone], model: BackoffModel) -> None:
-        """Wrap an n-gram model over graphones: its words are their indices "0", "1", ..."""
+    def __init__(
+        self,
+        graphones: Sequence[Graphone],
+        model: BackoffModel,
+        backward: "G2p | None" = None,
+    ) -> None:
+        """Wrap an n-gram model over graphones: its words are their indices "0", "1", ...
+
+        Args:
+          graphones: by falling frequency.
+          model: of their sequences.
+          backward: a model of words and pronunciations from their ends to their beginnings, for a
+            second opinion in `guess`.
+        """
+        self.backward = backward
         self.graphones = tuple(graphones)
         self.model = model
         self.letters = frozenset(letter for spelling, _ in graphones for letter in spelling)
@@ -79,29 +96,23 @@ class G2p:
             for word, phones in lexicon.pairs()
             if spellable(word) and word not in exclude
         ]
-        aligner = Aligner(
-            sorted({letter for word, _ in pairs for letter in word}),
-            sorted({phone for _, phones in pairs for phone in phones}),
-        )
-        step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
-        aligner.train(pairs[::step], ITERATIONS)
-        sequences = [path for path in aligner.align(pairs) if path]
-        if not sequences:
-            raise G2pError(
-                f"no pronunciation can be learnt from the lexicon ({len(pairs)} spellable entries)"
-            )
-        counts = Counter(index for path in sequences for index in path)
-        ranked = sorted(counts, key=lambda index: (-counts[index], index))
-        number = {index: i for i, index in enumerate(ranked)}
-        start, end = len(ranked), len(ranked) + 1
-        tokens = [t for path in sequences for t in (start, *(number[index] for index in path), end)]
-        vocabulary = [*map(str, range(len(ranked))), START, END]
-        model, _ = estimate_ids(np.array(tokens), vocabulary, ORDER)
-        return cls([aligner.graphone(index) for index in ranked], model)
+        turned = [(word[::-1], phones[::-1]) for word, phones in pairs]
+        return cls(*_trained(pairs), cls(*_trained(turned)))
 
     def guess(self, words: Iterable[str]) -> dict[str, Guess]:
-        """Return the best pronunciation of each word; words it cannot spell are left out."""
-        return {word: found[0] for word, found in self.n_best(words, 1).items()}
+        """Return a pronunciation of each word; words it cannot spell are left out.
+
+        Of the `CONSIDERED` likeliest of each direction it is the one with the fewest phones
+        expected to be wrong; scores are the means of both.
+        """
+        found = self.n_best(words, CONSIDERED)
+        if self.backward is not None:
+            turned = self.backward.n_best((word[::-1] for word in found), CONSIDERED)
+            for word, guesses in found.items():
+                others = turned.get(word[::-1], [])
+                others = [Guess(guess.phones[::-1], guess.score) for guess in others]
+                found[word] = _averaged(guesses, others)
+        return {word: _safest(guesses) for word, guesses in found.items()}
 
     def n_best(self, words: Iterable[str], count: int) -> dict[str, list[Guess]]:
         """Return up to `count` pronunciations of each word, the likeliest first.
@@ -190,17 +201,24 @@ class G2p:
 
     def save(self, path: Path) -> None:
         """Write the model as a compressed .npz file of plain arrays."""
+        arrays = self._arrays("")
+        if self.backward is not None:
+            arrays |= self.backward._arrays(_BACKWARD)
+        with open_atomically(path, "wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    def _arrays(self, prefix: str) -> dict[str, np.ndarray]:
+        letters, phones = zip(*self.graphones, strict=True)
         arrays = {
-            "letters": np.array([spelling for spelling, _ in self.graphones], dtype=np.str_),
-            "phones": np.array([" ".join(phones) for _, phones in self.graphones], dtype=np.str_),
+            "letters": np.array(letters, dtype=np.str_),
+            "phones": np.array([" ".join(some) for some in phones], dtype=np.str_),
         }
         for n, level in enumerate(self.model.levels):
             arrays[f"context{n}"] = level.context.astype(np.int32)
             arrays[f"word{n}"] = level.word.astype(np.int32)
             arrays[f"logprob{n}"] = level.logprob.astype(np.float32)
             arrays[f"backoff{n}"] = level.backoff.astype(np.float32)
-        with open_atomically(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
+        return {f"{prefix}{name}": values for name, values in arrays.items()}
 
     @classmethod
     def load(cls, path: Path) -> "G2p":
@@ -211,20 +229,55 @@ class G2p:
         """
         with reading(path, G2pError, "build the lexicon again", "not a G2P model"):
             arrays = read_archive(path)
-            phones = [tuple(text.split()) for text in arrays["phones"].tolist()]
-            graphones = list(zip(arrays["letters"].tolist(), phones, strict=True))
-            levels = [
-                Level(
-                    context=arrays[f"context{n}"].astype(np.int64),
-                    word=arrays[f"word{n}"].astype(np.int64),
-                    logprob=arrays[f"logprob{n}"].astype(np.float64),
-                    backoff=arrays[f"backoff{n}"].astype(np.float64),
-                )
-                for n in range(sum(name.startswith("context") for name in arrays))
-            ]
-            vocabulary = [*map(str, range(len(graphones))), START, END]
-            check_levels(vocabulary, levels)
-            return cls(graphones, BackoffModel(vocabulary, levels))
+            backward = {
+                name.removeprefix(_BACKWARD): values
+                for name, values in arrays.items()
+                if name.startswith(_BACKWARD)
+            }
+            # Models of earlier versions have one direction.
+            second = cls(*_parts(backward)) if backward else None
+            return cls(*_parts(arrays), second)
+
+
+def _parts(arrays: dict[str, np.ndarray]) -> tuple[list[Graphone], BackoffModel]:
+    """Return graphones and their model from the arrays of a file."""
+    phones = [tuple(text.split()) for text in arrays["phones"].tolist()]
+    graphones = list(zip(arrays["letters"].tolist(), phones, strict=True))
+    levels = [
+        Level(
+            context=arrays[f"context{n}"].astype(np.int64),
+            word=arrays[f"word{n}"].astype(np.int64),
+            logprob=arrays[f"logprob{n}"].astype(np.float64),
+            backoff=arrays[f"backoff{n}"].astype(np.float64),
+        )
+        for n in range(sum(name.startswith("context") for name in arrays))
+    ]
+    vocabulary = [*map(str, range(len(graphones))), START, END]
+    check_levels(vocabulary, levels)
+    return graphones, BackoffModel(vocabulary, levels)
+
+
+def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
+    """Return the graphones of pairs, by falling frequency, and the model of their sequences."""
+    aligner = Aligner(
+        sorted({letter for word, _ in pairs for letter in word}),
+        sorted({phone for _, phones in pairs for phone in phones}),
+    )
+    step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
+    aligner.train(pairs[::step], ITERATIONS)
+    sequences = [path for path in aligner.align(pairs) if path]
+    if not sequences:
+        raise G2pError(
+            f"no pronunciation can be learnt from the lexicon ({len(pairs)} spellable entries)"
+        )
+    counts = Counter(index for path in sequences for index in path)
+    ranked = sorted(counts, key=lambda index: (-counts[index], index))
+    number = {index: i for i, index in enumerate(ranked)}
+    start, end = len(ranked), len(ranked) + 1
+    tokens = [t for path in sequences for t in (start, *(number[index] for index in path), end)]
+    vocabulary = [*map(str, range(len(ranked))), START, END]
+    model, _ = estimate_ids(np.array(tokens), vocabulary, ORDER)
+    return [aligner.graphone(index) for index in ranked], model
 
 
 @dataclass(frozen=True)
@@ -285,6 +338,36 @@ class _Backpointers:
         while self._graphones[entry] >= 0:
             yield self._graphones[entry]
             entry = self._parents[entry]
+
+
+def _averaged(guesses: Sequence[Guess], others: Sequence[Guess]) -> list[Guess]:
+    """Return all guesses, the likeliest first, with the means of two models' scores."""
+    if not others:
+        return list(guesses)
+    shares: dict[Pronunciation, float] = {}
+    for guess in (*guesses, *others):
+        shares[guess.phones] = shares.get(guess.phones, 0.0) + guess.score / 2
+    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return [Guess(phones, share) for phones, share in ranked]
+
+
+def _safest(guesses: Sequence[Guess]) -> Guess:
+    """Return the guess whose distance to the others, weighted by their scores, is the smallest."""
+
+    def risk(guess: Guess) -> float:
+        return sum(other.score * _distance(guess.phones, other.phones) for other in guesses)
+
+    return min(guesses, key=risk)
+
+
+def _distance(a: Pronunciation, b: Pronunciation) -> int:
+    """Return the number of phones to substitute, delete and insert."""
+    row = list(range(len(b) + 1))
+    for i, phone in enumerate(a, 1):
+        above, row[0] = row[0], i
+        for j, other in enumerate(b, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (phone != other))
+    return row[-1]
 
 
 def _merge(hypotheses: list[tuple[Pronunciation, float]]) -> list[Guess]:

@@ -11,6 +11,9 @@ Graphone = tuple[str, tuple[str, ...]]
 """One or two letters and the phones they stand for: 1 letter and 0 to 2, or 2 letters and 1."""
 
 _SHAPES = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters, phones
+_SHARES = (1.0, 1.0, 0.1, 0.1)
+"""What every pass leaves of the weights of each shape: the larger ones, of which a word needs
+fewer, would otherwise win where a silent letter says the same."""
 _FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graphones do not win
 
 
@@ -29,7 +32,8 @@ class Aligner:
         a, p = len(letters), len(phones)
         sizes = [a**n * p**m for n, m in _SHAPES]
         self._offsets = np.concatenate([[0], np.cumsum(sizes)])
-        self.weights = np.full(sum(sizes), _FLAT)
+        self._shares = np.repeat(_SHARES, sizes)
+        self.weights = _FLAT * self._shares
 
     def train(self, pairs: Sequence[Pair], iterations: int) -> None:
         """Fit the weights to `pairs`; those that cannot be aligned are ignored."""
@@ -38,7 +42,7 @@ class Aligner:
             counts = np.zeros_like(self.weights)
             for _, ids, lengths in batches:
                 self._add_counts(ids, lengths, counts)
-            self.weights = counts / max(counts.sum(), 1e-300)
+            self.weights = self._shares * counts / max(counts.sum(), 1e-300)
 
     def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
         """Return each pair's best graphone ids in order, an empty list where there is none."""

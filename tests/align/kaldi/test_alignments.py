@@ -18,6 +18,8 @@ from toolkit.align.kaldi.alignments import (
 from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.store import AlignmentStore, Outcome, read_table, write_shard
 from toolkit.errors import ToolkitError
+from toolkit.hmm.kaldi.transitions import Transitions
+from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 
 kaldi = pytest.importorskip("kaldi_native_io")
@@ -133,6 +135,28 @@ def test_utterances_that_cannot_be_aligned_are_in_the_table(folder):
         ToolkitError, match="none of 1 utterances could be aligned; gone: no phones"
     ):
         import_phone_times([], folder / "system", {"gone": 3}, folder / "other")
+
+
+def test_transition_ids_of_a_model_become_states(folder):
+    transitions = Transitions(Senones.monophone(TOPOLOGY))
+    (folder / "model").write_text(transitions.text())
+    first = TOPOLOGY.first_state_ids
+    state_of = {}
+    for row, (phone, state) in enumerate(zip(transitions.phone, transitions.state, strict=True)):
+        for number in range(transitions.first[row], transitions.first[row + 1]):
+            state_of[number] = first[phone - 1] + state
+    ids = {"u1": list(state_of), "u2": [*state_of][::-3]}
+    lines = (f"{name} {' '.join(map(str, numbers))}\n" for name, numbers in ids.items())
+    (folder / "ids.ark").write_text("".join(lines))
+    system, model = folder / "system", folder / "model"
+    assert import_alignments(folder / "ids.ark", system, folder / "back", model) == 2
+    assert loaded(folder / "back") == {u: [state_of[n] for n in ids[u]] for u in ids}
+    (folder / "ids.ark").write_text(f"u1 {1 + max(state_of)}\n")
+    with pytest.raises(ToolkitError, match="has no transition id"):
+        import_alignments(folder / "ids.ark", system, folder / "back", model)
+    Topology(("SIL", "SPN", "A", "B"), states=4).save(system / "topology.json")
+    with pytest.raises(ToolkitError, match="its phones are not those of the system"):
+        import_alignments(folder / "ids.ark", system, folder / "back", model)
 
 
 def test_states_of_another_system_are_an_error(folder):

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+import sentencepiece
 
 from toolkit.lang.units.factory import UnitsConfig, load_units, make_units
 from toolkit.lang.units.pieces import MODEL
@@ -53,6 +54,51 @@ def test_the_same_pieces_every_time(kind, texts, tmp_path):
     loaded = load_units(tmp_path / "a")
     again = pickle.loads(pickle.dumps(loaded))
     assert loaded.encode(texts[0]) == again.encode(texts[0]) != []
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory, texts):
+    """Models as ESPnet and others make them: small letters, all kinds of symbols, bytes."""
+    folder = tmp_path_factory.mktemp("foreign")
+    kinds = {
+        "small": {"user_defined_symbols": ["<noise>"]},
+        "bytes": {"byte_fallback": True, "pad_id": 3, "unk_id": 1, "bos_id": 0, "vocab_size": 330},
+    }
+    for name, settings in kinds.items():
+        given = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | settings
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(text.lower() for text in texts),
+            model_prefix=str(folder / name),
+            **given,
+        )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["small", "bytes"])
+def test_models_from_elsewhere_are_used_as_they_are(foreign, texts, tmp_path, name):
+    path = foreign / f"{name}.model"
+    units = make_units(UnitsConfig("sentencepiece", model=path), [])
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert not {"<unk>", "<s>", "</s>", "<pad>"} & {*units.symbols}
+    units.save(tmp_path)
+    assert (tmp_path / MODEL).read_bytes() == path.read_bytes()
+    for text in (texts[0], texts[1]):
+        ids = load_units(tmp_path).encode(text)
+        assert [units.symbols[i] for i in ids] == theirs.encode(text.lower(), out_type=str)
+        assert units.decode(ids) == text
+    if name == "bytes":
+        assert units.decode(units.encode("BÉ")) == "BÉ"
+    else:
+        with pytest.raises(UnitsError, match="'é' cannot be written in the word pieces of the mod"):
+            units.encode("BÉ")
+
+
+def test_settings_of_models_from_elsewhere(tmp_path):
+    for wrong in ({"kind": "sentencepiece"}, {"kind": "bpe", "model": tmp_path / "x"}):
+        with pytest.raises(ValueError, match="needs a model"):
+            UnitsConfig(**wrong)
+    with pytest.raises(UnitsError, match="not a sentencepiece model"):
+        make_units(UnitsConfig("sentencepiece", model=tmp_path / "x"), [])
 
 
 def test_faults(texts, tmp_path):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from toolkit.align.kaldi.integers import read_int_vectors
 from toolkit.align.store import AlignmentStore, Outcome, write_shard, write_table
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.tables import native, writer_path
+from toolkit.hmm.kaldi.model import KaldiTransitions
 from toolkit.hmm.topology import Topology
 from toolkit.storage.files import write_atomically
 
@@ -59,13 +61,15 @@ def export_alignments(ali: Path, system: Path, out: Path) -> int:
     return len(ids)
 
 
-def import_alignments(table: Path, system: Path, out: Path) -> int:
-    """Write a folder of alignments from an archive of HMM states of this toolkit.
+def import_alignments(table: Path, system: Path, out: Path, model: Path | None = None) -> int:
+    """Write a folder of alignments from an archive of HMM states or of transition ids.
 
     Args:
-      table: what `export_alignments` wrote: `.scp` or archive, binary or text, gzipped or not.
-      system: the folder of the system whose states they are.
+      table: `.scp` or archive, binary or text, gzipped or not.
+      system: the folder of the system whose states are wanted.
       out: an `AlignmentStore`'s folder to write.
+      model: Kaldi's model whose transition ids the archive has; the phones of `system` are its own,
+        as `read_senones` takes them over. None: the archive is what `export_alignments` wrote.
 
     Returns:
       Number of utterances.
@@ -74,13 +78,35 @@ def import_alignments(table: Path, system: Path, out: Path) -> int:
       KaldiAlignmentError: states that the system does not have.
     """
     topology = Topology.load(Path(system) / "topology.json")
+    state_of_id = None if model is None else _states_of_ids(model, topology)
     alignments: dict[str, Tensor] = {}
     for utterance, states in read_int_vectors(table):
         if utterance in alignments:
             raise KaldiAlignmentError(f"{table}: {utterance!r} occurs twice: remove one")
+        if state_of_id is not None:
+            if len(states) and not 0 < states.min() <= states.max() < len(state_of_id):
+                raise KaldiAlignmentError(
+                    f"{utterance}: {model} has no transition id {int(states.max())}: give the "
+                    "model that made the alignments"
+                )
+            states = state_of_id[states]
         alignments[utterance] = torch.from_numpy(states)
         _check_states(utterance, alignments[utterance], topology)
     return _write_store(alignments, Path(out), {})
+
+
+def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
+    """[ids + 1] int32, the state of the topology of each of Kaldi's transition ids; -1 of id 0."""
+    known = KaldiTransitions.read(model)
+    sizes = [known.num_states[phone] for phone in sorted(known.num_states)]
+    if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
+        raise KaldiAlignmentError(
+            f"{model}: its phones are not those of the system, with as many states: make the "
+            "system of its tree (toolkit kaldi import-senones)"
+        )
+    place = np.searchsorted(sorted(known.num_states), known.phone)
+    states = np.array(topology.first_state_ids)[place] + known.state
+    return np.append(-1, states).astype(np.int32)
 
 
 def import_phone_times(

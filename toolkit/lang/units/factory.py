@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.pieces import load_pieces, train_pieces
+from toolkit.lang.units.pieces import MODEL, read_pieces, train_pieces
 from toolkit.lang.units.units import UNITS, Units, UnitsError
 from toolkit.storage.reading import read_json, reading
 
@@ -15,15 +15,20 @@ from toolkit.storage.reading import read_json, reading
 class UnitsConfig:
     """The output units of a CTC model."""
 
-    kind: Literal["characters", "bpe", "unigram"] = "characters"
+    kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
     """`characters` (A16: 30 with the separator and blank), or word pieces that sentencepiece learns
-    from the training transcripts: `bpe` (byte-pair encoding) or `unigram`."""
+    from the training transcripts: `bpe` (byte-pair encoding) or `unigram`; or those of `model`."""
     pieces: int = 500
-    """Number of word pieces to learn, without blank; not used with `characters`."""
+    """Number of word pieces to learn, without blank; for `bpe` and `unigram`."""
+    model: Path | None = None
+    """The sentencepiece model of the kind `sentencepiece`, from elsewhere, used as it is."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("characters", "bpe", "unigram"):
-            raise ValueError(f"kind is {self.kind!r}, not one of characters, bpe, unigram")
+        kinds = ("characters", "bpe", "unigram", "sentencepiece")
+        if self.kind not in kinds:
+            raise ValueError(f"kind is {self.kind!r}, not one of {', '.join(kinds)}")
+        if (self.kind == "sentencepiece") != (self.model is not None):
+            raise ValueError("the kind sentencepiece needs a model, and other kinds take none")
         if self.pieces < 1:
             raise ValueError(f"pieces is {self.pieces}, needs to be at least 1")
 
@@ -32,8 +37,10 @@ def make_units(config: UnitsConfig, texts: Iterable[str]) -> Units:
     """Make units from the training transcripts (which characters do not need).
 
     Raises:
-      UnitsError: the transcripts are too few for so many pieces.
+      UnitsError: the transcripts are too few for so many pieces; a model that cannot be read.
     """
+    if config.model is not None:
+        return read_pieces(config.model, config.kind)
     if config.kind == "characters":
         return Characters()
     return train_pieces(config.kind, config.pieces, texts)
@@ -48,11 +55,11 @@ def load_units(folder: Path) -> Units:
     path = Path(folder) / UNITS
     with reading(path, UnitsError, "make the units again", "not a file of output units"):
         plain = read_json(path, {"kind": str, "symbols": [str]})
-        kind, symbols = UnitsConfig(plain["kind"]).kind, plain["symbols"]
+        kind, symbols = plain["kind"], plain["symbols"]
     if kind == Characters.kind:
         units: Units = Characters()
     else:
-        units = load_pieces(Path(folder), kind)
+        units = read_pieces(Path(folder) / MODEL, kind)
     if units.symbols != symbols:
         raise UnitsError(f"{path}: lists other symbols than its units have; make the units again")
     return units

@@ -1,4 +1,4 @@
-"""Word pieces, learnt by sentencepiece, as output units of CTC models."""
+"""Word pieces of sentencepiece as output units of CTC models."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -16,6 +16,7 @@ MODEL = "pieces.model"
 # Sentencepiece needs a symbol for text that it cannot encode. Such text is an error here, so the
 # symbol is not an output unit.
 UNKNOWN = 0
+FOREIGN = "sentencepiece"
 SHOWN = 10  # characters in an error
 LETTERS = f"{ascii_uppercase}'"  # always pieces: words outside the transcripts may need them
 
@@ -23,16 +24,23 @@ LETTERS = f"{ascii_uppercase}'"  # always pieces: words outside the transcripts 
 class Pieces:
     """Word pieces, those at the beginning of a word marked with U+2581, and blank as the last.
 
+    The model's symbols for unknown text and for the edges of sentences are no units. A model with
+    small letters among its pieces is given text in small letters, any other in capitals.
+
     Args:
-      kind: `bpe` or `unigram`.
-      model: sentencepiece's, serialised; its symbol 0 is the unknown one.
+      kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
+      model: sentencepiece's, serialised.
     """
 
     def __init__(self, kind: str, model: bytes) -> None:
         self.kind = kind
         self._model = model
-        pieces = [self._processor.id_to_piece(i) for i in range(1, len(self._processor))]
-        self.symbols = [*pieces, BLANK]
+        known = self._processor
+        left_out = (known.is_unknown, known.is_control, known.is_unused)
+        self._ids = [i for i in range(len(known)) if not any(kind(i) for kind in left_out)]
+        self._labels = {number: label for label, number in enumerate(self._ids)}
+        self.symbols = [*map(known.id_to_piece, self._ids), BLANK]
+        self._small = any(map(str.islower, self.symbols[:-1]))
         self.size = len(self.symbols)
         self.blank = self.size - 1
 
@@ -42,20 +50,24 @@ class Pieces:
 
     def encode(self, text: str) -> list[int]:
         """See `Units`."""
-        folded = _folded(text)
+        folded = _folded(text).lower() if self._small else _folded(text)
         ids = self._processor.encode(folded)
-        if UNKNOWN in ids:
-            unknown = [c for c in dict.fromkeys(folded) if UNKNOWN in self._processor.encode(c)]
+        if not self._labels.keys() >= {*ids}:
+            unknown = [c for c in dict.fromkeys(folded) if self._lacks(c)]
             raise UnitsError(
                 f"{''.join(unknown[:SHOWN])!r} cannot be written in the word pieces of the "
-                "training transcripts; normalise the transcript"
+                f"{'model' if self.kind == FOREIGN else 'training transcripts'}; normalise the "
+                "transcript"
             )
-        return [i - 1 for i in ids]
+        return [self._labels[i] for i in ids]
+
+    def _lacks(self, character: str) -> bool:
+        return not self._labels.keys() >= {*self._processor.encode(character)}
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Units`."""
-        text = self._processor.decode([i + 1 for i in check_labels(ids, self.blank)])
-        return " ".join(text.split())
+        text = self._processor.decode([self._ids[i] for i in check_labels(ids, self.blank)])
+        return _folded(text)
 
     def save(self, folder: Path) -> None:
         """See `Units`."""
@@ -106,14 +118,14 @@ def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
     return Pieces(kind, model.getvalue())
 
 
-def load_pieces(folder: Path, kind: str) -> Pieces:
-    """Read pieces that were saved.
+def read_pieces(path: Path, kind: str) -> Pieces:
+    """Read the pieces of a model.
 
     Raises:
       UnitsError: the file cannot be read.
     """
-    path = folder / MODEL
-    with reading(path, UnitsError, "make the units again", "not a sentencepiece model"):
+    advice = "give another file" if kind == FOREIGN else "make the units again"
+    with reading(path, UnitsError, advice, "not a sentencepiece model"):
         return Pieces(kind, path.read_bytes())
 
 

@@ -1,0 +1,52 @@
+"""The toolkit's search in graphs of Kaldi; other people's decoders agree in tests/interop."""
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit import cli
+from toolkit.decode.kaldi.graph import export_graph
+from toolkit.decode.kaldi.likelihoods import export_likelihoods
+from toolkit.decode.kaldi.search import load_graph
+from toolkit.fsa.files import GraphError
+from toolkit.hmm.senones import Senones
+from toolkit.hmm.topology import Topology
+
+TEXTS = {"a": "YES NO", "b": "NO", "É": "NO YES NO"}
+
+
+@pytest.mark.parametrize("labels", ["pdfs", "transitions"])
+def test_the_command_finds_the_words(recogniser, tmp_path, labels):
+    pytest.importorskip("kaldi_native_io")
+    folder = recogniser.folder
+    export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path, labels)
+    export_likelihoods(recogniser.scorer(TEXTS), tmp_path)
+    command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
+    command += ["--words", tmp_path / "words.txt", "--acoustic-scale", 1]
+    if labels == "transitions":
+        command += ["--model", tmp_path / "0.trans_mdl"]
+    done = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "a YES NO\nb NO\nÉ NO YES NO\n"
+    (tmp_path / "short.ark").write_text("short  [ ]\n")
+    command[3] = tmp_path / "short.ark"
+    done = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert (done.exit_code, done.stdout) == (0, "short\n")
+    assert "short: no path survives" in done.stderr
+
+
+def test_files_that_do_not_belong_together_are_named(recogniser, tmp_path):
+    folder = recogniser.folder
+    export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path)
+    small = Senones.monophone(Topology(("SIL", "SPN"), states=1, silence_states=1))
+    (tmp_path / "small").mkdir()
+    from toolkit.hmm.kaldi.transitions import Transitions
+
+    (tmp_path / "small/model").write_text(Transitions(small).text())
+    with pytest.raises(GraphError, match="reads the transition id"):
+        load_graph(tmp_path / "HCLG.fst", tmp_path / "small/model")
+    (tmp_path / "words.txt").write_text("<eps> 0\nYES 2\n")
+    command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
+    command += ["--words", tmp_path / "words.txt", "--model", tmp_path / "0.trans_mdl"]
+    done = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert done.exit_code == 1
+    assert "has no word 1: give the words.txt of the graph" in done.output
