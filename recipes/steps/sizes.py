@@ -140,6 +140,7 @@ def _networks(size: Sizes) -> dict[str, Any]:
         "ce": ce,
         "blstm": replace(ce, model=blstm, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=batch)),
         "sequence": replace(SMALL_SEQUENCE, threads=1 if small else None),
+        "chain": True,
         "lfmmi": lattice_free(size.hours, 2 * ce.epochs),
     }
 

@@ -13,7 +13,7 @@ soundfile = pytest.importorskip("soundfile")
 OOV = "ZORBLAX QUIMPLE FRUNDIGE"
 FIFTY = " ".join(["ELEVEN"] * 50)
 GMMS = ("mono", "tri", "lda_mllt", "sat")
-NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm")
+NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain")
 LEFT_OUT = {
     "truncated": "truncated-audio",
     "empty": "unreadable-audio",
