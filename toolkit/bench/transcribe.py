@@ -1,9 +1,10 @@
 """Offline and streaming recognition: real-time factors and latency."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import click
 
@@ -78,7 +79,7 @@ def benchmark(model: Path, audio: Sequence[Path], repeats: int = 3) -> Table:
     )
 
 
-def _streamed(recogniser, samples, size: int) -> tuple[list[str], str]:  # noqa: ANN001
+def _streamed(recogniser: Any, samples: Iterable[Any], size: int) -> tuple[list[str], str]:
     """Return the final text of each recording, and a note on the latency."""
     from toolkit.decode.stream_latency import Latency, recognise_stream
     from toolkit.decode.streaming import StreamingRecogniser

@@ -1,10 +1,14 @@
 """The command `toolkit kaldi`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.config.parameters import FILE, TEXT_IN
+
+if TYPE_CHECKING:
+    from toolkit.decode.kaldi.graph import Labels
 
 _OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
 _PIPES = click.option(
@@ -139,7 +143,7 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
 )
 @_OUT
 def export_graph(
-    folder: Path, lm: Path, model: Path, labels: str, word_penalty: float, out: Path
+    folder: Path, lm: Path, model: Path, labels: "Labels", word_penalty: float, out: Path
 ) -> None:
     """Write a decoding graph for Kaldi's decoders.
 
@@ -232,6 +236,7 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
     from toolkit.decode.kaldi.likelihoods import export_likelihoods as export
     from toolkit.models.scorer import NeuralScorer
 
+    scorer: GmmScorer | NeuralScorer
     if (model / "gmm.safetensors").is_file():
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:
@@ -271,13 +276,13 @@ def import_features(
     from toolkit.features.kaldi.features import count_frames, cuts_without_audio
     from toolkit.features.kaldi.features import import_features as read
 
-    if (data is None) == (cuts is None):
-        raise click.UsageError("give either --data or --cuts")
-    if cuts is not None:
+    if cuts is not None and data is None:
         known = [cut.to_dict() for cut in iter_cuts(cuts)]
+    elif data is not None and cuts is None:
+        speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
+        known = cuts_without_audio(count_frames(table, allow_pipes), speakers, texts, frame_shift)
     else:
-        tables = [_two_columns(data / name) for name in ("utt2spk", "text")]
-        known = cuts_without_audio(count_frames(table, allow_pipes), *tables, frame_shift)
+        raise click.UsageError("give either --data or --cuts")
     done = read(table, known, out, frame_shift, sampling_rate, allow_pipes=allow_pipes)
     click.echo(
         f"{out}: {done.utterances} utterances, {done.frames} frames; largest change of a value "
