@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.report import corpus, curves, provenance, results
 from toolkit.report.alignments import worst_alignments
+from toolkit.report.beams import beam_figures
 from toolkit.report.browser import browser
 from toolkit.report.budget import Budget
 from toolkit.report.decodes import Decode, read_decodes
@@ -190,7 +191,7 @@ class _RunPage:
             "tuning",
             "Tuning",
             "WER in % on the development splits for all weights tried; the chosen ones are framed.",
-            self._parts(lambda: grids(self._run)),
+            self._parts(lambda: grids(self._run), lambda: beam_figures(self._run)),
         )
 
     @cached_property
