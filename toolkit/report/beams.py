@@ -25,19 +25,23 @@ def _beams(found: Any) -> str:
         for row in rows
     ]
     caption = (
-        "Each point is a width of the search: beam and most active states. By toolkit bench beams, "
-        f"{found['system']}."
+        "Each point is a width of the search; the time is of search and rescoring on one core. "
+        f"System {found['system']}, by toolkit bench beams."
         if rows
         else ""
     )
-    return _curve(points, "real-time factor of search and rescoring, one core", caption)
+    return _curve(points, "real-time factor", caption)
 
 
 def _sweep(found: Any) -> str:
     rows = _rows(found, "rows")
     points = [(row["seconds"], row["wer"], f"width {row['width']:,}") for row in rows]
-    caption = f"Each point is a width of the CTC search, on {found['split']}." if rows else ""
-    return _curve(points, "seconds of the whole split", caption)
+    caption = (
+        f"Each point is a width of the CTC search, timed on all of {found['split']}."
+        if rows
+        else ""
+    )
+    return _curve(points, "seconds", caption)
 
 
 def _rows(found: Any, key: str) -> Sequence[Mapping[str, Any]]:
