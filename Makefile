@@ -2,7 +2,7 @@
 # make test     all tests but those that compare with k2, kaldifeat, kaldilm and torchaudio
 # make test-changed  the tests of the packages that differ from MAIN=main, and of what is not committed
 # make setup    the environment .venv, of the newest Python from 3.10 to 3.13 that is found, or PYTHON=3.12 or a path
-# make lint     ruff
+# make lint     ruff, and mypy: what is typed fits together
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
 # make test-reference    all tests, in the reference environment
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
@@ -92,6 +92,7 @@ audit: setup
 lint: setup
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
+	$(python) -m mypy
 
 setup-reference: .venv-reference/ready
 

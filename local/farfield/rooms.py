@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +163,7 @@ def _crop(responses: list[np.ndarray], start: int, length: int) -> np.ndarray:
     return part / np.abs(part).max()
 
 
-def _pyroomacoustics():  # noqa: ANN202 - an optional module
+def _pyroomacoustics() -> Any:  # an optional module
     try:
         import pyroomacoustics as pra
     except ImportError as error:

@@ -45,7 +45,9 @@ def measure_teacher(run: Run, teacher: str, student: str, aligner: str) -> dict[
     found = measure_calibration(
         models[0], features.path, alignments, run.config.calibration, out / "calibration"
     )
-    rows = choose_k(*models, run.need("unlabelled"), run.config.choice_of_k, out / "choice_of_k")
+    first, second = models
+    unlabelled, settings = run.need("unlabelled"), run.config.choice_of_k
+    rows = choose_k(first, second, unlabelled, settings, out / "choice_of_k")
     shown = ("frame_accuracy", "ece", "temperature")
     return {name: found[name] for name in shown} | {"sufficient k": smallest_sufficient(rows)}
 

@@ -136,8 +136,8 @@ def gain(split: str, first: Score, second: Score) -> Gain:
     reductions = bootstrap.percent(before - after, before)
     interval = bootstrap.interval_of(reductions, first.resampled, len(blocks))
     werr = 100.0 * (first.errors - second.errors) / first.errors
-    numbers = (round(number, 2) for number in (werr, interval.low, interval.high))
-    return Gain(split, *rates, *numbers, p_value)
+    gain, low, high = (round(number, 2) for number in (werr, interval.low, interval.high))
+    return Gain(split, *rates, gain, low, high, p_value)
 
 
 def gains_table(found: Mapping[str, Sequence[Gain]]) -> str:

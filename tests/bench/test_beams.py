@@ -1,5 +1,6 @@
 """Widths of a bundle's search: the bundle's own words at its own, lost paths at narrower ones."""
 
+import json
 import sys
 
 import numpy as np
@@ -94,7 +95,10 @@ def test_the_command(recogniser, recordings, tmp_path, monkeypatch):
     bundle = make_bundle(recogniser, tmp_path / "bundle")
     (tmp_path / "text").write_text("a1 A\n")
     arguments = ["--model", bundle, "--ref", tmp_path / "text", "--plot", tmp_path / "plot.png"]
+    arguments += ["--json", tmp_path / "beams.json"]
     found = CliRunner().invoke(main, ["bench", "beams", *map(str, arguments), "a.wav"])
     assert found.exit_code == 0, found.output
     assert "At 1 times" in found.output
     assert (tmp_path / "plot.png").stat().st_size > 5000
+    saved = json.loads((tmp_path / "beams.json").read_text())["widths"]
+    assert [row["factor"] for row in saved] == [1.0]

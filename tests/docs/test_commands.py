@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "recipes").glob("[lf]*/*.md"))
 RUN_OPTIONS = {"--list", "--dry-run", "--json", "--code", "--stale-code", "--accept-code-change"}
+RUN_OPTIONS |= {"--quiet", "--verbose"}
 WITH_VALUE = {"--stage", "--stop-stage", "--force", "--profile", "--set", "--config", "--exp"}
 WITH_VALUE |= {"--device", "--jobs", "--profile-stage"}
 LOCAL = "recipes/librispeech/run.py"

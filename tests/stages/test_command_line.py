@@ -28,6 +28,16 @@ def test_a_run_announces_each_stage_with_time_and_headline(sample):
     assert [line.split(" ", 1)[1] for line in log] == said
 
 
+def test_a_quiet_run_says_nothing_and_a_verbose_one_when(sample):
+    assert lines(sample.main("--quiet")) == []
+    assert "== 5 Decode the test split (--stage 5)" in (sample.exp / "log.txt").read_text()
+    said = lines(sample.main("--verbose"))
+    assert said[0].split(" ", 1)[1] == "-- 1 Prepare the corpus: done, skipped"
+    failed = sample.main("--quiet", "--force", "3", env={"FAULT": "3:middle:value"})
+    assert failed.status == 1
+    assert "the loss is not a number" in failed.output
+
+
 def test_list_shows_every_state(sample):
     table = lines(sample.main("--list"))
     assert table[0].split() == ["stage", "title", "state", "time", "result"]

@@ -1,6 +1,7 @@
 """Beams of a bundle's search: error rate, time and lost paths at several widths."""
 
 import io
+import json
 import math
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from toolkit.fsa.search import search_with_retries
 from toolkit.processes.threads import one_thread
 from toolkit.score.read import read_transcripts
 from toolkit.score.wer import Score, score
+from toolkit.storage.files import write_atomically
 
 WIDTHS = (0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
 """Factors on search beam and most active states; 1 is the bundle's own search."""
@@ -57,15 +59,40 @@ class Width:
     arcs_per_frame: float
     """Arcs of the lattices per frame of the scores."""
 
+    def plain(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return {
+            "factor": self.factor,
+            "beam": self.beam.search,
+            "active": self.beam.max_active,
+            "wer": self.score.percent,
+            "errors": self.score.errors,
+            "words": self.score.ref_units,
+            "real_time_factor": self.real_time_factor,
+            "worse_paths": self.worse,
+            "arcs_per_frame": self.arcs_per_frame,
+        }
+
 
 @click.command("beams")
 @click.option("--model", type=FILE, required=True, help="Model bundle, such as exp/demo/final.")
 @click.option("--system", help="The system of the bundle; default: the best.")
 @click.option("--ref", type=FILE, required=True, help="Transcripts, as for `toolkit score --ref`.")
 @click.option("--plot", type=FILE, help="Draw error rate against time into this PNG file.")
+@click.option(
+    "--json",
+    "saved",
+    type=FILE,
+    help="Write the table to this file; the report draws RUN/beams.json.",
+)
 @click.argument("audio", nargs=-1, required=True)
 def command(
-    model: Path, system: str | None, ref: Path, plot: Path | None, audio: tuple[str, ...]
+    model: Path,
+    system: str | None,
+    ref: Path,
+    plot: Path | None,
+    saved: Path | None,
+    audio: tuple[str, ...],
 ) -> None:
     """Search with narrower and wider beams than the bundle does.
 
@@ -80,13 +107,15 @@ def command(
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = Inputs().sources(audio, sys.stdin.buffer, Path(work))
-        widths = measure(find_system(model, system), sources, read_transcripts(ref).texts)
+        bundle = find_system(model, system)
+        widths = measure(bundle, sources, read_transcripts(ref).texts)
     for line in table(widths):
         click.echo(line)
     if plot is not None:
-        from toolkit.storage.files import write_atomically
-
         write_atomically(plot, figure(widths))
+    if saved is not None:
+        rows = {"system": bundle.name, "widths": [one.plain() for one in widths]}
+        write_atomically(saved, json.dumps(rows, indent=1) + "\n")
 
 
 def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str]) -> list[Width]:

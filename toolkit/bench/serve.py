@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import click
 
@@ -170,7 +171,7 @@ def _server(
             process.communicate()
 
 
-def _busy(process) -> float:  # noqa: ANN001 - psutil is imported late
+def _busy(process: Any) -> float:  # psutil's, which is imported late
     """Seconds of processor time that a process has used."""
     times = process.cpu_times()
     return times.user + times.system

@@ -1,9 +1,10 @@
 """Offline and streaming recognition: real-time factors and latency."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import click
 
@@ -93,7 +94,9 @@ def _loaded(bundle: Path) -> tuple:
     return Recogniser(bundle), StreamingRecogniser
 
 
-def _streamed(streaming, recogniser, samples, size: int) -> tuple[list[str], str]:  # noqa: ANN001
+def _streamed(
+    streaming: type, recogniser: Any, samples: Iterable[Any], size: int
+) -> tuple[list[str], str]:
     """Return the final text of each recording, and a note on the latency."""
     from toolkit.decode.stream_latency import Latency, recognise_stream
 

@@ -202,13 +202,13 @@ def import_features(
     from toolkit.features.kaldi.features import count_frames, cuts_without_audio
     from toolkit.features.kaldi.features import import_features as read
 
-    if (data is None) == (cuts is None):
-        raise click.UsageError("give either --data or --cuts")
-    if cuts is not None:
+    if cuts is not None and data is None:
         known = [cut.to_dict() for cut in iter_cuts(cuts)]
+    elif data is not None and cuts is None:
+        speakers, texts = (_two_columns(data / name) for name in ("utt2spk", "text"))
+        known = cuts_without_audio(count_frames(table, allow_pipes), speakers, texts, frame_shift)
     else:
-        tables = [_two_columns(data / name) for name in ("utt2spk", "text")]
-        known = cuts_without_audio(count_frames(table, allow_pipes), *tables, frame_shift)
+        raise click.UsageError("give either --data or --cuts")
     done = read(table, known, out, frame_shift, sampling_rate, allow_pipes=allow_pipes)
     click.echo(
         f"{out}: {done.utterances} utterances, {done.frames} frames; largest change of a value "

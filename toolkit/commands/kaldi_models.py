@@ -1,10 +1,14 @@
 """The commands of `toolkit kaldi` for models: senones, decoding graphs, log-likelihoods."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.config.parameters import FILE, TEXT_OUT
+
+if TYPE_CHECKING:
+    from toolkit.decode.kaldi.graph import Labels
 
 OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
 PIPES = click.option(
@@ -39,7 +43,7 @@ PIPES = click.option(
 )
 @OUT
 def export_graph(
-    folder: Path, lm: Path, model: Path, labels: str, word_penalty: float, out: Path
+    folder: Path, lm: Path, model: Path, labels: "Labels", word_penalty: float, out: Path
 ) -> None:
     """Write a decoding graph for Kaldi's decoders.
 
@@ -79,6 +83,7 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
     from toolkit.decode.kaldi.likelihoods import export_likelihoods as export
     from toolkit.models.scorer import NeuralScorer
 
+    scorer: GmmScorer | NeuralScorer
     if (model / "gmm.safetensors").is_file():
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:

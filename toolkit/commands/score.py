@@ -5,14 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from toolkit.config.parameters import AS_JSON, FILE, TEXT_IN, TEXT_OUT, is_printed
 
 if TYPE_CHECKING:
-    from toolkit.score.wer import Score
+    from toolkit.score.align import Weights
+    from toolkit.score.normalise import Rules
+    from toolkit.score.read import Form
+    from toolkit.score.utterance import Unit
+    from toolkit.score.wer import Missing, Score
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
@@ -107,17 +111,17 @@ def _method_options(command: Callable) -> Callable:
 class _Method:
     """The values of the scoring options."""
 
-    unit: str
-    form: str
+    unit: "Unit"
+    form: "Form | Literal['auto']"
     speakers: str | None
-    normalise: str
+    normalise: "Rules"
     drop: tuple[str, ...]
     mapping: Path | None
     glm: Path | None
     fragments: bool
     optional: bool
-    weights: str
-    mode: str
+    weights: "Weights"
+    mode: "Missing"
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[compare ...]")
@@ -311,9 +315,9 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
         reader = "--fragments and --optional read" if method.glm is None else "--glm reads"
         raise click.UsageError(f"--normalise {method.normalise} removes the marks that {reader}")
     marks = Grammar(method.fragments, method.optional)
-    reader = InputReader(method.form, method.speakers, method.glm)
+    inputs = InputReader(method.form, method.speakers, method.glm)
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
-    sides = [reader.read(ref, hyp) for ref, hyp in pairs]
+    sides = [inputs.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
         click.echo(note, err=True)
     scores = []

@@ -247,7 +247,7 @@ def _names(source: Source) -> tuple[str, ...]:
     return source.name, path, Path(path).stem
 
 
-def _cut_blocks(cut, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:  # noqa: ANN001
+def _cut_blocks(cut: Any, inputs: Inputs, rate: int, seconds: float) -> Iterator[Tensor]:
     """Yield the samples of a cut: block by block from a plain file, otherwise all at once."""
     from toolkit.features.cut_audio import load_cut_audio, plain_file
 

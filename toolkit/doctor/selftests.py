@@ -37,6 +37,7 @@ def torch_matmul() -> str:
     product = a @ b
     product.sum().backward()
     _expect(torch.allclose(product.double(), a.double() @ b.double(), atol=1e-4), "matrix product")
+    assert b.grad is not None
     _expect(torch.allclose(b.grad, a.sum(0)[:, None].expand(64, 64), atol=1e-4), "gradient")
     return "matrix product and gradient"
 

@@ -132,7 +132,8 @@ def sequence_objective(
     hits = hits.view_as(right)
     missing = real & (hits == 0)
 
-    heard = log_likelihoods[(*rows, pdfs)].double()
+    index = (*rows, pdfs)
+    heard = log_likelihoods[index].double()
     if criterion.kind == "mmi" and criterion.drop_frames:
         heard = torch.where(missing[rows], heard.detach(), heard)
     emitted = criterion.acoustic_scale * heard

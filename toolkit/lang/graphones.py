@@ -76,8 +76,8 @@ class Aligner:
         that ends at letter i and phone j, -1 where the shape does not fit.
         """
         by_length: dict[int, list[int]] = {}
-        for row, (spelling, phones) in enumerate(pairs):
-            if spelling and phones:
+        for row, (spelling, sounds) in enumerate(pairs):
+            if spelling and sounds:
                 by_length.setdefault(len(spelling), []).append(row)
         for length in sorted(by_length):
             rows = by_length[length]

@@ -8,6 +8,8 @@ and 1.8 times with one (320 cells), 2.5 times with 4 (800 cells). Torch 2.13's o
 either.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -98,8 +100,8 @@ class _Layer(torch.autograd.Function):
     """One layer in one direction: x [T, N, D] to outputs [T, N, H] and the last cell [N, H]."""
 
     @staticmethod
-    def forward(  # noqa: ANN205 - see the class
-        ctx,  # noqa: ANN001
+    def forward(
+        ctx: Any,
         x: Tensor,
         h: Tensor,
         c: Tensor,
@@ -108,7 +110,7 @@ class _Layer(torch.autograd.Function):
         b_ih: Tensor,
         b_hh: Tensor,
         bfloat16: bool,
-    ):
+    ) -> tuple[Tensor, Tensor]:
         with torch.autocast("cpu", enabled=False):
             factor = torch.bfloat16 if bfloat16 else w_hh.dtype
             frames, rows, size = x.shape[0], x.shape[1], w_hh.shape[1]
@@ -140,7 +142,7 @@ class _Layer(torch.autograd.Function):
         return outputs[1:], cells[-1].clone()
 
     @staticmethod
-    def backward(ctx, grad_outputs: Tensor, grad_cell: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx: Any, grad_outputs: Tensor, grad_cell: Tensor) -> tuple[Tensor | None, ...]:
         x, w_ih, w_hh, gates, cells, outputs = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
             factor = torch.bfloat16 if ctx.bfloat16 else w_hh.dtype

@@ -104,8 +104,8 @@ class _LexiconChoice:
 
 
 def _choose_lexicon(texts: list[str], lexicon: str | None) -> _LexiconChoice:
-    own = lexicon not in (None, "cmudict", "graphemes")
-    language = survey_language(texts, Lexicon.read(Path(lexicon)) if own else None)
+    own = None if lexicon in (None, "cmudict", "graphemes") else lexicon
+    language = survey_language(texts, Lexicon.read(Path(own)) if own else None)
     share = f"{language.known_share:.0%} of {language.words} words"
     if own:
         remark = f"{share} are in it, the others get predicted pronunciations"

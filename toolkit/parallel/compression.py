@@ -125,7 +125,9 @@ def _as_int32(words: Tensor) -> Tensor:
 
 
 @numba.njit(nogil=True, cache=True)
-def _take_sparse(gradient, residual, tau, words):  # noqa: ANN001, ANN202
+def _take_sparse(
+    gradient: np.ndarray, residual: np.ndarray, tau: float, words: np.ndarray
+) -> tuple[int, int, int, int]:
     """Encode elements into `words` from index 1 on; stop when it is full.
 
     Returns:
@@ -159,7 +161,15 @@ def _take_sparse(gradient, residual, tau, words):  # noqa: ANN001, ANN202
 
 
 @numba.njit(nogil=True, cache=True)
-def _take_bitmap(gradient, residual, tau, words, settled, added, bitmap):  # noqa: ANN001, ANN202
+def _take_bitmap(
+    gradient: np.ndarray,
+    residual: np.ndarray,
+    tau: float,
+    words: np.ndarray,
+    settled: int,
+    added: int,
+    bitmap: np.ndarray,
+) -> int:
     """Continue where `_take_sparse` stopped, and convert its words into a bitmap."""
     for word in words:
         i = word >> np.uint32(1)
@@ -183,14 +193,14 @@ def _take_bitmap(gradient, residual, tau, words, settled, added, bitmap):  # noq
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_sparse(words, tau, total):  # noqa: ANN001, ANN202
+def _add_sparse(words: np.ndarray, tau: float, total: np.ndarray) -> int:
     for word in words:
         total[word >> np.uint32(1)] += -tau if word & np.uint32(1) else tau
     return len(words)
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_bitmap(words, tau, total):  # noqa: ANN001, ANN202
+def _add_bitmap(words: np.ndarray, tau: float, total: np.ndarray) -> int:
     count = 0
     for index, word in enumerate(words):
         place = index * PER_WORD

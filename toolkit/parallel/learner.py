@@ -1,7 +1,7 @@
 """Update rules of the asynchronous methods, on flat tensors in one process."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -170,7 +170,8 @@ def optimizer_like(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> 
 
     torch's element-wise optimizers do the same to a model and to its flat weights.
     """
-    copy = type(optimizer)(parameters, lr=1.0)
+    kind: Callable[..., Optimizer] = type(optimizer)
+    copy = kind(parameters, lr=1.0)
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
     for group in copy.param_groups:
         group.update(settings)

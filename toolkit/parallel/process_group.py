@@ -65,7 +65,7 @@ class Workers:
         self.sent = 0.0
         """Bytes of weights and gradients that this rank has sent."""
 
-    def new_group(self, members: Iterator[int] | range, backend: str | None = None):  # noqa: ANN201
+    def new_group(self, members: Iterator[int] | range, backend: str | None = None) -> Any:
         """Make a process group; every rank must call this, in the same order.
 
         Args:

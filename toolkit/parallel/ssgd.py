@@ -1,6 +1,6 @@
 """Synchronous SGD: gradients, or models, averaged over all workers at every step (A19, B1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,7 +111,7 @@ class GradientBuckets:
                     hook.remove()
                 self._hooked[parameter] = node, node.register_hook(self._make_hook(index))
 
-    def _make_hook(self, index: int):  # noqa: ANN202
+    def _make_hook(self, index: int) -> Callable[..., None]:
         def hook(*_: object) -> None:
             if self._active:
                 self._ready[index] += 1

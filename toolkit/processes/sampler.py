@@ -65,11 +65,13 @@ class StackSampler:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
             if ident == self._main:
-                stack = _frames(frame)[self._skipped :]
-                self.stacks[(self._root, *stack)] += seconds
+                stack = (self._root, *_frames(frame)[self._skipped :])
             elif ident != self._thread.ident and not _waits(frame):
                 name = names.get(ident) or "a thread"
-                self.stacks[(self._root, f"thread {name}", *_frames(frame))] += seconds
+                stack = (self._root, f"thread {name}", *_frames(frame))
+            else:
+                continue
+            self.stacks[stack] += seconds
 
 
 def _waits(frame: FrameType) -> bool:

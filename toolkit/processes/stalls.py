@@ -6,6 +6,7 @@ Methods whose ranks wait for each other need none: an exchange with a rank that 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SLACK = 4.0  # seconds by which what is known of other ranks may be out of date
 
@@ -23,7 +24,7 @@ class StallDetector:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._own = {"steps": 0, "rounds": 0, "waits": False, "limit": None}
+        self._own: dict[str, Any] = {"steps": 0, "rounds": 0, "waits": False, "limit": None}
         self._seen: dict[int, tuple[dict, float]] = {}  # a rank's status, and since when it holds
         self._stepping_since: dict[int, float] = {}  # when a rank was first seen to take steps
         self._updated: dict[int, float] = {}  # when a rank's status last arrived

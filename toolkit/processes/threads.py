@@ -1,7 +1,7 @@
 """The number of threads that torch computes with, where it matters for results or speed."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -22,6 +22,6 @@ def torch_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_thread():  # noqa: ANN201 - a context manager like `torch_threads`
+def one_thread() -> AbstractContextManager[None]:
     """Compute with one torch thread, as worker processes do."""
     return torch_threads(1)

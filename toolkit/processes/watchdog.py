@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from toolkit.processes.errors import RESUME_ADVICE, WorkerLostError
@@ -120,7 +121,7 @@ class Watchdog:
     def _on_terminate(self, *_: object) -> None:
         self._terminated = time.monotonic()
 
-    def _wait_for(self, condition, seconds: float) -> None:  # noqa: ANN001
+    def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             time.sleep(HEARTBEAT_INTERVAL / 20)

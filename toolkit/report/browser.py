@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from toolkit.report.budget import Budget
 from toolkit.report.errors import MOST_WORDS, SplitErrors
@@ -11,7 +12,7 @@ from toolkit.score.utterance import UtteranceScore
 
 FIELDS = ("id", "speaker", "seconds", "snr", "errors", "words", "pieces")
 """The fields of a row, in this order."""
-COMPACT = {"ensure_ascii": False, "separators": (",", ":")}
+COMPACT: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 CONTROLS = """
 <form class="controls" autocomplete="off">
 <label>split and system <select name="split"></select></label>

@@ -236,16 +236,18 @@ def thin(
 
     x must not decrease. The drawn line looks the same, dips included.
     """
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(x) <= 2 * columns:
+    at, value = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(at) <= 2 * columns:
         return x, y
-    stretch = np.minimum((x - x[0]) / ((x[-1] - x[0]) or 1.0) * columns, columns - 1).astype(int)
+    share = (at - at[0]) / ((at[-1] - at[0]) or 1.0)
+    stretch = np.minimum(share * columns, columns - 1).astype(int)
     ends = np.flatnonzero(np.diff(stretch, append=columns)) + 1
-    kept = {0, len(x) - 1}
+    kept = {0, len(at) - 1}
     for begin, end in zip(np.concatenate([[0], ends[:-1]]), ends, strict=True):
-        kept |= {begin + int(np.argmin(y[begin:end])), begin + int(np.argmax(y[begin:end]))}
+        piece = value[begin:end]
+        kept |= {begin + int(np.argmin(piece)), begin + int(np.argmax(piece))}
     chosen = sorted(kept)
-    return x[chosen], y[chosen]
+    return at[chosen].tolist(), value[chosen].tolist()
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:

@@ -1,7 +1,7 @@
 """The hypotheses of a run, scored against the references, and their confusions."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.report.corpus import Split
 from toolkit.report.folder import RunFolder
+from toolkit.score.align import Pair
 from toolkit.score.read import read_transcripts
 from toolkit.score.wer import Score, UtteranceScore, score
 
@@ -74,11 +75,11 @@ class Confusions:
     insertions: Sequence[tuple[str, int]]
 
 
-def confusions(score: Score, number: int) -> Confusions:
-    """Return the `number` most frequent errors of each kind."""
+def confusions(alignments: Iterable[Sequence[Pair]], number: int) -> Confusions:
+    """Return the `number` most frequent errors of each kind in alignments of words or phones."""
     kinds: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
-    for utterance in score.utterances:
-        for ref, hyp in utterance.pairs:
+    for pairs in alignments:
+        for ref, hyp in pairs:
             if ref is None:
                 kinds[2][hyp or ""] += 1
             elif hyp is None:

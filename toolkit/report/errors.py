@@ -42,18 +42,20 @@ class SplitErrors:
 def overview(errors: SplitErrors) -> str:
     """Return confusions and speakers of the best system on a split."""
     shown = errors.shown
-    found = confusions(shown.score, MOST_CONFUSIONS)
+    pairs = [utterance.pairs for utterance in shown.score.utterances]
+    found = confusions(pairs, MOST_CONFUSIONS)
     tables = [
-        _counts("Substitutions", found.substitutions),
-        _counts("Deletions", found.deletions),
-        _counts("Insertions", found.insertions),
+        counts_card("Substitutions", found.substitutions),
+        counts_card("Deletions", found.deletions),
+        counts_card("Insertions", found.insertions),
         _speakers(shown),
     ]
     name, split = escape(shown.name), escape(errors.split.name)
     return f'<h3 class="over">{split}, by {name}</h3><div class="cards">{"".join(tables)}</div>'
 
 
-def _counts(title: str, counts: Sequence[tuple[str, int]]) -> str:
+def counts_card(title: str, counts: Sequence[tuple[str, int]]) -> str:
+    """Return a list of what was counted, with bars; empty if nothing was."""
     if not counts:
         return ""
     most = max(number for _, number in counts)

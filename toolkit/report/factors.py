@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def factor_figures(errors: SplitErrors) -> str:
     """
     rows = [(u, errors.split.utterances[u.id]) for u in errors.shown.score.utterances]
     rows = [(u, own) for u, own in rows if u.ref_units and own.seconds > 0]
-    factors = {
+    factors: dict[tuple[str, str], list[Any]] = {
         ("duration", "seconds"): [own.seconds for _, own in rows],
         ("speaking rate", "words per second"): [u.ref_units / own.seconds for u, own in rows],
         ("signal-to-noise ratio", "dB"): [own.snr for _, own in rows],

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
 
-DAMAGE = (ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
-DAMAGE += (RecursionError,)
+DAMAGE = (
+    *(ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
+    RecursionError,
+)
 """Exceptions that reading damaged files may raise."""
 
 T = TypeVar("T")

@@ -42,13 +42,21 @@ def player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> 
     recognised = [pair for pair in utterance.pairs if pair[1] is not None]
     words = edges = ""
     if times and [pair[1] for pair in recognised] == [entry.token for entry in times]:
-        words = "".join(
-            _word(clip, entry, pair) for entry, pair in zip(times, recognised, strict=True)
-        )
-        words = f'<div class="times" aria-hidden="true">{words}</div>'
-        bounds = sorted({at for entry in times for at in (entry.start, entry.end)})
-        edges = "".join(f'<i class="edge" style="left:{_place(clip, at)}"></i>' for at in bounds)
-    name, high = escape(utterance.id), RATE / 2000
+        words = _tier(clip, times, [_kind(pair) for pair in recognised])
+        edges = _edges(clip, times)
+    return _sound(clip, utterance.id, edges, words)
+
+
+def aligned_player(
+    clip: Clip, utterance: str, words: Sequence[CtmEntry], phones: Sequence[CtmEntry]
+) -> str:
+    """Return a spectrogram with aligned words, if known, and phones, and an audio player."""
+    tiers = [_tier(clip, tier, ["right"] * len(tier)) for tier in (words, phones) if tier]
+    return _sound(clip, utterance, _edges(clip, phones), "".join(tiers))
+
+
+def _sound(clip: Clip, utterance: str, edges: str, tiers: str) -> str:
+    name, high = escape(utterance), RATE / 2000
     heights = "".join(
         f'<span style="bottom:{100 * khz / high:g}%">{khz:g}</span>' for khz in KILOHERTZ
     )
@@ -60,17 +68,27 @@ def player(clip: Clip, times: Sequence[CtmEntry], utterance: UtteranceScore) -> 
         f'<div class="sound"><div class="khz" aria-hidden="true"><b>kHz</b>{heights}</div>'
         f'<div class="picture"><img src="{clip.image}" alt="Spectrogram of {name}, 0 to {high:g} '
         f'kHz, {clip.seconds:.1f} s">{edges}<i class="head"></i></div>'
-        f'<div class="seconds" aria-hidden="true">{seconds}<b>s</b></div>{words}'
+        f'<div class="seconds" aria-hidden="true">{seconds}<b>s</b></div>{tiers}'
         f'<audio controls preload="metadata" aria-label="Audio of {name}" src="{clip.audio}">'
         "</audio></div>"
     )
 
 
-def _word(clip: Clip, entry: CtmEntry, pair: Pair) -> str:
+def _tier(clip: Clip, times: Sequence[CtmEntry], kinds: Sequence[str]) -> str:
+    tokens = "".join(_word(clip, *each) for each in zip(times, kinds, strict=True))
+    return f'<div class="times" aria-hidden="true">{tokens}</div>'
+
+
+def _edges(clip: Clip, times: Sequence[CtmEntry]) -> str:
+    bounds = sorted({at for entry in times for at in (entry.start, entry.end)})
+    return "".join(f'<i class="edge" style="left:{_place(clip, at)}"></i>' for at in bounds)
+
+
+def _word(clip: Clip, entry: CtmEntry, kind: str) -> str:
     token = escape(entry.token)
     width = 100 * entry.duration / (clip.seconds or 1.0)
     return (
-        f'<span class="{_kind(pair)}" style="left:{_place(clip, entry.start)};width:{width:.2f}%" '
+        f'<span class="{kind}" style="left:{_place(clip, entry.start)};width:{width:.2f}%" '
         f'data-start="{entry.start:.3f}" data-end="{entry.end:.3f}" '
         f'title="{token}: {entry.start:.2f} to {entry.end:.2f} s">{token}</span>'
     )

@@ -33,6 +33,7 @@ def commands_table(stages: Sequence[StageView]) -> Table | None:
 
 def _made_by(stage: StageView) -> tuple[str, str, str]:
     marker = stage.marker
+    assert marker is not None
     commits = [_commit(code.git) if code else "unknown" for code in marker.codes]
     commit = ", ".join(dict.fromkeys(commits))
     versions = ", ".join(f"{n} {v}" for n, v in marker.versions.items() if v)

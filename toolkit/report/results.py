@@ -163,13 +163,12 @@ def _intervals(rows: Sequence[Result], width: float) -> str:
         y = top + step * (n + 0.5)
         fitting = int(left / LETTER)
         shown = name if len(name) <= fitting else f"{name[: fitting - 1]}…"
-        interval = row.wer_low is not None and row.wer_high is not None
-        if interval:
+        if row.wer_low is not None and row.wer_high is not None:
             parts.append(
                 f'<path class="whisker c{n % 8}" d="M{x(row.wer_low):.1f} {y:g}'
                 f'H{x(row.wer_high):.1f}"/>'
             )
-        title = f"{name}: {row.wer:.2f} %" + (f" ({row.interval})" if interval else "")
+        title = f"{name}: {row.wer:.2f} %" + (f" ({row.interval})" if row.interval else "")
         strong = " best" if row.wer == best else ""
         parts.append(
             f'<text class="label{strong}" x="0" y="{y + 4:g}">{escape(shown)}</text>'

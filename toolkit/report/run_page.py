@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 from toolkit.report import corpus, curves, provenance, results
+from toolkit.report.alignments import worst_alignments
+from toolkit.report.beams import beam_figures
 from toolkit.report.browser import browser
 from toolkit.report.budget import Budget
 from toolkit.report.decodes import Decode, read_decodes
@@ -16,6 +18,7 @@ from toolkit.report.folder import DAMAGE, RunFolder
 from toolkit.report.grids import grids
 from toolkit.report.media import Clip, read_clip
 from toolkit.report.page import Page, Section, Table
+from toolkit.report.phones import phone_overview
 from toolkit.report.stages import StageView, counts, read_stages, stage_table
 from toolkit.report.training import course
 from toolkit.report.versus import versus_table
@@ -96,6 +99,7 @@ class _RunPage:
         listed = self._browser(budget)
         page.add(self._utterances(budget))
         page.add(listed)
+        page.add(self._alignments(budget))
         page.add(self._provenance())  # again, since audio may have turned out to be unreadable
         page.footer = self._footer(budget)
         return page
@@ -168,7 +172,9 @@ class _RunPage:
         )
 
     def _curves(self) -> Section:
-        histories = self._run.part(lambda: curves.read_histories(self._run), [])
+        histories: list[curves.History] = self._run.part(
+            lambda: curves.read_histories(self._run), []
+        )
         return Section(
             "curves",
             "Learning curves",
@@ -185,13 +191,13 @@ class _RunPage:
             "tuning",
             "Tuning",
             "WER in % on the development splits for all weights tried; the chosen ones are framed.",
-            self._parts(lambda: grids(self._run)),
+            self._parts(lambda: grids(self._run), lambda: beam_figures(self._run)),
         )
 
     @cached_property
     def _errors(self) -> list[SplitErrors]:
         """The errors of the splits that were decoded, in the order of the splits."""
-        decodes = self._run.part(lambda: read_decodes(self._run, self._splits), [])
+        decodes: list[Decode] = self._run.part(lambda: read_decodes(self._run, self._splits), [])
         found: dict[str, list[Decode]] = {}
         for decode in decodes:
             found.setdefault(decode.split, []).append(decode)
@@ -202,7 +208,10 @@ class _RunPage:
             "confusions",
             "Confusions",
             "Most frequent errors of the system with the fewest errors on each split.",
-            self._parts(lambda: "".join(map(overview, self._errors))),
+            self._parts(
+                lambda: "".join(map(overview, self._errors)),
+                *(lambda e=errors: phone_overview(self._run, e) for errors in self._errors),
+            ),
         )
 
     def _factors(self) -> Section:
@@ -237,6 +246,18 @@ class _RunPage:
             "Worst utterances",
             "Utterances with the most errors of the system with the fewest errors on their split.",
             [KEY, *parts] if any(parts) else [],
+        )
+
+    def _alignments(self, budget: Budget) -> Section:
+        number = self._config.utterances
+        return Section(
+            "alignments",
+            "Alignments",
+            "Training utterances that fit the models least: words and phones as they were aligned. "
+            "A transcript that differs from what is said shows here.",
+            self._parts(
+                lambda: worst_alignments(self._run, self._splits, number, budget, self._clip)
+            ),
         )
 
     def _clip(self, split: corpus.Split, utterance: str) -> Clip | None:

@@ -100,7 +100,7 @@ def _encode(
     """Return the numbered units of all sequences, concatenated, and where each sequence ends."""
     ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)))
     if sequences and all(isinstance(sequence, str) for sequence in sequences):
-        characters = "".join(sequences).encode("utf-32-le", "surrogatepass")
+        characters = "".join(map(str, sequences)).encode("utf-32-le", "surrogatepass")
         # Can be written to: for other arrays numba would compile the kernel once more.
         return np.frombuffer(bytearray(characters), np.int32), ends
     units = map(index.__getitem__, chain.from_iterable(sequences))

@@ -97,7 +97,7 @@ def _tokens(text: str) -> Iterator[str]:
         raise GrammarError(f"{text.strip()!r}: a {{ without its }}")
 
 
-def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[list[Items], int]:
+def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequence[Items], int]:
     """Read alternatives from token `at` to the brace that closes them; return where it ends."""
     found: list[list[str | Choice]] = [[]]
     while at < len(tokens):

@@ -142,9 +142,10 @@ def _paired(
     left, right = iter(reference), iter(hypothesis)
     pairs = []
     for ref, hyp in align([e.token for e in reference], [e.token for e in hypothesis]):
-        entries = next(left) if ref is not None else None, next(right) if hyp is not None else None
-        if ref == hyp:
-            pairs.append(entries)
+        said = next(left) if ref is not None else None
+        heard = next(right) if hyp is not None else None
+        if said and heard and ref == hyp:
+            pairs.append((said, heard))
     return pairs
 
 

@@ -72,7 +72,7 @@ class Glm:
         held = _applied(lines, kind, side)
         if not held:
             raise GlmError(f"{path}: there is no rule for {kind} of the {side} side")
-        comment = re.match(r"[!-~]*", held[0][1])[0]
+        comment = re.findall(r"[!-~]*", held[0][1])[0]
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
         for number, line in held[1:]:
             line = line.rstrip()

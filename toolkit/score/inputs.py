@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from toolkit.align.ctm import CtmError
 from toolkit.errors import ToolkitError
@@ -12,7 +13,14 @@ from toolkit.score.ctm import filtered, read_scored_ctm
 from toolkit.score.glm import Glm, GlmError, Side
 from toolkit.score.lines import TranscriptError
 from toolkit.score.nist import StmError, read_stm
-from toolkit.score.read import FOLDER, Transcripts, form_by_name, read_speakers, read_transcripts
+from toolkit.score.read import (
+    FOLDER,
+    Form,
+    Transcripts,
+    form_by_name,
+    read_speakers,
+    read_transcripts,
+)
 from toolkit.score.segments import assign
 
 BY_ID = "id"
@@ -45,7 +53,10 @@ class InputReader:
     """
 
     def __init__(
-        self, form: str = "auto", speakers: str | None = None, glm: Path | None = None
+        self,
+        form: Form | Literal["auto"] = "auto",
+        speakers: str | None = None,
+        glm: Path | None = None,
     ) -> None:
         self._form = form
         self._speakers = speakers
@@ -75,7 +86,8 @@ class InputReader:
             )
             notes = (f"Read {read_as} (--format forces one).",)
         speakers = self._speakers_of(first.texts, first.speakers)
-        hyps, marked = second.texts, first.marked or second.marked or self._glm is not None
+        hyps: Mapping[str, str] = second.texts
+        marked = first.marked or second.marked or self._glm is not None
         if "trn" in (first.form, second.form):
             hyps, renamed = _as_referenced(first.texts, hyps)
             if renamed:

@@ -84,7 +84,8 @@ def matched_pairs(
         one segment. By default all sentences differ.
     """
     by_sentence: dict[str | int, list[list[int]]] = {}
-    for sentence, both in zip(sentences or count(), pairs, strict=False):
+    keys: Iterable[str | int] = sentences or count()
+    for sentence, both in zip(keys, pairs, strict=False):
         by_sentence.setdefault(sentence, []).append(_segments(*both))
     found = []
     for copies in by_sentence.values():

@@ -23,7 +23,13 @@ FOLDER = "folder of .txt"
 # Each part of the pattern ends in one place only, so that matching takes linear time.
 _TRN = re.compile(rf"^(.*)\(([^(){WHITE_SPACE}]+)\)[{WHITE_SPACE}]*$", re.DOTALL)
 _LIKE_AN_ID = re.compile(r"[0-9_-]")
-_BY_NAME = {"trn": "trn", "json": "json", "jsonl": "json", "ctm": "ctm", "stm": "stm"}
+_BY_NAME: dict[str, Form | Literal["stm"]] = {
+    "trn": "trn",
+    "json": "json",
+    "jsonl": "json",
+    "ctm": "ctm",
+    "stm": "stm",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Transcripts:
         return texts
 
 
-def form_by_name(path: Path) -> str | None:
+def form_by_name(path: Path) -> Form | Literal["stm"] | None:
     """Return the format that a file's name implies, if any (`x.trn`, `x.jsonl.gz`, `ctm`)."""
     name = Path(path).name.removesuffix(".gz")
     return _BY_NAME.get(name.rpartition(".")[2].lower())
@@ -102,7 +108,9 @@ def read_transcripts(
         raise TranscriptError(
             f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
         )
-    form = form_by_name(path) or form if form == "auto" else form
+    named_form = form_by_name(path)
+    if form == "auto" and named_form is not None and named_form != "stm":
+        form = named_form
     if form == "json":
         return Transcripts(form, *read_json_texts(path))
     if form == "ctm":

@@ -60,9 +60,9 @@ def inline(utterance: UtteranceScore, unit: str = "word") -> str:
     for correct, run in groupby(
         map(_visible, utterance.pairs), key=lambda pair: pair[0] == pair[1]
     ):
-        run = list(run)
-        said = between.join(ref for ref, _ in run if ref)
-        recognised = between.join(hyp for _, hyp in run if hyp)
+        tokens = list(run)
+        said = between.join(ref for ref, _ in tokens if ref)
+        recognised = between.join(hyp for _, hyp in tokens if hyp)
         parts.append(said if correct else f"({said}->{recognised})")
     return between.join(parts)
 

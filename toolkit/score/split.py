@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from toolkit.score.report import write_report
 from toolkit.score.results import Result
@@ -59,5 +60,11 @@ def score_split(
     write_report(by_words, out / "report.txt")
     write_atomically(out / "wer.txt", by_words.summary(interval=True) + "\n")
     logger.info("%s %s %s: %s", system, split, lm, by_words.summary().splitlines()[0])
-    named = {"system": system, "split": split, "lm": lm, "rtf": rtf, "command": command}
+    named: dict[str, Any] = {
+        "system": system,
+        "split": split,
+        "lm": lm,
+        "rtf": rtf,
+        "command": command,
+    }
     return Result.of(by_words, by_characters, **named)

@@ -47,17 +47,18 @@ def align_texts(
             try:
                 sides = [mapped(parse(text), normalise, grammar) for text in (ref, hyp)]
                 if all(_one_path(items, grammar) for items in sides):
-                    ref_texts[n], hyp_texts[n] = map(" ".join, sides)
+                    ref_texts[n], hyp_texts[n] = (" ".join(map(str, items)) for items in sides)
                     continue  # the alignment of plain words takes far less memory
-                best = align_networks(*map(Network.of, sides), grammar, weights)
+                first, second = map(Network.of, sides)
+                best = align_networks(first, second, grammar, weights)
             except GrammarError as error:
                 raise GrammarError(f"{ids[n]}: {error}") from error
             ref_texts[n], hyp_texts[n] = " ".join(best.ref), " ".join(best.hyp)
             if unit == "word":
                 chosen[n] = best.steps
     rest = [n for n in range(len(refs)) if n not in chosen]
-    units = [[_sides(texts[n], unit) for n in rest] for texts in (ref_texts, hyp_texts)]
-    aligned = dict(zip(rest, align_all(*units, weights)[0], strict=True)) | chosen
+    said, heard = ([_sides(texts[n], unit) for n in rest] for texts in (ref_texts, hyp_texts))
+    aligned = dict(zip(rest, align_all(said, heard, weights)[0], strict=True)) | chosen
     return ref_texts, hyp_texts, [aligned[n] for n in range(len(refs))]
 
 

@@ -39,12 +39,12 @@ class UtteranceScore:
         return self.source or self.id
 
     @property
-    def ref(self) -> list[str]:
+    def ref(self) -> Sequence[str]:
         """Units of the reference."""
         return units_of(self.ref_text, self.unit)
 
     @property
-    def hyp(self) -> list[str]:
+    def hyp(self) -> Sequence[str]:
         """Units of the hypothesis."""
         return units_of(self.hyp_text, self.unit)
 

@@ -138,14 +138,19 @@ def align_networks(ref: Network, hyp: Network, grammar: Grammar, weights: Weight
         raise GrammarError("too many words and alternatives to align: split the utterance")
     substitution, gap, optional, diagonal_wins = _COSTS[weights]
     equal = _equal(ref, hyp, grammar)
-    gaps = []
-    for side in (ref, hyp):
-        costs = [optional if grammar.is_optional(word) else gap for word in side.words]
-        gaps.append(np.where(_empty(side), _EMPTY, costs).astype(np.float32))
+    deletions, insertions = (
+        np.where(
+            _empty(side),
+            _EMPTY,
+            [optional if grammar.is_optional(word) else gap for word in side.words],
+        ).astype(np.float32)
+        for side in (ref, hyp)
+    )
     cost, back = _fill(
         equal,
         np.float32(substitution),
-        *gaps,
+        deletions,
+        insertions,
         ref.first,
         ref.predecessors,
         hyp.first,

@@ -230,9 +230,11 @@ def _student_loss(
     held: Sequence[Utterance],
 ) -> float:
     """Return `Row.student_loss`; targets are each utterance's senones and logits, both [T, k]."""
+    senones, logits = (torch.cat(parts) for parts in zip(*targets, strict=True))
     return train_output_layer(
         torch.cat([one.hidden for one in training]),
-        *(torch.cat(parts) for parts in zip(*targets, strict=True)),
+        senones,
+        logits,
         torch.cat([one.hidden for one in held]),
         torch.cat([one.logits for one in held]),
     )

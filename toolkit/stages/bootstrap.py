@@ -18,6 +18,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
 
 NEEDED = ("click", "yaml", "torch", "lhotse")
 # Holds the id of the process that has already changed interpreters; `execv` keeps the id.
@@ -60,7 +61,9 @@ def use_project_environment(root: Path) -> None:
         sys.exit(1)
 
 
-def _end_quietly(kind, error, trace):  # noqa: ANN001, ANN202
+def _end_quietly(
+    kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None"
+) -> None:
     """Print a traceback, but not of Ctrl-C, which nothing catches before the recipe runs."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)

@@ -32,7 +32,7 @@ from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.partial import read_record
 from toolkit.stages.runner import Runner
 from toolkit.stages.stage import Request
-from toolkit.stages.stage_log import StageLog, toolkit_logs
+from toolkit.stages.stage_log import Amount, StageLog, toolkit_logs
 from toolkit.stages.terminal import outlive, told
 from toolkit.stages.termination import TerminatedError, terminable
 from toolkit.storage.encoding import check_utf8, printable
@@ -65,6 +65,7 @@ class Options:
     exp: Path | None
     device: str | None
     jobs: int | None
+    amount: Amount
 
 
 def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
@@ -134,7 +135,20 @@ def main(recipe: Declaration, arguments: Sequence[str] | None) -> None:
         type=click.IntRange(min=1),
         help="Worker processes, or threads beside a GPU; default: one per core.",
     )
+    @click.option(
+        "--quiet",
+        "amount",
+        flag_value="quiet",
+        help="Print warnings, errors and the results alone.",
+    )
+    @click.option(
+        "--verbose",
+        "amount",
+        flag_value="verbose",
+        help="Print more, and the time before each line.",
+    )
     def run(**options: Any) -> None:
+        options["amount"] = options["amount"] or "normal"
         _run(recipe, Options(**options), command)
 
     try:
@@ -226,10 +240,11 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         if not (options.listing or options.dry_run or options.stale_code):
             run_follower(recipe.stages, directory, request)
         return
-    stage_log = StageLog(directory.log)
+    stage_log = StageLog(directory.log, options.amount)
     executes = not (options.listing or options.stale_code or options.dry_run)
     try:
-        with outlive(stage_log.record) if executes else told():
+        bars = options.amount != "quiet"
+        with outlive(stage_log.record, bars) if executes else told():
             _compare_with_last(directory, given, options.as_json)
             if options.listing:
                 show_list(recipe, directory, config, options.as_json)

@@ -31,8 +31,8 @@ def show_list(
         _other_code(recipe, _codes(directory, step.number, step.state), "{old}") for step in steps
     ]
     if as_json:
-        rows = [_plain(step, code) for step, code in zip(steps, codes, strict=True)]
-        click.echo(json.dumps(rows, indent=1))
+        plain = [_plain(step, code) for step, code in zip(steps, codes, strict=True)]
+        click.echo(json.dumps(plain, indent=1))
         return
     rows = [_row(step, code) for step, code in zip(steps, codes, strict=True)]
     for line in lines(rows):
@@ -128,7 +128,7 @@ def _codes(directory: RunDirectory, stage: int, state: State) -> list[Code | Non
     """Return the code of each attempt at a stage's outputs, those of partial outputs if any."""
     record = None if state.done else read_record(directory, stage)
     if record:
-        return [attempt and attempt.code for attempt in record.attempts]
+        return [attempt.code if attempt else None for attempt in record.attempts]
     return state.marker.codes if state.marker else []
 
 

@@ -77,7 +77,7 @@ class Marker:
     def codes(self) -> list[Code | None]:
         """The code of each attempt; None where it is not known."""
         if self.attempts:
-            return [attempt and attempt.code for attempt in self.attempts]
+            return [attempt.code if attempt else None for attempt in self.attempts]
         known = Code(self.git, None, self.versions)
         return [known if self.git.get("commit") else None]
 

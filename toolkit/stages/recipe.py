@@ -60,6 +60,8 @@ def load_recipe(path: Path) -> Recipe:
     if file.suffix != ".py" or not file.is_file():
         raise RecipeError(f"{path}: no recipe; name its folder or its run.py")
     spec = importlib.util.spec_from_file_location("_recipe", file.resolve())
+    assert spec is not None  # as for unknown suffixes
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["_recipe"] = module  # where its dataclasses look up their types
     try:

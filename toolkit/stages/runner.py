@@ -242,7 +242,7 @@ class Runner:
         except (OSError, LinkError):
             where = ""
         if not user_error:
-            self.stage_log.write(text.rstrip())
+            self.stage_log.write(text.rstrip(), urgent=True)
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
 
 

@@ -148,7 +148,8 @@ def _used(text: bytes, function: str) -> tuple[str, set[str]]:
     if function not in bound:
         return digest_bytes(text)[:DIGITS], set(_imports(text))
     lines = text.splitlines(keepends=True)
-    chosen, waiting, imported = {}, [function], set()
+    chosen: dict[int, list[bytes]] = {}
+    waiting, imported = [function], set[str]()
     while waiting:
         for statement in bound.pop(name := waiting.pop(), ()):
             imported |= _imported(statement)

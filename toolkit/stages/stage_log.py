@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from toolkit.storage.encoding import printable
 from toolkit.storage.links import open_regular
+
+Amount = Literal["quiet", "normal", "verbose"]
+"""What is printed: warnings and errors; all but what is of interest to developers; that too, with
+the time before each line. The log file has what is normal and, where it is printed, more."""
 
 
 class StageLog:
@@ -20,33 +24,46 @@ class StageLog:
 
     Args:
       path: of the log file.
+      amount: how much is printed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, amount: Amount = "normal") -> None:
+        self._path, self.amount = path, amount
 
-    def write(self, line: str) -> None:
+    def write(self, line: str, urgent: bool = False) -> None:
         """Write one line; a log file that cannot be written (a full disk) does not stop the run.
+
+        Args:
+          line: without its end.
+          urgent: whether it is printed where the amount is quiet.
 
         Raises:
           LinkError: a link or no regular file is in its place.
         """
+        if urgent or self.amount != "quiet":
+            self._print(f"{_now()} {line}" if self.amount == "verbose" else line)
+        self.record(line)
+
+    @staticmethod
+    def _print(line: str) -> None:
         if _bars():
             _bars().write(printable(line))  # above them
             sys.stdout.flush()
         else:
             click.echo(printable(line))
-        self.record(line)
 
     def record(self, line: str) -> None:
         """Write one line to the log file alone, as `write` does."""
-        now = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
             descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
             with open(descriptor, "a", encoding="utf-8") as file:
-                file.write(f"{now} {printable(line)}\n")
+                file.write(f"{_now()} {printable(line)}\n")
         except OSError:
             return
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def _bars() -> Any:
@@ -58,24 +75,26 @@ def _bars() -> Any:
 
 class _LogHandler(logging.Handler):
     def __init__(self, stage_log: StageLog) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG if stage_log.amount == "verbose" else logging.INFO)
         self._stage_log = stage_log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._stage_log.write(f"   {record.getMessage()}")
+        urgent = record.levelno >= logging.WARNING
+        self._stage_log.write(f"   {record.getMessage()}", urgent)
 
 
 @contextmanager
 def toolkit_logs(stage_log: StageLog) -> Iterator[None]:
     """Write what the toolkit's modules log inside the `with` block to the stage log as well."""
     logger, handler = logging.getLogger("toolkit"), _LogHandler(stage_log)
-    before, logger.level = logger.level, logging.INFO
+    before = logger.level
+    logger.setLevel(handler.level)
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.level = before
+        logger.setLevel(before)
 
 
 def duration(seconds: float) -> str:

@@ -17,8 +17,10 @@ class OutputError(ToolkitError):
 class _Stream:
     """A text stream that passes errors on to a function."""
 
-    def __init__(self, stream: TextIO, name: str, failed: Callable[[str, OSError], None]) -> None:
-        self._stream, self._name, self._failed = stream, name, failed
+    def __init__(
+        self, stream: TextIO, name: str, failed: Callable[[str, OSError], None], bars: bool
+    ) -> None:
+        self._stream, self._name, self._failed, self._bars = stream, name, failed, bars
 
     def write(self, text: str) -> int:
         try:
@@ -33,16 +35,21 @@ class _Stream:
         except OSError as error:
             self._failed(self._name, error)
 
+    def isatty(self) -> bool:
+        """Whether it is a terminal that may show progress bars."""
+        return self._bars and self._stream.isatty()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 @contextmanager
-def outlive(record: Callable[[str], None]) -> Iterator[None]:
+def outlive(record: Callable[[str], None], bars: bool = True) -> Iterator[None]:
     """Go on when standard output or error cannot be written: a pipe was closed, a disk is full.
 
     Args:
       record: writes a line to the log file; it is told what was lost and why.
+      bars: whether progress bars are shown on a terminal.
     """
 
     def failed(name: str, error: OSError) -> None:
@@ -55,7 +62,7 @@ def outlive(record: Callable[[str], None]) -> Iterator[None]:
         if name == "stdout":
             sys.stderr.write(f"{line}\n")
 
-    with _replaced(failed):
+    with _replaced(failed, bars):
         yield
 
 
@@ -86,9 +93,9 @@ _NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 
 @contextmanager
-def _replaced(failed: Callable[[str, OSError], None]) -> Iterator[None]:
+def _replaced(failed: Callable[[str, OSError], None], bars: bool = True) -> Iterator[None]:
     before = {name: getattr(sys, name) for name in _NAMES}
-    ours = {name: stream and _Stream(stream, name, failed) for name, stream in before.items()}
+    ours = {name: stream and _Stream(stream, name, failed, bars) for name, stream in before.items()}
     for name, stream in ours.items():
         setattr(sys, name, stream)
     try:

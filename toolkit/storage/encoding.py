@@ -43,7 +43,8 @@ def encoding_error(error: BaseException | None) -> EncodingError | None:
             text, place = error.object, error.start
             begin = max(text.rfind(end, 0, place) for end in "\n\t\"'`") + 1
             name = printable(text[max(begin, place - LONGEST) : place])
-            name += printable(_NAME.match(text, place)[0][:LONGEST])
+            rest = _NAME.match(text, place)
+            name += printable(rest[0][:LONGEST]) if rest else ""
             return EncodingError(
                 f"`{name}` is not UTF-8 and cannot be written to a file of text; rename the file"
                 " or folder (or mend the text), and give the same command again"

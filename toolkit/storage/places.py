@@ -50,7 +50,8 @@ class Places:
     def names_in(self, text: str) -> str:
         """Replace the paths in a message by names, as far as they lie in places."""
         for place, folder in sorted(self.folders.items(), key=lambda item: -len(item[1])):
-            text = re.sub(f"{_BEGINS}{re.escape(folder)}/", lambda _, p=place: f"{{{p}}}/", text)
+            named = f"{{{place}}}/".replace("\\", r"\\")
+            text = re.sub(f"{_BEGINS}{re.escape(folder)}/", named, text)
         return text
 
     def paths_in(self, text: str) -> str:

@@ -1,13 +1,18 @@
-"""Progress reports of a training: progress bar, log lines, TensorBoard, progress callback."""
+"""Progress reports of a training: progress bar, log lines, TensorBoard, tracker, callback."""
 
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
+
+from toolkit.train.trackers import Tracker, open_tracker
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -26,23 +31,28 @@ class Monitor:
         self, out: Path, total_steps: int, progress: Progress | None, shown: bool = True
     ) -> None:
         self.shown = shown
-        self._events_folder = out / "tensorboard"
+        self._out = out
         self._total_steps = total_steps
         self._progress = progress
-        self._writer = None
+        self._writer: SummaryWriter | None = None
+        self._tracker: Tracker | None = None
 
     def start(self, first_step: int) -> None:
         """Open the event file; events of an earlier run from `first_step` on are hidden."""
         if self.shown:
             from torch.utils.tensorboard import SummaryWriter  # takes long to import
 
-            self._writer = SummaryWriter(str(self._events_folder), purge_step=first_step)
+            self._tracker = open_tracker(self._out)
+            self._writer = SummaryWriter(str(self._out / "tensorboard"), purge_step=first_step)
 
     def close(self) -> None:
         """Flush and close the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._tracker is not None:
+            self._tracker.close()
+            self._tracker = None
 
     def epoch(self, title: str, steps: int, done: int, first_step: int) -> "EpochMonitor":
         """Monitor an epoch of `steps` steps, `done` of them done, `first_step` before it."""
@@ -54,10 +64,12 @@ class Monitor:
             self._progress(step, self._total_steps)
 
     def events(self, step: int, values: dict[str, float]) -> None:
-        """Write scalars to TensorBoard."""
+        """Write scalars to TensorBoard and to the tracker."""
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
+        if self._tracker is not None:
+            self._tracker.log(step, values)
 
 
 class EpochMonitor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ class SpecAugmented:
             key = [self._seed, _SUBSTREAM, epoch, step * world_size + rank]
             yield self._masked(batch, np.random.default_rng(key))
 
-    def _masked(self, batch: Batch, rng: np.random.Generator) -> Batch:
+    def _masked(self, batch: Any, rng: np.random.Generator) -> Any:
         return masked(batch, self._config, rng)
 
 

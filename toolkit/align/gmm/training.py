@@ -127,7 +127,7 @@ def train_em(
         out.mkdir(parents=True, exist_ok=True)
         system, floor = start()
         system.save(out)
-        history: list[dict[str, float]] = []
+        history = []
     initial = system.senones.num_pdfs
     for iteration in tqdm(range(len(history) + 1, config.iterations + 1), name, disable=None):
         if iteration in config.realign:

@@ -212,7 +212,7 @@ def command(
         write_atomically(json_file, json.dumps(plain, indent=1) + "\n")
 
 
-def table(rows: Sequence[Row], title: str):  # noqa: ANN201 - a rich table
+def table(rows: Sequence[Row], title: str) -> Any:  # rich's, which is imported late
     """Return the rows as a table for a rich console, followed by the paper's."""
     from rich.table import Table
 

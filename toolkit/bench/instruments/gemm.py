@@ -1,7 +1,9 @@
 """The rate of matrix products (GEMM), the limit to which training throughput is compared."""
 
 import statistics
+from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -48,7 +50,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def synchronised(work, device: torch.device):  # noqa: ANN001, ANN201
+def synchronised(work: Any, device: torch.device) -> Callable[[], float]:
     """Return a function that runs `work` and synchronises with the device."""
 
     def run() -> float:
@@ -59,7 +61,7 @@ def synchronised(work, device: torch.device):  # noqa: ANN001, ANN201
     return run
 
 
-def _median_seconds(product) -> float:  # noqa: ANN001
+def _median_seconds(product: Callable[[], float]) -> float:
     times = []
     for _ in range(4):
         before = perf_counter()

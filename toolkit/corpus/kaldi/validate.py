@@ -9,8 +9,15 @@ from pathlib import Path
 from toolkit.storage.reading import regular
 
 _REQUIRED = ("utt2spk", "spk2utt", "text", "wav.scp")
-_PER_UTTERANCE = ("feats.scp", "utt2warp", "vad.scp", "utt2lang", "utt2uniq", "utt2dur")
-_PER_UTTERANCE += ("utt2num_frames",)
+_PER_UTTERANCE = (
+    "feats.scp",
+    "utt2warp",
+    "vad.scp",
+    "utt2lang",
+    "utt2uniq",
+    "utt2dur",
+    "utt2num_frames",
+)
 _PER_SPEAKER = ("cmvn.scp", "spk2gender", "spk2warp")
 _PER_RECORDING = ("reco2file_and_channel", "reco2dur")
 _RESERVED = re.compile(rb"(?<!\w)(?:<s>|</s>|#0)(?!\w)")
@@ -140,10 +147,10 @@ def _text_faults(text: _Table) -> Iterator[str]:
                     f"text:{number}: has the character U+{ord(wrong):04X}"
                     f"{' (carriage return)' if wrong == chr(13) else ''}, which Kaldi refuses"
                 )
-    for number, line in enumerate(text.lines, 1):
-        found = _RESERVED.search(line)
+    for number, raw in enumerate(text.lines, 1):
+        found = _RESERVED.search(raw)
         if found:
-            id, word = _shown(line.split()[0]), _shown(found[0])
+            id, word = _shown(raw.split()[0]), _shown(found[0])
             yield f"text:{number}: {id} has the word {word}, which Kaldi reserves"
 
 

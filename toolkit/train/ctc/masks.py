@@ -1,6 +1,7 @@
 """SpecAugment for batches of whole utterances at the full frame rate."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class UtteranceMaskConfig(SpecAugmentConfig):
 class MaskedUtterances(SpecAugmented):
     """A source of `CtcBatch` whose batches are masked, see `SpecAugmented`."""
 
-    def _masked(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
+    def _masked(self, batch: Any, rng: np.random.Generator) -> CtcBatch:
         config, frames = self._config, batch.inputs.shape[1]
         bins = min(config.mel_bins, batch.inputs.shape[2])
         lengths = batch.input_lengths.numpy()

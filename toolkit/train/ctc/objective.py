@@ -32,7 +32,8 @@ class CtcObjective:
 
     def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
-        return self.from_outputs(*model(batch.inputs, batch.input_lengths), batch)
+        outputs, lengths = model(batch.inputs, batch.input_lengths)
+        return self.from_outputs(outputs, lengths, batch)
 
     def from_outputs(
         self, log_probs: Tensor, lengths: Tensor, batch: CtcBatch

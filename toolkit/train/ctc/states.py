@@ -274,7 +274,8 @@ class CtcStates:
 
     def _write(self, trainer: Training, event: Event) -> None:
         if self._rank == 0:
-            self._log.write(replace(event, step=trainer.steps_done(), epoch=trainer.epoch))
+            place: dict[str, Any] = {"step": trainer.steps_done(), "epoch": trainer.epoch}
+            self._log.write(replace(event, **place))
 
 
 def _empty_interval() -> dict[str, Any]:

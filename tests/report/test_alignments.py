@@ -1,0 +1,71 @@
+"""Alignments of training utterances on the page."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from tests.report.conftest import HOSTILE
+from toolkit.align.ctm import CtmEntry
+from toolkit.align.store import Outcome, write_shard, write_table
+from toolkit.hmm.topology import Topology
+from toolkit.report.alignments import word_times, worst_alignments
+from toolkit.report.budget import Budget
+from toolkit.report.corpus import read_splits
+from toolkit.report.folder import RunFolder
+from toolkit.report.media import Clip
+
+PHONES = ("SIL", "AH_S", "K_B", "AE_I", "T_E", "SPN")
+CLIP = Clip(0.3, "data:audio/flac;base64,", "data:image/png;base64,")
+
+
+@pytest.fixture
+def topology():
+    return Topology(PHONES)
+
+
+def spoken(*phones):
+    """Phones of 0.1 s each."""
+    return [CtmEntry("u", "1", n / 10, 0.1, phone) for n, phone in enumerate(phones)]
+
+
+def test_phones_are_joined_to_words_across_no_pause(topology):
+    phones = spoken("SIL", "AH_S", "K_B", "AE_I", "T_E", "SIL", "SPN", "SIL")
+    found = word_times(phones, ["A", "CAT", "XYZ"], topology)
+    times = [(e.token, round(e.start, 3), round(e.end, 3)) for e in found]
+    assert times == [("A", 0.1, 0.2), ("CAT", 0.2, 0.5), ("XYZ", 0.6, 0.7)]
+    assert word_times(phones, ["A", "CAT"], topology) == []
+
+
+def states_of(topology, *phones):
+    """Every state of these phones, 3 frames each."""
+    ids = [n for p in phones for n in range(len(topology.phone_of_state_id))
+           if topology.phone_of_state_id[n] == PHONES.index(p) + 1]  # fmt: skip
+    return torch.tensor(ids).repeat_interleave(3)
+
+
+def test_the_least_likely_utterances_are_shown_with_words_and_phones(made_up, topology):
+    made_up.data()
+    (made_up.root / "sat").mkdir()
+    topology.save(made_up.root / "sat/topology.json")
+    states = states_of(topology, "SIL", "K_B", "AE_I", "T_E", "AH_S", "SPN")
+    ids = ["train-0", "train-1", "train-2"]
+    outcomes = [
+        Outcome(id, "ok", -value, 10.0, "") for id, value in zip(ids, (9, 30, 20), strict=True)
+    ]
+    outcomes.append(Outcome("train-3", "failed", math.nan, 0.0, HOSTILE))
+    shard = made_up.root / "ali/ali.000000.safetensors"
+    write_shard(shard, {id: states.clone() for id in ids}, outcomes)
+    write_table(made_up.root / "ali/table.tsv", outcomes)
+    run = RunFolder.open(made_up.root)
+    splits = read_splits(run)
+    html = worst_alignments(run, splits, 2, Budget(10**6), lambda split, id: CLIP)
+    assert re.findall(r"<code>([\w-]+)</code>", html) == ["train-1", "train-2"]
+    assert "3 utterances; 1 failed" in html
+    tiers = re.findall(r'<div class="times".*?</div>', html)
+    shown = [re.findall(r">([^<>]+)</span>", tier) for tier in tiers]
+    assert shown[0] == ["on", "the", "mat"]
+    assert shown[1] == ["K", "AE", "T", "AH", "SPN"]
+    assert HOSTILE not in html
+    assert worst_alignments(run, splits, 2, Budget(10), lambda split, id: CLIP) == ""

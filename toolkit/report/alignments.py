@@ -1,0 +1,106 @@
+"""The report's alignments of training utterances: words and phones under the spectrogram."""
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from toolkit.align.ctm import CtmEntry
+from toolkit.align.kaldi.alignments import phone_times
+from toolkit.align.store import AlignmentStore
+from toolkit.hmm.topology import Topology
+from toolkit.lang.lexicon import without_positions
+from toolkit.report.budget import Budget
+from toolkit.report.corpus import Split
+from toolkit.report.folder import RunFolder
+from toolkit.report.media import Clip
+from toolkit.report.player import aligned_player
+
+FOLDER, ALIGNERS = "ali", ("sat", "lda_mllt", "tri", "mono")
+"""Where recipes keep the alignment of the training data, and the systems that make it: the last
+that was trained."""
+BEGINS = ("_B", "_S")
+"""Suffixes of the phones that begin a word."""
+
+
+def worst_alignments(
+    run: RunFolder,
+    splits: Sequence[Split],
+    number: int,
+    budget: Budget,
+    clip: Callable[[Split, str], Clip | None],
+) -> str:
+    """Return cards of the utterances whose alignments have the lowest likelihood per frame.
+
+    Args:
+      run: the run.
+      splits: among them the one that is aligned.
+      number: number of utterances.
+      budget: limits the size of the page.
+      clip: returns the audio of an utterance, None where it cannot be read.
+    """
+    rows = run.table(f"{FOLDER}/table.tsv")
+    aligner = next((name for name in ALIGNERS if (run.root / name / "topology.json").exists()), "")
+    if not rows or not aligner:
+        return ""
+    topology = Topology.load(run.root / aligner / "topology.json")
+    store = AlignmentStore(run.root / FOLDER)
+    likelihoods = {row["utterance"]: float(row["log_likelihood_per_frame"]) for row in rows}
+    aligned = sorted((value, id) for id, value in likelihoods.items() if not math.isnan(value))
+    of_split = {id: split for split in splits for id in split.utterances}
+    cards: list[str] = []
+    for value, id in aligned:
+        if len(cards) == number:
+            break
+        split = of_split.get(id)
+        media = clip(split, id) if split else None
+        if split is None or media is None:
+            continue
+        phones = phone_times(id, store.load(id), topology)
+        words = word_times(phones, split.utterances[id].text.split(), topology)
+        sound = aligned_player(media, id, words, _shown(phones, topology))
+        card = (
+            f'<article class="box utterance"><h4><code>{escape(id)}</code> <span>'
+            f"{media.seconds:.1f} s; log-likelihood per frame {value:.1f}</span></h4>"
+            f'<div class="scroll aligned" tabindex="0" role="region" aria-label="Alignment of '
+            f'{escape(id)}">{sound}</div></article>'
+        )
+        if budget.take(card):
+            cards.append(card)
+    failed = sum(row["status"] == "failed" for row in rows)
+    note = f"Aligned by {aligner}: {len(aligned):,} utterances; {failed:,} failed."
+    return f'<p class="note">{escape(note)}</p>{"".join(cards)}' if cards else ""
+
+
+def word_times(
+    phones: Sequence[CtmEntry], words: Sequence[str], topology: Topology
+) -> list[CtmEntry]:
+    """Join the phones of each word; empty where there are not as many as words were said."""
+    found: list[CtmEntry] = []
+    for phone in phones:
+        if phone.token == _silence(topology):
+            continue
+        if phone.token.endswith(BEGINS) or phone.token == without_positions((phone.token,))[0]:
+            found.append(phone)
+        elif found:
+            last = found[-1]
+            seconds = phone.end - last.start
+            found[-1] = CtmEntry(last.utterance, "1", last.start, seconds, last.token)
+    if len(found) != len(words):
+        return []
+    return [
+        CtmEntry(entry.utterance, "1", entry.start, entry.duration, word)
+        for entry, word in zip(found, words, strict=True)
+    ]
+
+
+def _silence(topology: Topology) -> str:
+    return topology.phones[topology.silence - 1]
+
+
+def _shown(phones: Sequence[CtmEntry], topology: Topology) -> list[CtmEntry]:
+    """Return the phones without silences, without the marks of their places in words."""
+    return [
+        CtmEntry(p.utterance, "1", p.start, p.duration, without_positions((p.token,))[0])
+        for p in phones
+        if p.token != _silence(topology)
+    ]
