@@ -24,7 +24,6 @@ class MemoryWatch:
 
     def __enter__(self) -> "MemoryWatch":
         self._own_counts = _forget_peak()
-        self._sample()
         self._thread.start()
         return self
 
@@ -38,6 +37,8 @@ class MemoryWatch:
         self._thread.join()
         if self._own_counts:
             self.peak_bytes = max(self.peak_bytes, peak_bytes())
+        else:
+            self._sample()
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL):
