@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -64,3 +65,14 @@ class FiniteCheck:
         if copied is not None:
             copied.synchronize()
         return None if math.isfinite(value.item()) else batch
+
+
+def not_finite(batch: Batch, path: Path, epoch: int) -> str:
+    """Tell of a bad batch that was saved as `path`; `epoch` is counted from 1."""
+    names = sorted(set(batch.ids))
+    listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+    return (
+        f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
+        f" saved as {path}. Look for broken features or alignments there, or lower initial_rate or"
+        " max_gradient_norm"
+    )

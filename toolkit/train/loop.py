@@ -22,7 +22,7 @@ from toolkit.storage.files import write_atomically
 from toolkit.train.checkpoint import Checkpoints
 from toolkit.train.config import TrainerConfig, changed_settings, load_optimizer, make_optimizer
 from toolkit.train.errors import TrainingDataError, TrainingError
-from toolkit.train.finite import FiniteCheck
+from toolkit.train.finite import FiniteCheck, not_finite
 from toolkit.train.metrics import accumulate, means
 from toolkit.train.monitor import EpochMonitor, Monitor, Progress, log_epoch
 from toolkit.train.objectives import Objective
@@ -271,13 +271,7 @@ class Trainer:
         name = "bad_batch" if self._rank == 0 else f"bad_batch-{self._rank}"
         path = self._out / "checkpoints" / f"{name}.safetensors"
         batch.save(path)
-        names = sorted(set(batch.ids))
-        listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-        raise TrainingError(
-            f"the loss or its gradient is not finite in epoch {self._epoch + 1}, in the batch of "
-            f"{listed}; it was saved as {path}. Look for broken features or alignments there, or "
-            "lower initial_rate or max_gradient_norm"
-        )
+        raise TrainingError(not_finite(batch, path, self._epoch + 1))
 
     def _finish_epoch(self, monitor: EpochMonitor) -> None:
         """Validate, then store the epoch's record, weights and checkpoint."""

@@ -10,37 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decode.ctc.toy_units import Toy
 from toolkit.decode.ctc.decoder import CtcDecodeError
-from toolkit.decode.ctc.dictionary import Dictionary
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.backoff import BackoffModel, Level
 from toolkit.lang.units.characters import Characters
-from toolkit.lang.units.units import UnitsError
 
 LN10 = math.log(10.0)
 EXACT = {"width": 4000, "margin": math.inf, "nbest": 4000}
-
-
-class Toy:
-    """Units of a few letters, each label one character; `starts` mark pieces that begin words."""
-
-    kind = "toy"
-
-    def __init__(self, letters, starts=""):
-        self.symbols = [*letters, "<blank>"]
-        self.size, self.blank, self._starts = len(self.symbols), len(letters), starts
-
-    def encode(self, text):
-        if not set(text) <= set(self.symbols):
-            raise UnitsError(f"cannot write {text!r}")
-        return [self.symbols.index(c) for c in text]
-
-    def decode(self, ids):
-        text = "".join(f" {c}" if (c := self.symbols[i]) in self._starts else c for i in ids)
-        return " ".join(text.split())
-
-    def save(self, folder):
-        raise NotImplementedError
 
 
 def posteriors(frames, columns, seed, sharpness=2.0):
@@ -352,26 +329,6 @@ def test_posteriors_that_cannot_be(log_probs, message):
 def test_a_language_model_is_asked_for():
     with pytest.raises(CtcDecodeError, match="mode='words'"):
         WordsDecoder(Toy(" ab"), ["a"])
-
-
-def test_dictionary_keeps_one_of_words_written_alike_and_says_what_it_cannot_write():
-    units = Characters()
-    made = Dictionary.of(["IT", "it", "3D", "AS"], units)
-    assert made.words == ("AS", "IT")
-    assert made.unwritable == ("3D",)
-
-
-@pytest.mark.parametrize(
-    ("units", "words", "message"),
-    [
-        (Toy(" ab"), ["x"], "can write none of the dictionary's 1 words"),
-        (Toy(" ab"), ["a b"], "separates words"),
-        (Toy("AB"), ["AB", "B"], "word boundaries are ambiguous"),
-    ],
-)
-def test_dictionaries_that_cannot_be(units, words, message):
-    with pytest.raises(CtcDecodeError, match=message):
-        Dictionary.of(words, units)
 
 
 @pytest.mark.parametrize(
