@@ -58,6 +58,9 @@ class Config(HybridConfig):
     """Decoding with GMMs, 100 frames per second."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
+    lstm: bool = True
+    """Train the LSTM. False: the recipe goes from the GMMs straight to the bundle, unless other
+    settings ask for networks."""
     adapted: bool = False
     """Also train an LSTM on the features of the speaker-adapted GMMs; decoding with it needs their
     first pass."""

@@ -102,6 +102,11 @@ def read_transcripts(
         raise TranscriptError(
             f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
         )
+    if form == "auto" and path.suffix.lower() == ".csv":
+        raise TranscriptError(
+            f"{path} is a table, whose columns are not read here: give the manifest of a split "
+            "that a recipe has made of it, such as exp/base/data/test.jsonl, or --format"
+        )
     form = form_by_name(path) or form if form == "auto" else form
     if form == "json":
         return Transcripts(form, *read_json_texts(path))

@@ -77,7 +77,7 @@ def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
       texts: transcripts in any case.
 
     Raises:
-      UnitsError: there is no text, too little of it for so many pieces, or more letters than pieces.
+      UnitsError: there is no text, too little of it for so many pieces, or too many letters.
     """
     sentences = [folded for text in texts if (folded := _folded(text))]
     if not sentences:
