@@ -20,6 +20,7 @@ from toolkit.align.gmm.monophone import MonophoneConfig
 from toolkit.align.gmm.sat import SatConfig
 from toolkit.align.gmm.training import EmConfig
 from toolkit.align.gmm.triphone import TriphoneConfig
+from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.nbest import NbestConfig
@@ -58,6 +59,9 @@ class Config(HybridConfig):
     """Decoding with GMMs, 100 frames per second."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
+    lstm: bool = field(default=True, metadata=older_runs(True))
+    """Train the LSTM. False: the recipe goes from the GMMs straight to the bundle, unless other
+    settings ask for networks."""
     adapted: bool = False
     """Also train an LSTM on the features of the speaker-adapted GMMs; decoding with it needs their
     first pass."""

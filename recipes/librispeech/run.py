@@ -138,32 +138,42 @@ def tie(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks", parallel=True)
-def train_ce(run: Run) -> dict[str, float]:
+def train_ce(run: Run) -> dict[str, float] | None:
     """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
+    if not run.config.lstm:
+        return None
     return train_network(run, "lstm_ce", run.need("fbank"))
 
 
 @recipe.stage(18, "Decode with the LSTM")
-def decode_ce(run: Run) -> dict[str, float]:
+def decode_ce(run: Run) -> dict[str, float] | None:
     """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
+    if not run.config.lstm:
+        return None
     return decode_network(run, "lstm_ce", run.need("fbank"))
 
 
 @recipe.stage(19, "Make denominator lattices")
-def make_lattices(run: Run) -> dict[str, float]:
+def make_lattices(run: Run) -> dict[str, float] | None:
     """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
+    if not run.config.lstm:
+        return None
     return make_denominators(run, "lstm_ce", run.need("fbank"))
 
 
 @recipe.stage(20, "Train the LSTM with sMBR on the lattices", parallel=True)
-def train_smbr(run: Run) -> dict[str, float]:
+def train_smbr(run: Run) -> dict[str, float] | None:
     """Three epochs at a small learning rate (C7, C8)."""
+    if not run.config.lstm:
+        return None
     return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))
 
 
 @recipe.stage(21, "Decode with the sMBR-trained LSTM")
-def decode_smbr(run: Run) -> dict[str, float]:
+def decode_smbr(run: Run) -> dict[str, float] | None:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
+    if not run.config.lstm:
+        return None
     return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)
 
 
@@ -220,9 +230,10 @@ def decode_lattice_free(run: Run) -> dict[str, float] | None:
 
 
 @recipe.stage(28, "Combine the systems")
-def combine(run: Run) -> dict[str, float]:
+def combine(run: Run) -> dict[str, float] | None:
     """The union of their lattices, with weights tuned on the development splits."""
-    return combine_systems(run, ["sat", "lstm_smbr", *_optional(run)])
+    networks = _networks(run)
+    return combine_systems(run, ["sat", *networks]) if networks else None
 
 
 @recipe.stage(29, "Train an LSTM language model", parallel=True)
@@ -245,17 +256,18 @@ def bundle(run: Run) -> dict[str, float]:
     rescored = neural_systems(run, systems)
     best = write_bundles(run, systems, rescored, out)
     write_aligner(run, out / "aligner")
-    names = [*(system.name for system in systems), *map(neural_name, rescored), "combined"]
-    return list_results(run, names) | best
+    names = [*(system.name for system in systems), *map(neural_name, rescored)]
+    return list_results(run, names + ["combined"] * bool(_networks(run))) | best
 
 
 def _systems(run: Run) -> list[DecodedSystem]:
     """What the stages have decoded, the simplest first."""
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
     systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
-    systems += [DecodedSystem("lstm_ce", "fbank")]
-    systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
-    chosen = _optional(run)
+    chosen = _networks(run)
+    if "lstm_smbr" in chosen:
+        systems += [DecodedSystem("lstm_ce", "fbank")]
+        systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
     if "lstm_fmllr" in chosen:
         on_adapted = {"gmm": "sat", "first_pass": "lda_mllt", "listed": True}
         systems += [DecodedSystem("lstm_fmllr", "adapted", **on_adapted)]
@@ -271,10 +283,11 @@ def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:
     return DecodedSystem("chain", features, graphs="chain/graphs", listed=True, **speakers)
 
 
-def _optional(run: Run) -> list[str]:
-    """The networks that the settings ask for beside the LSTM."""
+def _networks(run: Run) -> list[str]:
+    """The networks that the settings ask for, each at the end of its training."""
     config = run.config
     chosen = {
+        "lstm_smbr": config.lstm,
         "lstm_fmllr": config.adapted,
         "blstm": config.bidirectional,
         "chain": config.chain,

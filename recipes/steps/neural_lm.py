@@ -69,7 +69,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
 
     adapted = [system for system in systems if system.is_gmm and system.first_pass]
     networks = [system for system in systems if not system.is_gmm]
-    return [*adapted, min(networks, key=errors)]
+    return [*adapted, *sorted(networks, key=errors)[:1]]
 
 
 def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float]:

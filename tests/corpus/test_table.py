@@ -109,6 +109,25 @@ def test_own_ids_and_one_speaker_for_all(table):
     assert speaker_of(a) == speaker_of(b) == "mine"
 
 
+def test_an_empty_speaker_is_warned_of_and_normal_forms_make_no_other(table):
+    path = table("audio,text,speaker\na.wav,A,Bj\u00f6rn\nb.wav,B,Bjo\u0308rn\nc.wav,C,\n")
+    (a, b, c) = read_table(path)["train"]
+    assert speaker_of(a) == speaker_of(b) == "Bj\u00f6rn"
+    assert speaker_of(c) == "mine"
+    assert "mine.csv:4" in c.custom["no_speaker"]
+    assert "no_speaker" not in a.custom
+
+
+@pytest.mark.parametrize("name", ["a\u0308.wav", "\u00e4.wav", "in\\\u00e4.wav", "in/a\u0308.wav"])
+def test_files_are_found_by_other_normal_forms_and_slashes(table, audio, tmp_path, name):
+    (tmp_path / "in").mkdir()
+    for folder in (tmp_path, tmp_path / "in"):
+        audio(folder / "\u00e4.wav")
+    (cut,) = read_table(table(f"audio,text\n{name},A\n"))["train"]
+    assert "fault" not in (cut.custom or {})
+    assert cut.id == "\u00e4"
+
+
 def test_faults_are_left_to_the_check(table, audio, tmp_path):
     audio(tmp_path / "a.wav")
     path = table(
@@ -129,6 +148,7 @@ def test_faults_are_left_to_the_check(table, audio, tmp_path):
         ("audio,text,sentence\n", "'text' and 'sentence' both stand for 'text'"),
         ("audio,text\na.wav,hello, world\n", ":2: 3 fields, the first line names 2"),
         ('audio,text\na.wav,"hello\n', "is a quotation mark open"),
+        ("audio,text\n\n", "no line below the first"),
         ("audio,text,split\na.wav,hello,\n", ":2: the split is empty"),
     ],
 )

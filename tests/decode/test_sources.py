@@ -130,6 +130,8 @@ def test_standard_input(audio, read, tmp_path):
     samples = np.arange(-500, 500, dtype="<i2")
     found = read("-", stdin=samples.tobytes(), raw_rate=16000)["-"]
     assert torch.equal(found, torch.from_numpy(samples / np.float32(32768)))
+    with pytest.raises(SourceError, match=r"x\.csv is a table, not audio: .*data/test\.jsonl"):
+        Inputs().sources(["x.csv"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="--raw-rate"):
         read("-", stdin=b"\xff\xfe\x00\x80")
 

@@ -128,14 +128,14 @@ def test_a_foreign_lexicon(config, tmp_path):
 
 
 def test_words_of_another_language_by_their_letters(tmp_path):
-    german = LangConfig("graphemes", "letters-upper-1", position_dependent=False)
+    german = LangConfig("graphemes", "letters-upper-1", position_dependent=False, max_unknown=0.4)
     texts = {"train": {"u": "Über Füße, 3"}, "dev": {"v": "Füße überall"}}
     found = prepare_lang(german, texts, {"MÜDE": 2, "X9": 1}, tmp_path / "o")
     lang = Lang.load(tmp_path / "o")
     assert lang.normaliser == "letters-upper-1"
     assert lang.vocabulary == ["FÜSSE", "MÜDE", "ÜBER"]
     assert lang.lexicon["FÜSSE"] == [("F", "Ü", "S", "S", "E")]
-    assert (found["guessed"], found["oov_train"], found["oov_dev"]) == (0, 0.0, 0.5)
+    assert (found["guessed"], found["oov_train"], found["oov_dev"]) == (0, 1 / 3, 0.5)
     assert json.loads((tmp_path / "o/report.json").read_text())["removed_characters"] == {"3": 1}
 
 
@@ -158,3 +158,12 @@ def test_files_do_not_depend_on_the_hash_seed(config, tmp_path):
         )
         contents.append({p.name: p.read_bytes() for p in out.iterdir()})
     assert contents[0] == contents[1]
+
+
+def test_numbers_in_digits_are_outside_the_vocabulary(config, tmp_path):
+    texts = {"train": {"u1": "bat tab bat 1250", "u2": "cat, act"}, "dev": {"v": "bat 7, - <bat>"}}
+    found = prepare_lang(config(max_unknown=0.2), texts, None, tmp_path / "o")
+    assert (found["oov_train"], found["oov_dev"]) == (1 / 6, 1 / 3)
+    assert ["train", "1250", "1", "u1"] in rows(tmp_path / "o/oov.tsv")
+    with pytest.raises(LangError, match=r"^16\.7% of the training words .*: 1250; see"):
+        prepare_lang(config(max_unknown=0.1), texts, None, tmp_path / "p")

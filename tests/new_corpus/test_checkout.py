@@ -30,7 +30,7 @@ def test_good_names(root, name):
         ("my-corpus", "such as 'my_corpus'"),
         ("2024 calls", "such as 'c_2024_calls'"),
         ("class", "such as 'c_class'"),
-        ("übung", "such as 'bung'"),
+        ("übung", "such as 'ubung'"),
         ("", "lower-case letters, digits and _$"),
         ("../x", "such as 'x'"),
         ("_mine", "such as 'mine'"),

@@ -13,6 +13,7 @@ from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.text import TextError
 from toolkit.new_corpus.checkout import find_checkout
 from toolkit.new_corpus.make import make_empty, make_from_data
 
@@ -35,7 +36,7 @@ def test_a_table(root, corpus):
     names = [str(path.relative_to(root)) for path in made.written]
     assert names == [f"recipes/mine/{name}" for name in ("config.py", "run.py", "README.md")]
     assert os.access(made.written[1], os.X_OK)
-    assert made.remarks[1].startswith("splits: train 0.00 h (6 speakers), dev 0.00 h (1 speaker)")
+    assert made.remarks[1].startswith("splits: train 15 s (6 speakers), dev 2 s (1 speaker)")
     assert any("taken for English" in line for line in made.remarks)
     assert all(line in made.written[2].read_text() for line in made.remarks[:4])
     assert sorted(path.name for path in (root / "local").iterdir()) == ["__init__.py", "an4.py"]
@@ -50,6 +51,7 @@ def test_a_table(root, corpus):
 def test_another_language(root, corpus):
     path = corpus / "table.csv"
     path.write_text(path.read_text().replace("The cat", 'Die ""große"" Kätzin Größe'))
+    (corpus / "lm.txt").write_text("Noch ein Satz\n")
     made = make_from_data(root, "deutsch", path, "table", lm_text=corpus)
     assert any("graphemes" in line and "letters: " in line for line in made.remarks)
     _, config = config_of(root, "deutsch")
@@ -94,6 +96,26 @@ def test_kaldi_directories(root, recordings, tmp_path):
     assert "not used: train_sp" in made.remarks
     _, config = config_of(root, "mine")
     assert config.corpus == CorpusConfig("kaldi", data, train="train", dev="valid", test="eval")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp1251"])
+def test_transcripts_of_another_encoding_are_refused(root, recordings, tmp_path, encoding):
+    write_kaldi(tmp_path / "data", recordings, range(8))
+    text = tmp_path / "data" / "text"
+    word = {"cp1252": "größe", "cp1251": "мама"}[encoding]
+    text.write_bytes(text.read_text().replace("cat", word).encode(encoding))
+    with pytest.raises(ManifestError, match=r"transcripts are not UTF-8, first .*iconv"):
+        make_from_data(root, "archive", tmp_path / "data", "kaldi")
+
+
+def test_text_of_the_language_model_is_read_beforehand(root, corpus):
+    text = corpus / "lm.txt"
+    text.write_text("... 12\n")
+    with pytest.raises(ManifestError, match=r"lm\.txt: .* no word"):
+        make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=text)
+    with pytest.raises(TextError, match="not UTF-8"):
+        make_from_data(root, "mine", corpus / "table.csv", "table", lm_text=corpus / "00.wav")
+    assert not (root / "recipes" / "mine").exists()
 
 
 def test_one_kaldi_directory(root, recordings, tmp_path):
@@ -153,6 +175,7 @@ def test_files_are_in_the_projects_style(root, corpus):
     made = [make_empty(root, "alpha")]
     with TemporaryDirectory() as short:  # where the formatter keeps a path on its line
         made.append(make_empty(root, "zebra", "graphemes", Path(short)))
+        (Path(short) / "lm.txt").write_text("One more sentence\n")
         table = Path(short) / "table.csv"
         table.write_text((corpus / "table.csv").read_text().replace("\n0", f"\n{corpus}/0"))
         made.append(make_from_data(root, "beta", table, "table", "graphemes", Path(short)))

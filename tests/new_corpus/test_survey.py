@@ -91,9 +91,18 @@ def test_faults_and_long_utterances_are_told():
     broken = utterances({"z": 2}, fault=("bad-segment", "no seconds"))
     found = survey({"train": utterances({"a": 9}) + broken}, CorpusConfig("table"))
     lines = cautions(found)
-    assert lines[0] == "caution: 2 bad-segment, first z-0: no seconds"
+    assert lines[0].startswith("caution: 2 bad-segment, left out, first z-0: no seconds (fix: ")
     assert any("9 utterances of 30 s and more" in line for line in lines)
-    assert any("4.2 minutes to train on" in line for line in lines)
+    assert any("4.2 min to train on" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("hours", "shown"), [(2.0, "2.00 h"), (0.1, "0.10 h"), (0.05, "3.0 min"), (0.005, "18 s")]
+)
+def test_less_than_a_tenth_of_an_hour_is_told_in_minutes(hours, shown):
+    parts = {"train": utterances({"a": 1}, 3600 * hours), "dev": utterances({"b": 1})}
+    found = survey(parts | {"test": utterances({"c": 1})}, CorpusConfig("table"))
+    assert f"splits: train {shown} (1 speaker), dev 36 s (1 speaker)" in describe(found)[1]
 
 
 def test_a_corpus_without_audio_is_refused_with_the_reason():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.recipes.librispeech_run import STAGES, table_of
+from tests.recipes.librispeech_run import STAGES, systems, table_of
 
 pytest.importorskip("soundfile")
 
@@ -110,6 +110,7 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(finished, co
         ("blstm.epochs=3", [24, 25, 28, 30, 31]),
         ("bidirectional=false", [24, 25, 28, 30, 31]),
         ("chain=false", [26, 27, 28, 30, 31]),
+        ("lstm=false", [*range(17, 22), 28, 30, 31]),
     ],
 )
 def test_what_a_changed_setting_of_the_gmms_makes_stale(finished, commands, setting, depends):
@@ -144,3 +145,18 @@ def test_networks_on_the_features_of_gmms_can_be_switched_off(finished, commands
     assert [row["system"] for row in copy.rows[-2:]] == ["combined"] * 2
     chosen = json.loads((copy.root / "decode/combined/tuned.json").read_text())
     assert chosen["weights"].keys() == {"sat", "lstm_smbr"}
+
+
+def test_the_gmms_alone_make_a_bundle(finished, commands, copy):
+    settings = ("lstm=false", "adapted=false", "bidirectional=false", "chain=false")
+    off = [word for setting in settings for word in ("--set", setting)]
+    again = commands.run(*commands.demo, *off, "--exp", copy.root)
+    assert again.status == 0, again.errors
+    for name in ("lstm_ce", "lstm_smbr", "denominators", "decode/lstm_smbr", "decode/combined"):
+        assert (finished.root / name).exists()
+        assert not (copy.root / name).exists()
+    gmms = ["mono", "tri", "lda_mllt", "sat"]
+    assert list(dict.fromkeys(row["system"] for row in copy.rows)) == [*gmms, "sat_lstm_lm"]
+    (bundled,) = systems(copy.root)
+    assert bundled["name"] in gmms
+    assert not bundled["streams"]

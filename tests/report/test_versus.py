@@ -43,6 +43,24 @@ def test_differences_are_those_of_the_scoring_tool(systems):
             assert found.points == pytest.approx(expected.difference)
             assert found.test == expected.matched_pairs
             assert found.significant == (expected.matched_pairs.p_value < 0.05)
+            assert found.exact == expected.p_value
+
+
+def test_of_few_segments_the_exact_test_decides():
+    """Three utterances that are all worse by two errors: infinitely significant to the other."""
+    texts = {f"u{n}": "a b c d e f g h" for n in range(10)}
+    worse = texts | {f"u{n}": "x x c d e f g h" for n in range(3)}
+    systems = [
+        Decode(name, "dev", score(texts, hyp), Path())
+        for name, hyp in (("right", texts), ("worse", worse))
+    ]
+    found = difference(*systems)
+    assert found.test.p_value == 0
+    assert (found.p_value, found.significant) == (0.25, False)
+    html = versus_table(split_of(systems))
+    assert "p 0.250" in html
+    assert "fewer than 50 segments have errors" in html
+    assert 'class="best"' not in html
 
 
 def test_the_table_has_each_pair_once_the_best_first(systems):

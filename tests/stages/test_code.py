@@ -58,6 +58,22 @@ def test_git_state_tells_commit_and_changes(tmp_path, repository):
     assert git_state(repository) == clean
 
 
+def test_a_new_recipe_beside_this_one_changes_nothing(repository):
+    """It was made for another corpus; a new file in this one, or beside recipes, does count."""
+    clean = git_state(repository / "recipe")
+    for folder in ("other", "shared"):
+        (repository / folder).mkdir()
+    (repository / "other" / "run.py").write_text("1")
+    (repository / "other" / "config.py").write_text("1")
+    assert git_state(repository / "recipe") == clean
+    assert git_state(repository / "other")["dirty"]
+    (repository / "shared" / "step.py").write_text("1")
+    shared = git_state(repository / "recipe")
+    (repository / "recipe" / "run.py").write_text("1")
+    states = [clean, shared, git_state(repository / "recipe")]
+    assert len({state["changes"] for state in states}) == 3
+
+
 def test_a_repository_without_commits_has_no_state(tmp_path):
     git(tmp_path, "init")
     assert git_state(tmp_path) == UNKNOWN

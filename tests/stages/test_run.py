@@ -46,14 +46,15 @@ def directory(tmp_path):
     return RunDirectory(tmp_path / "exp")
 
 
-def run_of(directory, device=None):
+def run_of(directory, device=None, number=4, further=()):
     inspector = Inspector(directory, Config(), directory.load_digests())
     other_stages = [
         OtherStage(1, "Prepare", ("data",)),
         OtherStage(2, "Lexicon", ()),
         OtherStage(6, "Decode", ("results.json",)),
+        *further,
     ]
-    return Run(4, inspector, Record(), other_stages, device, 2, "run.py")
+    return Run(number, inspector, Record(), other_stages, device, 2, "run.py")
 
 
 def test_only_the_fields_that_are_read_become_parameters(directory):
@@ -105,6 +106,12 @@ def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):
         match=r"`lang` is missing; not done yet: stage 1 \(Prepare\), 2 \(Lexicon\)",
     ):
         run.need("lang")
+
+
+def test_of_many_stages_that_are_not_done_the_first_are_named(directory):
+    further = [OtherStage(number, "Step", ()) for number in (7, 8)]
+    with pytest.raises(MissingInputError, match=r"6 \(Decode\) and 2 more\. Run .*--stage 1"):
+        run_of(directory, number=9, further=further).need("lang")
 
 
 def test_a_missing_corpus_names_the_key_that_says_where_it_is(directory):

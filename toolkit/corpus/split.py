@@ -110,7 +110,10 @@ def hold_out_utterances(
     ids = sorted({cut.id for cut in cuts}, key=lambda id: (_digest(id), id))
     counts = dict.fromkeys(names, max(1, round(share * len(ids))))
     if sum(counts.values()) >= len(ids):
-        raise ManifestError(f"cannot hold out {sum(counts.values())} utterances of {len(ids)}")
+        raise ManifestError(
+            f"cannot hold out {sum(counts.values())} utterances of {len(ids)} and train on others: "
+            "add utterances, or name parts of the corpus as dev and test"
+        )
     split_of = _assign(ids, counts, rotation)
     return _partition(cuts, counts, lambda cut: split_of.get(cut.id))
 

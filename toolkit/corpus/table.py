@@ -3,7 +3,9 @@
 import csv
 import io
 import math
+import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import ManifestError
+from toolkit.corpus.manifest import NO_SPEAKER, ManifestError
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.reading import quoted, regular
 
@@ -57,8 +59,10 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
 
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds) and `split`
       are not; see `COLUMNS` for other spellings. Further columns are ignored.
-    - Relative paths start from the table's folder.
-    - Without `speaker` all utterances are one speaker's, named after the file.
+    - Relative paths start from the table's folder. Where there is no such file, one is taken whose
+      name has other Unicode normal forms, or / for \\.
+    - Without `speaker` all utterances are one speaker's, named after the file; so are those where
+      it is empty, with a warning of the check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
       table has them.
     - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
@@ -69,7 +73,10 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
     Raises:
       ManifestError: a column is missing, the file is not UTF-8, or a line does not fit its header.
     """
-    rows = list(read_rows(path))
+    folder = path.absolute().parent
+    rows = [_as_on_disk(row, folder) for row in read_rows(path)]
+    if not rows:
+        raise ManifestError(f"{path} has no utterance: there is no line below the first")
     ids = _ids(rows, path)
     by_part: dict[str, list[tuple[str, Row]]] = {}
     for id, row in zip(ids, rows, strict=True):
@@ -78,13 +85,32 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
 
 
 def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
-    speakers = {id: row["speaker"] or path.stem for id, row in reversed(rows)}
-    return pair(
+    speakers = {
+        id: unicodedata.normalize("NFC", row["speaker"]) or path.stem for id, row in reversed(rows)
+    }
+    unnamed = {id: row.line for id, row in rows if row.values.get("speaker") == ""}
+    cuts = pair(
         [(id, row["text"]) for id, row in rows],
         [(id, _audio(row, path)) for id, row in rows],
         lambda id, _: speakers[id],
         str(path),
     )
+    for cut in cuts:
+        if cut.id in unnamed:
+            why = f"{path}:{unnamed[cut.id]} names none; all such lines are one speaker's"
+            cut.custom = {**(cut.custom or {}), NO_SPEAKER: why}
+    return cuts
+
+
+def _as_on_disk(row: Row, folder: Path) -> Row:
+    """Return the row with the name of its audio file as the file system has it."""
+    name = row["audio"]
+    if not name or os.path.exists(folder / name):
+        return row
+    slashes = name.replace("\\", "/")
+    forms = (unicodedata.normalize(form, slashes) for form in ("NFC", "NFD"))
+    found = next((one for one in (slashes, *forms) if os.path.exists(folder / one)), name)
+    return Row(row.line, {**row.values, "audio": found})
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -141,7 +167,7 @@ def _decode(path: Path) -> str:
         line = data[: error.start].count(b"\n") + 1
         raise ManifestError(
             f"{path}:{line} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
-            f"`iconv -f latin1 -t utf-8 {path}`"
+            f"`iconv -f cp1252 -t utf-8 {path} > utf8.csv` (cp1251 for Cyrillic letters)"
         ) from error
 
 
@@ -213,7 +239,8 @@ def _audio(row: Row, path: Path) -> Audio:
     try:
         start, end = _seconds(row["start"]) or 0.0, _seconds(row["end"])
     except ValueError:
-        detail = f"{path}:{row.line}: not seconds: {quoted(row['start'])} to {quoted(row['end'])}"
+        times = f"{quoted(row['start'])} to {quoted(row['end'])}"
+        detail = f"{path}:{row.line}: not seconds, such as 12.5: {times}"
         return Audio(file, recording_id=_recording(row), fault=("bad-segment", detail))
     return Audio(file, start, end, _recording(row))
 

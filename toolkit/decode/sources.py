@@ -30,6 +30,7 @@ without suffix; or its path as it was given."""
 
 MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
 """First bytes of audio files, by which they are told from text."""
+TABLES = (".csv", ".tsv")
 
 
 class SourceError(ToolkitError):
@@ -128,6 +129,11 @@ class Inputs:
             return self._scp(path, work)
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             return self._cuts(path)
+        if path.suffix.lower() in TABLES:
+            raise SourceError(
+                f"{path} is a table, not audio: give the manifest of a split that a recipe has "
+                "made of it, such as exp/base/data/test.jsonl, or its files"
+            )
         return [self._file(path, path.stem)]
 
     def _file(self, path: Path, key: str, name: str | None = None) -> Source:

@@ -31,7 +31,8 @@ def prepare_lang(
     The vocabulary is the words of the training transcripts, those of `config.words` and the most
     frequent words of `lm_words`. Pronunciations that the lexicon lacks are guessed and listed in
     `g2p.tsv`; words that cannot be guessed (SPN, score 0 there) are left out and become <UNK>.
-    `oov.tsv` lists each split's words outside the vocabulary with the utterances that have them.
+    `oov.tsv` lists each split's words outside the vocabulary with the utterances that have them;
+    numbers in digits, which the rules remove, are among these.
 
     Args:
       config: see `LangConfig`.
@@ -80,7 +81,14 @@ def prepare_lang(
         for word, guess in guesses.items():
             found = f"{' '.join(guess.phones)}\t{guess.score:.3f}" if guess else "SPN\t0"
             file.write(f"{word}\t{found}\n")
-    oov = _report_oov(words_by_split, lang, out / "oov.tsv")
+    counted = {
+        split: {
+            utterance: words_by_split[split][utterance] + _without_letters(text, config)
+            for utterance, text in texts.items()
+        }
+        for split, texts in texts_by_split.items()
+    }
+    oov = _report_oov(counted, lang, out / "oov.tsv")
     left_out = [word for word in lm_words if word not in lang.lexicon]
     left_out_share = sum(map(lm_words.__getitem__, left_out)) / (sum(lm_words.values()) or 1)
     report = {
@@ -97,12 +105,13 @@ def prepare_lang(
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
     unknown = oov[train]["rate"]
     if unknown > config.max_unknown:
-        first = ", ".join([word for word, guess in guesses.items() if guess is None][:5])
+        lost = {word for words in counted[train].values() for word in words} - lang.lexicon.keys()
+        first = ", ".join(sorted(lost)[:5])
         raise LangError(
             f"{unknown:.1%} of the training words have no pronunciation (limit "
             f"{config.max_unknown:.0%}), and none could be guessed from the {len(source)} words of "
-            f"the lexicon: {first}; see {out / 'oov.tsv'}, add them to the lexicon, or raise "
-            f"lang.max_unknown"
+            f"the lexicon: {first}; see {out / 'oov.tsv'}, add them to the lexicon, write numbers "
+            f"out, or raise lang.max_unknown"
         )
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
     if left_out:
@@ -140,6 +149,15 @@ def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | No
     model.save(out / "g2p.npz")
     found = model.guess(words)
     return {word: found.get(word) for word in words}
+
+
+def _without_letters(text: str, config: LangConfig) -> list[str]:
+    """Return the words of a transcript of which the rules leave nothing, such as numbers."""
+    bare = [word for word in text.split() if not any(map(str.isalpha, word))]
+    if not bare:
+        return []
+    rules = normaliser(config.normaliser)
+    return [word for word in rules.transcript(" ".join(bare)).split() if not rules.words(word)]
 
 
 def _report_oov(

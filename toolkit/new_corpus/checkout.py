@@ -2,6 +2,7 @@
 
 import keyword
 import re
+import unicodedata
 from pathlib import Path
 
 import toolkit
@@ -44,7 +45,9 @@ def check_name(name: str, root: Path) -> None:
       CorpusNameError: it is no Python identifier, or taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        hint = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        plain = unicodedata.normalize("NFKD", name.lower().replace("ß", "ss"))
+        plain = "".join(c for c in plain if not unicodedata.combining(c))
+        hint = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
         hint = f"c_{hint}" if hint[:1].isdigit() or keyword.iskeyword(hint) else hint
         example = f", such as {hint!r}" if hint else ""
         raise CorpusNameError(

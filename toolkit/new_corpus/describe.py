@@ -6,7 +6,7 @@ from toolkit.new_corpus.survey import LONG_SECONDS, Survey
 def describe(found: Survey) -> list[str]:
     """Return lines on size, splits and held-out data."""
     splits = ", ".join(
-        f"{split} {hours:.2f} h ({_count(found.speakers[split], 'speaker')})"
+        f"{split} {_time(hours)} ({_count(found.speakers[split], 'speaker')})"
         for split, hours in found.hours.items()
     )
     lines = [f"{found.utterances} utterances in {found.corpus.root}", f"splits: {splits}"]
@@ -28,7 +28,7 @@ def cautions(found: Survey) -> list[str]:
     """Return warnings about the data, with the remedy."""
     lines = [f"caution: {fault}" for fault in found.faults.values()]
     if found.faults:
-        lines.append("caution: utterances with such faults are left out; stage 3 lists them all")
+        lines.append("caution: stage 3 looks into the audio too, and lists all faults")
     if found.long:
         lines.append(
             f"caution: {_count(found.long, 'utterance')} of {LONG_SECONDS:g} s and more: cut long "
@@ -36,10 +36,17 @@ def cautions(found: Survey) -> list[str]:
         )
     if found.hours["train"] < 0.1:
         lines.append(
-            f"caution: {60 * found.hours['train']:.1f} minutes to train on are enough to try the "
+            f"caution: {_time(found.hours['train'])} to train on are enough to try the "
             "recipe, not for a recogniser; have half an hour at least"
         )
     return lines
+
+
+def _time(hours: float) -> str:
+    """Of less than a tenth of an hour minutes or, of less than a minute, seconds."""
+    if hours >= 0.1 or hours == 0:
+        return f"{hours:.2f} h"
+    return f"{60 * hours:.1f} min" if 60 * hours >= 1 else f"{3600 * hours:.0f} s"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,6 +1,7 @@
 """Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from lhotse import MonoCut
@@ -10,11 +11,16 @@ from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.table import read_table
 from toolkit.lang.language import show_letters, survey_language
+from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon
+from toolkit.lang.text import read_sentences
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.scaffold import write_reader, write_recipe
 from toolkit.new_corpus.survey import choose_parts, survey
 from toolkit.new_corpus.templates import Settings
+
+NOT_UTF8 = "\ufffd"
+"""Stands in texts for bytes that are not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,14 @@ def make_from_data(
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
       LexiconError: the file is not a lexicon.
+      TextError: the language model's text cannot be read.
     """
     data = data.absolute()
     parts, left_out = (_tables if reader == "table" else _kaldi_parts)(data)
+    _check_encoding(parts, data)
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
+    if lm_text is not None and next(read_sentences(lm_text, LetterNormaliser()), None) is None:
+        raise ManifestError(f"{lm_text}: the language model's text has no word in it")
     found = survey(parts, CorpusConfig(reader, data), left_out)
     chosen = _choose_lexicon(texts, lexicon)
     hours = round(found.hours["train"], 2) or 0.01
@@ -78,11 +88,20 @@ def make_from_data(
 
 
 def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+    if path.is_dir():
+        kaldi = next(chain(path.glob("wav.scp"), path.glob("*/wav.scp")), None)
+        hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else "such as table.csv"
+        raise ManifestError(f"{path} is a folder: name the table in it, {hint}")
     return read_table(path), []
 
 
 def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the data directories that a recipe needs; return the names of the others too."""
+    if folder.is_file():
+        raise ManifestError(
+            f"{folder} is a file: --from-kaldi takes the folder with wav.scp, text and utt2spk; "
+            "a table is given by --from-csv"
+        )
     if (folder / "wav.scp").is_file():
         return {"train": read_kaldi_dir(folder)}, []
     names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
@@ -94,6 +113,17 @@ def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
     used = {name for chosen in choose_parts(names).values() for name in chosen}
     left_out = [name for name in names if name not in used]
     return {name: read_kaldi_dir(folder / name) for name in sorted(used)}, left_out
+
+
+def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:
+    """Refuse transcripts that were not UTF-8: their letters would be lost one by one."""
+    broken = [cut for cuts in parts.values() for cut in cuts if NOT_UTF8 in text_of(cut)]
+    if broken:
+        raise ManifestError(
+            f"{data}: {len(broken)} transcripts are not UTF-8, first {broken[0].id}: "
+            f"{text_of(broken[0])!r}; convert the file, for example with "
+            "`iconv -f cp1252 -t utf-8 text > text.new` (cp1251 for Cyrillic letters)"
+        )
 
 
 @dataclass(frozen=True)

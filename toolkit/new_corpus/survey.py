@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from lhotse import MonoCut
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.manifest import ManifestError, speaker_of
 from toolkit.corpus.split import assemble
+from toolkit.new_corpus.faults import find_faults
 
 MIN_SPEAKERS = 5
 """With fewer speakers, none can be spared from training: utterances are held out instead."""
@@ -44,7 +44,7 @@ class Survey:
     utterances: int
     """Number of utterances in all splits."""
     faults: dict[str, str]
-    """By kind of fault, a text with the number of utterances that have it and the first of them."""
+    """See `toolkit.new_corpus.faults.find_faults`."""
     long: int
     """Number of utterances of `LONG_SECONDS` or more."""
     held_out: tuple[str, ...]
@@ -71,11 +71,13 @@ def survey(
     """
     chosen = choose_parts(parts)
     cuts = [cut for names in chosen.values() for name in names for cut in parts[name]]
-    faults = _faults(cuts)
+    faults = find_faults(cuts)
+    kinds = {cut.custom["fault"] for cut in cuts if "fault" in (cut.custom or {})}
     if not any(cut.duration > 0 for cut in cuts):
         raise ManifestError(
-            "no utterance has audio that can be read: " + "; ".join(faults.values())
-            if faults
+            "no utterance has audio that can be read: "
+            + "; ".join(faults[kind] for kind in faults if kind in kinds)
+            if kinds
             else "there is no utterance"
         )
     patterns = {purpose: ",".join(names) for purpose, names in chosen.items() if names}
@@ -150,16 +152,6 @@ def choose_held_out(
         if all(least <= _hours(splits[name]) <= most for name in held_out):
             return drawn
     return by_utterance
-
-
-def _faults(cuts: list[MonoCut]) -> dict[str, str]:
-    found = [cut for cut in cuts if "fault" in (cut.custom or {})]
-    counts = Counter(cut.custom["fault"] for cut in found)
-    first = {cut.custom["fault"]: cut for cut in reversed(found)}
-    return {
-        kind: f"{count} {kind}, first {first[kind].id}: {first[kind].custom['fault_detail']}"
-        for kind, count in sorted(counts.items())
-    }
 
 
 def _hours(cuts: Iterable[MonoCut]) -> float:

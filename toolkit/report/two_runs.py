@@ -84,10 +84,11 @@ def _error_table(first: Decodes, second: Decodes) -> str:
         for key in keys
         for name, split in [key]
     ]
-    heads = ("A: WER %", "B: WER %", "difference", "matched pairs", "better, worse")
+    heads = ("A: WER %", "B: WER %", "difference", "p", "better, worse")
     columns = [Column("system"), Column("split", text=True), *map(Column, heads)]
     note = (
         "The difference has its 95 % interval, in bold where NIST's matched pairs test (MAPSSWE) "
+        "(of few segments, the exact test that exchanges the systems of utterances) "
         "has a p below 0.05; then the numbers of utterances with fewer and with more errors in B. "
         "Only decodes of the same utterances with the same references are compared."
     )
@@ -108,7 +109,7 @@ def _cells(first: Decode | None, second: Decode | None) -> list[Cell]:
     return [
         *own,
         Cell(f"{found.difference:+.2f}", interval, best=test.significant),
-        Cell(p_text(test.test.p_value), f"{test.test.segments:,} segments"),
+        Cell(p_text(test.p_value), f"{test.test.segments:,} segments"),
         Cell(f"{better:,}, {worse:,}"),
     ]
 

@@ -1,12 +1,13 @@
 """The report's tables of systems against systems, with p-values."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from toolkit.report.decodes import Decode
 from toolkit.report.errors import SplitErrors
 from toolkit.report.page import Cell, Column, Row, Table
-from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, matched_pairs
+from toolkit.score.matched_pairs import MANY_SEGMENTS, MatchedPairs, exchange_p, matched_pairs
 
 MOST_SYSTEMS = 10
 """Most systems of a table, those with the fewest errors."""
@@ -20,18 +21,30 @@ class Difference:
     points: float
     """Difference of word error rates in percentage points; below 0 the second is better."""
     test: MatchedPairs
+    exact: float
+    """p-value of the exact test that exchanges the systems of utterances."""
+
+    @property
+    def p_value(self) -> float:
+        """That of the matched pairs test or, of fewer than `MANY_SEGMENTS` segments, whose mean is
+        not normally distributed, the exact one."""
+        return self.exact if self.test.segments < MANY_SEGMENTS else self.test.p_value
 
     @property
     def significant(self) -> bool:
         """Whether the difference is significant at 5 %."""
-        return self.test.p_value < LEVEL
+        return self.p_value < LEVEL
 
 
 def difference(first: Decode, second: Decode) -> Difference:
-    """Compare two decodes that were scored on the same references, by NIST's matched pairs test."""
+    """Compare two decodes that were scored on the same references."""
     both = list(zip(first.score.utterances, second.score.utterances, strict=True))
     test = matched_pairs(((a.pairs, b.pairs) for a, b in both), [a.block for a, _ in both])
-    return Difference(second.score.percent - first.score.percent, test)
+    more: Counter[str] = Counter()
+    for a, b in both:
+        more[a.block] += b.errors - a.errors
+    exact = exchange_p(list(more.values()))
+    return Difference(second.score.percent - first.score.percent, test, exact)
 
 
 def p_text(value: float) -> str:
@@ -67,7 +80,7 @@ def _row(decode: Decode, found: Sequence[Difference | None]) -> Row:
     cells = [
         Cell("")
         if one is None
-        else Cell(f"{one.points:+.2f}", p_text(one.test.p_value), best=one.significant)
+        else Cell(f"{one.points:+.2f}", p_text(one.p_value), best=one.significant)
         for one in found
     ]
     return Row([Cell(decode.name), *cells])
@@ -80,7 +93,10 @@ def _note(systems: int, found: Collection[Difference]) -> str:
         "comparisons."
     )
     if any(one.test.segments < MANY_SEGMENTS for one in found):
-        note += f" Some pairs differ in fewer than {MANY_SEGMENTS} segments: their p is rough."
+        note += (
+            f" Where fewer than {MANY_SEGMENTS} segments have errors, it is the exact p of "
+            "exchanging the systems of utterances."
+        )
     if systems > MOST_SYSTEMS:
         note += f" The best {MOST_SYSTEMS} of {systems} systems."
     return note

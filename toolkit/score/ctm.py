@@ -151,7 +151,7 @@ def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
             yield TimedWord(entry.utterance, entry.channel, before, max(middles, default=0.0), text)
             inside = None
         elif token in (BEGIN, END) or (token.startswith("<ALT") and inside is None):
-            raise CtmError(f"{_place(entry)}: {entry.token} does not match the one before")
+            raise CtmError(f"{_place(entry)}: {quoted(entry.token)} does not match the one before")
         elif inside is not None:
             inside.append(entry)
         else:
@@ -175,7 +175,8 @@ def _in_braces(end: CtmEntry, inside: list[CtmEntry]) -> str:
             alternatives.append([])
         elif set(entry.token) & set("{}/"):
             raise CtmError(
-                f"{_place(entry)}: the word {entry.token!r} of an alternative has a brace or slash"
+                f"{_place(entry)}: the word {quoted(entry.token)} of an alternative has a brace or "
+                "slash"
             )
         else:
             alternatives[-1].append(entry.token)

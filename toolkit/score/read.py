@@ -108,6 +108,11 @@ def read_transcripts(
         raise TranscriptError(
             f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
         )
+    if form == "auto" and path.suffix.lower() == ".csv":
+        raise TranscriptError(
+            f"{path} is a table, whose columns are not read here: give the manifest of a split "
+            "that a recipe has made of it, such as exp/base/data/test.jsonl, or --format"
+        )
     named_form = form_by_name(path)
     if form == "auto" and named_form is not None and named_form != "stm":
         form = named_form

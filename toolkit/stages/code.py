@@ -39,7 +39,8 @@ class Code:
 
     git: dict[str, Any]
     """`commit` of the recipe's repository; `dirty`: whether tracked files differ from it or there
-    are Python files that it does not know; `changes`: a digest of both. None where not known."""
+    are Python files that it does not know, except in new recipes beside this one; `changes`: a
+    digest of both. None where not known."""
     sources: str | None
     """Digest of the toolkit's sources and of those beside the recipe; None in older markers."""
     versions: dict[str, str | None]
@@ -156,11 +157,22 @@ def git_state(folder: Path) -> dict[str, Any]:
     others = _git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
     if diff is None or others is None:
         return unknown
-    names = [Path(os.fsdecode(name)) for name in others.split(b"\0") if name]
-    untracked = _digest(root, [root / name for name in names])
+    names = [root / os.fsdecode(name) for name in others.split(b"\0") if name]
+    untracked = _digest(root, _without_new_recipes(names, folder.resolve()))
     if not diff and not untracked:
         return {"commit": commit, "dirty": False, "changes": None}
     return {"commit": commit, "dirty": True, "changes": digest_bytes(diff + untracked.encode())}
+
+
+def _without_new_recipes(names: list[Path], folder: Path) -> list[Path]:
+    """Leave out the files of recipes beside `folder` that git does not know.
+
+    They are made for other corpora, and no recipe imports them. Making one must not keep an
+    interrupted stage of this one from going on.
+    """
+    beside = {path.parent for path in names if path.name == "run.py"} - {folder}
+    beside = {other for other in beside if other.parent == folder.parent}
+    return [path for path in names if beside.isdisjoint(path.parents)]
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

@@ -19,6 +19,7 @@ from toolkit.storage.digest import Content, FileDigest
 
 RESERVED = ("stages", "profiles", ".partial", "log.txt")
 PROGRESS_EVERY = 1.0  # seconds
+NAMED = 3  # stages in an error
 
 
 class MissingInputError(ToolkitError):
@@ -260,7 +261,8 @@ class Run:
         earlier = [other for other in self._other_stages if other.number < self.stage]
         missing = [o for o in earlier if not self._inspector.state(o.number).done]
         if stages := makers or missing:
-            names = ", ".join(f"{other.number} ({other.title})" for other in stages)
+            names = ", ".join(f"{other.number} ({other.title})" for other in stages[:NAMED])
+            names += f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
             message += f"; {'made by' if makers else 'not done yet:'} stage {names}"
             message += f". Run from there: --stage {stages[0].number}"
         return message

@@ -122,7 +122,8 @@ class Runner:
         number = stage.number
         forced = number in self.request.forced
         if state.kind in ("stale", "failed"):
-            self.stage_log.write(f"   {state}")
+            earlier = "the last time it " if state.kind == "failed" else ""
+            self.stage_log.write(f"   {earlier}{state}")
         record, seconds_before = self._resumable(number, forced)
         self.directory.failure(number).unlink(missing_ok=True)
         started = _now()

@@ -279,10 +279,13 @@ def test_an_utterance_that_utt2spk_lacks_is_warned_of(audio, tmp_path):
     check({"train": tmp_path / "train.jsonl"}, LEXICON, tmp_path / "check", CheckConfig())
     found = json.loads((tmp_path / "check/report.json").read_text())["findings"]
     (told,) = [item for item in found if item["kind"] == "no-speaker"]
-    assert (told["id"], told["detail"]) == ("u2", f"not in {tmp_path}/utt2spk")
+    assert (told["id"], told["detail"]) == (
+        "u2",
+        f"not in {tmp_path}/utt2spk: it is a speaker of its own",
+    )
     (tmp_path / "utt2spk").unlink()
     lacking = [cut.custom["no_speaker"] for cut in read_kaldi_dir(tmp_path)]
-    assert lacking == [f"{tmp_path} has no utt2spk"] * 2
+    assert lacking == [f"{tmp_path} has no utt2spk: it is a speaker of its own"] * 2
 
 
 def test_what_is_left_out_has_no_second_finding_for_the_same_fault(audio, tmp_path):

@@ -37,6 +37,15 @@ def test_what_is_written_reads_the_same(kind, texts):
     assert (units.encode(""), units.decode([])) == ([], "")
 
 
+def test_other_alphabets_need_no_pieces_for_latin_letters():
+    texts = ["мама мыла раму", "рама мала", "ум мал"]
+    letters = set("".join(texts).upper()) - {" "}
+    with pytest.raises(UnitsError, match=f"at least {len(letters) + 1}"):
+        make_units(UnitsConfig("bpe", len(letters)), texts)
+    units = make_units(UnitsConfig("bpe", len(letters) + 1), texts)
+    assert set(units.symbols) == {*letters, "▁", "<blank>"}
+
+
 def test_byte_pairs_begin_with_the_most_frequent_pair(texts):
     words = [f"▁{word}" for text in texts for word in text.split()]
     pairs = Counter(a + b for word in words for a, b in pairwise(word))
@@ -104,6 +113,8 @@ def test_settings_of_models_from_elsewhere(tmp_path):
 def test_faults(texts, tmp_path):
     with pytest.raises(UnitsError, match="5000 pieces"):
         make_units(UnitsConfig("bpe", 5000), texts)
+    with pytest.raises(UnitsError, match=r"27 different letters.*more than 27, at least 28"):
+        make_units(UnitsConfig("bpe", 27), texts)
     with pytest.raises(UnitsError, match="no transcript"):
         make_units(UnitsConfig("bpe"), ["", " "])
     units = make_units(UnitsConfig("bpe", 60), texts)

@@ -21,13 +21,16 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "missing-audio": Kind(
-        ERROR, "all", "transcript without audio", "add the file, or delete the transcript's line"
+        ERROR,
+        "all",
+        "transcript without audio",
+        "add the file, correct its path, or delete the line",
     ),
     "unreadable-audio": Kind(
         ERROR,
         "all",
         "audio that cannot be read",
-        "copy the file again from its source, or delete it",
+        "copy the file again from its source, convert it to WAV or FLAC, or delete it",
     ),
     "empty-audio": Kind(
         ERROR, "all", "audio without samples", "copy the file again from its source, or delete it"
@@ -46,7 +49,10 @@ KINDS: dict[str, Kind] = {
         "and corpus.pipes=FOLDER",
     ),
     "bad-segment": Kind(
-        ERROR, "all", "segment outside its recording", "correct its times in `segments`"
+        ERROR,
+        "all",
+        "segment outside its recording",
+        "correct its times in `segments` or the table",
     ),
     "missing-transcript": Kind(
         ERROR, "all", "audio without a transcript", "add a transcript line, or delete the audio"
@@ -118,14 +124,16 @@ KINDS: dict[str, Kind] = {
     "no-speaker": Kind(
         WARNING,
         "none",
-        "utterance without a speaker in utt2spk: it is a speaker of its own",
-        "add its line to utt2spk: normalisation, adaptation and splits go by speaker",
+        "utterance without a speaker",
+        "name its speaker in utt2spk or the table: normalisation, adaptation and splits go by "
+        "speaker",
     ),
     "bad-characters": Kind(
         WARNING,
         "none",
         "characters outside the alphabet",
-        "write the word in letters of check.alphabet, or add the character there",
+        "write numbers and symbols out as the words that are said; add a letter of the language to "
+        "check.alphabet",
     ),
     "all-oov": Kind(
         WARNING,
@@ -166,8 +174,8 @@ KINDS: dict[str, Kind] = {
     "oov": Kind(
         NOTE,
         "none",
-        "some words are not in the lexicon and get guessed pronunciations",
-        "add frequent ones to the lexicon: see oov.tsv",
+        "some words are not in the lexicon; those with letters get guessed pronunciations",
+        "add frequent ones to the lexicon, write numbers out: see oov.tsv",
     ),
 }
 """Kinds by name, in the order of the report."""

@@ -56,6 +56,7 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
         _lines(folder / "text"), audio, lambda id, path: speakers.get(id, id), str(folder / "text")
     )
     lacking = f"not in {folder / 'utt2spk'}" if named else f"{folder} has no utt2spk"
+    lacking += ": it is a speaker of its own"
     for cut in cuts:
         if cut.id not in speakers:
             cut.custom = {**(cut.custom or {}), NO_SPEAKER: lacking}

@@ -18,7 +18,8 @@ MODEL = "pieces.model"
 UNKNOWN = 0
 FOREIGN = "sentencepiece"
 SHOWN = 10  # characters in an error
-LETTERS = f"{ascii_uppercase}'"  # always pieces: words outside the transcripts may need them
+LETTERS = f"{ascii_uppercase}'"
+"""Always pieces of a language with Latin letters: words outside the transcripts may need them."""
 
 
 class Pieces:
@@ -88,11 +89,19 @@ def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
       texts: transcripts in any case.
 
     Raises:
-      UnitsError: there is no text, or too little of it for so many pieces.
+      UnitsError: there is no text, too little of it for so many pieces, or too many letters.
     """
     sentences = [folded for text in texts if (folded := _folded(text))]
     if not sentences:
         raise UnitsError("there is no transcript to learn word pieces from")
+    letters = set("".join(sentences)) - {" "}
+    required = "" if letters.isdisjoint(ascii_uppercase) else LETTERS
+    letters.update(required)
+    if pieces <= len(letters):  # U+2581 is one more
+        raise UnitsError(
+            f"the transcripts have {len(letters)} different letters, each of which is a piece: set "
+            f"`pieces` to more than {pieces}, at least {len(letters) + 1}"
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -101,7 +110,7 @@ def train_pieces(kind: str, pieces: int, texts: Iterable[str]) -> Pieces:
             model_type=kind,
             vocab_size=pieces + 1,
             character_coverage=1.0,
-            required_chars=LETTERS,
+            required_chars=required,
             normalization_rule_name="identity",
             unk_id=UNKNOWN,
             bos_id=-1,

@@ -1,0 +1,46 @@
+import pytest
+
+from tests.dummies import dummy_recording
+from toolkit.corpus.manifest import NO_SPEAKER, make_cut
+from toolkit.new_corpus.faults import find_faults
+
+
+def cut(id, text="a word", speaker="s", fault=None):
+    return make_cut(id, dummy_recording(0), text, speaker, fault=fault)
+
+
+def test_a_clean_corpus_has_none():
+    assert find_faults([cut("a"), cut("b", "слово", "t"), cut("c", "हिन्दी", "u")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("", "empty-transcript", "1 empty-transcript, left out, first b: '' (fix: write what"),
+        ("...", "empty-transcript", "first b: '...'"),
+        ("um 12 Uhr", "digits", "1 transcripts with digits, first b: '12' (fix: write numbers"),
+        ("१२ बजे", "digits", "first b: '१२'"),
+    ],
+)
+def test_faults_of_transcripts(text, kind, said):
+    found = find_faults([cut("a"), cut("b", text)])
+    assert found.keys() == {kind}
+    assert said in found[kind]
+
+
+def test_what_was_found_in_reading_is_counted():
+    cuts = [cut(id, "", fault=("missing-audio", f"no {id}.wav")) for id in "ab"]
+    assert find_faults(cuts) == {
+        "missing-audio": "2 missing-audio, left out, first a: no a.wav "
+        "(fix: add the file, correct its path, or delete the line)"
+    }
+
+
+def test_ids_and_speakers():
+    cuts = [cut("a"), cut("a"), cut("b", speaker="Ann"), cut("c", speaker="ann"), cut("d")]
+    cuts[-1].custom = {NO_SPEAKER: "line 5"}
+    found = find_faults(cuts)
+    assert found.keys() == {"duplicate-id", "no-speaker", "like-speakers"}
+    assert found["duplicate-id"].startswith("1 duplicate-id, left out, first a: copy 2 ")
+    assert found["no-speaker"].startswith("1 no-speaker, first d: line 5 ")
+    assert "'Ann' and 'ann'" in found["like-speakers"]

@@ -1,0 +1,72 @@
+"""Finds the faults of a new corpus that show without decoding its audio."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from lhotse import MonoCut
+
+from toolkit.corpus.check.findings import ERROR, KINDS
+from toolkit.corpus.manifest import NO_SPEAKER, speaker_of, text_of
+
+NUMBERS = "write numbers out as they are said: a word without letters has no pronunciation"
+"""The remedy for digits."""
+
+
+def find_faults(cuts: Iterable[MonoCut]) -> dict[str, str]:
+    """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
+
+    The kinds are some of `toolkit.corpus.check.findings.KINDS`, and "digits" and "like-speakers".
+    """
+    cuts = list(cuts)
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    copies: Counter[str] = Counter()
+    for cut in cuts:
+        copies[cut.id] += 1
+        for kind, detail in _faults(cut, copies[cut.id]):
+            counts[kind] += 1
+            first.setdefault(kind, f"{cut.id}: {detail}" if detail else cut.id)
+    texts = {}
+    for kind, count in sorted(counts.items()):
+        known = KINDS.get(kind)
+        what = kind if known is not None else f"transcripts with {kind}"
+        left_out = ", left out" if known is not None and known.severity == ERROR else ""
+        fix = known.fix if known is not None else NUMBERS
+        texts[kind] = f"{count} {what}{left_out}, first {first[kind]} (fix: {fix})"
+    return texts | _like_speakers(cuts)
+
+
+def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
+    """Yield (kind, detail) of one utterance, the `copy`-th with its id."""
+    custom, text = cut.custom or {}, text_of(cut)
+    if copy > 1:
+        yield "duplicate-id", f"copy {copy}"
+    if "fault" in custom:
+        yield custom["fault"], custom["fault_detail"]
+    elif not any(character.isalnum() for character in text):
+        yield "empty-transcript", repr(text)
+    if NO_SPEAKER in custom:
+        yield "no-speaker", custom[NO_SPEAKER]
+    digits = [word for word in text.split() if any(map(_is_digit, word))]
+    if digits:
+        yield "digits", repr(digits[0])
+
+
+def _is_digit(character: str) -> bool:
+    return unicodedata.category(character) == "Nd"
+
+
+def _like_speakers(cuts: Iterable[MonoCut]) -> dict[str, str]:
+    """Find names of speakers that differ in case alone."""
+    spellings: dict[str, set[str]] = {}
+    for speaker in {speaker_of(cut) for cut in cuts}:
+        spellings.setdefault(speaker.casefold(), set()).add(speaker)
+    like = sorted(sorted(names) for names in spellings.values() if len(names) > 1)
+    if not like:
+        return {}
+    names = "; ".join(" and ".join(map(repr, spelled)) for spelled in like[:3])
+    return {
+        "like-speakers": f"speakers whose names differ in case alone: {names} (fix: write the name "
+        "of a speaker alike everywhere, or splits may share the speaker)"
+    }
