@@ -30,7 +30,8 @@ NAMES = {
     "bmuf": "BMUF",
     "asgd": "A-SGD",
     "adpsgd": "ADPSGD",
-    "adpsgd random": "ADPSGD, random ring",
+    "adpsgd random": "ADPSGD, random pairs",
+    "adpsgd shuffled": "ADPSGD, shuffled ring",
     "adpsgd delayed": "ADPSGD, delay by one",
     "hadpsgd": "H-ADPSGD",
 }
