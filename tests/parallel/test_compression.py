@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from toolkit.parallel.compression import BITMAP, DENSE, NON_FINITE, SPARSE, decode, encode
 
 
-
 def dyadic(size, seed, scale=64):
     """Multiples of 1/64, whose sums float32 holds exactly."""
     rng = np.random.default_rng(seed)

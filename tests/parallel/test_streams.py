@@ -21,7 +21,7 @@ READ_BY_THE_HOST = {"_local_scalar_dense", "nonzero", "masked_select", "equal", 
 
 
 class Neighbour:
-    """An exchange with one neighbour, whose weights are 1; its reply comes when it is let through."""
+    """An exchange with a neighbour, whose weights are 1; its reply comes when it is let through."""
 
     def __init__(self, streams):
         self._streams = streams
@@ -111,7 +111,7 @@ def test_a_parameter_server_takes_pushes_in_turns_on_its_device():
     first, second = streams.named("the host waits")
     assert (first.stream, second.stream) == ("side 1", "side 2")
     waits = [entry for entry in streams.named("wait") if entry.stream == "side 2"]
-    added = [entry for entry in streams.named("record") if entry.stream == "side 1"][0]
+    added = next(entry for entry in streams.named("record") if entry.stream == "side 1")
     assert comes_after(waits[0], added)  # the second push after the first, not after its reply
     assert not comes_after(second, first)
 

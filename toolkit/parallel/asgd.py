@@ -18,8 +18,8 @@ class Asgd(Asynchronous):
     A worker pushes its gradient, pulls the current weights and goes on; no worker waits for the
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
-    updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which sends the
-    weights to all workers.
+    updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which
+    sends the weights to all workers.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:

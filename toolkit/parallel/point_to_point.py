@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -59,7 +60,7 @@ class PointToPoint:
           make: called for each of them, so that every thread has an `Answer` of its own.
         """
         for client in clients:
-            self.start(lambda client=client, answer=make(): self._serve(client, answer))
+            self.start(partial(self._serve, client, make()))
 
     def start(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread; `check` raises its exception, `close` joins it."""

@@ -206,8 +206,8 @@ class Run:
     def exposed(self, reduction: float, step: float) -> float:
         """Return the seconds by which an all-reduce outlasts the backward pass that it overlaps.
 
-        Buckets of gradients are as large as those of `toolkit.parallel.buckets`; they complete evenly
-        over the backward pass and are all-reduced one after the other.
+        Gradients come in buckets as large as those of `toolkit.parallel.buckets`, which complete
+        evenly over the backward pass and are all-reduced one after the other.
 
         Args:
           reduction: seconds of an all-reduce of the whole gradient.
