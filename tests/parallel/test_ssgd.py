@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from toolkit.parallel.buckets import Buckets
+from toolkit.parallel import ssgd
+from toolkit.parallel.ssgd import GradientBuckets
 
 
 class Alone:
@@ -34,16 +35,16 @@ def workers():
 
 
 @pytest.fixture
-def buckets(model, workers):
-    """A bucket for each parameter, or nearly."""
-    return Buckets(list(model.parameters()), lambda _, part: workers.all_reduce(part), most=40)
+def buckets(model, workers, monkeypatch):
+    monkeypatch.setattr(ssgd, "BUCKET_BYTES", 40)  # a bucket for each parameter, or nearly
+    return GradientBuckets(list(model.parameters()), workers)
 
 
 def step(model, workers, buckets):
     """Return how many exchanges began during the backward pass, and how many in all."""
     model.zero_grad(set_to_none=True)
     workers.begun = 0
-    with buckets.backward():
+    with buckets.all_reducing():
         model(torch.ones(5, 3)).square().sum().backward()
         inside = workers.begun
     return inside, workers.begun

@@ -1,29 +1,15 @@
 """GTC, gradient threshold compression: only large gradient elements are sent, as +-tau (C28)."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from toolkit.parallel.compression import decode, encode
-from toolkit.parallel.config import GtcConfig, ParallelConfig
+from toolkit.parallel.config import GtcConfig
 from toolkit.parallel.distributed import Distributed
-from toolkit.parallel.process_group import Workers
-
-
-def adapted(threshold: Any, density: Any, config: GtcConfig) -> Any:
-    """Return tau after a step in which a worker sent a share `density` of its elements.
-
-    Changes by at most 15 %, since the density follows the threshold with a delay. Both may be
-    numbers, or scalars on a device.
-    """
-    if not config.density:
-        return threshold
-    excess = density / config.density
-    excess = excess.clamp(0.01, 100.0) if torch.is_tensor(excess) else min(100.0, max(0.01, excess))
-    return threshold * excess**0.03
 
 
 class GtcState:
@@ -32,11 +18,12 @@ class GtcState:
     Args:
       size: W, elements of the gradient.
       config: threshold and its adaptation.
+      device: device of the gradients.
     """
 
-    def __init__(self, size: int, config: GtcConfig) -> None:
+    def __init__(self, size: int, config: GtcConfig, device: torch.device | str = "cpu") -> None:
         self._config = config
-        self.residual = torch.zeros(size)
+        self.residual = torch.zeros(size, device=device)
         """[W] sum of all gradients minus what has been sent."""
         self.threshold = config.threshold
         """tau, the same for all workers."""
@@ -57,75 +44,11 @@ class GtcState:
         total = torch.zeros_like(self.residual)
         sent = sum(decode(message, self.threshold, total) for message in messages)
         density = sent / (len(messages) * len(total))
-        self.threshold = adapted(self.threshold, density, self._config)
+        if self._config.density:
+            # At most 15 % per step, since the density follows the threshold with a delay.
+            excess = max(0.01, min(100.0, density / self._config.density))
+            self.threshold *= excess**0.03
         return total, density
-
-
-class Exchange(Protocol):
-    """A worker's side of the exchange: its residual, and what the messages of all add up to."""
-
-    threshold: Any
-    """tau, a number or a scalar on the device; the same for all workers."""
-
-    def backward(self, loss: Tensor, weight: Tensor) -> tuple[Any, Any]:
-        """Compute gradients and replace them by the sum of what all workers sent (all).
-
-        Args:
-          loss: whose gradients are exchanged.
-          weight: of this worker's batch.
-
-        Returns:
-          The sum of the workers' weights; the mean share of the elements that a worker sent.
-        """
-
-    def residual(self) -> Tensor:
-        """Return what was not sent yet: [W] in the order of the parameters."""
-
-    def set_residual(self, residual: Tensor) -> None:
-        """Replace it."""
-
-    def stop(self) -> None:
-        """The training ends."""
-
-
-class WholeMessages:
-    """The whole gradient in one message of the length that it needs: on the CPU."""
-
-    def __init__(self, strategy: Distributed) -> None:
-        self._flat, self._workers = strategy.flat, strategy.workers
-        self._state = GtcState(len(self._flat), strategy.config.gtc)
-
-    @property
-    def threshold(self) -> float:
-        """See `Exchange`."""
-        return self._state.threshold
-
-    @threshold.setter
-    def threshold(self, value: float) -> None:
-        self._state.threshold = value
-
-    def backward(self, loss: Tensor, weight: Tensor) -> tuple[float, float]:
-        """See `Exchange`."""
-        loss.backward()
-        message = self._state.encode(self._flat.gradients())
-        messages, weights = self._workers.all_gather(message, float(weight))
-        try:
-            total, density = self._state.decode(messages)
-        except FloatingPointError:
-            total, density = torch.full_like(self._state.residual, float("nan")), 0.0
-        self._flat.set_gradients(total)
-        return sum(weights), density
-
-    def residual(self) -> Tensor:
-        """See `Exchange`."""
-        return self._state.residual
-
-    def set_residual(self, residual: Tensor) -> None:
-        """See `Exchange`."""
-        self._state.residual.copy_(residual)
-
-    def stop(self) -> None:
-        """See `Exchange`."""
 
 
 class Gtc(Distributed):
@@ -135,80 +58,62 @@ class Gtc(Distributed):
     (`grad_scale`). Gradient clipping and the optimizer's step come after the sum over the workers,
     which is divided by the mean weight of a step so far (frames of all workers), or by the number
     of workers: a residual may stem from many batches.
-
-    On a GPU the messages of every bucket of gradients have a fixed size, and are exchanged during
-    the backward pass (`toolkit.parallel.gtc_buckets`).
     """
-
-    def __init__(self, config: ParallelConfig, workers: Workers) -> None:
-        super().__init__(config, workers)
-        self._exchange: Exchange | None = None
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
-        self.stop()
-        self._exchange = self.make_exchange()
+        device = self.flat.parameters[0].device
+        self._state = GtcState(len(self.flat), self.config.gtc, device)
+        self._weight = 0.0  # total over all workers' batches so far
         self._exchanges = 0
-        # On a GPU these are scalars there: total weight of all batches so far, and the sum of the
-        # densities of all exchanges.
-        self._weight = self._density = 0.0
-
-    def make_exchange(self) -> Exchange:
-        """Return how messages are exchanged on the model's device."""
-        if self.flat.parameters[0].device.type == "cpu":
-            return WholeMessages(self)
-        from toolkit.parallel.gtc_buckets import FixedMessages
-
-        return FixedMessages(self)
-
-    def stop(self, failed: bool = False) -> None:
-        """See `Strategy`."""
-        if self._exchange is not None:
-            self._exchange.stop()
+        self._density = 0.0  # summed over the exchanges
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """See `Strategy`."""
         summed = self.config.gtc.grad_scale == "sum"
-        weights, density = self._exchange.backward(loss if summed else loss / weight, weight)
+        (loss if summed else loss / weight).backward()
+        message = self._state.encode(self.flat.gradients())
+        messages, weights = self.workers.all_gather(message, float(weight))
         self._exchanges += 1
-        self._weight = self._weight + weights
-        self._density = self._density + density
+        self._weight += sum(weights)
         scale = self._weight / self._exchanges if summed else self.workers.world_size
-        for parameter in self.flat.parameters:
-            parameter.grad /= scale
+        try:
+            total, density = self._state.decode(messages)
+        except FloatingPointError:
+            total, density = torch.full_like(self._state.residual, float("nan")), 0.0
+        self._density += density
+        self.flat.set_gradients(total / scale)
 
     def state(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
         return super().state() | {
-            "threshold": float(self._exchange.threshold),
-            "weight": float(self._weight),
+            "threshold": self._state.threshold,
+            "weight": self._weight,
             "exchanges": self._exchanges,
-            "density": float(self._density),
+            "density": self._density,
         }
 
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: the residual."""
-        return super().rank_state() | {"residual": self._exchange.residual()}
+        return super().rank_state() | {"residual": self._state.residual}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; residuals of removed workers are added to those that remain."""
         super().load_state(state, own)
         if not state:
             return
-        self._exchange.threshold = state["threshold"]
+        self._state.threshold = state["threshold"]
         self._weight, self._exchanges = state["weight"], state["exchanges"]
         self._density = state["density"]
         if self.world_size_changed(state):  # from now on a step has another weight
             self._weight, self._exchanges = 0.0, 0
-        residual = torch.zeros(len(self.flat))
+        self._state.residual.zero_()
         for held in own:
-            residual += held["residual"]
-        self._exchange.set_residual(residual)
+            self._state.residual += held["residual"].to(self._state.residual.device)
 
     def report(self) -> dict[str, float]:
         """See `Strategy`: also the mean share of elements sent, and the threshold."""
-        density = float(self._density) / max(1, self.steps)
-        threshold = float(self._exchange.threshold)
-        return super().report() | {"density": density, "threshold": threshold}
+        density = self._density / max(1, self.steps)
+        return super().report() | {"density": density, "threshold": self._state.threshold}
