@@ -19,9 +19,9 @@ def transcriber(monkeypatch):
     """A recogniser that hears the names of files; those called broken are."""
     module = SimpleNamespace(asked=[])
 
-    def transcribe(model, sources, details, device, fast):
+    def transcribe(model, sources, details, device, fast, int8):
         module.asked.append((model.name, details))
-        module.device = device
+        module.device, module.int8 = device, int8
         for source in sources:
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
             heard = "_".join(source.key.rpartition("/")[2].upper().split())
@@ -43,6 +43,12 @@ def test_prints_a_line_per_recording_and_names_the_broken_at_the_end(transcriber
     assert result.stderr == "Error: broken.wav: not audio\n"
     assert transcriber.asked == [("final", False)]
     assert run("--model", "final", "a.wav").exit_code == 0
+
+
+def test_eight_bits_where_they_are_asked_for(transcriber):
+    for flags, asked in ([], False), (["--int8"], True):
+        assert run("--model", "final", *flags, "a.wav").exit_code == 0
+        assert transcriber.int8 == asked
 
 
 def test_json_has_a_line_for_every_recording(transcriber):
