@@ -5,14 +5,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+# Not when training starts: it takes seconds, which the first worker alone would lose.
+from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from toolkit.train.trackers import Tracker, open_tracker
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -40,8 +39,6 @@ class Monitor:
     def start(self, first_step: int) -> None:
         """Open the event file; events of an earlier run from `first_step` on are hidden."""
         if self.shown:
-            from torch.utils.tensorboard import SummaryWriter  # takes long to import
-
             self._tracker = open_tracker(self._out)
             self._writer = SummaryWriter(str(self._out / "tensorboard"), purge_step=first_step)
 
