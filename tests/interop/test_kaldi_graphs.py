@@ -104,14 +104,18 @@ def test_transducers_that_openfst_writes_are_read(tmp_path):
         agree(transductions(load_openfst(file), 6), expected)
 
 
-@needs("kaldi_hmm_gmm")
-@settings(
+FEW = settings(
     max_examples=5,
     deadline=None,
     phases=[Phase.generate],
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+"""Each example asks a process that loads Kaldi's code."""
+
+
+@needs("kaldi_hmm_gmm")
+@FEW
 @given(trees())
 def test_transition_models_that_kaldi_writes_are_read(tmp_path, tree):
     content, pdfs, phones = ask(
@@ -126,13 +130,7 @@ def test_transition_models_that_kaldi_writes_are_read(tmp_path, tree):
 
 
 @needs("kaldi_hmm_gmm")
-@settings(
-    max_examples=5,
-    deadline=None,
-    phases=[Phase.generate],
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+@FEW
 @given(trees())
 def test_kaldi_makes_the_same_transition_ids_of_tree_and_topology(tree):
     agree_on_model(TOPOLOGY, tree)
