@@ -216,17 +216,21 @@ def decode_self_trained(run: Run) -> dict[str, float]:
     return decode_systems(run, "self_training", normaliser=student_normaliser(run))
 
 
-@recipe.stage(30, "Enhance the array recordings: echo cancellation and beamforming")
-def front_end(run: Run) -> dict[str, float] | None:
+@recipe.stage(
+    30,
+    "Enhance the array recordings: echo cancellation and beamforming",
+    when="rooms.array_hours",
+)
+def front_end(run: Run) -> dict[str, float]:
     """Uses the playback channel; echo and noise are known, and measured before and after (C1)."""
-    return enhance_arrays(run) if run.config.rooms.array_hours else None
+    return enhance_arrays(run)
 
 
-@recipe.stage(31, "Decode the array recordings with and without enhancement")
-def decode_front_end(run: Run) -> dict[str, float] | None:
+@recipe.stage(
+    31, "Decode the array recordings with and without enhancement", when="rooms.array_hours"
+)
+def decode_front_end(run: Run) -> dict[str, float]:
     """The same utterances, decoded with the student and the weights tuned on val."""
-    if not run.config.rooms.array_hours:
-        return None
     return decode_arrays(run, "student_smbr", student_normaliser(run))
 
 

@@ -137,95 +137,77 @@ def tie(run: Run) -> dict[str, float]:
     return tie_senones(run, "sat")
 
 
-@recipe.stage(17, "Train the LSTM with cross entropy on shuffled 32-frame chunks", parallel=True)
-def train_ce(run: Run) -> dict[str, float] | None:
+@recipe.stage(
+    17, "Train the LSTM with cross entropy on shuffled 32-frame chunks", parallel=True, when="lstm"
+)
+def train_ce(run: Run) -> dict[str, float]:
     """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
-    if not run.config.lstm:
-        return None
     return train_network(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(18, "Decode with the LSTM")
-def decode_ce(run: Run) -> dict[str, float] | None:
+@recipe.stage(18, "Decode with the LSTM", when="lstm")
+def decode_ce(run: Run) -> dict[str, float]:
     """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
-    if not run.config.lstm:
-        return None
     return decode_network(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(19, "Make denominator lattices")
-def make_lattices(run: Run) -> dict[str, float] | None:
+@recipe.stage(19, "Make denominator lattices", when="lstm")
+def make_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
-    if not run.config.lstm:
-        return None
     return make_denominators(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(20, "Train the LSTM with sMBR on the lattices", parallel=True)
-def train_smbr(run: Run) -> dict[str, float] | None:
+@recipe.stage(20, "Train the LSTM with sMBR on the lattices", parallel=True, when="lstm")
+def train_smbr(run: Run) -> dict[str, float]:
     """Three epochs at a small learning rate (C7, C8)."""
-    if not run.config.lstm:
-        return None
     return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(21, "Decode with the sMBR-trained LSTM")
-def decode_smbr(run: Run) -> dict[str, float] | None:
+@recipe.stage(21, "Decode with the sMBR-trained LSTM", when="lstm")
+def decode_smbr(run: Run) -> dict[str, float]:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
-    if not run.config.lstm:
-        return None
     return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)
 
 
-@recipe.stage(22, "Write speaker-adapted features and train an LSTM on them", parallel=True)
+@recipe.stage(
+    22, "Write adapted features and train an LSTM on them", parallel=True, when="needs_adapted"
+)
 def train_on_adapted(run: Run) -> dict[str, float] | None:
     """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
-    if not run.config.needs_adapted:
-        return None
     features = run.make("adapted")
     ranks.on_rank_zero(lambda: write_adapted(run, "sat", "lda_mllt", features))
     return train_network(run, "lstm_fmllr", features) if run.config.adapted else None
 
 
-@recipe.stage(23, "Decode with the LSTM on speaker-adapted features")
-def decode_adapted_lstm(run: Run) -> dict[str, float] | None:
+@recipe.stage(23, "Decode with the LSTM on speaker-adapted features", when="adapted")
+def decode_adapted_lstm(run: Run) -> dict[str, float]:
     """With the transforms of stage 14, which are estimated on the GMMs' first pass."""
-    if not run.config.adapted:
-        return None
     return decode_network(run, "lstm_fmllr", run.need("adapted"), nbest=True)
 
 
-@recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True)
-def train_bidirectional(run: Run) -> dict[str, float] | None:
+@recipe.stage(24, "Train a BLSTM on LDA + MLLT features", parallel=True, when="bidirectional")
+def train_bidirectional(run: Run) -> dict[str, float]:
     """On the features of the speaker-independent GMMs; skipped without `bidirectional` (C9)."""
-    if not run.config.bidirectional:
-        return None
     features = run.make("independent")
     ranks.on_rank_zero(lambda: write_independent(run, "lda_mllt", features))
     return train_network(run, "blstm", features, run.config.blstm)
 
 
-@recipe.stage(25, "Decode with the BLSTM")
-def decode_bidirectional(run: Run) -> dict[str, float] | None:
+@recipe.stage(25, "Decode with the BLSTM", when="bidirectional")
+def decode_bidirectional(run: Run) -> dict[str, float]:
     """Without speaker transforms; cepstra are mean-normalised by speaker, as in stage 12."""
-    if not run.config.bidirectional:
-        return None
     return decode_network(run, "blstm", run.need("independent"), nbest=True)
 
 
-@recipe.stage(26, "Train a TDNN-F with lattice-free MMI", parallel=True)
-def train_lattice_free(run: Run) -> dict[str, float] | None:
+@recipe.stage(26, "Train a TDNN-F with lattice-free MMI", parallel=True, when="chain")
+def train_lattice_free(run: Run) -> dict[str, float]:
     """On the phones of the alignments, with a tree of its own; skipped without `chain`."""
-    if not run.config.chain:
-        return None
     return train_chain(run, "chain", "sat", run.need(run.config.chain_features))
 
 
-@recipe.stage(27, "Decode with the TDNN-F")
-def decode_lattice_free(run: Run) -> dict[str, float] | None:
+@recipe.stage(27, "Decode with the TDNN-F", when="chain")
+def decode_lattice_free(run: Run) -> dict[str, float]:
     """Scores without priors, at acoustic scale 1 or near it."""
-    if not run.config.chain:
-        return None
     return decode_chain(run, "chain", run.need(run.config.chain_features))
 
 
@@ -236,10 +218,10 @@ def combine(run: Run) -> dict[str, float] | None:
     return combine_systems(run, ["sat", *networks]) if networks else None
 
 
-@recipe.stage(29, "Train an LSTM language model", parallel=True)
-def train_neural_lm(run: Run) -> dict[str, float] | None:
+@recipe.stage(29, "Train an LSTM language model", parallel=True, when="neural")
+def train_neural_lm(run: Run) -> dict[str, float]:
     """On lm.text and the training transcripts; skipped without `neural`."""
-    return train_lstm_lm(run) if run.config.neural else None
+    return train_lstm_lm(run)
 
 
 @recipe.stage(30, "Rescore with the LSTM language model")

@@ -112,3 +112,20 @@ def test_the_list_in_json_has_no_infinity(tmp_path, capsys):
             recipe.main(arguments)
     (row,) = json.loads(capsys.readouterr().out)
     assert row["result"] == {"ppl": None, "loss": None, "n": 2}
+
+
+def test_a_stage_that_a_setting_asks_for(tmp_path):
+    recipe, done = Recipe("r", tmp_path / "run.py", {"a": Nested}), []
+    recipe.stage(1, "one", when="inner.far")(partial(write_into, done, "one"))
+    recipe.stage(2, "two")(partial(write_into, done, "two"))
+    for far, new in (("false", ["two"]), ("true", ["one"]), ("true", []), ("false", [])):
+        done.clear()
+        with pytest.raises(SystemExit) as exit_:
+            recipe.main(["--set", f"inner.far={far}"])
+        assert (exit_.value.code, done) == (0, new)
+        assert (tmp_path / "exp/a/one").exists() == (far == "true")
+
+
+@dataclass(frozen=True)
+class Nested:
+    inner: Settings = Settings()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
+from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import WHITE_SPACE, split_words
 
 NO_WORD = "@"
@@ -87,14 +88,15 @@ def _tokens(text: str) -> Iterator[str]:
             token not in ("{", "}", "/") and text[at : at + 1] == "{"
         ):
             raise GrammarError(
-                f"{text.strip()!r}: a brace without a counterpart or inside the word {token!r}"
+                f"{quoted(text.strip())}: a brace without a counterpart or inside the word "
+                f"{quoted(token)}"
             )
         depth += (token == "{") - (depth > 0 and token == "}")
         if depth > _DEEPEST:
             raise GrammarError(f"alternatives within alternatives, more than {_DEEPEST} deep")
         yield token
     if depth:
-        raise GrammarError(f"{text.strip()!r}: a {{ without its }}")
+        raise GrammarError(f"{quoted(text.strip())}: a {{ without its }}")
 
 
 def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequence[Items], int]:
@@ -111,7 +113,8 @@ def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequenc
             inner, at = _alternatives(tokens, at, nested=True)
             filled = tuple(items for items in inner if items)
             if not filled:
-                raise GrammarError(f"{' '.join(tokens)!r}: braces without a word: write @ for none")
+                shown = quoted(" ".join(tokens))
+                raise GrammarError(f"{shown}: braces without a word: write @ for none")
             found[-1].append(Choice(filled))
         else:
             found[-1].append(_unmarked(token))

@@ -45,18 +45,20 @@ class Declaration:
         title: str,
         parallel: bool = False,
         check: Callable[[Any], None] | None = None,
+        when: str = "",
     ) -> Callable[[Body], Body]:
         """Declare the decorated function as stage `number`; stages are declared in order.
 
         With `parallel`, all ranks that torchrun starts run the stage together: each calls the
         function with a run that names the same paths, and what rank 0 returns is recorded. `check`
-        is called with the configuration before anything runs, and raises if the stage cannot.
+        is called with the configuration before anything runs, and raises if the stage cannot. With
+        `when`, the name of a setting, the stage does nothing where that setting is false.
         """
 
         def declare(body: Body) -> Body:
             if number < 0 or (self.stages and number <= self.stages[-1].number):
                 raise ValueError(f"stage {number} ({title}): stages are numbered upwards from 0")
-            self.stages.append(Stage(number, title, body, parallel, check))
+            self.stages.append(Stage(number, title, body, parallel, check, when))
             return body
 
         return declare

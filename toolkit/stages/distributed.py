@@ -113,7 +113,8 @@ def run_follower(stages: Sequence[Stage], directory: RunDirectory, request: Requ
                 request.jobs,
                 request.command,
             )
-            stage.body(run)
+            if stage.asked_for(run.config):
+                stage.body(run)
             connection.barrier()
         except WorkerLostError:
             raise

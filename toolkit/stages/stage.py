@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ class Stage:
     check: Callable[[Any], None] | None = None
     """Called with the configuration before the first stage of any run that includes this one;
     raises a `ToolkitError` if the machine lacks what the stage needs."""
+    when: str = ""
+    """The setting that asks for the stage, such as `lstm` or `rooms.array_hours`; where it is
+    false, the stage does nothing."""
+
+    def asked_for(self, config: Any) -> bool:
+        """Whether the configuration asks for the stage."""
+        return not self.when or bool(attrgetter(self.when)(config))
 
 
 @dataclass(frozen=True)

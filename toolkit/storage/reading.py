@@ -93,6 +93,11 @@ def reason(error: Exception) -> str:
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
+def clipped(text: str) -> str:
+    """Return text, such as an id, for a message; of long text, the beginning."""
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."
+
+
 def quoted(text: str) -> str:
     """Return text in quotation marks for a message; of long text, the beginning."""
     return repr(text) if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]!r}..."

@@ -104,8 +104,9 @@ def _samples_in_header(path: str) -> int:
         head = file.read(1024)
     if head.startswith(b"NIST_1A"):
         for line in head.decode("latin-1").splitlines():
-            if line.startswith("sample_count -i "):
-                return int(line.split()[2])
+            name, _, count = line.partition(" -i ")
+            if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
+                return int(count)
     if head.startswith(b"RIFF"):
         try:
             with wave.open(path, "rb") as file:
