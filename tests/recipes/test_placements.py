@@ -111,14 +111,15 @@ def test_without_errors_of_the_baseline_there_is_no_gain():
 
 
 def test_without_arrays_there_is_no_front_end_and_the_rest_is_listed(tmp_path, monkeypatch):
-    from recipes.farfield_ssl.run import decode_front_end, front_end
+    from recipes.farfield_ssl.run import decode_front_end, front_end, recipe
     from recipes.steps import placements
 
     run = SimpleNamespace(
         config=SimpleNamespace(rooms=FarfieldConfig(array_hours=0), rescoring=NgramConfig()),
         make=lambda name: tmp_path / name,
     )
-    assert front_end(run) is decode_front_end(run) is None
+    stages = [stage for stage in recipe.stages if stage.body in (front_end, decode_front_end)]
+    assert [stage.asked_for(run.config) for stage in stages] == [False, False]
 
     def rows(run, system, lm):
         named = {"system": system, "split": "TST", "lm": lm, "rtf": 1.0, "command": ""}
