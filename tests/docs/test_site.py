@@ -95,6 +95,12 @@ def test_a_link_to_what_the_site_lacks_is_an_error():
         hooks.relinked("Makefile", "overview.md", PAGES)
 
 
+@pytest.mark.parametrize("page", NAV)
+def test_every_link_of_a_page_leads_somewhere_on_the_site(page):
+    text = (ROOT / hooks.source_path(page, PAGES)).read_text(encoding="utf-8")
+    hooks.outside_code(text, hooks.LINK, lambda link: hooks.relinked(link[0], page, PAGES))
+
+
 def test_links_in_code_stay():
     text = "[a](docs/a.md) `[b](docs/b.md)`\n\n```\n[c](docs/c.md)\n```\n"
     found = hooks.outside_code(text, hooks.LINK, lambda link: "X")
