@@ -20,6 +20,7 @@ from toolkit.parallel.config import (
     GtcConfig,
     ParallelConfig,
 )
+from toolkit.parallel.gtc_buckets import FixedMessages
 
 STEPS, WORKERS, RATE, MOMENTUM, CLIP = 40, 4, 0.05, 0.9, 0.2
 INPUTS, OUTPUTS = 5, 3
@@ -188,9 +189,9 @@ def asgd(parts):
     return steps
 
 
-def follow(config, rank):
+def follow(config, rank, strategy=None):
     """Train as the loop does; return the weights after every step."""
-    strategy = strategy_of(config)
+    strategy = strategy or strategy_of(config)
     model = nn.Linear(INPUTS, OUTPUTS, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -259,3 +260,28 @@ def test_weights_after_every_step_are_those_of_the_formula(config, expected):
     wanted = np.array(list(expected())).swapaxes(0, 1)
     assert np.abs(wanted[:, -1]).max() > 0.2
     assert np.abs(found - wanted).max() < 1e-6
+
+
+@pytest.mark.parametrize("tau", [0.2, 0.0])
+def test_messages_of_a_fixed_size_give_the_formulas_weights_too(tau):
+    """The exchange of a GPU, on the CPU."""
+    config = ParallelConfig("gtc", gtc=GtcConfig(threshold=tau, grad_scale="mean"))
+
+    def work(rank):
+        strategy = strategy_of(config)
+        strategy.make_exchange = lambda: FixedMessages(strategy)
+        return follow(config, rank, strategy)
+
+    found = np.array(crew(WORKERS, work))
+    wanted = np.array(list((gtc(tau, summed=False) if tau else mean_of_means)())).swapaxes(0, 1)
+    assert np.abs(wanted[:, -1]).max() > 0.2
+    assert np.abs(found - wanted).max() < 1e-6
+
+
+def mean_of_means():
+    """Threshold 0 with mean gradients: workers count equally, whatever their batches' lengths."""
+    weights, optimizer = np.zeros((OUTPUTS, INPUTS)), Momentum()
+    for step in range(STEPS):
+        found = [gradient(weights, (step, worker)) for worker in range(WORKERS)]
+        weights = optimizer.step(weights, sum(found) / WORKERS)
+        yield [weights] * WORKERS

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.parallel.config import GtcConfig
-from toolkit.parallel.gtc import GtcState
+from toolkit.parallel.gtc_state import GtcState
 
 
 def gradients(workers, size, seed):

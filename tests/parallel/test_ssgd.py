@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from toolkit.parallel import ssgd
-from toolkit.parallel.ssgd import GradientBuckets
+from toolkit.parallel.buckets import Buckets
 
 
 class Alone:
@@ -35,16 +34,16 @@ def workers():
 
 
 @pytest.fixture
-def buckets(model, workers, monkeypatch):
-    monkeypatch.setattr(ssgd, "BUCKET_BYTES", 40)  # a bucket for each parameter, or nearly
-    return GradientBuckets(list(model.parameters()), workers)
+def buckets(model, workers):
+    """A bucket for each parameter, or nearly."""
+    return Buckets(list(model.parameters()), lambda _, part: workers.all_reduce(part), most=40)
 
 
 def step(model, workers, buckets):
     """Return how many exchanges began during the backward pass, and how many in all."""
     model.zero_grad(set_to_none=True)
     workers.begun = 0
-    with buckets.all_reducing():
+    with buckets.backward():
         model(torch.ones(5, 3)).square().sum().backward()
         inside = workers.begun
     return inside, workers.begun

@@ -68,7 +68,7 @@ def test_random_pairs_contract_the_expected_square_as_their_mean_matrix_says(
     assert sum(squares) / len(squares) <= bound + 1e-12
 
 
-@pytest.mark.parametrize("pattern", ["fixed", "random"])
+@pytest.mark.parametrize("pattern", ["fixed", "random", "shuffled"])
 @given(learners=SIZES)
 def test_pairs_join_active_with_passive_and_connect_all(pattern, learners):
     pairs = edges(learners, pattern)
@@ -96,6 +96,15 @@ def test_a_first_round_on_a_fixed_ring_pairs_everybody():
     for learners in (2, 4, 6, 8):
         chosen = [partner(rank, learners, "fixed", 0) for rank in range(0, learners, 2)]
         assert sorted(chosen) == list(range(1, learners, 2))
+
+
+@given(st.integers(1, 8), st.integers(0, 99))
+def test_a_shuffled_ring_pairs_everybody_each_time_anew(pairs, number):
+    learners = 2 * pairs
+    chosen = [partner(rank, learners, "shuffled", number) for rank in range(0, learners, 2)]
+    assert sorted(chosen) == list(range(1, learners, 2))
+    rounds = {partner(0, learners, "shuffled", n) for n in range(60)}
+    assert rounds == set(range(1, learners, 2))
 
 
 @given(SIZES, st.integers(0, 99))

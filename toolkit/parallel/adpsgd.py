@@ -1,7 +1,7 @@
 """ADPSGD: each worker averages its model with a neighbour's while it computes (B1)."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -14,8 +14,9 @@ from toolkit.parallel.batch import BatchesAhead, DataSource
 from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.distributed import Distributed
 from toolkit.parallel.learner import Learner, delay_by_one_update
-from toolkit.parallel.point_to_point import PointToPoint
+from toolkit.parallel.point_to_point import Answer, PointToPoint
 from toolkit.parallel.process_group import Workers
+from toolkit.parallel.streams import Channel, streams_of
 from toolkit.parallel.topology import Pattern, is_active, partner, partners
 
 
@@ -25,7 +26,8 @@ class NeighbourAverager:
     A learner with an even index requests an averaging from one of its partners once per step, as
     soon as its previous request has completed. A learner with an odd index answers requests in
     threads that do not depend on how fast its worker computes. So no learner waits for a slow
-    worker, and no deadlock is possible.
+    worker, and no deadlock is possible. These threads copy weights from and to a GPU, beside the
+    training's own work; the averaging itself happens on the GPU.
 
     All ranks must construct one at the same time; ranks that hold no learner pass learner=None.
 
@@ -35,6 +37,7 @@ class NeighbourAverager:
       ranks: rank of each learner.
       index: this learner's index in `ranks`.
       pattern: which learners average with each other.
+      make_channel: makes the copies between device and host of one thread.
     """
 
     def __init__(
@@ -44,8 +47,11 @@ class NeighbourAverager:
         ranks: Sequence[int],
         index: int,
         pattern: Pattern,
+        make_channel: Callable[[], Channel],
     ) -> None:
         self._exchange = exchange
+        self._make_channel = make_channel
+        self._channels: list[Channel] = []
         self._learner = learner
         self._ranks = ranks
         self._index = index
@@ -61,9 +67,15 @@ class NeighbourAverager:
         neighbours = [ranks[other] for other in partners(index, len(ranks), pattern)]
         if is_active(index):
             self._servers = neighbours
-            exchange.start(self._average)
+            channel = self._channel()
+            exchange.start(lambda: self._average(channel))
         else:
-            exchange.serve(neighbours, lambda asking, _: learner.answer(asking))
+            exchange.serve(neighbours, self._answering)
+
+    @property
+    def host_copies(self) -> int:
+        """How often a model, or half of a difference, was brought to the host."""
+        return sum(channel.copies for channel in self._channels)
 
     def wake(self) -> None:
         """Request an averaging; raise the exception of an earlier one that failed."""
@@ -84,7 +96,21 @@ class NeighbourAverager:
         if not failed:
             self._exchange.close(self._servers)
 
-    def _average(self) -> None:
+    def _channel(self) -> Channel:
+        self._channels.append(self._make_channel())
+        return self._channels[-1]
+
+    def _answering(self) -> Answer:
+        """Make what answers the requests of one neighbour."""
+        channel, learner = self._channel(), self._learner
+
+        def answer(asking: Tensor, _: float) -> Tensor:
+            with channel.stream():
+                return channel.to_host(learner.answer(channel.to_device(asking)))
+
+        return answer
+
+    def _average(self, channel: Channel) -> None:
         while self._requested.wait():
             with self._averaging:
                 self._requested.clear()
@@ -93,8 +119,10 @@ class NeighbourAverager:
                 if not self._servers:
                     continue
                 other = partner(self._index, len(self._ranks), self._pattern, self.asked)
-                half = self._exchange.request(self._ranks[other], self._learner.weights())
-                self._learner.finish(half)
+                with channel.stream():
+                    mine = channel.to_host(self._learner.weights())
+                    half = self._exchange.request(self._ranks[other], mine)
+                    self._learner.finish(channel.to_device(half))
                 self.asked += 1
 
 
@@ -111,8 +139,12 @@ class Adpsgd(Asynchronous):
         super().__init__(config, workers)
         self._delayed = config.adpsgd.pattern == "delayed"
         self._averager: NeighbourAverager | None = None
-        self.host_copies = 0
-        """How often this worker has copied the model to the host's memory, to average it."""
+        self._copied = 0  # models brought to the host before the last start
+
+    @property
+    def host_copies(self) -> int:
+        """How often this worker has brought a model to the host's memory, to exchange it."""
+        return self._copied + (0 if self._averager is None else self._averager.host_copies)
 
     def learners(self) -> Sequence[int]:
         """Return the ranks that hold a model which is averaged with others; here all."""
@@ -121,25 +153,32 @@ class Adpsgd(Asynchronous):
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
-        self.host_copies = 0
+        self._copied = 0
         self._learner: Learner | None = None
-        """The learner of which this rank holds the model, if any; its weights are on the host."""
+        """The learner of which this rank holds the model, if any; on the model's device."""
         self._taken: Tensor
-        """The learner's weights before the step, on the host."""
+        """The learner's weights before the step."""
         ranks = self.learners()
+        device = self.flat.parameters[0].device
+        streams = streams_of(device)
         if self.workers.rank in ranks:
-            self._learner = Learner(self.flat.weights().cpu())
+            self._learner = Learner(self.flat.weights(), streams)
             self._taken = self._learner.weights()
         self._mean: Any = None  # delay by one: the all-reduce in progress
-        self._group = self.workers.new_group(ranks, "gloo")
+        self._group = self.workers.new_group(ranks)
         self._averager = None
         if self._delayed:
             self._begin_mean()
         elif len(ranks) > 1:
-            self._exchange = PointToPoint(self.workers, len(self.flat))
+            self._exchange = PointToPoint(self.workers, len(self.flat), streams)
             index = ranks.index(self.workers.rank) if self._learner is not None else 0
             self._averager = NeighbourAverager(
-                self._exchange, self._learner, ranks, index, self.config.adpsgd.pattern
+                self._exchange,
+                self._learner,
+                ranks,
+                index,
+                self.config.adpsgd.pattern,
+                lambda: Channel(streams, len(self.flat), device),
             )
 
     def share_batches(self, data: BatchesAhead) -> DataSource:
@@ -163,6 +202,7 @@ class Adpsgd(Asynchronous):
         """See `Strategy`."""
         super().stop(failed)
         if self._averager is not None:
+            self._copied = self.host_copies
             averager, self._averager = self._averager, None
             averager.close(failed)
 
@@ -212,7 +252,7 @@ class Adpsgd(Asynchronous):
             weights = self.flat.weights()
             if own:
                 self.optimizer.load_state_dict(own[0]["optimizer"])
-                self.host_copies = own[0].get("host_copies", 0)  # not in version 0.1
+                self._copied = own[0].get("host_copies", 0)  # not in version 0.1
                 if self._averager is not None and self._learner is not None:
                     self._learner.averagings, self._averager.asked = own[0]["averagings"]
                 weights = torch.stack([held["weights"] for held in own]).mean(dim=0)
@@ -229,8 +269,7 @@ class Adpsgd(Asynchronous):
 
     def _mix(self) -> None:
         """Add the optimizer's update to the learner; set `_taken`, from which to continue."""
-        self.host_copies += 1
-        now = self.flat.weights().cpu()
+        now = self.flat.weights()
         if self._delayed:
             self._taken = delay_by_one_update(self._taken, now, self._finished_mean())
             self._learner.set_weights(self._taken)

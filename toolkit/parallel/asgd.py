@@ -8,7 +8,8 @@ from torch.optim import Optimizer
 
 from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.learner import ParameterServer
-from toolkit.parallel.point_to_point import PointToPoint
+from toolkit.parallel.point_to_point import Answer, PointToPoint
+from toolkit.parallel.streams import Channel, streams_of
 
 
 class Asgd(Asynchronous):
@@ -17,8 +18,8 @@ class Asgd(Asynchronous):
     A worker pushes its gradient, pulls the current weights and goes on; no worker waits for the
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
-    updates the weights on worker 0. The bytes reported are those of worker 0, which sends the
-    weights to all workers.
+    updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which
+    sends the weights to all workers.
     """
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -26,16 +27,32 @@ class Asgd(Asynchronous):
         super().start(model, optimizer)
         config, workers = self.config.asgd, self.workers
         self._gradient: Tensor | None = None
-        self._exchange = PointToPoint(workers, len(self.flat))
-        self._server = ParameterServer(
-            self.flat.weights().cpu(),
-            optimizer,
-            config.parts or workers.world_size,
-            config.max_gradient_norm,
-        )
-        """The parameter server; only worker 0's is used."""
+        device = self.flat.parameters[0].device
+        self._streams = streams_of(device)
+        self._make_channel = lambda: Channel(self._streams, len(self.flat), device)
+        self._channel = self._make_channel()
+        self._exchange = PointToPoint(workers, len(self.flat), self._streams)
+        self._server: ParameterServer | None = None
+        """The parameter server, of worker 0 alone."""
         if workers.rank == 0:
-            self._exchange.serve(range(1, workers.world_size), self._server.add)
+            self._server = ParameterServer(
+                self.flat.weights(),
+                optimizer,
+                config.parts or workers.world_size,
+                config.max_gradient_norm,
+                self._streams,
+            )
+            self._exchange.serve(range(1, workers.world_size), self._answering)
+
+    def _answering(self) -> Answer:
+        """Make what answers one worker's pushes."""
+        channel, server = self._make_channel(), self._server
+
+        def answer(gradient: Tensor, rate: float) -> Tensor:
+            with channel.stream():
+                return channel.to_host(server.add(channel.to_device(gradient), rate))
+
+        return answer
 
     def stop(self, failed: bool = False) -> None:
         """See `Strategy`."""
@@ -46,12 +63,14 @@ class Asgd(Asynchronous):
                 exchange.close([0] if self.workers.rank else [])
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """See `Strategy`: keep the gradient for `after_step`.
+        """See `Strategy`: keep the gradient for `after_step`, where it is sent from.
 
         A gradient that is not finite stays in the model, where the training loop reports it.
         """
         super().backward(loss, weight)
-        gradient = self.flat.gradients().cpu()
+        gradient = self.flat.gradients()
+        if self._server is None:
+            gradient = self._channel.to_host(gradient)
         self._gradient = gradient if bool(gradient.isfinite().all()) else None
         if self._gradient is not None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -63,10 +82,11 @@ class Asgd(Asynchronous):
         if self._gradient is None:
             return
         rate = self.optimizer.param_groups[0]["lr"]
-        if self.workers.rank == 0:
+        if self._server is not None:
             weights = self._server.add(self._gradient, rate)
         else:
-            weights = self._exchange.request(0, self._gradient, rate)
+            reply = self._exchange.request(0, self._gradient, rate)
+            weights = self._channel.to_device(reply)
         self.flat.set_weights(weights)
 
     def meet(self) -> None:
@@ -77,27 +97,28 @@ class Asgd(Asynchronous):
     def end_epoch(self) -> None:
         """See `Strategy`: apply the gradients left over; all continue from the same weights."""
         super().end_epoch()
-        self._server.flush()
+        if self._server is not None:
+            self._server.flush()
         self._broadcast_weights()
 
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: on worker 0, the parameter server's optimizer and pending gradients."""
         own = super().rank_state()
-        return {**own, "accumulator": self._server.state()} if self.workers.rank == 0 else own
+        return own if self._server is None else {**own, "accumulator": self._server.state()}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`."""
         super().load_state(state, own)
-        if self.workers.rank == 0:
+        if self._server is not None:
             if state:
                 self._server.load_state(own[0]["accumulator"])
-            self._server.set_weights(self.flat.weights().cpu())
+            self._server.set_weights(self.flat.weights())
         self._broadcast_weights()
 
     def _broadcast_weights(self) -> None:
         """Broadcast the server's weights to all workers (all)."""
         weights = self.flat.weights()
-        if self.workers.rank == 0:
+        if self._server is not None:
             weights.copy_(self._server.weights())
         self.workers.broadcast(weights)
         self.flat.set_weights(weights)

@@ -1,4 +1,4 @@
-"""Threshold compression of gradients: encoding and decoding of messages (C28).
+"""Threshold compression of gradients on the CPU: encoding and decoding of messages (C28).
 
 A message is a sequence of 32-bit words. The first word gives the format. `SPARSE`: a word per
 element sent, its index shifted left by one bit, the lowest bit 1 for -tau and 0 for +tau.
@@ -6,7 +6,7 @@ element sent, its index shifted left by one bit, the lowest bit 1 for -tau and 0
 `DENSE`: the values themselves. `NON_FINITE`: a value is not finite, so nothing is sent.
 
 On the CPU a single compiled pass accumulates, compares, encodes and subtracts, in about the time
-that copying the gradient takes; torch's operators take 12 times as long. A GPU uses those.
+that copying the gradient takes. A GPU has messages of its own (`toolkit.parallel.fixed_messages`).
 """
 
 import numba
@@ -44,8 +44,7 @@ def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool 
         residual.zero_()
         return message
     capacity = len(gradient) // PER_WORD if fallback else len(gradient)
-    work = encode_by_torch if gradient.is_cuda else encode_by_numba
-    return work(gradient, residual, threshold, capacity)
+    return _encode(gradient, residual, threshold, capacity)
 
 
 def decode(message: Tensor, threshold: float, total: Tensor) -> int:
@@ -60,8 +59,6 @@ def decode(message: Tensor, threshold: float, total: Tensor) -> int:
     if form == DENSE:
         total += body.view(torch.float32)
         return len(body)
-    if total.is_cuda:
-        return decode_by_torch(form, body, threshold, total)
     words, values = body.numpy().view(np.uint32), total.numpy()
     work = _add_sparse if form == SPARSE else _add_bitmap
     return int(work(words, np.float32(threshold), values))
@@ -71,8 +68,8 @@ def _header(form: int, like: Tensor) -> Tensor:
     return torch.full((1,), form, dtype=torch.int32, device=like.device)
 
 
-def encode_by_numba(gradient: Tensor, residual: Tensor, threshold: float, capacity: int) -> Tensor:
-    """See `encode`, on the CPU; up to `capacity` elements are sent as `SPARSE`."""
+def _encode(gradient: Tensor, residual: Tensor, threshold: float, capacity: int) -> Tensor:
+    """See `encode`; up to `capacity` elements are sent as `SPARSE`."""
     size, tau = len(gradient), np.float32(threshold)
     g, r = gradient.contiguous().numpy(), residual.numpy()
     words = np.empty(capacity + 1, dtype=np.uint32)
@@ -84,44 +81,6 @@ def encode_by_numba(gradient: Tensor, residual: Tensor, threshold: float, capaci
     bitmap[0] = BITMAP
     broken += _take_bitmap(g, r, tau, words[1:count], settled, added, bitmap[1:])
     return _header(NON_FINITE, residual) if broken else torch.from_numpy(bitmap.view(np.int32))
-
-
-def encode_by_torch(gradient: Tensor, residual: Tensor, threshold: float, capacity: int) -> Tensor:
-    """See `encode_by_numba`, on any device."""
-    residual += gradient
-    if not torch.isfinite(residual.sum()):
-        return _header(NON_FINITE, residual)
-    indices = (residual.abs() > threshold).nonzero()[:, 0]
-    minus = residual[indices] < 0
-    residual[indices] -= torch.where(minus, -threshold, threshold).to(residual.dtype)
-    if len(indices) <= capacity:
-        words = (indices << 1) | minus
-        return torch.cat([_header(SPARSE, residual), _as_int32(words)])
-    codes = torch.zeros(-(-len(gradient) // PER_WORD) * PER_WORD, dtype=torch.int64)
-    codes = codes.to(residual.device)
-    codes[indices] = 1 + minus.long()
-    shifts = 2 * torch.arange(PER_WORD, device=residual.device)
-    words = (codes.view(-1, PER_WORD) << shifts).sum(dim=1)
-    return torch.cat([_header(BITMAP, residual), _as_int32(words)])
-
-
-def decode_by_torch(form: int, body: Tensor, threshold: float, total: Tensor) -> int:
-    """See `decode`, on any device."""
-    words = body.long() & 0xFFFFFFFF
-    if form == SPARSE:
-        indices, minus = words >> 1, words & 1
-    else:
-        shifts = 2 * torch.arange(PER_WORD, device=body.device)
-        codes = ((words[:, None] >> shifts) & 3).view(-1)
-        indices = codes.nonzero()[:, 0]
-        minus = codes[indices] - 1
-    total[indices] += torch.where(minus == 1, -threshold, threshold).to(total.dtype)
-    return len(indices)
-
-
-def _as_int32(words: Tensor) -> Tensor:
-    """Keep the lower 32 bits of int64 words."""
-    return torch.where(words >= MAX_SIZE, words - 2 * MAX_SIZE, words).int()
 
 
 @numba.njit(nogil=True, cache=True)

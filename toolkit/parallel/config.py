@@ -98,18 +98,20 @@ class BmufConfig:
 class AdpsgdConfig:
     """Asynchronous decentralised SGD, between workers or between nodes (B1, B3)."""
 
-    pattern: Literal["fixed", "random", "delayed"] = "fixed"
+    pattern: Literal["fixed", "random", "shuffled", "delayed"] = "fixed"
     """Which learners average with each other: `fixed`, neighbours on a ring in turn; `random`,
-    every second learner draws a partner on its own each time, so that two may draw the same one
-    (which neighbours on a randomly permuted ring would not); `delayed` (delay by one), all with all
-    while they compute the next gradient, which keeps equally fast workers in step with each other
-    and is best for large batches."""
+    every second learner draws a partner on its own each time, so that two may draw the same one;
+    `shuffled`, neighbours on a ring that is shuffled for every averaging; `delayed` (delay by one),
+    all with all while they compute the next gradient, which keeps equally fast workers in step with
+    each other and is best for large batches."""
     node: int = 0
     """For `hadpsgd`: workers per node, which average gradients; 0: those of a host. 8 (B4)."""
 
     def __post_init__(self) -> None:
-        if self.pattern not in ("fixed", "random", "delayed"):
-            raise ValueError(f"pattern is {self.pattern!r}, needs to be fixed, random or delayed")
+        if self.pattern not in ("fixed", "random", "shuffled", "delayed"):
+            raise ValueError(
+                f"pattern is {self.pattern!r}, needs to be fixed, random, shuffled or delayed"
+            )
         if self.node < 0:
             raise ValueError(f"node is {self.node}, needs to be 0 or more")
 

@@ -1,54 +1,84 @@
 """GTC, gradient threshold compression: only large gradient elements are sent, as +-tau (C28)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.parallel.compression import decode, encode
-from toolkit.parallel.config import GtcConfig
+from toolkit.parallel.config import ParallelConfig
 from toolkit.parallel.distributed import Distributed
+from toolkit.parallel.gtc_buckets import FixedMessages
+from toolkit.parallel.gtc_state import GtcState
+from toolkit.parallel.process_group import Workers
 
 
-class GtcState:
-    """The residual gradient and the threshold of one worker.
+class Exchange(Protocol):
+    """A worker's side of the exchange: its residual, and what the messages of all add up to."""
 
-    Args:
-      size: W, elements of the gradient.
-      config: threshold and its adaptation.
-      device: device of the gradients.
-    """
+    threshold: Any
+    """tau, a number or a scalar on the device; the same for all workers."""
 
-    def __init__(self, size: int, config: GtcConfig, device: torch.device | str = "cpu") -> None:
-        self._config = config
-        self.residual = torch.zeros(size, device=device)
-        """[W] sum of all gradients minus what has been sent."""
-        self.threshold = config.threshold
-        """tau, the same for all workers."""
+    def backward(self, loss: Tensor, weight: Tensor) -> tuple[Any, Any]:
+        """Compute gradients and replace them by the sum of what all workers sent (all).
 
-    def encode(self, gradient: Tensor) -> Tensor:
-        """Add a gradient [W]; return the message to all workers, including this one."""
-        return encode(gradient, self.residual, self.threshold, self._config.dense_fallback)
-
-    def decode(self, messages: Sequence[Tensor]) -> tuple[Tensor, float]:
-        """Sum the messages of all workers, in the same order on each.
+        Args:
+          loss: whose gradients are exchanged.
+          weight: of this worker's batch.
 
         Returns:
-          [W], bitwise equal on every worker; and the mean share of elements that a worker sent.
-
-        Raises:
-          FloatingPointError: a worker's gradient was not finite.
+          The sum of the workers' weights; the mean share of the elements that a worker sent.
         """
-        total = torch.zeros_like(self.residual)
-        sent = sum(decode(message, self.threshold, total) for message in messages)
-        density = sent / (len(messages) * len(total))
-        if self._config.density:
-            # At most 15 % per step, since the density follows the threshold with a delay.
-            excess = max(0.01, min(100.0, density / self._config.density))
-            self.threshold *= excess**0.03
-        return total, density
+
+    def residual(self) -> Tensor:
+        """Return what was not sent yet: [W] in the order of the parameters."""
+
+    def set_residual(self, residual: Tensor) -> None:
+        """Replace it."""
+
+    def stop(self) -> None:
+        """The training ends."""
+
+
+class WholeMessages:
+    """The whole gradient in one message of the length that it needs: on the CPU."""
+
+    def __init__(self, strategy: Distributed) -> None:
+        self._flat, self._workers = strategy.flat, strategy.workers
+        self._state = GtcState(len(self._flat), strategy.config.gtc)
+
+    @property
+    def threshold(self) -> float:
+        """See `Exchange`."""
+        return self._state.threshold
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        self._state.threshold = value
+
+    def backward(self, loss: Tensor, weight: Tensor) -> tuple[float, float]:
+        """See `Exchange`."""
+        loss.backward()
+        message = self._state.encode(self._flat.gradients())
+        messages, weights = self._workers.all_gather(message, float(weight))
+        try:
+            total, density = self._state.decode(messages)
+        except FloatingPointError:
+            total, density = torch.full_like(self._state.residual, float("nan")), 0.0
+        self._flat.set_gradients(total)
+        return sum(weights), density
+
+    def residual(self) -> Tensor:
+        """See `Exchange`."""
+        return self._state.residual
+
+    def set_residual(self, residual: Tensor) -> None:
+        """See `Exchange`."""
+        self._state.residual.copy_(residual)
+
+    def stop(self) -> None:
+        """See `Exchange`."""
 
 
 class Gtc(Distributed):
@@ -58,62 +88,78 @@ class Gtc(Distributed):
     (`grad_scale`). Gradient clipping and the optimizer's step come after the sum over the workers,
     which is divided by the mean weight of a step so far (frames of all workers), or by the number
     of workers: a residual may stem from many batches.
+
+    On a GPU the messages of every bucket of gradients have a fixed size, and are exchanged during
+    the backward pass (`toolkit.parallel.gtc_buckets`).
     """
+
+    def __init__(self, config: ParallelConfig, workers: Workers) -> None:
+        super().__init__(config, workers)
+        self._exchange: Exchange | None = None
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
         super().start(model, optimizer)
-        device = self.flat.parameters[0].device
-        self._state = GtcState(len(self.flat), self.config.gtc, device)
-        self._weight = 0.0  # total over all workers' batches so far
+        self.stop()
+        self._exchange = self.make_exchange()
         self._exchanges = 0
-        self._density = 0.0  # summed over the exchanges
+        # On a GPU these are scalars there: total weight of all batches so far, and the sum of the
+        # densities of all exchanges.
+        self._weight = self._density = 0.0
+
+    def make_exchange(self) -> Exchange:
+        """Return how messages are exchanged on the model's device."""
+        if self.flat.parameters[0].device.type == "cpu":
+            return WholeMessages(self)
+        return FixedMessages(self)
+
+    def stop(self, failed: bool = False) -> None:
+        """See `Strategy`."""
+        if self._exchange is not None:
+            self._exchange.stop()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """See `Strategy`."""
         summed = self.config.gtc.grad_scale == "sum"
-        (loss if summed else loss / weight).backward()
-        message = self._state.encode(self.flat.gradients())
-        messages, weights = self.workers.all_gather(message, float(weight))
+        weights, density = self._exchange.backward(loss if summed else loss / weight, weight)
         self._exchanges += 1
-        self._weight += sum(weights)
+        self._weight = self._weight + weights
+        self._density = self._density + density
         scale = self._weight / self._exchanges if summed else self.workers.world_size
-        try:
-            total, density = self._state.decode(messages)
-        except FloatingPointError:
-            total, density = torch.full_like(self._state.residual, float("nan")), 0.0
-        self._density += density
-        self.flat.set_gradients(total / scale)
+        for parameter in self.flat.parameters:
+            parameter.grad /= scale
 
     def state(self) -> dict[str, Any]:
         """See `Strategy`; the workers' weights are compared."""
         self.check_replicas()
         return super().state() | {
-            "threshold": self._state.threshold,
-            "weight": self._weight,
+            "threshold": float(self._exchange.threshold),
+            "weight": float(self._weight),
             "exchanges": self._exchanges,
-            "density": self._density,
+            "density": float(self._density),
         }
 
     def rank_state(self) -> dict[str, Any]:
         """See `Strategy`: the residual."""
-        return super().rank_state() | {"residual": self._state.residual}
+        return super().rank_state() | {"residual": self._exchange.residual()}
 
     def load_state(self, state: dict[str, Any], own: Sequence[dict[str, Any]]) -> None:
         """See `Strategy`; residuals of removed workers are added to those that remain."""
         super().load_state(state, own)
         if not state:
             return
-        self._state.threshold = state["threshold"]
+        self._exchange.threshold = state["threshold"]
         self._weight, self._exchanges = state["weight"], state["exchanges"]
         self._density = state["density"]
         if self.world_size_changed(state):  # from now on a step has another weight
             self._weight, self._exchanges = 0.0, 0
-        self._state.residual.zero_()
+        residual = torch.zeros(len(self.flat))
         for held in own:
-            self._state.residual += held["residual"].to(self._state.residual.device)
+            residual += held["residual"]
+        self._exchange.set_residual(residual)
 
     def report(self) -> dict[str, float]:
         """See `Strategy`: also the mean share of elements sent, and the threshold."""
-        density = self._density / max(1, self.steps)
-        return super().report() | {"density": density, "threshold": self._state.threshold}
+        density = float(self._density) / max(1, self.steps)
+        threshold = float(self._exchange.threshold)
+        return super().report() | {"density": density, "threshold": threshold}

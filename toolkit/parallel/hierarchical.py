@@ -62,14 +62,7 @@ class HierarchicalAdpsgd(Adpsgd):
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         """See `Strategy`: as in S-SGD, within the node."""
-        total_weight = self.workers.all_reduce(
-            weight.detach().float().reshape(1).clone(), self._inside
-        )
-        with self._buckets.all_reducing():
-            loss.backward()
-        weights = total_weight.wait()
-        for parameter in self.flat.parameters:
-            parameter.grad /= weights
+        self._buckets.backward(loss, weight)
 
     def after_step(self) -> None:
         """See `Strategy`: the first worker mixes the models, all of its node take them over."""

@@ -1,12 +1,13 @@
 """Update rules of the asynchronous methods, on flat tensors in one process."""
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from toolkit.parallel.streams import HostStreams, Streams, Turns
 
 
 class Learner:
@@ -15,29 +16,32 @@ class Learner:
     Every change is atomic and relative, so that none is lost, whatever the order: the optimizer's
     update is added, and an averaging of two learners moves both by half of their difference, in
     opposite directions. So the mean of all models changes by the mean of the optimizers' updates
-    alone.
+    alone. All of it happens on the device that holds the weights.
+
+    Args:
+      weights: [P] float32, from which it starts.
+      streams: of the weights' device.
     """
 
-    def __init__(self, weights: Tensor) -> None:
-        """Start from weights [P], float32."""
+    def __init__(self, weights: Tensor, streams: Streams | None = None) -> None:
         self._weights = weights.detach().clone()
-        self._lock = threading.Lock()
+        self._turns = Turns(streams or HostStreams())
         self.averagings = 0
         """Number of averagings with other learners."""
 
     def weights(self) -> Tensor:
         """Return a copy of the current weights: [P]."""
-        with self._lock:
+        with self._turns.turn():
             return self._weights.clone()
 
     def set_weights(self, weights: Tensor) -> None:
         """Replace the weights by [P]."""
-        with self._lock:
+        with self._turns.turn():
             self._weights.copy_(weights)
 
     def add(self, update: Tensor) -> Tensor:
         """Add an optimizer's update, possibly of older weights; return the new weights [P]."""
-        with self._lock:
+        with self._turns.turn():
             self._weights += update
             return self._weights.clone()
 
@@ -50,7 +54,7 @@ class Learner:
         Returns:
           [P]: half of the difference, which that learner has to subtract by `finish`.
         """
-        with self._lock:
+        with self._turns.turn():
             half = (asking - self._weights) / 2
             self._weights += half
             self.averagings += 1
@@ -58,7 +62,7 @@ class Learner:
 
     def finish(self, half: Tensor) -> None:
         """Complete an averaging: subtract what the other learner's `answer` returned."""
-        with self._lock:
+        with self._turns.turn():
             self._weights -= half
             self.averagings += 1
 
@@ -86,10 +90,16 @@ class ParameterServer:
       optimizer: its class and settings are used, not its state.
       parts: number of gradients per update.
       max_norm: mean gradients of a larger norm are scaled down to it.
+      streams: of the weights' device, on which the optimizer makes its steps.
     """
 
     def __init__(
-        self, weights: Tensor, optimizer: Optimizer, parts: int, max_norm: float = float("inf")
+        self,
+        weights: Tensor,
+        optimizer: Optimizer,
+        parts: int,
+        max_norm: float = float("inf"),
+        streams: Streams | None = None,
     ) -> None:
         self._weights = nn.Parameter(weights.detach().clone())
         self._optimizer = optimizer_like(optimizer, [self._weights])
@@ -97,7 +107,7 @@ class ParameterServer:
         self._rates: list[float] = []
         self._parts = parts
         self._max_norm = max_norm
-        self._lock = threading.Lock()
+        self._turns = Turns(streams or HostStreams())
         self.updates = 0
         """Number of updates made."""
 
@@ -111,7 +121,7 @@ class ParameterServer:
         Returns:
           [P]: the weights from which the worker continues.
         """
-        with self._lock:
+        with self._turns.turn():
             self._sum += gradient
             self._rates.append(rate)
             if len(self._rates) >= self._parts:
@@ -120,23 +130,23 @@ class ParameterServer:
 
     def flush(self) -> None:
         """Apply the gradients that are left, if there are any."""
-        with self._lock:
+        with self._turns.turn():
             if self._rates:
                 self._update()
 
     def weights(self) -> Tensor:
         """Return a copy of the weights: [P]."""
-        with self._lock:
+        with self._turns.turn():
             return self._weights.detach().clone()
 
     def set_weights(self, weights: Tensor) -> None:
         """Replace the weights by [P]."""
-        with self._lock:
+        with self._turns.turn():
             self._weights.data.copy_(weights)
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without weights."""
-        with self._lock:
+        with self._turns.turn():
             return {
                 "optimizer": self._optimizer.state_dict(),
                 "updates": self.updates,
@@ -146,13 +156,13 @@ class ParameterServer:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
-        with self._lock:
+        with self._turns.turn():
             self._optimizer.load_state_dict(state["optimizer"])
             self.updates = state["updates"]
             self._rates = list(state.get("rates", []))  # not in version 0.1
             self._sum.zero_()
             if self._rates:
-                self._sum += state["sum"]
+                self._sum += state["sum"].to(self._sum.device)
 
     def _update(self) -> None:
         self._weights.grad = self._sum / len(self._rates)

@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from toolkit.parallel.process_group import Workers
+from toolkit.parallel.streams import Streams
 
 NO_TIMEOUT = timedelta(days=30)  # the watchdog detects lost workers; slow ones are allowed
 REQUEST, CLOSE = range(2)
@@ -32,11 +34,13 @@ class PointToPoint:
     Args:
       workers: the process group.
       size: P, number of values of a request and of a reply.
+      streams: of the device from and to which the values are copied.
     """
 
-    def __init__(self, workers: Workers, size: int) -> None:
+    def __init__(self, workers: Workers, size: int, streams: Streams) -> None:
         self._workers = workers
         self._size = size
+        self._streams = streams
         self._group = dist.new_group(backend="gloo", timeout=NO_TIMEOUT)
         self._locks = [threading.Lock() for _ in range(workers.world_size)]
         self._numbers = [0] * workers.world_size
@@ -44,13 +48,19 @@ class PointToPoint:
         self._counting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._error: Exception | None = None
+        self._reply: Tensor | None = None
         self.sent = 0
         """Bytes that this rank has sent."""
 
-    def serve(self, clients: Iterable[int], answer: Answer) -> None:
-        """Answer the requests of `clients` in threads, until each has closed."""
+    def serve(self, clients: Iterable[int], make: Callable[[], Answer]) -> None:
+        """Answer the requests of `clients` in threads, until each has closed.
+
+        Args:
+          clients: their ranks.
+          make: called for each of them, so that every thread has an `Answer` of its own.
+        """
         for client in clients:
-            self.start(lambda client=client: self._serve(client, answer))
+            self.start(partial(self._serve, client, make()))
 
     def start(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread; `check` raises its exception, `close` joins it."""
@@ -73,9 +83,11 @@ class PointToPoint:
           number: sent along with the payload.
 
         Returns:
-          [P]: the reply.
+          [P]: the reply, pinned where copies to the device need that; valid until the next request.
         """
-        reply = torch.empty(self._size)
+        if self._reply is None:
+            self._reply = self._streams.buffer(self._size)
+        reply = self._reply
         with self._locks[server], self._workers.exchange():
             tag = _tag(self._numbers[server])
             self._numbers[server] += 1
@@ -103,7 +115,7 @@ class PointToPoint:
         self._threads.clear()
 
     def _serve(self, client: int, answer: Answer) -> None:
-        header, payload, number = _header(CLOSE), torch.empty(self._size), 0
+        header, payload, number = _header(CLOSE), self._streams.buffer(self._size), 0
         while True:
             with self._workers.exchange():
                 dist.recv(header, client, group=self._group, tag=0)

@@ -35,6 +35,9 @@ class Workers:
       timeout: seconds to wait for the other ranks in an operation.
     """
 
+    SHARE_GPUS = False
+    """Whether workers may share a GPU, over gloo, as nccl cannot; for tests on a single one."""
+
     def __init__(self, device: str, timeout: float) -> None:
         self._connection = ranks.connect()
         self.rank, self.world_size = ranks.rank(), ranks.world_size()
@@ -44,13 +47,14 @@ class Workers:
         self.cuda = device.startswith("cuda")
         self.timeout = timedelta(seconds=timeout)
         if self.cuda:
-            if self.local_world_size > torch.cuda.device_count():
+            gpus = torch.cuda.device_count()
+            if self.local_world_size > gpus and not self.SHARE_GPUS:
                 raise ToolkitError(
-                    f"{self.local_world_size} workers on a host with {torch.cuda.device_count()} "
+                    f"{self.local_world_size} workers on a host with {gpus} "
                     "GPUs: start one worker per GPU (torchrun --nproc_per_node), or use "
                     "--device cpu"
                 )
-            torch.cuda.set_device(self.local_rank)
+            torch.cuda.set_device(self.local_rank % gpus)
         self._connection.barrier()  # other ranks may take longer to open their data
         if not dist.is_initialized():
             dist.init_process_group(
@@ -72,16 +76,24 @@ class Workers:
           members: the ranks in it.
           backend: by default nccl for tensors on a GPU, else gloo.
         """
-        backend = backend or ("nccl" if self.cuda else "gloo")
+        backend = backend or ("nccl" if self.cuda and not self.SHARE_GPUS else "gloo")
         return dist.new_group(list(members), timeout=self.timeout, backend=backend)
 
-    def all_reduce(self, tensor: Tensor, group: object = None) -> "PendingAllReduce":
+    def all_reduce(self, tensor: Tensor, group: object = None) -> "Pending":
         """Start an all-reduce: the tensor becomes the sum over all ranks, bitwise equal on each."""
         group = group or self._group
         self.sent += 2 * self._other_share(group) * _bytes(tensor)
         with self.exchange():
             work = dist.all_reduce(tensor, group=group, async_op=True)
-        return PendingAllReduce(self, work, tensor)
+        return Pending(self, work, tensor)
+
+    def gather(self, tensor: Tensor) -> "Pending":
+        """Start to collect tensors [C] of equal sizes from all ranks, in their order: [N, C]."""
+        self.sent += (self.world_size - 1) * _bytes(tensor)
+        out = tensor.new_empty(self.world_size, len(tensor))
+        with self.exchange():
+            work = dist.all_gather(list(out), tensor, group=self._group, async_op=True)
+        return Pending(self, work, out)
 
     def all_gather(self, tensor: Tensor, number: float = 0.0) -> tuple[list[Tensor], list[float]]:
         """Collect one-dimensional tensors of any lengths from all ranks, in their order.
@@ -181,14 +193,14 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class PendingAllReduce:
-    """An all-reduce in progress."""
+class Pending:
+    """An operation in progress, whose result is a tensor."""
 
     def __init__(self, workers: Workers, work: dist.Work, tensor: Tensor) -> None:
         self._workers, self._work, self._tensor = workers, work, tensor
 
     def wait(self) -> Tensor:
-        """Wait for completion and return the tensor."""
+        """Return the tensor; on a GPU later operations wait for it there, else the caller does."""
         with self._workers.exchange():
             self._work.wait()
         return self._tensor

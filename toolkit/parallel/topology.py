@@ -9,8 +9,10 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-Pattern = Literal["fixed", "random"]
-"""`fixed`: neighbours on a ring in turn; `random`: partners that active learners draw."""
+Pattern = Literal["fixed", "random", "shuffled"]
+"""`fixed`: neighbours on a ring in turn; `random`: partners that active learners draw on their own,
+so that two may draw the same one; `shuffled`: neighbours on a ring that is shuffled for every
+averaging, so that those who average as often never ask the same one."""
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -44,10 +46,14 @@ def partners(rank: int, learners: int, pattern: Pattern) -> list[int]:
 def partner(rank: int, learners: int, pattern: Pattern, number: int, seed: int = 0) -> int:
     """Choose the partner of an active learner for its averaging `number` (from 0).
 
-    On the fixed ring the neighbours take turns; with `random` all passive learners are equally
-    likely.
+    On the fixed ring the neighbours take turns; else all passive learners are equally likely. Of an
+    odd number of learners two active ones have the same partner on a shuffled ring.
     """
     choice = partners(rank, learners, pattern)
     if pattern == "fixed":
         return choice[number % len(choice)]
+    if pattern == "shuffled":
+        passive = [other for other in range(learners) if not is_active(other)]
+        ring = np.random.default_rng([seed, number]).permutation(passive)
+        return int(ring[rank // 2 % len(ring)])
     return choice[np.random.default_rng([seed, rank, number]).integers(len(choice))]

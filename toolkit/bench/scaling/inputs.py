@@ -13,13 +13,16 @@ SHAPING_MINIBATCHES = 360_000
 """Length of training that was chosen for losses of accuracy of the order of the published ones."""
 
 
+Kind = Literal["paper", "measured", "assumed", "fitted"]
+
+
 @dataclass(frozen=True)
 class Input:
     """An input of a simulation."""
 
     name: str
     value: str
-    kind: Literal["paper", "measured", "assumed", "fitted"]
+    kind: Kind
     """`paper`: published for these trainings; `measured`: on this machine; `assumed`: without a
     source for these machines; `fitted`: to published results, which are then no results of the
     simulation."""
@@ -57,8 +60,8 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             _chosen(scenario.minibatches == SHAPING_MINIBATCHES),
             f"of {scenario.frames} frames; each stands for {scenario.stands_for:g} real ones, all "
             f"for {audio_hours(scenario):,.0f} h of audio; the paper's are 1,000 h, in "
-            f"10 epochs 10,000 h; {SHAPING_MINIBATCHES:,} are chosen for losses of the order of "
-            "the published ones, which are far larger with the paper's hours, see below",
+            f"10 epochs 10,000 h, which the table has beside it; {SHAPING_MINIBATCHES:,} are "
+            "chosen for losses of the order of the published ones",
         ),
         Input(
             "learning rate",
@@ -131,10 +134,9 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
         Input(
             "all hosts together",
             core,
-            _chosen(network.core > 0),
-            "not in the paper, where 25 Gbit/s are those of each host; chosen so that GTC is "
-            "slower with 64 workers than with 32, which depends on how much it sends, too, see "
-            "below",
+            _chosen(network.core > 0, "paper"),
+            "the paper's 25 Gbit/s are those of each host; only where all hosts share them is "
+            "GTC slower with 64 workers than with 32, see below",
         ),
         Input(
             "latency",
@@ -151,6 +153,6 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
     ]
 
 
-def _chosen(fitted: bool) -> Literal["fitted", "assumed"]:
-    """Return the kind of a value that was chosen, perhaps for the results to be as published."""
-    return "fitted" if fitted else "assumed"
+def _chosen(fitted: bool, otherwise: Kind = "assumed") -> Kind:
+    """Return the kind of a value that was perhaps chosen for the results to be as published."""
+    return "fitted" if fitted else otherwise

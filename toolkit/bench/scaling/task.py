@@ -14,6 +14,11 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.parallel.simulator.sequence_task import (
+    SequenceTask,
+    SpeechLikeConfig,
+    speech_like_frames,
+)
 from toolkit.parallel.simulator.task import (
     Frames,
     FrameTask,
@@ -30,13 +35,32 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
     """Make the frame classification task, of a finished run directory or of synthetic frames.
 
     Args:
-      run: run directory with `fbank`, `ali`, `senones` and `sat`, whose low-rate frames are used;
-        None for frames drawn from Gaussians. As in training, utterances are held out together with
-        their augmented copies.
+      run: see `frames_of`; None for frames drawn from Gaussians.
       seed: of weights, order, and the choice of utterances if there are too many.
     """
     if run is None:
         return FrameTask(*synthetic_frames(SyntheticConfig()), seed=seed)
+    return FrameTask(*frames_of(run, seed), seed=seed)
+
+
+def make_sequence_task(run: Path | None) -> SequenceTask:
+    """Make the task with an LSTM, on frames of a run directory or on speech-like ones."""
+    if run is None:
+        return SequenceTask(*speech_like_frames(SpeechLikeConfig()))
+    return SequenceTask(*frames_of(run), hidden=64)
+
+
+def frames_of(run: Path, seed: int = 0) -> tuple[Frames, Frames]:
+    """Load the low-rate frames of a finished run directory, utterance after utterance.
+
+    Args:
+      run: run directory with `fbank`, `ali`, `senones` and `sat`.
+      seed: of the choice of utterances if there are too many.
+
+    Returns:
+      Frames to train on and to validate on. As in training, utterances are held out together with
+      their augmented copies.
+    """
     store = FeatureStore(run / "fbank" / "train")
     alignments = LowRateAlignments(
         AlignmentStore(run / "ali"),
@@ -49,8 +73,7 @@ def make_task(run: Path | None, seed: int = 0) -> FrameTask:
     order = np.random.default_rng(seed).permutation(len(used))
     names = sorted(used)
     train = _frames(store, alignments, normaliser, (names[i] for i in order))
-    valid = _frames(store, alignments, normaliser, sorted(aside))
-    return FrameTask(train, valid, seed=seed)
+    return train, _frames(store, alignments, normaliser, sorted(aside))
 
 
 def _frames(

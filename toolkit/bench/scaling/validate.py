@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.bench.scaling.page import NAMES
+from toolkit.bench.scaling.outcomes import NAMES
 from toolkit.bench.scaling.processes import ALONE, Load, Machine, measure
 from toolkit.parallel.config import AdpsgdConfig, BmufConfig, ParallelConfig
 from toolkit.parallel.simulator.network import GIGABIT, Network
@@ -22,6 +22,7 @@ METHODS = {
     "asgd": ParallelConfig("asgd"),
     "adpsgd": ParallelConfig("adpsgd"),
     "adpsgd random": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("random")),
+    "adpsgd shuffled": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("shuffled")),
     "adpsgd delayed": ParallelConfig("adpsgd", adpsgd=AdpsgdConfig("delayed")),
     "hadpsgd": ParallelConfig("hadpsgd", adpsgd=AdpsgdConfig(node=NODE)),
 }
@@ -50,19 +51,22 @@ class Compared:
         return seconds[0] / seconds[1]
 
 
-def validate(workers: Sequence[int], load: Load, report: Callable[[str], None]) -> list[Compared]:
-    """Measure epochs of every method in real processes, and predict them.
+def validate(
+    workers: Sequence[int], load: Load, report: Callable[[str], None], methods: Sequence[str]
+) -> list[Compared]:
+    """Measure epochs of methods in real processes, and predict them.
 
     Args:
       workers: numbers of processes.
       load: their work.
       report: called with a line for each number.
+      methods: some of `METHODS`.
     """
     compared = []
     for number in workers:
-        machine = measure(METHODS, number, load)
+        machine = measure({method: METHODS[method] for method in methods}, number, load)
         report(f"{number} processes: all-reduce of the weights {1e3 * machine.reduction:.1f} ms")
-        for method in METHODS:
+        for method in methods:
             epochs = machine.epochs[method]
             predicted = predict(method, number, load, machine)
             compared.append(Compared(method, number, (epochs.even, epochs.slow), predicted))

@@ -124,8 +124,11 @@ class Adpsgd:
                 if run.due:
                     models = [learner.weights() for learner in self._learners]
                     run.track(torch.stack(models).mean(dim=0))
-            self._finished = max(self._finished, self._clock.now + broadcast)
-            self._clock.at(self._clock.now + broadcast, lambda: self._begin(number, after))
+            copied = self._clock.now
+            if scenario.host_rate and self._count > 1:
+                copied = self._cards.copy(copied, members[0], size / scenario.host_rate)
+            self._finished = max(self._finished, copied + broadcast)
+            self._clock.at(copied + broadcast, lambda: self._begin(number, after))
             self._requested[number] = True
             self._average(number)
 

@@ -94,13 +94,22 @@ class Network:
 
 
 class NetworkCards:
-    """The network cards of the hosts; each sends one message after the other."""
+    """The network cards of the hosts; each sends one message after the other.
+
+    So do the processors of each host with the models that they copy and average.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._free: dict[tuple[int, str], float] = {}
         self.carried = 0.0
         """Bytes sent from one host to another."""
+
+    def copy(self, now: float, worker: int, seconds: float) -> float:
+        """Let the host of a worker copy and average for some seconds; return the end."""
+        key = self._network.host(worker), "memory"
+        self._free[key] = max(now, self._free.get(key, 0.0)) + seconds
+        return self._free[key]
 
     def send(self, now: float, source: int, target: int, size: float) -> float:
         """Send `size` bytes from one worker to another at time `now`; return the arrival time."""

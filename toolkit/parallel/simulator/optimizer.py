@@ -7,12 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-OptimizerName = Literal["sgd", "adam"]
+OptimizerName = Literal["sgd", "momentum", "adam"]
+MOMENTUM = 0.9  # of `momentum`, which is SGD with it
 
 
 def make_optimizer(name: OptimizerName, weights: Iterable[nn.Parameter]) -> Optimizer:
     """Make an optimizer with torch's settings; its learning rate is set before every step."""
-    return (torch.optim.Adam if name == "adam" else torch.optim.SGD)(weights, lr=1.0)
+    if name == "adam":
+        return torch.optim.Adam(weights, lr=1.0)
+    return torch.optim.SGD(weights, lr=1.0, momentum=MOMENTUM if name == "momentum" else 0.0)
 
 
 class Optimizers:

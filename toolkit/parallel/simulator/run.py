@@ -8,11 +8,11 @@ from statistics import NormalDist
 import numpy as np
 from torch import Tensor
 
+from toolkit.parallel.buckets import BUCKET_BYTES
 from toolkit.parallel.config import BmufConfig, GtcConfig
 from toolkit.parallel.simulator.network import Network
 from toolkit.parallel.simulator.optimizer import OptimizerName, Optimizers
-from toolkit.parallel.simulator.task import FrameTask
-from toolkit.parallel.ssgd import BUCKET_BYTES
+from toolkit.parallel.simulator.task import Task
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Scenario:
     """A method that takes one step for N minibatches uses N times the rate, but at most this."""
     warmup: float = 0.0
     """Share of the data over which the learning rate is warmed up."""
+    decay_from: float = 0.0
+    """Share of the data after which the learning rate begins to decay."""
     optimizer: OptimizerName = "sgd"
     """Optimizer of every worker, with torch's settings. Where models are exchanged, each worker has
     its own optimizer state; where gradients are exchanged, the state is of their mean."""
@@ -81,6 +83,10 @@ class Scenario:
     """Computation times."""
     network: Network = Network()
     """Network model."""
+    host_rate: float = 0.0
+    """Bytes of a model per second that the processors of a host exchange with its GPUs and average:
+    a learner of `adpsgd` does so in every step, one after the other of a host. 0: that costs
+    nothing."""
     codec: float = 40e9
     """Bytes per second of `gtc`'s coding: of gradient encoded and of received messages decoded."""
     gtc: GtcConfig = GtcConfig()
@@ -94,7 +100,9 @@ class Scenario:
 
     def rate_at(self, done: float, workers: int = 1) -> float:
         """Return the learning rate for `workers` minibatches after a share `done` of the data."""
-        decayed = min(self.max_rate, self.rate * workers) * (self.final_rate / self.rate) ** done
+        decaying = max(0.0, done - self.decay_from) / (1 - self.decay_from)
+        decayed = min(self.max_rate, self.rate * workers)
+        decayed *= (self.final_rate / self.rate) ** decaying
         return decayed * min(1.0, (done + 1 / self.minibatches) / self.warmup if self.warmup else 1)
 
 
@@ -167,7 +175,7 @@ class Run:
         method: str,
         workers: int,
         scenario: Scenario,
-        task: FrameTask | None,
+        task: Task | None,
         points: int = 1,
     ) -> None:
         self.scenario, self.task, self.workers = scenario, task, workers
@@ -198,8 +206,8 @@ class Run:
     def exposed(self, reduction: float, step: float) -> float:
         """Return the seconds by which an all-reduce outlasts the backward pass that it overlaps.
 
-        Buckets of gradients are as large as those of `toolkit.parallel.ssgd`; they complete evenly
-        over the backward pass and are all-reduced one after the other.
+        Gradients come in buckets as large as those of `toolkit.parallel.buckets`, which complete
+        evenly over the backward pass and are all-reduced one after the other.
 
         Args:
           reduction: seconds of an all-reduce of the whole gradient.

@@ -7,17 +7,17 @@ modelled network needs for the real model's bytes.
 
 from toolkit.parallel.simulator import asynchronous, synchronous
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario
-from toolkit.parallel.simulator.task import FrameTask
+from toolkit.parallel.simulator.task import Task
 
 
 def simulate(
-    method: str, workers: int, scenario: Scenario, task: FrameTask | None, points: int = 1
+    method: str, workers: int, scenario: Scenario, task: Task | None, points: int = 1
 ) -> Outcome:
     """Simulate a training.
 
     Args:
       method: `ssgd`, `scpsgd`, `gtc`, `bmuf`, `asgd`, `hadpsgd`, `hadpsgd random`, `adpsgd`,
-        `adpsgd random`, `adpsgd delayed`.
+        `adpsgd random`, `adpsgd shuffled`, `adpsgd delayed`.
       workers: N.
       scenario: the common parameters.
       task: the task to train on; None simulates time alone.

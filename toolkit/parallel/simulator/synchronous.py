@@ -7,8 +7,10 @@ from torch import Tensor
 
 from toolkit.parallel.bmuf import BmufState
 from toolkit.parallel.compression import PER_WORD
-from toolkit.parallel.gtc import GtcState
+from toolkit.parallel.config import GtcConfig
+from toolkit.parallel.gtc_state import GtcState
 from toolkit.parallel.learner import delay_by_one_update
+from toolkit.parallel.simulator.optimizer import OptimizerName, Optimizers
 from toolkit.parallel.simulator.run import Outcome, Run, Scenario
 
 WORD = 4  # bytes
@@ -22,9 +24,7 @@ def ssgd(run: Run) -> Outcome:
         gradients = run.task.gradients(weights[None], minibatches, run.scenario.frames)
         return optimizer.step(weights[None], gradients.mean(dim=0, keepdim=True), rate)[0]
 
-    return _synchronous(
-        run, update, lambda: _all_reduce(run, run.scenario.model_bytes), run.exposed
-    )
+    return run.finish(train(run, update, lambda: all_reduce(run), run.exposed))
 
 
 def scpsgd(run: Run) -> Outcome:
@@ -39,14 +39,27 @@ def scpsgd(run: Run) -> Outcome:
         models = optimizers.step(weights.repeat(run.workers, 1), gradients, rate)
         return models[: len(minibatches)].mean(dim=0)
 
-    return _synchronous(run, update, lambda: _all_reduce(run, run.scenario.model_bytes))
+    return run.finish(train(run, update, lambda: all_reduce(run)))
 
 
 def gtc(run: Run) -> Outcome:
     """GTC: every worker sends the elements beyond the threshold to every other (C28)."""
+    return compressed(run, GtcState, run.scenario.optimizer)
+
+
+def compressed(
+    run: Run, make: Callable[[int, GtcConfig], GtcState], last: OptimizerName
+) -> Outcome:
+    """Send compressed gradients.
+
+    Args:
+      run: the training.
+      make: makes the state of each worker.
+      last: optimizer that takes a step with the sum of the messages.
+    """
     scenario, task, workers = run.scenario, run.task, run.workers
-    states = [GtcState(task.size, scenario.gtc) for _ in range(workers)] if task else []
-    optimizer = run.optimizers(1) if task else None
+    states = [make(task.size, scenario.gtc) for _ in range(workers)] if task else []
+    optimizer = Optimizers(last, 1, task.size) if task else None
     sizes = [WORD + _share(scenario) * scenario.model_bytes] * workers
     densities: list[float] = []
 
@@ -72,7 +85,7 @@ def gtc(run: Run) -> Outcome:
         coded = (scenario.model_bytes + sum(sizes)) / scenario.codec
         return seconds + coded, sum(sizes) * (workers - 1), run.network.bytes_between(sizes)
 
-    outcome = _synchronous(run, update, exchange)
+    outcome = run.finish(train(run, update, exchange))
     outcome.density = sum(densities) / len(densities) if densities else scenario.density
     return outcome
 
@@ -83,18 +96,24 @@ def _share(scenario: Scenario) -> float:
     return min(scenario.density, bitmap)
 
 
-def bmuf(run: Run) -> Outcome:
+def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome:
     """BMUF: local training for a block of minibatches, then an update of the global model (C29).
 
     Minibatches that are too few for all workers are dropped, as by the training loop. Every worker
     keeps its optimizer state.
+
+    Args:
+      run: the training.
+      initial: weights [P] to begin with; by default the task's.
+      share: bytes of an exchange, as a share of the model's.
     """
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
     if scenario.optimizer != "sgd" and scenario.bmuf.optimizer != "keep":
         raise ValueError(
             f"bmuf.optimizer is {scenario.bmuf.optimizer!r}; only keep can be simulated"
         )
-    state = BmufState(task.initial(), workers, scenario.bmuf) if task else None
+    initial = task.initial() if task and initial is None else initial
+    state = BmufState(initial, workers, scenario.bmuf) if task else None
     optimizers = run.optimizers(workers) if task else None
     everyone = range(workers)
     while steps := min(scenario.bmuf.block, run.left // workers):
@@ -107,7 +126,7 @@ def bmuf(run: Run) -> Outcome:
             if task:
                 gradients = task.gradients(models, minibatches, scenario.frames)
                 models = optimizers.step(models, gradients, rate)
-        once = (value / scenario.stands_for for value in _all_reduce(run, scenario.model_bytes))
+        once = (value / scenario.stands_for for value in all_reduce(run, share))
         seconds, sent, between = once
         outcome.seconds += alone.max() + seconds
         outcome.computed += alone.sum()
@@ -132,7 +151,7 @@ def delay_by_one(run: Run) -> Outcome:
         rate = scenario.rate_at(run.done, workers)
         minibatches = run.take(workers)
         times = run.draw(range(len(minibatches)))
-        seconds, sent, between = _all_reduce(run, scenario.model_bytes)
+        seconds, sent, between = all_reduce(run)
         outcome.seconds += max(times.max(), seconds)
         outcome.computed += times.sum()
         _count(run, seconds, sent, between)
@@ -147,20 +166,29 @@ def delay_by_one(run: Run) -> Outcome:
     return run.finish(models.mean(dim=0) if task else None)
 
 
-def _synchronous(
+def train(
     run: Run,
     update: Callable[[Tensor, list[int], float], Tensor],
     exchange: Callable[[], tuple[float, float, float]],
     outlasting: Callable[[float, float], float] = lambda seconds, step: seconds,
-) -> Outcome:
-    """Run synchronous steps to the end: all workers compute gradients at the same weights.
+    until: float = 1.0,
+) -> Tensor | None:
+    """Take synchronous steps: all workers compute gradients at the same weights.
 
-    `outlasting` gives the seconds that a communication of so many seconds adds to a step of so
-    many.
+    Args:
+      run: the training.
+      update: returns new weights from old ones, the minibatches' indices and the learning rate.
+      exchange: returns seconds, bytes sent, and bytes between hosts of a step's communication.
+      outlasting: returns the seconds that a communication of so many seconds adds to a step of so
+        many.
+      until: share of the data after which to stop.
+
+    Returns:
+      The weights.
     """
     scenario, task, outcome = run.scenario, run.task, run.outcome
     weights = task.initial() if task else None
-    while run.done < 1:
+    while run.done < until:
         rate = scenario.rate_at(run.done, run.workers)
         minibatches = run.take(run.workers)
         times = run.draw(range(len(minibatches)))
@@ -172,11 +200,17 @@ def _synchronous(
         _count(run, seconds, sent, between)
         if task:
             run.track(weights)
-    return run.finish(weights)
+    return weights
 
 
-def _all_reduce(run: Run, size: float) -> tuple[float, float, float]:
-    """Return seconds, bytes sent by all workers and bytes between hosts of an all-reduce."""
+def all_reduce(run: Run, share: float = 1.0) -> tuple[float, float, float]:
+    """Return seconds, bytes sent by all workers and bytes between hosts of an all-reduce.
+
+    Args:
+      run: the training.
+      share: bytes of the message, as a share of the model's.
+    """
+    size = share * run.scenario.model_bytes
     workers, hosts = run.workers, run.network.hosts(run.workers)
     seconds = run.network.all_reduce(workers, size)
     return seconds, 2 * (workers - 1) * size, 2 * (hosts - 1) * size

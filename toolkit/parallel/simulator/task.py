@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -63,8 +64,35 @@ def synthetic_frames(config: SyntheticConfig) -> tuple[Frames, Frames]:
     return draw(config.frames), draw(config.valid_frames)
 
 
+class Task(Protocol):
+    """A small task to train, on flat weights."""
+
+    size: int
+    """P, number of weights."""
+    frames: int
+    """Frames of an epoch."""
+
+    def initial(self) -> Tensor:
+        """Draw the initial weights: [P]."""
+
+    def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
+        """Compute the gradients of the mean losses of minibatches, each at its own weights.
+
+        Args:
+          weights: [K, P], or [1, P] if all have the same weights.
+          minibatches: K indices of minibatches, counted over all epochs.
+          frames: frames per minibatch.
+
+        Returns:
+          [K, P].
+        """
+
+    def evaluate(self, weights: Tensor) -> tuple[float, float]:
+        """Return the mean loss and the accuracy on the validation frames."""
+
+
 class FrameTask:
-    """Cross entropy of a network with ReLU hidden layers, on flat weights.
+    """See `Task`: cross entropy of a network with ReLU hidden layers, on flat weights.
 
     Gradients are computed explicitly, since autograd's overhead would dominate at such sizes.
 
@@ -104,16 +132,7 @@ class FrameTask:
         return weights
 
     def gradients(self, weights: Tensor, minibatches: Sequence[int], frames: int) -> Tensor:
-        """Compute the gradients of the mean losses of minibatches, each at its own weights.
-
-        Args:
-          weights: [K, P], or [1, P] if all have the same weights.
-          minibatches: K indices of minibatches, counted over all epochs.
-          frames: B, frames per minibatch.
-
-        Returns:
-          [K, P].
-        """
+        """See `Task`."""
         chosen = torch.stack([self._chosen(number * frames, frames) for number in minibatches])
         x, targets = self._train.inputs[chosen], self._train.targets[chosen]  # [K, B, D], [K, B]
         weights = weights.expand(len(chosen), -1)
