@@ -256,7 +256,7 @@ def test_nodes_keep_their_workers_alike():
     assert found[0]["loss"] < 0.6 * untrained_loss()
     assert [result["bytes_between_per_step"] > 0 for result in found] == [True, False] * 3
     for leader, other in zip(found[::2], found[1::2], strict=True):
-        assert 0 < leader["host_copies"] == leader["averagings"] < 1.5
+        assert 0 < leader["host_copies"] == leader["averagings"]
         assert other["host_copies"] == 0
 
 

@@ -94,8 +94,9 @@ def test_workers_of_a_node_take_the_same_steps_over(tmp_path):
     assert len(by[2]) == len(by[3]) < 16  # 20 are its part
     for one, other in ((0, 1), (2, 3)):
         assert [index + 1 for index in by[one]] == list(by[other])
-    copies = [result["history"][0]["host_copies"] for result in results]
-    assert copies == [1, 0, 1, 0]
+    first, second = ([r["history"][0]["host_copies"] for r in results[i::2]] for i in (0, 1))
+    assert min(first) > 0  # of nodes; one for each averaging, so more than one where a node is slow
+    assert second == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,9 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert float(rows[0]["speedup"]) == pytest.approx(1, abs=0.02)
     assert [float(row["published_speedup"]) for row in rows[1:3]] == [7.01, 12.53]
     again, *changed = rows_of(tmp_path / "table1_speedups.csv")
-    for row in rows[1:]:  # time alone is that of training
+    for row in rows[1:]:  # time alone is that of training, but for the density of each step
         speedup = float(again[f"{row['method']} {row['workers']}"])
-        assert speedup == pytest.approx(float(row["speedup"]), rel=0.05)
+        assert speedup == pytest.approx(float(row["speedup"]), rel=0.1)
     kinds = {row["name"]: row["kind"] for row in rows_of(tmp_path / "table1_inputs.csv")}
     assert kinds["spread of the workers' speeds"] == "fitted"
     assert kinds["all hosts together"] == "paper"
