@@ -16,6 +16,7 @@ from toolkit.align.corpus import CorpusAlignConfig
 from toolkit.align.gmm.lda_mllt import LdaMlltConfig
 from toolkit.align.gmm.training import EmConfig
 from toolkit.align.gmm.triphone import TriphoneConfig
+from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.features.extract import ExtractConfig
@@ -30,6 +31,7 @@ from toolkit.pipeline.far_field import ExecutorSection, TargetsSection
 from toolkit.pipeline.prepare import PrepareConfig
 from toolkit.pipeline.steps.repartition import RepartitionConfig
 from toolkit.pipeline.steps.sample import SelectConfig
+from toolkit.pipeline.stored_shards import CacheConfig
 from toolkit.ssl.calibration import CalibrationConfig
 from toolkit.ssl.choice_of_k import ChoiceConfig
 from toolkit.ssl.scheduled import ScheduledConfig
@@ -74,6 +76,11 @@ class Config(HybridConfig):
     """The BLSTM on labelled data (C9)."""
     executor: ExecutorSection = field(default_factory=ExecutorSection)
     """The executor of the data pipeline: processes of this machine, or Spark."""
+    storage: str | None = field(default=None, metadata=older_runs(None))
+    """Where lake, intermediates and training shards of the data pipeline lie, such as
+    s3://bucket/folder; None: in the run directory."""
+    cache: CacheConfig = field(default=CacheConfig(), metadata=NO_EFFECT_ON_RESULTS)
+    """Local copies of the training shards in `storage`."""
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     """Selection from the lake, order and statistics (C16 to C19); the front end is that of `fbank`,
     and the normaliser uses `prior_frames`, too."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from recipes.steps.data import has_copies
 from recipes.steps.farfield import validation
 from recipes.steps.network import network_decoder, targets
-from recipes.steps.unlabelled import training_shard_folders
+from recipes.steps.unlabelled import training_shards
 from toolkit.align.augmented_copies import AugmentedAlignments
 from toolkit.align.store import AlignmentStore, OffsetAlignments
 from toolkit.features.normalise import Normaliser
@@ -79,7 +79,7 @@ def train_student(run: Run, system: str, aligner: str, baseline: str) -> dict[st
     """Train a student on the teacher's targets and on labelled data in alternation (C12)."""
     features, alignments = labelled_speech(run, aligner, baseline)
     return scheduled.train_student(
-        unlabelled=training_shard_folders(run),
+        unlabelled=training_shards(run),
         features=features,
         alignments=alignments,
         normaliser=Normaliser.load(student_normaliser(run)),

@@ -1,19 +1,37 @@
-"""Steps on the unlabelled audio of a recipe: features and teacher's targets from a data lake."""
+"""Steps on the unlabelled audio of a recipe: features and teacher's targets from a data lake.
 
+With `storage`, an address such as s3://bucket/folder, the lake is copied there and the steps write
+there. Features come back to `unlabelled/`, where later stages read them in any order; the shards to
+train on stay, and are read from there.
+"""
+
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.features.extract import FAILED
+from toolkit.features.shards import MANIFEST, SHARDS
 from toolkit.pipeline.far_field import make_features, make_training_shards, open_executor
+from toolkit.pipeline.filesystems import is_local
+from toolkit.pipeline.lake_copy import copy_lake
 from toolkit.pipeline.objects import ObjectStore
-from toolkit.pipeline.prepare import ShardSet
-from toolkit.pipeline.shards import read_shards
+from toolkit.pipeline.prepare import NORMALISER, ShardSet
+from toolkit.pipeline.rows import field_file
+from toolkit.pipeline.shards import SHARD_LIST, read_shards
 from toolkit.pipeline.spark import check_spark
 from toolkit.pipeline.steps.stats import StatsConfig
 from toolkit.pipeline.steps.targets import Teacher
-from toolkit.ssl.target_store import TargetStore
+from toolkit.pipeline.stored_shards import StoredShards
+from toolkit.ssl.shards import ShardFiles
+from toolkit.ssl.target_store import MANIFEST as TARGETS
 from toolkit.stages.run import Run
-from toolkit.storage.files import link_atomically
+from toolkit.storage.digest import digest_bytes
+from toolkit.storage.files import link_atomically, write_atomically
+
+ADDRESS = "address.json"
+"""In place of shards: where they are, and the digest of their list."""
 
 
 def check_executor(config: Any) -> None:
@@ -27,44 +45,77 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
 
     The steps write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
     """
-    work, out, store = run.make("pipeline/features"), run.make("unlabelled"), _store(run)
-    lake = str(run.need("rooms/lake"))
+    out, store = run.make("unlabelled"), _store(run)
+    work, lake = _place(run, "features"), str(run.need("rooms/lake"))
+    if run.config.storage:
+        lake = copy_lake(store, lake, _place(run, "lake")).url
     config = replace(
         run.config.prepare,
         frontend=run.config.fbank.frontend,
         stats=StatsConfig(run.config.prior_frames),
     )
     with open_executor(run.config.executor, run.jobs) as executor:
-        features, _ = make_features(lake, config, executor, store, str(work))
-    _link(features, store, out)
+        features, _ = make_features(lake, config, executor, store, work)
+    if is_local(features.url):
+        _link(features, store, out)
+    else:
+        _fetch(features, store, out)
     return _headline(features)
 
 
 def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, float]:
     """Compute the teacher's targets of all unlabelled audio, and shards for training (C11, C21).
 
-    The shards are in `taught/`, a folder for each offset.
+    The shards are in `taught/`, a folder for each offset, or named there.
 
     Returns:
       The amount of data in the shards, and `tail_mass`, the mean probability mass per frame of the
       logits that are not kept.
     """
-    work, out, store = run.make("pipeline/targets"), run.make("taught"), _store(run)
-    kept, url = run.config.targets, str(run.need("unlabelled"))
+    out, store, work = run.make("taught"), _store(run), _place(run, "targets")
+    kept, unlabelled = run.config.targets, run.need("unlabelled")
+    url = str(unlabelled)
+    if run.config.storage:
+        url = json.loads((unlabelled / ADDRESS).read_text(encoding="utf-8"))["url"]
     features = ShardSet(url, read_shards(store, url), ())
-    model = Teacher.at(store, run.need(teacher), normaliser)
+    place = _place(run, "teacher") if run.config.storage else None
+    model = Teacher.at(store, run.need(teacher), normaliser, place)
     steps = kept, run.config.repartition, run.config.fbank.frontend
     with open_executor(run.config.executor, run.jobs, run.device) as executor:
-        shards = make_training_shards(features, model, *steps, executor, store, str(work))
+        shards = make_training_shards(features, model, *steps, executor, store, work)
         for done, (offset, made) in enumerate(shards, 1):
-            _link(made, store, out / f"{offset}")
+            if is_local(made.url):
+                _link(made, store, out / f"{offset}")
+            else:
+                _name(made, store, out / f"{offset}")
             run.progress(done, len(kept.offsets))
-    return _headline(made) | {"tail_mass": TargetStore(Path(made.url)).manifest["tail_mass"]}
+    manifest = json.loads(store.get(f"{made.url}/{TARGETS}"))
+    return _headline(made) | {"tail_mass": manifest["tail_mass"]}
 
 
-def training_shard_folders(run: Run) -> list[Path]:
-    """Return the folders of shards with features and teacher's targets, one for each offset."""
-    return [run.need(f"taught/{offset}") for offset in run.config.targets.offsets]
+def training_shards(run: Run) -> list[Path | ShardFiles]:
+    """Return the shards with features and teacher's targets, one set for each offset."""
+    found: list[Path | ShardFiles] = []
+    for offset in run.config.targets.offsets:
+        folder = run.need(f"taught/{offset}")
+        if not (folder / ADDRESS).exists():
+            found.append(folder)
+            continue
+        address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
+        cache = run.config.cache.folder or _user_cache()
+        found.append(StoredShards(address["url"], _store(run), cache, run.config.cache))
+    return found
+
+
+def _place(run: Run, name: str) -> str:
+    """Return the prefix below which steps write."""
+    storage = run.config.storage
+    return f"{storage.rstrip('/')}/{name}" if storage else str(run.make(f"pipeline/{name}"))
+
+
+def _user_cache() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return cache / "asr-recipe-toolkit" / "shards"
 
 
 def _link(made: ShardSet, store: ObjectStore, out: Path) -> None:
@@ -77,6 +128,22 @@ def _link(made: ShardSet, store: ObjectStore, out: Path) -> None:
     listed = [ref for shard in read_shards(store, made.url) for ref in shard.inputs]
     for path in [*manifests, *(Path(ref.path) for ref in listed)]:
         link_atomically(path, out / path.relative_to(root))
+
+
+def _name(made: ShardSet, store: ObjectStore, out: Path) -> None:
+    """Write the address of a set of shards into a folder, in their place."""
+    address = {"url": made.url, "list": digest_bytes(store.get(f"{made.url}/{SHARD_LIST}"))}
+    write_atomically(out / ADDRESS, json.dumps(address, indent=1) + "\n")
+
+
+def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:
+    """Copy a set of features into a folder, as `FeatureStore` opens it, and note its address."""
+    _name(made, store, out)
+    for name in (NORMALISER, MANIFEST, FAILED):
+        write_atomically(out / name, store.get(f"{made.url}/{name}"))
+    for shard in read_shards(store, made.url):
+        for field, ref in shard.objects.items():
+            write_atomically(out / SHARDS / field_file(field, shard.index), store.get(ref))
 
 
 def _store(run: Run) -> ObjectStore:

@@ -156,25 +156,31 @@ def manifest_text(
 def index_features(path: Path) -> Iterator[tuple[str, int, int]]:
     """Scan a shard's tar: (utterance id, offset, size) of each array, in bytes of the file."""
     with open(path, "rb") as file:
-        for name, _, offset, size in read_members(file):
-            if name.endswith(".npy"):
-                yield name.removesuffix(".npy"), offset, size
+        yield from index_arrays(file)
+
+
+def index_arrays(file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
+    """Scan an open tar, as `index_features` does."""
+    for name, _, offset, size in read_members(file):
+        if name.endswith(".npy"):
+            yield name.removesuffix(".npy"), offset, size
 
 
 def read_array(path: Path, offset: int, size: int) -> Tensor:
     """Read one array found by `index_features`: [T, F] float32."""
     with open(path, "rb") as file:
-        return _array(file, offset, size)
+        return read_array_of(file, offset, size)
 
 
 def read_features(path: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield (utterance id, features [T, F] float32) of a shard's tar, in its order."""
     with open(path, "rb") as file:
         for name, offset, size in index_features(path):
-            yield name, _array(file, offset, size)
+            yield name, read_array_of(file, offset, size)
 
 
-def _array(file: IO[bytes], offset: int, size: int) -> Tensor:
+def read_array_of(file: IO[bytes], offset: int, size: int) -> Tensor:
+    """Read one array of an open tar, as `read_array` does."""
     file.seek(offset)
     content = bytearray(size)  # torch wants writable memory
     if file.readinto(content) < size:

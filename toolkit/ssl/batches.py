@@ -124,18 +124,27 @@ class TeacherBatches:
     def batches(
         self, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """See `DataSource`; skips windows before `start`, prefetches the next one."""
+        """See `DataSource`; skips windows before `start`, loads one ahead and expects two."""
         number = self._first + epoch
         windows = self._data.windows(number)
         counts = [self._batching.count(window, world_size) for window in windows]
         ends = np.cumsum(counts).tolist()
         remaining = [i for i, end in enumerate(ends) if end > start]
-        read = (self._data.load(windows[i], rank, world_size) for i in remaining)
+        read = self._loaded([windows[i] for i in remaining], rank, world_size)
         for i, window in zip(remaining, prefetched(read, depth=1), strict=True):
             rng = np.random.default_rng([self._seed, number, i, rank])
             groups = self._batching.groups(window.length, counts[i], rng)
             for group in groups[max(0, start - ends[i] + counts[i]) :]:
                 yield self._batching.batch(window, group)
+
+    def _loaded(
+        self, windows: Sequence[Window], rank: int, world_size: int
+    ) -> Iterator[TeacherWindow]:
+        """Load windows in turn; the shards of the next one are fetched meanwhile."""
+        for number, window in enumerate(windows):
+            for soon in windows[number : number + 2]:
+                soon.source.shards.expect(soon.shards)
+            yield self._data.load(window, rank, world_size)
 
 
 def equal_parts(sizes: np.ndarray, count: int) -> np.ndarray:

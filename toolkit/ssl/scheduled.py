@@ -17,7 +17,7 @@ from toolkit.processes.ranks import on_rank_zero
 from toolkit.ssl.alternating import Alternating, AlternatingRate
 from toolkit.ssl.batches import ChunkBatching, TeacherBatches, UtteranceBatching
 from toolkit.ssl.selection import Selection, SelectionConfig, select
-from toolkit.ssl.shards import TeacherShards
+from toolkit.ssl.shards import ShardFiles, TeacherShards
 from toolkit.ssl.sub_epochs import Source, SubEpochs
 from toolkit.train.chunks import Chunks
 from toolkit.train.config import CorpusTrainerConfig
@@ -64,7 +64,7 @@ class ScheduledConfig(FrameTrainingConfig):
 
 
 def train_student(
-    unlabelled: Path | Sequence[Path],
+    unlabelled: Path | Sequence[Path | ShardFiles],
     features: Features | Sequence[Features],
     alignments: Alignments | Sequence[Alignments],
     normaliser: FeatureNormaliser,
@@ -89,7 +89,7 @@ def train_student(
     Args:
       unlabelled: a folder of features with targets as the data pipeline's repartition writes it;
         or several of the same utterances with targets at other offsets, which the passes over the
-        data take in turn.
+        data take in turn, each a folder or the files of shards that lie elsewhere.
       features: labelled data, as in `train_cross_entropy`.
       alignments: as many, with targets of the raw frames.
       normaliser: of the student's raw features, labelled or not.
@@ -146,7 +146,7 @@ def train_student(
 
 
 def _unlabelled(
-    folders: Path | Sequence[Path],
+    folders: Path | Sequence[Path | ShardFiles],
     normaliser: FeatureNormaliser,
     config: ScheduledConfig,
     num_targets: int,
@@ -158,8 +158,8 @@ def _unlabelled(
         shards = TeacherShards(folder)
         if shards.num_senones != num_targets:
             raise TrainingDataError(
-                f"the targets in {folder} are of {shards.num_senones} senones, the alignments of "
-                f"{num_targets}: the teacher was trained with another tree"
+                f"the targets in {shards.name} are of {shards.num_senones} senones, the alignments "
+                f"of {num_targets}: the teacher was trained with another tree"
             )
         path = out / f"selection.{number}.json"
         if config.select.share < 1:

@@ -12,6 +12,9 @@ import numpy as np
 from toolkit.ssl.shards import Example, TeacherShards
 from toolkit.storage.files import write_atomically
 
+AHEAD = 8
+"""Shards that are fetched ahead of their use."""
+
 
 @dataclass(frozen=True)
 class SelectionConfig:
@@ -73,11 +76,10 @@ def select(shards: TeacherShards, config: SelectionConfig) -> Selection:
     """
     if config.share == 1:
         return Selection(config, -np.inf, shards.frames, shards.utterances)
-    rows = [
-        (shard, config.score(example), len(example.features))
-        for shard in range(len(shards.frames))
-        for example in shards.read(shard)
-    ]
+    rows = []
+    for shard in range(len(shards.frames)):
+        shards.expect(range(shard, min(shard + AHEAD, len(shards.frames))))
+        rows += [(shard, config.score(e), len(e.features)) for e in shards.read(shard)]
     shard, scores, frames = (np.array(column) for column in zip(*rows, strict=True))
     threshold = score_threshold(scores, frames, config.share * frames.sum())
     taken = scores >= threshold

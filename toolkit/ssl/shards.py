@@ -2,15 +2,17 @@
 
 A folder of shards is written by the data pipeline's repartition: `features.json`, `targets.json`
 and, in `shards/`, `cuts.NNNNNN.jsonl`, `features.NNNNNN.tar`, `targets.NNNNNN.tar`. Opening it
-reads only the two manifests, so that half a million shards are opened at once.
+reads only the two manifests, so that half a million shards are opened at once. Shards in an object
+store are opened by `toolkit.pipeline.stored_shards`.
 """
 
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -18,15 +20,8 @@ from torch import Tensor
 
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import low_rate_length
-from toolkit.features.shards import (
-    MANIFEST,
-    SHARDS,
-    cuts_path,
-    features_path,
-    index_features,
-    read_array,
-)
-from toolkit.ssl.target_store import TargetStore
+from toolkit.features.shards import MANIFEST, SHARDS, index_arrays, read_array_of
+from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
 from toolkit.ssl.targets import KBest, TargetError
 
 
@@ -50,26 +45,67 @@ class Example:
         return float(best.mean()) if len(best) else 0.0
 
 
-class TeacherShards:
-    """The shards of a folder.
+class ShardFiles(Protocol):
+    """The files of a set of shards, wherever they lie."""
+
+    name: str
+    """What messages call the set: its folder or address."""
+
+    def manifest(self, name: str) -> bytes:
+        """Read a manifest of the set: `features.json` or `targets.json`."""
+
+    def open(self, field: str, shard: int) -> BinaryIO:
+        """Open a file of a shard, of `cuts`, `features` or `targets`."""
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """These shards will be opened soon."""
+
+
+class FolderFiles:
+    """The files of a local folder.
 
     Args:
       folder: as written by the repartition, see above.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.name = Path(folder), str(folder)
+
+    def manifest(self, name: str) -> bytes:
+        """See `ShardFiles`."""
+        return (self._folder / name).read_bytes()
+
+    def open(self, field: str, shard: int) -> BinaryIO:
+        """See `ShardFiles`."""
+        suffix = "jsonl" if field == "cuts" else "tar"
+        return open(self._folder / SHARDS / f"{field}.{shard:06d}.{suffix}", "rb")
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """See `ShardFiles`: they are here."""
+
+
+class TeacherShards:
+    """A set of shards.
+
+    Args:
+      files: the folder of the set, or its files where they lie elsewhere.
 
     Raises:
       TargetError: it has no features or no targets.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-        store = TargetStore(self.folder)
-        self.num_senones = store.num_senones
-        """C, number of senones."""
-        self.offset = store.offset
-        """Offset at which the teacher's targets were computed: the raw frame at which the first
-        low-rate frame begins. They are valid for a student's frames at this offset only."""
+    def __init__(self, files: Path | ShardFiles) -> None:
+        self._files = FolderFiles(files) if isinstance(files, Path) else files
+        self.name = self._files.name
+        """The folder or address, for messages."""
         try:
-            manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            targets = json.loads(self._files.manifest(TARGETS_MANIFEST))
+            self.num_senones = int(targets["senones"])
+            """C, number of senones."""
+            self.offset = int(targets["offset"])
+            """Offset at which the teacher's targets were computed: the raw frame at which the first
+            low-rate frame begins. They are valid for a student's frames at this offset only."""
+            manifest = json.loads(self._files.manifest(MANIFEST))
             counts = manifest["shards"]
             self.dimension = int(manifest["dimension"])
             """F, dimension of a raw frame."""
@@ -81,8 +117,12 @@ class TeacherShards:
             """Raw frames per hour."""
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TargetError(
-                f"{self.folder}: not a folder of features with targets ({error!r})"
+                f"{self.name}: not a folder of features with targets ({error!r})"
             ) from error
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """Begin to fetch shards that will be read soon, where they are not on this machine."""
+        self._files.expect(shards)
 
     def read(self, shard: int, rank: int = 0, world_size: int = 1) -> Iterator[Example]:
         """Read the utterances of a shard that are a rank's: number rank, rank + world_size, ...
@@ -90,26 +130,29 @@ class TeacherShards:
         Raises:
           TargetError: a file is missing or damaged, or features and targets do not fit.
         """
-        folder = self.folder / SHARDS
-        cuts, features = cuts_path(folder, shard), features_path(folder, shard)
-        targets = folder / f"targets.{shard:06d}.tar"
         try:
-            lines = cuts.read_bytes().splitlines()
-            found = zip(lines, index_features(features), index_features(targets), strict=True)
-            for line, (name, *where), (other, *place) in list(found)[rank::world_size]:
-                cut = json.loads(line)
-                if not cut["id"] == name == other:
-                    raise ValueError(f"{name} and {other} where {cut['id']} is expected")
-                state = CmnState(
-                    cut["custom"]["cmn_frames"],
-                    torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64),
-                )
-                example = Example(name, read_array(features, *where), state, _read(targets, *place))
-                self._check(example)
-                yield example
+            with self._files.open("cuts", shard) as cuts:
+                lines = cuts.read().splitlines()
+            with (
+                self._files.open("features", shard) as features,
+                self._files.open("targets", shard) as targets,
+            ):
+                found = zip(lines, index_arrays(features), index_arrays(targets), strict=True)
+                for line, (name, *where), (other, *place) in list(found)[rank::world_size]:
+                    cut = json.loads(line)
+                    if not cut["id"] == name == other:
+                        raise ValueError(f"{name} and {other} where {cut['id']} is expected")
+                    state = CmnState(
+                        cut["custom"]["cmn_frames"],
+                        torch.tensor(cut["custom"]["cmn_sum"], dtype=torch.float64),
+                    )
+                    array = read_array_of(features, *where)
+                    example = Example(name, array, state, _read(targets, *place))
+                    self._check(example)
+                    yield example
         except (OSError, ValueError, KeyError, EOFError, tarfile.TarError) as error:
             raise TargetError(
-                f"shard {shard} of {self.folder} cannot be read ({error}); write it again"
+                f"shard {shard} of {self.name} cannot be read ({error}); write it again"
             ) from error
 
     def _check(self, example: Example) -> None:
@@ -124,7 +167,6 @@ class TeacherShards:
             raise ValueError(f"{example.name}: senone {highest} of {self.num_senones}")
 
 
-def _read(path: Path, offset: int, size: int) -> KBest:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return KBest.unpack(np.load(io.BytesIO(file.read(size)), allow_pickle=False))
+def _read(file: BinaryIO, offset: int, size: int) -> KBest:
+    file.seek(offset)
+    return KBest.unpack(np.load(io.BytesIO(file.read(size)), allow_pickle=False))

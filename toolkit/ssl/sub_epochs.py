@@ -97,7 +97,7 @@ class SubEpochs:
         for source in sources[1:]:
             if not np.array_equal(source.shards.frames, first.frames):
                 raise TrainingDataError(
-                    f"{source.shards.folder} and {first.folder} do not hold the same utterances"
+                    f"{source.shards.name} and {first.name} do not hold the same utterances"
                 )
         self.dimension = first.dimension
         """F, dimension of a raw frame."""
@@ -111,7 +111,7 @@ class SubEpochs:
         if not self._total or short:
             longest = self.length / first.frames_per_hour
             raise TrainingDataError(
-                f"{first.folder} has {len(first.frames)} shards, too few for sub-epochs of "
+                f"{first.name} has {len(first.frames)} shards, too few for sub-epochs of "
                 f"{longest:.3g} hours each (of {short or 'all'} there is nothing): write shards of "
                 f"less than {longest / 2:.3g} hours, or make the sub-epochs longer"
             )
@@ -152,7 +152,7 @@ class SubEpochs:
         ]
         if not found:
             raise TrainingDataError(
-                f"shards {', '.join(map(str, window.shards))} of {shards.folder} have no utterance "
+                f"shards {', '.join(map(str, window.shards))} of {shards.name} have no utterance "
                 f"for process {rank} of {world_size}: write longer shards"
             )
         length = np.array([len(inputs) for _, inputs in found])

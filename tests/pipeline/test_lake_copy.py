@@ -1,0 +1,45 @@
+"""A lake elsewhere gives the same bytes."""
+
+import json
+
+import pytest
+
+from local.farfield.lake import write_lake
+from tests.recipes.test_unlabelled import cut
+from toolkit.pipeline.lake import LakeError, open_lake
+from toolkit.pipeline.lake_copy import copy_lake
+from toolkit.pipeline.objects import ObjectStore
+
+
+@pytest.fixture
+def lake(tmp_path):
+    (tmp_path / "lake/audio").mkdir(parents=True)
+    for number in range(20):
+        (tmp_path / f"lake/audio/{number}.flac").write_bytes(b"%d" % number)
+    return write_lake([cut(n, 2.0) for n in range(20)], ObjectStore(), str(tmp_path / "lake"))
+
+
+def test_a_copy_has_the_same_metadata_and_audio(lake, tmp_path):
+    store, there = ObjectStore(), f"memory://{tmp_path.name}"
+    copied = copy_lake(store, lake.url, there)
+    assert open_lake(store, there) == copied
+    assert copied.buckets == lake.buckets
+    for ours, theirs in zip(lake.objects, copied.objects, strict=True):
+        assert (ours.size, ours.digest, ours.about) == (theirs.size, theirs.digest, theirs.about)
+    assert store.get(f"{there}/audio/7.flac") == b"7"
+    assert store.get(f"{there}/lake.json") == store.get(f"{lake.url}/lake.json")
+    before = store.counts.bytes_written
+    copy_lake(store, lake.url, there)
+    metadata = sum(ref.size for ref in lake.objects) + len(store.get(f"{there}/lake.json"))
+    assert store.counts.bytes_written == before + metadata  # no audio
+
+
+@pytest.mark.parametrize("audio", ["/etc/hostname", "../audio/7.flac", "s3://other/7.flac"])
+def test_audio_outside_is_refused(lake, audio, tmp_path):
+    store, ref = ObjectStore(), lake.objects[0]
+    first, *rest = store.get(ref).splitlines(keepends=True)
+    changed = json.dumps(json.loads(first) | {"audio": audio}).encode() + b"\n"
+    other = store.put(ref.path, b"".join([changed, *rest]), ref.about)
+    type(lake)(lake.url, (other, *lake.objects[1:]), lake.buckets).save(store)
+    with pytest.raises(LakeError, match="lies outside the lake"):
+        copy_lake(store, lake.url, f"memory://{tmp_path.name}")
