@@ -22,6 +22,7 @@ BENCHMARKS = {
     "scaling": "scaling.command",
     "score": "score",
     "serve": "serve",
+    "shards": "shards",
     "train": "train",
     "train-ctc": "ctc.train",
     "transcribe": "transcribe",
