@@ -4,6 +4,7 @@ import threading
 import pytest
 
 from toolkit.pipeline.faults import is_transient, redact
+from toolkit.pipeline.filesystems import FilesystemError
 from toolkit.pipeline.objects import (
     Counts,
     MissingObjectError,
@@ -47,6 +48,13 @@ def test_what_differs_from_its_reference_is_refused(place, change, tmp_path):
             read(ref)
     with pytest.raises(ObjectError, match="bytes instead of 90"):
         store.get_range(f"{place}/x", 0, 90)
+
+
+def test_a_library_that_is_missing_is_said_at_once():
+    store = ObjectStore(StoreConfig(tries=3))
+    with pytest.raises(FilesystemError, match="dropbox:// needs a library that is not installed"):
+        store.get("dropbox://folder/x")
+    assert store.counts.repeated == 0
 
 
 def test_missing(place):

@@ -145,9 +145,10 @@ class Recipe:
     def start(self, *arguments):
         folder = Path(sys.executable).parent
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        found = filter(None, [os.environ.get("PYTHONPATH")])  # of test-cluster
         return subprocess.Popen(
             [*self._words, *map(str, arguments)],
-            env=os.environ | {"PATH": path, "PYTHONPATH": str(PROJECT)},
+            env=os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join([str(PROJECT), *found])},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -323,3 +324,35 @@ def contents(folder):
     """{name: bytes} of all files."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """The address of an empty bucket, on a server of S3's protocol that every process finds."""
+    s3fs = pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir("s3://work")
+    yield "s3://work/farfield"
+    server.stop()
+
+
+@pytest.mark.timeout(600)
+def test_a_student_of_shards_in_a_store_is_that_of_a_folder(finished, typed, bucket, tmp_path):
+    copy = Path(shutil.copytree(finished.root, tmp_path / "exp"))
+    cache = tmp_path / "cache"
+    settings = ["--set", f"storage={bucket}", "--set", f"cache.folder={cache}"]
+    recipe = Recipe([*typed, *settings], copy)
+    said = recipe.run("--stage", 20, "--stop-stage", 23)
+    assert stages(said, "==") == [20, 22, 23]
+    assert not list(copy.glob("pipeline/*"))
+    assert not list(copy.glob("taught/*/shards"))
+    assert len(list(cache.iterdir())) >= 6  # three files of a shard
+    for name in ("student_ce/model.safetensors", "unlabelled/normaliser.json"):
+        assert (copy / name).read_bytes() == (finished.root / name).read_bytes()

@@ -358,6 +358,8 @@ class ObjectStore:
                     return action()
                 except FileNotFoundError as error:
                     raise MissingObjectError(f"{redact(path)}: no such object") from error
+                except ToolkitError:  # of the set-up, such as a library that is missing
+                    raise
                 except Exception as error:
                     if tries >= self._tries(path, error):
                         message = (
