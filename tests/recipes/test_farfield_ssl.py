@@ -350,8 +350,7 @@ def test_a_student_of_shards_in_a_store_is_that_of_a_folder(finished, typed, buc
     settings = ["--set", f"storage={bucket}", "--set", f"cache.folder={cache}"]
     recipe = Recipe([*typed, *settings], copy)
     said = recipe.run("--stage", 20, "--stop-stage", 23)
-    assert stages(said, "==") == [20, 22, 23]
-    assert not list(copy.glob("pipeline/*"))
+    assert stages(said, "==") == [20, 21, 22, 23]
     assert not list(copy.glob("taught/*/shards"))
     assert len(list(cache.iterdir())) >= 6  # three files of a shard
     for name in ("student_ce/model.safetensors", "unlabelled/normaliser.json"):
