@@ -1,4 +1,4 @@
-"""Reading training shards from an object store at several latencies, relative to a folder (C21)."""
+"""Reading training shards from an object store at several latencies, relative to a folder."""
 
 import json
 import tempfile
