@@ -227,7 +227,7 @@ def fail(rank, epoch, step):
 def test_an_error_is_told_at_once_whoever_is_served(method, tmp_path):
     begun = time.monotonic()
     first, *others = Job(4, trained, tmp_path, ASYNCHRONOUS[method], fail, 200).wait()
-    assert time.monotonic() - begun < 15  # of which the start takes most
+    assert time.monotonic() - begun < 25  # of which the start takes most
     assert first == "ValueError: the disk is full"
     for other in others:
         assert "worker 0 failed: ValueError: the disk is full" in other

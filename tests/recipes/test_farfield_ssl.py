@@ -338,8 +338,8 @@ def bucket(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
-    s3fs.S3FileSystem(skip_instance_cache=True).mkdir("s3://work")
-    yield "s3://work/farfield"
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir("s3://bucket")
+    yield "s3://bucket/farfield"
     server.stop()
 
 

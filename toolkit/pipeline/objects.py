@@ -362,10 +362,9 @@ class ObjectStore:
                     raise
                 except Exception as error:
                     if tries >= self._tries(path, error):
-                        message = (
-                            f"{redact(path)}: {kind.upper()} failed {tries} times, at last with "
-                            f"{redact(repr(error))}"
-                        )
+                        last = redact(repr(error))
+                        failed = f"{kind.upper()} failed {tries} times, at last with {last}"
+                        message = f"{redact(path)}: {failed}"
                         # without the cause, which may contain a signed URL
                         if isinstance(error, _DamagedError):
                             raise DamagedObjectError(message, path) from None
