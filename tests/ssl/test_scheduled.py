@@ -235,7 +235,7 @@ def test_settings_and_stores_that_do_not_fit(
     given = labelled.store, labelled, normaliser, config, 7, tmp_path / "a"
     with pytest.raises(TrainingDataError, match="of 6 senones, the alignments of 7"):
         train_student(unlabelled, *given)
-    with pytest.raises(TargetError, match="not a folder of features with targets"):
+    with pytest.raises(TargetError, match="not a folder of targets"):
         train(tmp_path / "b", config, folders=labelled.folder)
     with pytest.raises(TrainingDataError, match="too few for sub-epochs"):
         train(tmp_path / "c", replace(config, epochs=40))

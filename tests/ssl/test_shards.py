@@ -55,7 +55,7 @@ def test_ranks_share_a_shard(synthetic):
 
 
 def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
-    with pytest.raises(TargetError, match="not a folder of features with targets"):
+    with pytest.raises(TargetError, match="not a folder of targets"):
         TeacherShards(tmp_path)
     copy = shutil.copytree(synthetic.folder, tmp_path / "copy")
     truncate(copy / "shards/targets.000001.tar")

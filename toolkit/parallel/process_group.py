@@ -35,9 +35,6 @@ class Workers:
       timeout: seconds to wait for the other ranks in an operation.
     """
 
-    SHARE_GPUS = False
-    """Whether workers may share a GPU, over gloo, as nccl cannot; for tests on a single one."""
-
     def __init__(self, device: str, timeout: float) -> None:
         self._connection = ranks.connect()
         self.rank, self.world_size = ranks.rank(), ranks.world_size()
@@ -48,13 +45,13 @@ class Workers:
         self.timeout = timedelta(seconds=timeout)
         if self.cuda:
             gpus = torch.cuda.device_count()
-            if self.local_world_size > gpus and not self.SHARE_GPUS:
+            if self.local_world_size > gpus:
                 raise ToolkitError(
                     f"{self.local_world_size} workers on a host with {gpus} "
                     "GPUs: start one worker per GPU (torchrun --nproc_per_node), or use "
                     "--device cpu"
                 )
-            torch.cuda.set_device(self.local_rank % gpus)
+            torch.cuda.set_device(self.local_rank)
         self._connection.barrier()  # other ranks may take longer to open their data
         if not dist.is_initialized():
             dist.init_process_group(
@@ -76,7 +73,7 @@ class Workers:
           members: the ranks in it.
           backend: by default nccl for tensors on a GPU, else gloo.
         """
-        backend = backend or ("nccl" if self.cuda and not self.SHARE_GPUS else "gloo")
+        backend = backend or ("nccl" if self.cuda else "gloo")
         return dist.new_group(list(members), timeout=self.timeout, backend=backend)
 
     def all_reduce(self, tensor: Tensor, group: object = None) -> "Pending":

@@ -21,8 +21,10 @@ from torch import Tensor
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.features.shards import MANIFEST, SHARDS, index_arrays, read_array_of
+from toolkit.ssl.target_store import ADVICE, FIELDS
 from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
 from toolkit.ssl.targets import KBest, TargetError
+from toolkit.storage.reading import reading, regular, validated
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class FolderFiles:
 
     def manifest(self, name: str) -> bytes:
         """See `ShardFiles`."""
-        return (self._folder / name).read_bytes()
+        return regular(self._folder / name).read_bytes()
 
     def open(self, field: str, shard: int) -> BinaryIO:
         """See `ShardFiles`."""
@@ -98,13 +100,14 @@ class TeacherShards:
         self._files = FolderFiles(files) if isinstance(files, Path) else files
         self.name = self._files.name
         """The folder or address, for messages."""
+        with reading(self.name, TargetError, ADVICE, "not a folder of targets"):
+            targets = validated(json.loads(self._files.manifest(TARGETS_MANIFEST)), FIELDS)
+        self.num_senones: int = targets["senones"]
+        """C, number of senones."""
+        self.offset: int = targets["offset"]
+        """Offset at which the teacher's targets were computed: the raw frame at which the first
+        low-rate frame begins. They are valid for a student's frames at this offset only."""
         try:
-            targets = json.loads(self._files.manifest(TARGETS_MANIFEST))
-            self.num_senones = int(targets["senones"])
-            """C, number of senones."""
-            self.offset = int(targets["offset"])
-            """Offset at which the teacher's targets were computed: the raw frame at which the first
-            low-rate frame begins. They are valid for a student's frames at this offset only."""
             manifest = json.loads(self._files.manifest(MANIFEST))
             counts = manifest["shards"]
             self.dimension = int(manifest["dimension"])

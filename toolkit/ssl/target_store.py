@@ -11,6 +11,8 @@ from toolkit.storage.reading import NATURAL, read_json, reading
 
 MANIFEST = "targets.json"
 ADVICE = "make the targets again"
+FIELDS = {"senones": NATURAL, "offset": NATURAL}
+"""Of the manifest; it may have others."""
 
 
 class TargetStore:
@@ -23,7 +25,7 @@ class TargetStore:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         with reading(path, TargetError, ADVICE, "not a folder of targets"):
-            self.manifest = read_json(self.path / MANIFEST, {"senones": NATURAL, "offset": NATURAL})
+            self.manifest = read_json(self.path / MANIFEST, FIELDS)
         self.num_senones: int = self.manifest["senones"]
         """C, number of senones."""
         self.offset: int = self.manifest["offset"]
