@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.features.extract import FAILED
-from toolkit.features.shards import MANIFEST, SHARDS
+from toolkit.features.shards import MANIFEST, SHARDS, field_file
 from toolkit.pipeline.far_field import make_features, make_training_shards, open_executor
 from toolkit.pipeline.filesystems import is_local
 from toolkit.pipeline.lake_copy import copy_lake
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.prepare import NORMALISER, ShardSet
-from toolkit.pipeline.rows import field_file
 from toolkit.pipeline.shards import SHARD_LIST, read_shards
 from toolkit.pipeline.spark import check_spark
 from toolkit.pipeline.steps.stats import StatsConfig
@@ -76,7 +75,7 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
     kept, unlabelled = run.config.targets, run.need("unlabelled")
     url = str(unlabelled)
     if run.config.storage:
-        url = json.loads((unlabelled / ADDRESS).read_text(encoding="utf-8"))["url"]
+        url = _address(unlabelled)
     features = ShardSet(url, read_shards(store, url), ())
     place = _place(run, "teacher") if run.config.storage else None
     model = Teacher.at(store, run.need(teacher), normaliser, place)
@@ -101,9 +100,8 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
         if not (folder / ADDRESS).exists():
             found.append(folder)
             continue
-        address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
         cache = run.config.cache.folder or _user_cache()
-        found.append(StoredShards(address["url"], _store(run), cache, run.config.cache))
+        found.append(StoredShards(_address(folder), _store(run), cache, run.config.cache))
     return found
 
 
@@ -134,6 +132,11 @@ def _name(made: ShardSet, store: ObjectStore, out: Path) -> None:
     """Write the address of a set of shards into a folder, in their place."""
     address = {"url": made.url, "list": digest_bytes(store.get(f"{made.url}/{SHARD_LIST}"))}
     write_atomically(out / ADDRESS, json.dumps(address, indent=1) + "\n")
+
+
+def _address(folder: Path) -> str:
+    """Read the address that `_name` wrote."""
+    return json.loads((folder / ADDRESS).read_text(encoding="utf-8"))["url"]
 
 
 def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:

@@ -15,11 +15,10 @@ from toolkit.features.audio import Decoded
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.low_frame_rate import low_rate_length
 from toolkit.features.normalise import GlobalStats, Normaliser
-from toolkit.features.shards import write_manifest, write_shard
+from toolkit.features.shards import field_file, write_manifest, write_shard
 from toolkit.features.tars import TarWriter
 from toolkit.pipeline.lake import Record
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.rows import field_file
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import StepResult
 from toolkit.pipeline.steps.extract import make_cut

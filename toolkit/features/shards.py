@@ -30,6 +30,7 @@ from toolkit.storage.places import places_of
 
 MANIFEST = "features.json"
 SHARDS = "shards"
+CUTS = "cuts"
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -53,14 +54,19 @@ class FeatureFormat(Protocol):
         """F, the number of values per frame."""
 
 
+def field_file(field: str, index: int) -> str:
+    """Return the file name of a shard's field: `cuts`, `features` or `targets`."""
+    return f"{field}.{index:06d}.{'jsonl' if field == CUTS else 'tar'}"
+
+
 def cuts_path(folder: Path, index: int) -> Path:
     """Return the path of the cuts of shard `index`."""
-    return folder / f"cuts.{index:06d}.jsonl"
+    return folder / field_file(CUTS, index)
 
 
 def features_path(folder: Path, index: int) -> Path:
     """Return the path of the features of shard `index`."""
-    return folder / f"features.{index:06d}.tar"
+    return folder / field_file("features", index)
 
 
 def write_shard(

@@ -8,18 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from toolkit.features.shards import CUTS, field_file
 from toolkit.features.tars import BLOCK, TarWriter, read_members
 from toolkit.pipeline.step import StepError
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import reading
 
 MEMBERS_PER_ROW = 2
-CUTS = "cuts"
-
-
-def field_file(field: str, index: int) -> str:
-    """Return the file name of a shard's field: `cuts`, `features` or `targets`."""
-    return f"{field}.{index:06d}.{'jsonl' if field == CUTS else 'tar'}"
 
 
 def tar_rows(path: Path) -> list[tuple[int, int]]:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from toolkit.features.extract import FAILED
 from toolkit.features.frontend import FrontendConfig
-from toolkit.features.shards import MANIFEST, SHARDS, manifest_text
+from toolkit.features.shards import CUTS, MANIFEST, SHARDS, field_file, manifest_text
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.rows import CUTS, ShardRows, field_file
+from toolkit.pipeline.rows import ShardRows
 from toolkit.pipeline.step import StepError, StepResult
 from toolkit.storage.files import link_atomically
 from toolkit.storage.reading import NATURAL, reading, validated

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.low_frame_rate import low_rate_length
-from toolkit.features.shards import MANIFEST, SHARDS, index_arrays, read_array_of
+from toolkit.features.shards import MANIFEST, SHARDS, field_file, index_arrays, read_array_of
 from toolkit.ssl.target_store import ADVICE, FIELDS
 from toolkit.ssl.target_store import MANIFEST as TARGETS_MANIFEST
 from toolkit.ssl.targets import KBest, TargetError
@@ -79,8 +79,7 @@ class FolderFiles:
 
     def open(self, field: str, shard: int) -> BinaryIO:
         """See `ShardFiles`."""
-        suffix = "jsonl" if field == "cuts" else "tar"
-        return open(self._folder / SHARDS / f"{field}.{shard:06d}.{suffix}", "rb")
+        return open(self._folder / SHARDS / field_file(field, shard), "rb")
 
     def expect(self, shards: Sequence[int]) -> None:
         """See `ShardFiles`: they are here."""

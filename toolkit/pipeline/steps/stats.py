@@ -10,10 +10,9 @@ from torch import Tensor
 
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import read_features
+from toolkit.features.shards import CUTS, read_features
 from toolkit.pipeline.normaliser_stats import NormaliserStats, merge
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.rows import CUTS
 from toolkit.pipeline.shards import Shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
 from toolkit.processes.threads import torch_threads

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from toolkit.features.low_frame_rate import LOW_RATE_FACTOR, stack
 from toolkit.features.normalise import Normaliser
-from toolkit.features.shards import SHARDS
+from toolkit.features.shards import SHARDS, field_file
 from toolkit.features.tars import TarWriter
 from toolkit.models.lstm import batch_logits
 from toolkit.models.store import CONFIG, WEIGHTS, load_model
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
-from toolkit.pipeline.rows import field_file
 from toolkit.pipeline.shards import put_shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepResult
 from toolkit.pipeline.steps.stats import read_utterances
