@@ -1,9 +1,31 @@
 """The base class of errors that the user can fix."""
 
+import re
+
+LONGEST_WORD = 500
+"""Characters of a message without a space between them: an id, a path or a number of a file."""
+LONGEST_MESSAGE = 2500
+"""Characters of a message, however much it quotes."""
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+
 
 class ToolkitError(Exception):
     """An error in the user's data, configuration or machine.
 
     Each package derives one class per kind of error. The message names the utterance or the file
-    and the next command to try; command lines print it without a traceback and exit with 1.
+    and the next command to try; command lines print it without a traceback and exit with 1. Files
+    may hold anything, so that whatever is long in a message is cut here, once for all of them.
     """
+
+    def __str__(self) -> str:
+        text = _LONG_WORD.sub(lambda found: _cut(found[0], LONGEST_WORD), super().__str__())
+        return _cut(text, LONGEST_MESSAGE)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return text without its middle where it is longer than `most` characters."""
+    mark = " ... "
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - len(mark) - end]}{mark}{text[-end:]}"

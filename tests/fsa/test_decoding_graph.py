@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from tests.fsa.transducers import agree, transductions
 from toolkit.fsa.ctc import compile_ctc_graph, spelling_transducer
 from toolkit.fsa.decoding_graph import compose_words
-from toolkit.fsa.files import dump_fst, load_fst
+from toolkit.fsa.files import GraphError, dump_fst, load_fst
 from toolkit.fsa.fst import FINAL, fst_from_arcs
 from toolkit.fsa.lexicon import lexicon_transducer
 
@@ -147,3 +148,13 @@ def test_graph_files_round_trip(toy, tmp_path):
     again = load_fst(tmp_path / "graph.safetensors")
     for name, value in columns(graph).items():
         assert np.array_equal(getattr(again, name), value), name
+
+
+def test_labels_of_arcs_that_form_a_matrix_are_refused(toy, tmp_path):
+    graph = toy.decoding_graph(toy.senones("plain", 2), GRAMMAR)
+    tensors = load(dump_fst(graph))
+    path = tmp_path / "graph.safetensors"
+    for name in ("aux_splits", "lm_scores"):
+        path.write_bytes(save(tensors | {name: tensors[name][:, None]}))
+        with pytest.raises(GraphError, match=rf"{path}: no graph \(the tensor '{name}' is"):
+            load_fst(path)

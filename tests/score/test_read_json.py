@@ -45,6 +45,12 @@ def test_records_and_mappings(write, content):
     assert read_transcripts(write("x.json", content)).texts == {"u1": "a b", "u2": "c"}
 
 
+@pytest.mark.parametrize("speaker", [3, ["ann"], {"name": "ann"}])
+def test_a_speaker_without_a_name_is_none(write, speaker):
+    found = read_transcripts(write("x.json", [{"id": "u1", "text": "a", "speaker": speaker}]))
+    assert (found.texts, found.speakers) == ({"u1": "a"}, {})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

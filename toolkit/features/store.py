@@ -23,7 +23,7 @@ from toolkit.features.shards import (
 )
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.places import Places, places_of
-from toolkit.storage.reading import NATURAL, clipped, quoted, read_json, reading, validated
+from toolkit.storage.reading import NATURAL, quoted, read_json, reading, validated
 
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
@@ -146,7 +146,7 @@ class FeatureStore:
         entry = self._entry(name)
         path = cuts_path(self.path / SHARDS, entry.shard)
         with (
-            reading(path, StoreError, ADVICE, f"{clipped(name)} is damaged"),
+            reading(path, StoreError, ADVICE, f"{name} is damaged"),
             open(path, "rb") as file,
         ):
             file.seek(entry.line)
@@ -156,7 +156,7 @@ class FeatureStore:
         """Read the raw features of an utterance: [T, F] float32."""
         entry = self._entry(name)
         path = features_path(self.path / SHARDS, entry.shard)
-        with reading(path, StoreError, ADVICE, f"{clipped(name)} cannot be read"):
+        with reading(path, StoreError, ADVICE, f"{name} cannot be read"):
             found, offset, size = self._index(entry.shard)[entry.row]
             if found != name:
                 raise ValueError(f"{quoted(found)} is in its place")
@@ -180,7 +180,7 @@ class FeatureStore:
     def speaker_total(self, speaker: str) -> CmnState:
         """Return the number and sum of all raw frames of a speaker."""
         if speaker not in self._last_of_speaker:
-            raise StoreError(f"{clipped(speaker)}: no such speaker in {self.path}")
+            raise StoreError(f"{speaker}: no such speaker in {self.path}")
         last = self._last_of_speaker[speaker]
         return self.state(last).after(self.load(last))
 
@@ -209,7 +209,7 @@ class FeatureStore:
             return self._entries[name]
         except KeyError:
             raise StoreError(
-                f"{clipped(name)}: no such utterance in {self.path} (failed.tsv there lists those "
+                f"{name}: no such utterance in {self.path} (failed.tsv there lists those "
                 "that could not be extracted)"
             ) from None
 

@@ -10,6 +10,7 @@ from toolkit.fsa.fst import EPSILON, FINAL, Fst
 from toolkit.storage.reading import read_tensors, reading
 
 _SHAPES = {"arcs": ("I32", 2), "scores": ("F32", 1), "aux_labels": ("I32", 1)}
+_OPTIONAL = {"aux_splits": ("I32", 1), "lm_scores": ("F32", 1)}
 
 
 class GraphError(ToolkitError):
@@ -41,7 +42,7 @@ def load_fst(path: Path) -> Fst:
       GraphError: naming the file.
     """
     with reading(path, GraphError, "make the graph again", "no graph"):
-        tensors, _ = read_tensors(path, _SHAPES, "np")
+        tensors, _ = read_tensors(path, _SHAPES, "np", _OPTIONAL)
         _check(tensors)
         arcs, words = tensors["arcs"], tensors["aux_labels"]
         splits = tensors.get("aux_splits", np.arange(len(words) + 1))

@@ -95,6 +95,6 @@ def _record(place: str, record: Any) -> tuple[str, str | None, str | None]:
     texts = [part.get("text") for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise TranscriptError(f"{place}: {quoted(id)} has no `text`")
-    names = {part.get("speaker") for part in parts} - {None}
-    speaker = names.pop() if len(names) == 1 else None
-    return id, " ".join(texts), speaker if isinstance(speaker, str) else None
+    speakers = [part.get("speaker") for part in parts]
+    names = {speaker for speaker in speakers if isinstance(speaker, str)}
+    return id, " ".join(texts), names.pop() if len(names) == 1 else None

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -91,11 +92,6 @@ def reason(error: Exception) -> str:
         return "nested too deeply"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
-
-
-def clipped(text: str) -> str:
-    """Return text, such as an id, for a message; of long text, the beginning."""
-    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."
 
 
 def quoted(text: str) -> str:
@@ -178,7 +174,10 @@ def _describe(value: Any) -> str:
 
 
 def read_tensors(
-    path: Path, shapes: Mapping[str, tuple[str, int]], framework: str = "pt"
+    path: Path,
+    shapes: Mapping[str, tuple[str, int]],
+    framework: str = "pt",
+    optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Read a safetensors file whole.
 
@@ -188,6 +187,7 @@ def read_tensors(
         of the tensors that must be there. The entry "*" holds for all other tensors; without it
         they may be anything.
       framework: "pt" or "np".
+      optional: the same of tensors that may be there.
 
     Returns:
       All tensors by name, and the metadata.
@@ -200,7 +200,7 @@ def read_tensors(
         for name in sorted({*shapes, *names} - {"*"}):
             if name not in names:
                 raise ValueError(f"no tensor {name!r}")
-            check_tensor(file, name, shapes.get(name, shapes.get("*")))
+            check_tensor(file, name, {**shapes, **optional}.get(name, shapes.get("*")))
         return {name: file.get_tensor(name) for name in sorted(names)}, file.metadata() or {}
 
 
