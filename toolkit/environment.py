@@ -9,9 +9,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
+from toolkit.one_thread import THREAD_VARIABLES
+
 BLAS_VARIABLE = "MKL_DEBUG_CPU_TYPE"
 AMD = "AuthenticAMD"
-NUMERIC_VARIABLES = (BLAS_VARIABLE, "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+NUMERIC_VARIABLES = (BLAS_VARIABLE, *THREAD_VARIABLES)
 DISTRIBUTIONS = (
     "torch",
     "torchaudio",

@@ -1,5 +1,6 @@
 """Pools of rooms, noise and playback that utterances draw from, computed once and kept as files."""
 
+import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from local.farfield.rooms import SAMPLING_RATE, Room, compute_room
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.files import open_atomically
+from toolkit.storage.files import write_atomically
 
 SECONDS = 20
 """Length of a noise or playback; it is repeated for longer utterances."""
@@ -189,5 +190,6 @@ def _excerpt(path: Path, length: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _save(sounds: list[np.ndarray], path: Path) -> None:
-    with open_atomically(path, "wb") as file:
-        np.save(file, np.stack(sounds).astype(np.float32), allow_pickle=False)
+    content = io.BytesIO()  # numpy's own writing to files hides why it failed
+    np.save(content, np.stack(sounds).astype(np.float32), allow_pickle=False)
+    write_atomically(path, content.getvalue())

@@ -86,6 +86,16 @@ def test_the_scope_comes_back_from_disk_and_is_causal_in_older_files(normaliser,
         Normaliser.load(path)
 
 
+@pytest.mark.parametrize("name", ["prior_mean", "sum", "sumsq"])
+def test_values_beyond_any_feature_are_refused(normaliser, tmp_path, name):
+    path = tmp_path / "normaliser.json"
+    plain = json.loads(normaliser.to_json())
+    (plain if name in plain else plain["residual"])[name][0] = 1e308
+    path.write_text(json.dumps(plain))
+    with pytest.raises(NormaliserError, match=rf"{path}: .*beyond any feature"):
+        Normaliser.load(path)
+
+
 def test_does_not_drift_after_hours_of_a_speaker(normaliser):
     frames = 50_000_000
     mean = torch.tensor([15.0, 2.0, -4.0], dtype=torch.float64)

@@ -5,7 +5,7 @@ import pytest
 from scipy.signal import firwin, resample_poly
 
 from toolkit.features.audio import resample
-from toolkit.features.resample import Resampler, lowpass
+from toolkit.features.resample import LARGEST, Resampler, lowpass, steps
 
 
 @pytest.fixture
@@ -42,3 +42,16 @@ def test_the_filter_of_two_rates_is_designed_once(designed):
     found = np.concatenate([*parts, stream.finish()])
     np.testing.assert_allclose(found, whole, atol=1e-5)
     assert designed == [20 * 16001 + 1]
+
+
+@pytest.mark.parametrize("rate", [383_987, 1_048_701, 999_999_937])
+def test_rates_that_have_little_in_common_are_approximated(rate):
+    up, down = steps(rate, 16000)
+    assert down <= LARGEST
+    assert up / down == pytest.approx(16000 / rate, rel=1e-7)
+
+
+@pytest.mark.parametrize("rate", [1000, 7919, 8000, 44_101, 96_001])
+def test_rates_of_audio_are_exact(rate):
+    up, down = steps(rate, 16000)
+    assert up * rate == 16000 * down

@@ -15,7 +15,15 @@ def test_the_number_of_threads_comes_back_also_after_an_exception():
         torch.set_num_threads(before)
 
 
-def test_none_changes_nothing():
+@pytest.mark.parametrize(("processes", "threads"), [(1, 6), (2, 3), (8, 1)])
+def test_none_is_a_share_of_the_cores(monkeypatch, processes, threads):
+    monkeypatch.setattr("toolkit.processes.threads.usable_cpus", lambda: 6)
+    if processes > 1:
+        torchrun = {"RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+        torchrun |= {"WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": processes}
+        for name, value in torchrun.items():
+            monkeypatch.setenv(name, str(value))
     before = torch.get_num_threads()
     with torch_threads(None):
-        assert torch.get_num_threads() == before
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == before

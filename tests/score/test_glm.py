@@ -56,6 +56,11 @@ def test_many_words_in_parentheses_take_linear_time(glm):
     assert glm()(f"({'a ' * 50_000})") == " ".join(["(A)"] * 50_000)
 
 
+def test_many_spaces_that_a_rule_writes_take_linear_time(glm):
+    rules = f'* name = "x"\n[A] => [B{" " * 200_000}C]\n'
+    assert glm(rules)("x a (%uh) y") == "X B C (%UH) Y"
+
+
 def test_rules_are_sorted_once(glm, monkeypatch):
     found = glm(';;\n* CASE_SENSITIVE = "F"\n[a] => [b]\n')
     assert found.apply("A") == "b"

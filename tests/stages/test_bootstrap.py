@@ -1,3 +1,4 @@
+import ast
 import os
 import subprocess
 import sys
@@ -6,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.one_thread import THREAD_VARIABLES
+
 PROJECT = Path(__file__).resolve().parents[2]
+NEEDED = ("toolkit/stages/__init__.py", "toolkit/stages/bootstrap.py", "toolkit/one_thread.py")
 HEAD = """#!/usr/bin/env python3
 import sys
 from pathlib import Path
@@ -27,8 +31,8 @@ def template(tmp_path_factory):
     root = tmp_path_factory.mktemp("project").resolve()
     stages = root / "toolkit" / "stages"
     stages.mkdir(parents=True)
-    for name in ("__init__.py", "bootstrap.py"):
-        (stages / name).write_text((PROJECT / "toolkit" / "stages" / name).read_text())
+    for name in NEEDED:
+        (root / name).write_text((PROJECT / name).read_text())
     script = root / "recipes" / "sample" / "run.py"
     script.parent.mkdir(parents=True)
     script.write_text(HEAD)
@@ -142,18 +146,28 @@ def test_a_program_that_imports_a_recipe_keeps_its_interpreter(template, outside
     assert result.stdout.split()[0] == str(outside.parent), result
 
 
-def test_it_is_plain_python_that_old_interpreters_read():
-    source = (PROJECT / "toolkit" / "stages" / "bootstrap.py").read_text()
-    compile(source, "bootstrap.py", "exec", dont_inherit=True)
-    import ast
+def test_libraries_compute_with_one_thread_unless_the_user_says_otherwise(
+    template, outside, tmp_path, monkeypatch
+):
+    script = template / "recipes" / "sample" / "threads.py"
+    script.write_text(HEAD + "print(*(os.environ[name] for name in sys.argv[1:]))\n")
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    result = run(["python3", script, *THREAD_VARIABLES], outside, tmp_path)
+    assert result.stdout.splitlines()[-1] == "1 3 1", result
 
-    ast.parse(source, feature_version=(3, 8))
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_it_is_plain_python_that_old_interpreters_read(name):
+    tree = ast.parse((PROJECT / name).read_text(), feature_version=(3, 8))
     imported = {
-        node.module.split(".")[0] if isinstance(node, ast.ImportFrom) else node.names[0].name
-        for node in ast.walk(ast.parse(source))
+        node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert imported <= sys.stdlib_module_names
+    outside = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
+    assert outside <= {"toolkit.one_thread"}
 
 
 def test_a_broken_environment_is_told_and_not_tried_for_ever(template, outside, tmp_path):

@@ -17,6 +17,8 @@ from toolkit.stages.terminal import outlive
         (192, "3 min 12 s"),
         (3599.6, "1 h 00 min"),
         (3720, "1 h 02 min"),
+        (float("inf"), "?"),
+        (float("nan"), "?"),
     ],
 )
 def test_durations_are_for_people(seconds, text):

@@ -26,6 +26,7 @@ from tests.torture.counts import FAILED, OVER, Counts
 from tests.torture.faults import FAULTS, Place, mount_disk
 from tests.torture.recipes import NAMES, command
 from tests.torture.trial import Bench, Trial
+from toolkit.one_thread import default_to_one_thread
 
 MOST_FAULTS = 3
 SPARE = 3
@@ -73,7 +74,7 @@ def bench(name: str, folder: Path) -> Bench:
             sys.exit(f"exit status {status} of {recipe.script}; see {log}")
         done.touch()
     size = sum(p.stat().st_size for p in reference.rglob("*") if p.is_file())
-    private = NAMESPACE in os.environ
+    private = bool(os.environ.get(NAMESPACE))
     made = Bench(
         name,
         recipe,
@@ -138,17 +139,24 @@ def one(
     return failed
 
 
-def in_namespace() -> None:
-    """Begin again where this process may mount disks that nobody else sees, if there is a way."""
-    if NAMESPACE in os.environ or not (unshare := shutil.which("unshare")):
+def begin_again() -> None:
+    """Begin again with one thread, as a recipe does before it loads torch.
+
+    And where this process may mount disks that nobody else sees, if there is a way.
+    """
+    if NAMESPACE in os.environ:
         return
-    words = [unshare, "--mount", *(["--user", "--map-root-user"] if os.geteuid() else [])]
-    if os.spawnv(os.P_WAIT, unshare, [*words, "true"]) == 0:
-        os.environ[NAMESPACE] = "1"
-        sys.stdout.flush()
-        os.execv(unshare, [*words, sys.executable, "-m", "tests.torture", *sys.argv[1:]])
+    default_to_one_thread()
+    words, os.environ[NAMESPACE] = [], ""
+    if unshare := shutil.which("unshare"):
+        tried = [unshare, "--mount", *(["--user", "--map-root-user"] if os.geteuid() else [])]
+        if os.spawnv(os.P_WAIT, unshare, [*tried, "true"]) == 0:
+            words, os.environ[NAMESPACE] = tried, "1"
+    words += [sys.executable, "-m", "tests.torture", *sys.argv[1:]]
+    sys.stdout.flush()
+    os.execv(words[0], words)
 
 
 if __name__ == "__main__":
-    in_namespace()
+    begin_again()
     main()

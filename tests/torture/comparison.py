@@ -8,8 +8,8 @@ from toolkit.storage.digest import digest_bytes
 
 COMPARED = (".safetensors", ".arpa", ".tar", ".npy", ".flac", ".wav", ".txt", ".ctm")
 NAMED = ("text", "tuned.json", "tree.json", "topology.json", "normaliser.json")
-JOURNAL = ("stages", ".partial", "log.txt")
-"""What a run writes besides the outputs of its stages."""
+JOURNAL = ("stages", ".partial", "log.txt", "report.html")
+"""What a run writes besides the outputs of its stages; the page is written whenever it ends."""
 
 
 class FailedTrialError(Exception):

@@ -61,7 +61,7 @@ class Command:
         with open(log, "a") as file:
             return subprocess.run(
                 [sys.executable, str(self.script), *self.arguments(exp)],
-                env=os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
+                env=os.environ | {"PYTHONPATH": str(PROJECT)},
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 check=False,

@@ -1,7 +1,6 @@
 """Reads audio files as one-channel float samples at a given sampling rate."""
 
 import io
-import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from toolkit.corpus.audio_file import open_audio
 from toolkit.errors import ToolkitError
-from toolkit.features.resample import lowpass
+from toolkit.features.resample import lowpass, steps
 from toolkit.storage.encoding import encoding_error
 
 LOWEST_RATE, HIGHEST_RATE = 1000, 384_000
@@ -200,8 +199,7 @@ def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
         return np.ascontiguousarray(samples)
     from scipy.signal import resample_poly
 
-    common = math.gcd(rate, new_rate)
-    up, down = new_rate // common, rate // common
+    up, down = steps(rate, new_rate)
     resampled = resample_poly(samples, up, down, window=lowpass(up, down))
     length = (2 * len(samples) * up + down) // (2 * down)
     return np.ascontiguousarray(resampled[:length], dtype=np.float32)

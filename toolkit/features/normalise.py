@@ -164,6 +164,8 @@ class Normaliser:
             residual, mean = GlobalStats.from_dict(plain["residual"]), _float64(plain["prior_mean"])
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
                 raise ValueError("its vectors have different lengths, or it has seen no frames")
+            if not all(x.float().isfinite().all() for x in (mean, residual.mean, residual.std)):
+                raise ValueError("its means or deviations are beyond any feature")
             scope = plain.get("scope", "causal")
             if scope not in get_args(Scope):
                 raise ValueError(f"its scope {quoted(str(scope))} is not known")

@@ -1,12 +1,24 @@
 """The filter that resamples audio, and streaming resampling."""
 
-import math
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
+LARGEST = 100_000
+"""Of the numbers of steps down."""
 REACH = 10
 """Half the filter's length, in samples of the lower rate; scipy's default, as in `load_audio`."""
+
+
+def steps(rate: int, new_rate: int) -> tuple[int, int]:
+    """Return (up, down), such that new_rate / rate is up / down.
+
+    Where `down` would be above `LARGEST` the ratio is approximated, at 1 MHz to 3e-9, which is a
+    sample in hours: the filter would take seconds to be designed.
+    """
+    ratio = Fraction(new_rate, rate).limit_denominator(LARGEST)
+    return max(1, ratio.numerator), ratio.denominator
 
 
 @lru_cache(maxsize=8)
@@ -37,8 +49,7 @@ class Resampler:
     """
 
     def __init__(self, rate: int, new_rate: int) -> None:
-        common = math.gcd(rate, new_rate)
-        self._up, self._down = new_rate // common, rate // common
+        self._up, self._down = steps(rate, new_rate)
         larger = max(self._up, self._down)
         self._filter = lowpass(self._up, self._down)
         self._reach = -(-REACH * larger // self._up) + 1

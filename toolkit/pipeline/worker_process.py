@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.environment import BLAS_VARIABLE, blas_setting, peak_bytes
+from toolkit.one_thread import THREAD_VARIABLES
 from toolkit.pipeline.attempt_store import AttemptStore
 from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
 from toolkit.pipeline.objects import DamagedObjectError, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)

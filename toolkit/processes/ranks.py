@@ -32,6 +32,11 @@ def rank() -> int:
     return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
+def processes_here() -> int:
+    """Return how many of them torchrun has started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", world_size())) if world_size() > 1 else 1
+
+
 def connect() -> "Connection":
     """Return the connection to the other ranks; the first call makes it and waits for them."""
     global _connection

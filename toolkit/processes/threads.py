@@ -5,17 +5,25 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from toolkit.environment import usable_cpus
+from toolkit.processes import ranks
+
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Compute with `count` torch threads inside the `with` block; None changes nothing.
+    """Compute with `count` torch threads inside the `with` block.
 
     The number of threads decides how sums are split and so their last bits: PLP by kaldifeat
     differs between one thread and two.
+
+    Args:
+      count: of threads; None: one for each core that this process may use, of which those that
+        torchrun has started on the same machine have equal shares.
     """
     before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
+    if count is None:
+        count = max(1, usable_cpus() // ranks.processes_here())
+    torch.set_num_threads(count)
     try:
         yield
     finally:

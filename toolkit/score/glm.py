@@ -144,9 +144,9 @@ class Glm:
         text = text.replace("(", "( ").replace(")", " )")
         if set(re.sub(r"\s\([^()]+\)", "", f" {text} ")) & set("()"):
             raise GlmError(f"{quoted(read)}: parentheses that do not match, or are nested")
-        text = _HYPHEN.sub(r"\1 ", self.apply(f" {text} "))
+        text = single_spaced(_HYPHEN.sub(r"\1 ", self.apply(f" {text} ")))
         text = _INSIDE.sub(lambda found: found[1] + _BETWEEN.sub(" ) ( ", found[2]), text)
-        return single_spaced(re.sub(r"\s+\)", ")", re.sub(r"\(\s+", "(", text)))
+        return text.replace("( ", "(").replace(" )", ")")
 
     def filter(self, text: str, place: str) -> str:
         """Filter a transcript.

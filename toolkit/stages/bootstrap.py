@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from toolkit.one_thread import default_to_one_thread
+
 NEEDED = ("click", "yaml", "torch", "lhotse")
 # Holds the id of the process that has already changed interpreters; `execv` keeps the id.
 GUARD_VARIABLE = "TOOLKIT_BOOTSTRAPPED"
@@ -44,6 +46,7 @@ def use_project_environment(root: Path) -> None:
     # Threads of OpenMP that spin while they wait make training 14 times slower where another
     # process uses one of the cores. The variable is read when torch is loaded, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    default_to_one_thread()
     reference = environment.with_name(".venv-reference")
     inside = Path(sys.prefix).resolve() in (environment.resolve(), reference.resolve())
     if not inside and python.exists() and os.environ.get(GUARD_VARIABLE) != str(os.getpid()):

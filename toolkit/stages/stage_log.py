@@ -1,6 +1,7 @@
 """The log lines of a run, on the terminal and in the run directory's log.txt."""
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -98,7 +99,9 @@ def toolkit_logs(stage_log: StageLog) -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    """Return a wall time in readable form: "4.2 s", "3 min 12 s", "1 h 02 min"."""
+    """Return a wall time in readable form: "4.2 s", "3 min 12 s", "1 h 02 min", or "?"."""
+    if not math.isfinite(seconds):
+        return "?"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -175,6 +175,17 @@ def test_parts_that_do_not_belong_together(tmp_path):
         CtcRecogniser(folder)
 
 
+def test_outputs_that_are_no_numbers_name_the_bundle(tmp_path):
+    folder = write(tmp_path)
+    recogniser = CtcRecogniser(folder)
+    with torch.no_grad():
+        recogniser.scorer.model.output.bias.fill_(float("nan"))
+    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
+        recogniser.recognise(noise(1))
+    with pytest.raises(BundleError, match=f"{folder}: the network's outputs are no numbers"):
+        CtcStreamingRecogniser.warm_up(recogniser)
+
+
 def run(*arguments):
     result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exit_code == 0, result.output

@@ -112,6 +112,14 @@ def test_faults_of_tables_name_the_file(table):
         entries(folder / "gone.ark")
 
 
+@pytest.mark.parametrize("offset", [10_000, 10**12, 10**17])
+def test_a_byte_that_the_file_does_not_have_names_it(table, offset):
+    folder = table(a=X)
+    (folder / "y.scp").write_text(f"a {folder / 'x.ark'}:{offset}\n")
+    with pytest.raises(ToolkitError, match=r"^a: .*x\.ark"):
+        read_matrix(entries(folder / "y.scp")["a"])
+
+
 @pytest.mark.parametrize("kind", ["FM", "CM"])
 def test_a_size_that_the_file_does_not_have_is_no_allocation(table, kind):
     folder = table(kind, a=X)

@@ -33,6 +33,7 @@ class CtcScorer:
     """
 
     def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
+        self._bundle = bundle
         self.model: nn.Module = load_model(bundle / MODEL).to(device)
         self.normaliser = Normaliser.load(bundle / NORMALISER)
         self.units = load_units(bundle / UNITS)
@@ -73,21 +74,36 @@ class CtcScorer:
 
         Returns:
           [T', C] float32, on the CPU.
+
+        Raises:
+          BundleError: they are no numbers.
         """
         inputs = self.normaliser.apply(features, state)
         if len(inputs) <= WHOLE:
-            return ctc_log_probs(self.model, [inputs])[0]
+            return self._checked(ctc_log_probs(self.model, [inputs])[0])
         if self._forward:
             return torch.cat(list(self._in_turn(inputs)))
-        return torch.cat(list(self._windows(inputs)))
+        return self._checked(torch.cat(list(self._windows(inputs))))
 
     @torch.inference_mode()
     def stream(self, inputs: Tensor, state: CtcState | None) -> tuple[Tensor, CtcState]:
-        """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`."""
+        """Score the next normalised frames [T, F] of a stream; see `CtcModel.stream`.
+
+        Raises:
+          BundleError: the outputs are no numbers.
+        """
         device = next(self.model.parameters()).device
         with full_float32(device):
             rows, state = self.model.eval().stream(inputs[None].to(device), state)
-        return rows[0].float().cpu(), state
+        return self._checked(rows[0].float().cpu()), state
+
+    def _checked(self, log_probs: Tensor) -> Tensor:
+        if log_probs.isnan().any():
+            raise BundleError(
+                f"{self._bundle}: the network's outputs are no numbers, so that its weights or"
+                f" {NORMALISER} are damaged; {ADVICE}"
+            )
+        return log_probs
 
     def _in_turn(self, inputs: Tensor) -> Iterator[Tensor]:
         state = None

@@ -1,0 +1,26 @@
+"""Messages of errors, however much they quote of a file."""
+
+import pytest
+
+from toolkit.errors import LONGEST_MESSAGE, LONGEST_WORD, ToolkitError
+
+
+@pytest.mark.parametrize("message", ["anna-1: no such utterance in feats", "", "a\n  b: c\td"])
+def test_a_message_is_what_was_written(message):
+    assert str(ToolkitError(message)) == message
+
+
+def test_long_words_lose_their_middle_and_the_rest_stays():
+    name, number = "a" * 70000 + "z", "9" * LONGEST_WORD
+    words = str(ToolkitError(f"{name}: data/x.ark: not a number:\n{number}")).split()
+    assert words[0] == "a" * len(words[0])
+    assert words[2].endswith("z:")
+    assert words[3:] == ["data/x.ark:", "not", "a", "number:", number]
+    assert len(" ".join(words[:3])) == LONGEST_WORD
+
+
+def test_long_messages_lose_their_middle():
+    said = str(ToolkitError("lexicon.txt: " + "a b " * 70000 + "(see words.txt)"))
+    assert len(said) == LONGEST_MESSAGE
+    assert said.startswith("lexicon.txt: a b")
+    assert said.endswith("a b (see words.txt)")
