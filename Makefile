@@ -5,6 +5,7 @@
 # make lint     ruff, and mypy: what is typed fits together
 # make setup-reference   the reference environment .venv-reference: Python 3.10, torch 1.13.1, k2, kaldifeat
 # make test-reference    all tests, in the reference environment
+# make test-engines      those of them that k2, kaldifeat or torch's version can change, and the recipes end to end
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
 # make test-interop  the tests against other people's programs (sclite, kaldialign, ...); what cannot be installed is skipped
 # make test-cluster  the tests on Spark and S3, none skipped; needs a Java 17 (Debian: openjdk-17-jre-headless)
@@ -32,7 +33,7 @@ EXAMPLES ?= 2000
 MINUTES ?= inf
 MAIN ?= main
 
-.PHONY: setup setup-reference demo test test-changed test-gpu test-interop test-cluster test-reference torture audit lint docs dist test-dist clean
+.PHONY: setup setup-reference demo test test-changed test-gpu test-interop test-cluster test-reference test-engines torture audit lint docs dist test-dist clean
 
 setup: .venv/ready
 
@@ -108,6 +109,13 @@ setup-reference: .venv-reference/ready
 
 test-reference: setup-reference
 	$(reference) -m $(pytest)
+
+# Without what tests runners, pages, pipelines, guides and hostile files, which `make test` does.
+engine_tests := $(addprefix tests/,align decode features fsa hmm lang models parallel ssl train) $(wildcard tests/test_*.py) \
+  $(addprefix tests/recipes/test_,librispeech.py ctc.py farfield_ssl.py neural_systems.py)
+
+test-engines: setup-reference
+	$(reference) -m $(pytest) $(engine_tests)
 
 docs: .venv-docs/ready
 	NO_MKDOCS_2_WARNING=1 $(docs) -m mkdocs build --strict

@@ -54,6 +54,18 @@ def test_masks_follow_from_the_place():
         assert torch.equal(a, b)
 
 
+def test_views_are_masked_differently():
+    config = UtteranceMaskConfig(time_masks=2.0)
+    found = list(MaskedUtterances(Ones(), config, 3, views=2).batches(0))
+    for one, two in zip(MaskedUtterances(Ones(), config, 3).batches(0), found, strict=True):
+        assert (two.views, two.utterances, two.frames) == (2, 3, 1380)
+        assert two.ids == ["a", "b", "c"] * 2
+        assert torch.equal(two.inputs[:3], one.inputs)
+        assert not torch.equal(two.inputs[3:], one.inputs)
+        assert torch.equal(two.input_lengths, LENGTHS.repeat(2))
+        assert len(two.labels) == len(two.label_lengths) == 6
+
+
 def test_impossible_configurations_are_refused():
     with pytest.raises(ValueError, match="mel_bins"):
         UtteranceMaskConfig(mel_bins=0)

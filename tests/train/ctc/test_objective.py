@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.objective import CtcObjective, ctc_losses
+from toolkit.train.ctc.objective import CtcObjective, ctc_losses, view_divergence
 
 
 def collapse(path, blank):
@@ -121,3 +121,39 @@ def test_gradient_against_finite_differences():
         return ctc_losses(logits.log_softmax(-1), lengths, padded(sequences), sizes, 3)[0]
 
     assert torch.autograd.gradcheck(loss, distributions(2, 5, 4).requires_grad_())
+
+
+def two_views(sequences):
+    return CtcBatch.of_views([batch(sequences)] * 2)
+
+
+def test_views_have_the_loss_of_the_paper():
+    logits, lengths = distributions(4, 5, 4), torch.tensor([5, 3, 5, 3])
+    sequences = [[0, 1], [2]]
+    loss, stats = CtcObjective(blank=3, consistency=0.2)(
+        Given(logits, lengths), two_views(sequences)
+    )
+    expected = 0.0
+    for row in range(4):
+        mine, other = logits[row, : lengths[row]], logits[(row + 2) % 4, : lengths[row]]
+        divergence = (other.exp() * (other - mine)).sum().item()
+        expected += brute_force(mine, sequences[row % 2], 3) + 0.2 * divergence
+    assert loss.item() == pytest.approx(expected)
+    assert stats["weight"] == stats["utterances"] == 4
+
+
+def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():
+    logits = distributions(2, 3, 4).requires_grad_()
+    view_divergence(logits.log_softmax(-1), torch.tensor([2, 2])).backward()
+    softmax = logits.detach().softmax(-1)
+    expected = softmax - softmax.flip(0)  # of a cross-entropy with the other view's outputs
+    expected[:, 2] = 0
+    torch.testing.assert_close(logits.grad, expected)
+
+
+def test_one_view_has_no_divergence():
+    given = Given(distributions(1, 5, 4), torch.tensor([5]))
+    plain, stats = CtcObjective(blank=3)(given, batch([[0]]))
+    regularised, _ = CtcObjective(blank=3, consistency=0.2)(given, batch([[0]]))
+    assert torch.equal(plain, regularised)
+    assert "divergence" not in stats

@@ -128,6 +128,7 @@ def test_without_held_out_data_it_does_not_begin(ctc_toy, tmp_path):
         {"optimizer": "adadelta", "initial_rate": 1.0, "final_rate": 1.0},
         {"weight": "labels"},
         {"masks": UtteranceMaskConfig(time_masks=1.0, time_width=2)},
+        {"masks": UtteranceMaskConfig(time_masks=1.0, time_width=2), "consistency": 0.2},
     ],
 )
 def test_variants_learn(ctc_toy, tmp_path, changes):
@@ -137,7 +138,9 @@ def test_variants_learn(ctc_toy, tmp_path, changes):
     assert second["loss"] < first["loss"]
 
 
-@pytest.mark.parametrize("wrong", [{"weight": "frames"}, {"log_every": 0}, {"epochs": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"weight": "frames"}, {"log_every": 0}, {"epochs": 0}, {"consistency": 0.2}]
+)
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CtcTrainingConfig(**wrong)

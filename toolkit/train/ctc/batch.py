@@ -1,7 +1,7 @@
 """A batch of whole utterances with label sequences."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,14 @@ class CtcBatch:
     """[N] int64, on the CPU."""
     frames: int
     """Number of valid frames, the sum of `input_lengths`."""
+    views: int = 1
+    """How often each utterance is there: rows n and n + N / views are the same one, masked
+    differently."""
+
+    @property
+    def utterances(self) -> int:
+        """Number of utterances, each counted once."""
+        return len(self.ids) // self.views
 
     def to(self, device: torch.device) -> "CtcBatch":
         """Move the tensors that are needed on a device; without blocking from pinned memory."""
@@ -38,6 +46,20 @@ class CtcBatch:
     def pin(self) -> "CtcBatch":
         """Copy into pinned memory, from which copies to a GPU overlap with computation."""
         return self._with(Tensor.pin_memory)
+
+    @staticmethod
+    def of_views(views: "Sequence[CtcBatch]") -> "CtcBatch":
+        """Join batches of the same utterances."""
+        first, several = views[0], len(views)
+        return CtcBatch(
+            ids=first.ids * several,
+            inputs=torch.cat([view.inputs for view in views]),
+            input_lengths=first.input_lengths.repeat(several),
+            labels=first.labels.repeat(several, 1),
+            label_lengths=first.label_lengths.repeat(several),
+            frames=first.frames * several,
+            views=several,
+        )
 
     def _with(self, function: Callable[[Tensor], Tensor]) -> "CtcBatch":
         return replace(self, inputs=function(self.inputs), labels=function(self.labels))

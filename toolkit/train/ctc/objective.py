@@ -18,17 +18,25 @@ class CtcObjective:
     Utterances with fewer frames than their labels require have no alignment: their loss is 0
     instead of infinite, they do not count in the weight, and `stats` reports their number.
 
-    `stats`: `weight`; `utterances`, those with an alignment; `excluded`, those without.
+    Batches of two views have the consistency regularisation of CR-CTC (Yao et al. 2024) besides:
+    `consistency` times the divergence of each view's outputs from the other's, which count as given
+    (`view_divergence`). Each view has a loss of its own, so that the mean over rows is the paper's
+    0.5 * (L_a + L_b) + consistency * 0.5 * (KL(b || a) + KL(a || b)).
+
+    `stats`: `weight`; `utterances`, rows with an alignment; `excluded`, those without;
+    `divergence`, of batches of two views.
 
     Args:
       blank: the index of the blank.
       weight: unit of the mean loss: the utterances of a batch, as with TensorFlow's mean of its
         CTC losses, or their labels, which weights all labels equally.
+      consistency: weight of the divergence between two views of an utterance.
     """
 
-    def __init__(self, blank: int, weight: Weight = "utterances") -> None:
+    def __init__(self, blank: int, weight: Weight = "utterances", consistency: float = 0.0) -> None:
         self._blank = blank
         self._weight = weight
+        self._consistency = consistency
 
     def __call__(self, model: nn.Module, batch: CtcBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
@@ -56,7 +64,30 @@ class CtcObjective:
         if self._weight == "labels":
             counted = counted * to_device(batch.label_lengths, counted.device)
         weight = counted.sum().clamp(min=1)  # a batch without any alignment has loss 0
-        return losses.sum(), {"weight": weight, **stats}
+        loss = losses.sum()
+        if batch.views == 2:
+            divergence = view_divergence(log_probs, lengths)
+            loss = loss + self._consistency * divergence
+            stats["divergence"] = divergence.detach()
+        return loss, {"weight": weight, **stats}
+
+
+def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
+    """Compute the divergence between the outputs for two views of each utterance.
+
+    Args:
+      log_probs: [2 N, T, C], rows n and n + N for the same utterance.
+      lengths: [2 N] int64 on the CPU, the same for both views.
+
+    Returns:
+      The sum over rows and valid frames of KL(other view || row), whose gradient goes into the row
+      alone, as if the other view's outputs were labels.
+    """
+    other = log_probs.detach().roll(len(log_probs) // 2, dims=0)
+    by_frame = (other.exp() * (other - log_probs)).sum(dim=2)
+    frames = torch.arange(log_probs.shape[1], device=log_probs.device)
+    valid = frames < to_device(lengths, log_probs.device)[:, None]
+    return by_frame.masked_fill(~valid, 0).sum()
 
 
 def ctc_losses(

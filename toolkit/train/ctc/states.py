@@ -111,7 +111,7 @@ class CtcStates:
         """See `Observer`; visits the states that are due after an iteration."""
         interval = self._interval
         interval["seconds"] += monotonic() - self._tick
-        interval["examples"] += len(batch.ids) * self._world_size
+        interval["examples"] += batch.utterances * self._world_size
         for name in ("loss", "weight"):
             interval[name] = interval[name] + stats[name].double()
         if trainer.steps_done() % self._log_every == 0:
@@ -203,6 +203,7 @@ class CtcStates:
             input_lengths=batch.input_lengths[:SHOWN],
             labels=batch.labels[:SHOWN],
             label_lengths=batch.label_lengths[:SHOWN],
+            views=1,
         ).to(trainer.device)
         references, hypotheses = sentences(trainer.model, shown, self._recognition)
         logger.info("%s -> %s", references[0], hypotheses[0])

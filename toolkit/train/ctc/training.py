@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import torch
 
+from toolkit.config.settings import older_runs
 from toolkit.models.ctc import CtcConfig
 from toolkit.models.store import make_model, save_model
 from toolkit.parallel.batch import DataSource
@@ -53,6 +54,10 @@ class CtcTrainingConfig(TrainerConfig):
     """Intervals of sentence generation and checkpoints, and the evaluator (A22, A23)."""
     masks: UtteranceMaskConfig = UtteranceMaskConfig()
     """SpecAugment masks on the training batches; none by default, as in the paper."""
+    consistency: float = field(default=0.0, metadata=older_runs(0.0))
+    """Weight of CR-CTC's regularisation: the outputs for two differently masked views of an
+    utterance should agree; 0.2 in its paper. It needs masks and doubles the computation of a step.
+    0: one view."""
     log_every: int = 10
     """Iterations between two `step` events (loss, throughput) of the run log (A27, A35, A37)."""
 
@@ -60,6 +65,11 @@ class CtcTrainingConfig(TrainerConfig):
         super().__post_init__()
         if self.weight not in get_args(Weight):
             raise ValueError(f"weight is {self.weight!r}, needs to be utterances or labels")
+        if self.consistency < 0 or (self.consistency > 0 and not self.masks.active):
+            raise ValueError(
+                f"consistency is {self.consistency}, needs to be 0 or more, and above 0 it needs"
+                " masks, in which the two views differ"
+            )
         if self.log_every < 1:
             raise ValueError(f"log_every is {self.log_every}, needs to be at least 1")
 
@@ -123,7 +133,8 @@ def train_ctc(
     model = make_model(replace(config.model, **sizes))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info("%.1f M parameters, %d units", parameters / 1e6, recognition.units.size)
-    objective = CtcObjective(recognition.units.blank, config.weight)
+    objective = CtcObjective(recognition.units.blank, config.weight, config.consistency)
+    views = 2 if config.consistency else 1
     states = CtcStates(
         config.machine,
         config.log_every,
@@ -138,7 +149,7 @@ def train_ctc(
     trainer = Trainer(
         model,
         objective,
-        MaskedUtterances(data, config.masks, config.seed) if config.masks.active else data,
+        MaskedUtterances(data, config.masks, config.seed, views) if config.masks.active else data,
         config,
         out,
         device=device,
