@@ -75,7 +75,7 @@ def make_farfield(
     Raises:
       FarfieldError: the corpus cannot be divided into the sets, or too much audio is unreadable.
     """
-    from tqdm import tqdm
+    from toolkit.processes.bars import Bar
 
     selection = select_utterances(parts, config)
     _check_settings(out, config, selection.utterances)
@@ -86,7 +86,7 @@ def make_farfield(
     pools = make_pools(needed, config, selection.background, rooms, jobs)
     missing = [replace(group, pool=pools[group.utterances[0].pool]) for group in missing]
     done = total - sum(len(group.utterances) for group in missing)
-    with tqdm(total=total, initial=done, unit="utt", desc="far field", disable=None) as bar:
+    with Bar(total=total, initial=done, unit="utt", desc="far field") as bar:
         made = map_in_processes(make_group, missing, jobs)
         for group, _ in zip(missing, made, strict=True):
             done += len(group.utterances)

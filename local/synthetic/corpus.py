@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from tqdm import tqdm
 
 from local.synthetic import espeak, sound
 from local.synthetic.espeak import Voice
@@ -27,6 +26,7 @@ from local.synthetic.text import sentences
 from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
+from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 
@@ -196,7 +196,7 @@ def generate(
     missing = [task for task in tasks if not (task.folder / WORD_TIMES).exists()]
     finished = map_in_processes(_make_speaker, missing, jobs)
     done = len(tasks) - len(missing)
-    with tqdm(total=len(tasks), initial=done, unit="voice", desc="speak", disable=None) as bar:
+    with Bar(total=len(tasks), initial=done, unit="voice", desc="speak") as bar:
         for count, _ in enumerate(finished, start=done + 1):
             bar.update()
             if progress is not None:

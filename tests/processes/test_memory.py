@@ -37,3 +37,13 @@ def test_processes_that_are_started_count(monkeypatch):
                 pass
         child.communicate()
     assert watch.peak_bytes > more
+
+
+def test_what_is_held_is_known_while_a_watch_runs(monkeypatch):
+    monkeypatch.setattr(memory, "INTERVAL", 0.01)
+    with MemoryWatch():
+        end = time.monotonic() + 60
+        while not memory.held_bytes() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert memory.held_bytes() > 10 << 20
+    assert memory.held_bytes() == 0

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.log_lines import untimed
+
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "recipes" / "librispeech" / "run.py"
 CTC = SCRIPT.with_name("run_ctc.py")
@@ -186,7 +188,7 @@ def finish(process):
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return Result(process.returncode, output, errors)
+    return Result(process.returncode, untimed(output), errors)
 
 
 @dataclass

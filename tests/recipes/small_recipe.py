@@ -10,6 +10,7 @@ import soundfile
 from recipes.steps.data import get_corpus, texts, write_corpus
 from recipes.steps.features import extract_splits
 from recipes.steps.language import check_splits
+from tests.log_lines import untimed
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
@@ -90,7 +91,7 @@ class Small:
             recipe.main([*settings, *map(str, arguments)])
         said = self.capsys.readouterr()
         assert end.value.code == status, said.out + said.err
-        return Result(said.out)
+        return Result(untimed(said.out))
 
     def states(self):
         """Return the state of each stage as `--list` prints it, with the reasons below it."""

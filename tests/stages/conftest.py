@@ -17,6 +17,7 @@ import pytest
 # Loaded before the forks, so that each of them starts at once.
 import toolkit.stages.command_line
 import toolkit.stages.recipe  # noqa: F401
+from tests.log_lines import untimed
 from toolkit.stages.code import present_code
 from toolkit.stages.stage_code import present_sources
 
@@ -29,7 +30,12 @@ EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 @dataclass
 class Result:
     status: int
-    output: str
+    raw: str
+
+    @property
+    def output(self):
+        """What was said, without times."""
+        return untimed(self.raw)
 
 
 class Sample:

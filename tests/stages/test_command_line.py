@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from tests.log_lines import TIME
 from toolkit.stages.bootstrap import NEEDED
 
 TITLES = ["Prepare the corpus", "Build the lexicon", "Train the model", "Decode the test split"]
@@ -28,11 +30,18 @@ def test_a_run_announces_each_stage_with_time_and_headline(sample):
     assert [line.split(" ", 1)[1] for line in log] == said
 
 
+def test_lines_that_do_not_go_to_a_terminal_have_times(sample):
+    said = sample.main().raw.splitlines()
+    assert all(re.match(TIME, line) for line in said)
+    assert said[0].split(" ", 1)[1] == "== 1 Prepare the corpus (--stage 1)"
+
+
 def test_a_quiet_run_says_nothing_and_a_verbose_one_when(sample):
     assert lines(sample.main("--quiet")) == []
     assert "== 5 Decode the test split (--stage 5)" in (sample.exp / "log.txt").read_text()
-    said = lines(sample.main("--verbose"))
-    assert said[0].split(" ", 1)[1] == "-- 1 Prepare the corpus: done, skipped"
+    verbose = sample.main("--verbose")
+    assert re.match(TIME, verbose.raw)
+    assert lines(verbose)[0] == "-- 1 Prepare the corpus: done, skipped"
     failed = sample.main("--quiet", "--force", "3", env={"FAULT": "3:middle:value"})
     assert failed.status == 1
     assert "the loss is not a number" in failed.output
@@ -202,7 +211,7 @@ def test_a_directory_of_another_recipe_is_refused(sample):
 
 def test_a_second_run_in_the_same_directory_is_refused(sample):
     process = sample.process(FAULT="1:end:sleep")
-    assert process.stdout.readline().startswith("== 1")
+    assert " == 1 " in process.stdout.readline()
     assert process.stdout.readline() == "sleeping\n"
     result = sample.main()
     assert result.status == 1

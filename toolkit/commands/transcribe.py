@@ -189,15 +189,14 @@ def _write(
     transcripts: "Iterable[Transcript]", total: int, form: str, out: Path | None, channel: int
 ) -> list[str]:
     """Print or write the transcripts; return error messages of recordings that failed."""
-    from tqdm import tqdm
-
     from toolkit.decode.formats import SUFFIXES, line, written
+    from toolkit.processes.bars import Bar
     from toolkit.storage.files import write_atomically
     from toolkit.storage.names import UnsafePathError, path_below
 
     faults = []
     quiet = True if out is None else None
-    for transcript in tqdm(transcripts, "transcribe", total, disable=quiet):
+    for transcript in Bar(transcripts, "transcribe", total, disable=quiet):
         if transcript.fault:
             faults.append(transcript.fault)
         if out is None and form in ("text", "json"):

@@ -102,7 +102,7 @@ def extract(
     Raises:
       ExtractError: no cuts, ids not unique, or too many failures.
     """
-    from tqdm import tqdm
+    from toolkit.processes.bars import Bar
 
     out = Path(out)
     # Made here too: an engine that is asked for and missing is better reported than in a worker.
@@ -120,9 +120,7 @@ def extract(
     done = total - sum(len(plan.cuts) for plan in pending)
     start = time.perf_counter()
     work = partial(_extract_shard, frontend=config.frontend, out=out)
-    with tqdm(
-        total=total, initial=done, unit="utt", desc=f"features {out.name}", disable=None
-    ) as bar:
+    with Bar(total=total, initial=done, unit="utt", desc=f"features {out.name}") as bar:
         if device == "cpu":
             made = map_in_processes(work, pending, jobs)
         else:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.errors import ToolkitError
 from toolkit.features.cmn_state import CmnState
@@ -21,6 +20,7 @@ from toolkit.features.shards import (
     index_features,
     read_array,
 )
+from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.places import Places, places_of
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading, validated
@@ -234,7 +234,7 @@ def map_shards(
     results = map_in_processes(function, shards, jobs)
     total = sum(len(ids) for _, ids in shards)
     name = f"{title} {store.path.name}"
-    with tqdm(total=total, desc=name, unit="utt", disable=None) as bar:
+    with Bar(total=total, desc=name, unit="utt") as bar:
         for done, (result, (_, ids)) in enumerate(zip(results, shards, strict=True), 1):
             bar.update(len(ids))
             yield result

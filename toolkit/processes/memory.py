@@ -7,6 +7,8 @@ from toolkit.environment import peak_bytes
 
 INTERVAL = 0.5  # seconds
 
+_held = 0  # bytes, as of the last sample of a watch that is running
+
 
 class MemoryWatch:
     """Measures, in a `with` block, the peak resident size of this process and of its descendants.
@@ -33,18 +35,21 @@ class MemoryWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        global _held
         self._stop.set()
         self._thread.join()
         if self._own_counts:
             self.peak_bytes = max(self.peak_bytes, peak_bytes())
         else:
             self._sample()
+        _held = 0
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL):
             self._sample()
 
     def _sample(self) -> None:
+        global _held
         import psutil
 
         me, total = psutil.Process(), 0
@@ -53,7 +58,12 @@ class MemoryWatch:
                 total += process.memory_info().rss
             except psutil.Error:  # it has just ended
                 continue
-        self.peak_bytes = max(self.peak_bytes, total)
+        self.peak_bytes, _held = max(self.peak_bytes, total), total
+
+
+def held_bytes() -> int:
+    """Return what a running `MemoryWatch` found in its last sample; 0 without one."""
+    return _held
 
 
 def _forget_peak() -> bool:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.features.low_frame_rate import centre
 from toolkit.features.store import FeatureStore
+from toolkit.processes.bars import Bar
 from toolkit.ssl.figures import reliability_figure
 from toolkit.ssl.logits import TrainedModel, compute_logits, sample_utterances
 from toolkit.ssl.targets import TargetError
@@ -138,7 +138,7 @@ def measure_calibration(
     names = sample_utterances(usable, config.utterances)
     sums = TemperatureSweep()
     computed = compute_logits([teacher.load()], store, names)
-    for name, (logits,) in tqdm(computed, "posteriors", len(names), disable=None):
+    for name, (logits,) in Bar(computed, "posteriors", len(names)):
         sums.add(logits, _targets(name, alignments, store.num_frames(name), logits.shape[1]))
     if not sums.frames:
         raise TargetError(

@@ -11,10 +11,10 @@ import torch
 from lhotse.array import Array
 from torch import Tensor, nn
 from torch.nn import functional
-from tqdm import tqdm
 
 from toolkit.features.store import FeatureStore
 from toolkit.features.tars import TarWriter
+from toolkit.processes.bars import Bar
 from toolkit.ssl.figures import choice_of_k_figure
 from toolkit.ssl.logits import TrainedModel, compute_logits, sample_utterances
 from toolkit.ssl.targets import KBest, TargetError, k_best
@@ -120,7 +120,7 @@ def choose_k(
     full = [(every.expand_as(one.logits), one.logits) for one in training]
     reference = _student_loss(training, full, held)
     rows = []
-    for k in tqdm(ks, "k", disable=None):
+    for k in Bar(ks, "k"):
         stored, size = _store(found, k)
         tail, error = _approximation_error(found, stored)
         kept = [_tensors(stored[one.name]) for one in training]
@@ -193,7 +193,7 @@ def _compute_utterances(
     # clones, since tensors of inference mode cannot be used in training
     return [
         Utterance(name, logits.clone(), hidden.clone())
-        for name, (logits, hidden) in tqdm(computed, "posteriors", len(names), disable=None)
+        for name, (logits, hidden) in Bar(computed, "posteriors", len(names))
     ]
 
 

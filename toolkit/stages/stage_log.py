@@ -17,7 +17,8 @@ from toolkit.storage.links import open_regular
 
 Amount = Literal["quiet", "normal", "verbose"]
 """What is printed: warnings and errors; all but what is of interest to developers; that too, with
-the time before each line. The log file has what is normal and, where it is printed, more."""
+the time before each line, which lines that do not go to a terminal have anyway. The log file has
+what is normal and, where it is printed, more."""
 
 
 class StageLog:
@@ -42,8 +43,13 @@ class StageLog:
           LinkError: a link or no regular file is in its place.
         """
         if urgent or self.amount != "quiet":
-            self._print(f"{_now()} {line}" if self.amount == "verbose" else line)
+            self._print(f"{_now()} {line}" if self._timed else line)
         self.record(line)
+
+    @property
+    def _timed(self) -> bool:
+        kept = self.amount == "normal" and not sys.stdout.isatty()
+        return kept or self.amount == "verbose"
 
     @staticmethod
     def _print(line: str) -> None:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 # Not when training starts: it takes seconds, which the first worker alone would lose.
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
+from toolkit.processes.bars import Bar
 from toolkit.train.trackers import Tracker, open_tracker
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class EpochMonitor:
         self._frames = 0
         self._waited = 0.0
         self._started = self._reported = perf_counter()
-        self._bar = tqdm(
+        self._bar = Bar(
             total=steps,
             initial=done,
             desc=title,

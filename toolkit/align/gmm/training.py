@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.align.gmm.em import Partition, TrainingData, accumulate_gmm
 from toolkit.align.gmm.system import GmmSystem
@@ -21,6 +20,7 @@ from toolkit.fsa.alignment import AlignConfig
 from toolkit.hmm.gmm import Gmm
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.tree.stats import TreeStatistics
+from toolkit.processes.bars import Bar
 from toolkit.processes.workers import WorkerPool
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_tensors, reading, validated
@@ -129,7 +129,7 @@ def train_em(
         system.save(out)
         history = []
     initial = system.senones.num_pdfs
-    for iteration in tqdm(range(len(history) + 1, config.iterations + 1), name, disable=None):
+    for iteration in Bar(range(len(history) + 1, config.iterations + 1), name):
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from toolkit.align.ctm import write_ctm
 from toolkit.align.gmm.adaptation import SpeakerStatistics
@@ -37,6 +36,7 @@ from toolkit.align.recordings.passes import (
 from toolkit.hmm.fmllr import FmllrStatistics, estimate_fmllr
 from toolkit.lang.lang import read_normaliser_id
 from toolkit.lang.letters import normaliser
+from toolkit.processes.bars import Bar
 from toolkit.processes.workers import WorkerPool
 
 Item = TypeVar("Item")
@@ -113,7 +113,7 @@ def _run(job: Job, tasks: Sequence[Task], jobs: int) -> list[AlignedRecording]:
 
         def run(name: str, work: Callable[[Job, Item], Result], items: list[Item]) -> list[Result]:
             done = pool.map(partial(work, job), items)
-            return list(tqdm(done, name, len(items), disable=None))
+            return list(Bar(done, name, len(items)))
 
         extracted = run("features", extract, list(tasks))
         usable = [found for found in extracted if not found.fault]

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from tqdm import tqdm
-
 from toolkit.align.scorer import Scorer
 from toolkit.features.kaldi.features import check_key
 from toolkit.features.kaldi.tables import native, writer_path
+from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
 
 NAME = "loglikes"
@@ -31,7 +30,7 @@ def export_likelihoods(scorer: Scorer, out: Path) -> int:
         check_key(utterance)
     part = writer_path(out / f".{NAME}.scp")
     with kaldi.FloatMatrixWriter(f"ark,scp:{writer_path(out / NAME)}.ark,{part}") as writer:
-        for utterance in tqdm(ids, unit="utt", desc="likelihoods", disable=None):
+        for utterance in Bar(ids, unit="utt", desc="likelihoods"):
             writer.write(utterance, scorer.log_likelihoods(utterance).cpu().numpy())
     write_atomically(out / f"{NAME}.scp", part.read_text("utf-8"))
     part.unlink()

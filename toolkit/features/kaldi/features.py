@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from toolkit.errors import ToolkitError
 from toolkit.features.kaldi.tables import (
@@ -21,6 +20,7 @@ from toolkit.features.kaldi.tables import (
 from toolkit.features.packing import balanced_parts
 from toolkit.features.shards import SHARDS, write_manifest, write_shard
 from toolkit.features.store import FeatureStore
+from toolkit.processes.bars import Bar
 from toolkit.storage.files import write_atomically
 
 HALF_MAX = 65504.0
@@ -67,7 +67,7 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
     mode = "ark,scp,t" if text else "ark,scp"
     kaldi, out = native(), Path(out)
     lines: dict[str, str] = {}
-    with tqdm(total=len(store), unit="utt", desc="features", disable=None) as bar:
+    with Bar(total=len(store), unit="utt", desc="features") as bar:
         for number, ids in enumerate(store.shards):
             name = f"feats.{number:06d}"
             part = writer_path(out / f".{name}.scp")
@@ -162,7 +162,7 @@ def import_features(
         sampling_rate=sampling_rate,
     )
     rounding, shards = _Rounding(), []
-    with tqdm(total=len(own), unit="utt", desc="features", disable=None) as bar:
+    with Bar(total=len(own), unit="utt", desc="features") as bar:
         for number, names in enumerate(balanced_parts(seconds, count)):
             utterances = (
                 (own[id], speaker, rounding(id, _matrix(found[id], form.dimension, bar)))
@@ -176,7 +176,7 @@ def import_features(
     return Imported(len(own), sum(s["frames"] for s in shards), without, rounding.largest)
 
 
-def _matrix(entry: Entry, dimension: int | None = None, bar: tqdm | None = None) -> np.ndarray:
+def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) -> np.ndarray:
     matrix = read_matrix(entry)
     if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
         shape = " x ".join(map(str, matrix.shape))

@@ -93,7 +93,7 @@ def enhance(
       EnhanceError: no cuts.
       ArrayError: a cut that is not an array recording.
     """
-    from tqdm import tqdm
+    from toolkit.processes.bars import Bar
 
     tasks = [_Task(name, cut) for name, cuts in sets.items() for cut in cuts]
     if not tasks:
@@ -101,7 +101,7 @@ def enhance(
     work = partial(_enhance_one, config=config, out=out)
     missing = [task for task in tasks if not task.report(out).exists()]
     done = len(tasks) - len(missing)
-    with tqdm(total=len(tasks), initial=done, unit="utt", desc="front end", disable=None) as bar:
+    with Bar(total=len(tasks), initial=done, unit="utt", desc="front end") as bar:
         for count, _ in enumerate(map_in_processes(work, missing, jobs), done + 1):
             bar.update()
             if progress is not None:

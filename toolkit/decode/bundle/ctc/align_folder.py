@@ -5,8 +5,6 @@ from dataclasses import astuple, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.align.recordings.inputs import Recording, read_inputs
 from toolkit.align.recordings.outcomes import FileOutcome, write_outcomes
@@ -18,6 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.features.stream import extract_file
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.text import Normaliser
+from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.names import path_below, safe_name
 
@@ -58,9 +57,7 @@ def align_folder_by_ctc(
     """
     recordings = read_inputs(audio, text, speakers)
     work = partial(_align, bundle, out)
-    found = list(
-        tqdm(map_in_processes(work, recordings, jobs), "align", len(recordings), disable=None)
-    )
+    found = list(Bar(map_in_processes(work, recordings, jobs), "align", len(recordings)))
     for number, tier in enumerate(TIERS):
         entries = (CtmEntry(*fields) for one in found for fields in one.tiers[number])
         write_ctm(entries, out / f"{tier}.ctm")

@@ -1,0 +1,29 @@
+import io
+
+import pytest
+
+from toolkit.processes import memory
+from toolkit.processes.bars import Bar
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("held", "shown"), [(0, "s]"), (2_340_000_000, "utt/s, 2.3 GB]")])
+def test_a_bar_shows_the_memory_of_the_stage(monkeypatch, held, shown):
+    monkeypatch.setattr(memory, "_held", held)
+    terminal = Terminal()
+    assert list(Bar(range(3), "features dev", unit="utt", file=terminal)) == [0, 1, 2]
+    last = terminal.getvalue().rstrip().rsplit("\r", 1)[-1]
+    assert last.startswith("features dev: 100%")
+    assert "3/3 [" in last
+    assert last.endswith(shown)
+    assert ("GB" in last) == (held > 0)
+
+
+def test_nothing_is_shown_where_there_is_no_terminal():
+    file = io.StringIO()
+    list(Bar(range(3), file=file))
+    assert file.getvalue() == ""

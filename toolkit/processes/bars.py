@@ -1,0 +1,33 @@
+"""Progress bars with the memory that a stage of a recipe holds at the moment."""
+
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from toolkit.processes.memory import held_bytes
+
+if TYPE_CHECKING:
+    Base = tqdm[Any]
+else:
+    Base = tqdm
+
+FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}{memory}]"
+
+
+class Bar(Base):
+    """tqdm's bar, shown on terminals alone unless told otherwise; processes of the stage included.
+
+    Args:
+      arguments: those of tqdm.
+      settings: those of tqdm.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{"disable": None, "bar_format": FORMAT, **settings})
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What the format may name; see tqdm."""
+        held = held_bytes()
+        memory = f", {held / 1e9:.1f} GB" if held else ""
+        return {**super().format_dict, "memory": memory}
