@@ -6,6 +6,7 @@ Python does before a recipe's first line is saved.
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib
 import multiprocessing.util
 import os
@@ -136,6 +137,7 @@ def start(
     try:
         os.setpgid(0, 0)
         _redirect(writing)
+        faulthandler.enable()  # a crash says where
         _respect_permissions()
         jump_on_signal(jump)
         if limit is not None:
