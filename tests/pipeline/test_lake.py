@@ -64,10 +64,12 @@ def test_a_lake_of_metadata(tmp_path):
     (tmp_path / "lake" / "lake.json").unlink()
     listed = open_lake(store, url)
     assert [ref.path for ref in listed.objects] == [ref.path for ref in made.objects]
-    assert listed.buckets is None
+    assert listed.buckets == 3
     assert metadata_totals(listed.objects) is None
     with pytest.raises(LakeError, match="no lake"):
         open_lake(store, str(tmp_path))
+    (tmp_path / "lake" / "metadata" / "more.jsonl").write_text("")
+    assert open_lake(store, url).buckets is None
 
 
 def test_where_audio_lies():

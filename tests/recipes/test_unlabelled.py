@@ -1,12 +1,13 @@
 """What is asked of the lake of unlabelled speech."""
 
+from dataclasses import replace
+
 import pytest
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
 from local.farfield.lake import write_lake
 from toolkit.corpus.manifest import make_cut
-from toolkit.pipeline.far_field import limit_hours
 from toolkit.pipeline.lake import LakeError
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
@@ -33,14 +34,16 @@ def lake(tmp_path):
 
 
 def test_all_is_taken_that_may_be_chosen(lake, tmp_path):
-    store = ObjectStore()
-    config = limit_hours(SelectConfig(hours_per_file=0.05), lake, store)
-    assert config.hours == pytest.approx(0.999 * 500 / 3600)
-    found = select(lake, config, LocalExecutor(), store, str(tmp_path / "out"))
+    config = SelectConfig(hours_per_file=0.05)
+    no_store = None  # this process reads no metadata
+    found = select(lake, config, LocalExecutor(), no_store, str(tmp_path / "all"), up_to=True)
     assert sum(ref.about["utterances"] for ref in found) == 100
-    assert limit_hours(SelectConfig(hours=0.1), lake, store).hours == 0.1
+    some = replace(config, hours=0.1)
+    found = select(lake, some, LocalExecutor(), no_store, str(tmp_path / "some"), up_to=True)
+    assert sum(ref.about["hours"] for ref in found) == pytest.approx(0.1, abs=5 / 3600)
 
 
-def test_nothing_to_choose_from_is_an_error(lake):
+def test_nothing_to_choose_from_is_an_error(lake, tmp_path):
+    config = SelectConfig(min_duration=400, max_duration=500)
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
-        limit_hours(SelectConfig(min_duration=400, max_duration=500), lake, ObjectStore())
+        select(lake, config, LocalExecutor(), None, str(tmp_path / "out"), up_to=True)

@@ -4,13 +4,13 @@ The recipe's stages and `toolkit pipeline run` both call these functions.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
 from toolkit.pipeline.executor import Executor, ExecutorConfig
-from toolkit.pipeline.lake import Lake, LakeError, open_lake
+from toolkit.pipeline.lake import open_lake
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.prepare import (
@@ -22,13 +22,8 @@ from toolkit.pipeline.prepare import (
 )
 from toolkit.pipeline.spark import SparkConfig, SparkExecutor
 from toolkit.pipeline.steps.repartition import RepartitionConfig
-from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.select import Executor as Runner
-from toolkit.pipeline.steps.select import eligible_hours
 from toolkit.pipeline.steps.targets import TargetsConfig, Teacher
-
-ALMOST_ALL = 0.999
-"""Largest share of a lake that is selected: sampling needs a small margin."""
 
 
 @dataclass(frozen=True)
@@ -97,24 +92,7 @@ def make_features(
     Raises:
       LakeError: no utterance is eligible.
     """
-    found = open_lake(store, lake)
-    chosen = replace(config, select=limit_hours(config.select, found, store))
-    return prepare_features(found, chosen, executor, store, base)
-
-
-def limit_hours(config: SelectConfig, lake: Lake, store: ObjectStore) -> SelectConfig:
-    """Limit the hours to select to those that are eligible in the lake.
-
-    Raises:
-      LakeError: no utterance is eligible.
-    """
-    most = ALMOST_ALL * eligible_hours(lake, config, store)
-    if not most:
-        raise LakeError(
-            f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"
-            " and meets the other limits of prepare.select: widen them"
-        )
-    return replace(config, hours=min(config.hours, most))
+    return prepare_features(open_lake(store, lake), config, executor, store, base, up_to=True)
 
 
 def make_training_shards(

@@ -13,8 +13,9 @@ audio may also be an absolute path or URL.
 import hashlib
 import json
 import math
+import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -25,6 +26,7 @@ from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, reading, reason, val
 
 LAKE = "lake.json"
 METADATA = "metadata"
+_BUCKET = re.compile(r"speakers\.(\d{4,6})\.jsonl", re.ASCII)
 _OBJECT = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
 
 
@@ -101,7 +103,7 @@ class Lake:
     objects: tuple[ObjectRef, ...]
     """Metadata objects sorted by name; `about` has `hours` and `utterances` if lake.json exists."""
     buckets: int | None = None
-    """Number of speaker buckets; None where lake.json is missing."""
+    """Number of speaker buckets; None where neither lake.json nor the objects' names tell."""
 
     def save(self, store: ObjectStore) -> None:
         """Write lake.json."""
@@ -123,7 +125,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
         objects = [r for r in store.list(f"{url}/{METADATA}") if r.path.endswith(".jsonl")]
         if not objects:
             raise LakeError(f"{url}: no {LAKE} and no {METADATA}/**/*.jsonl there") from None
-        return Lake(url, tuple(objects))
+        return Lake(url, tuple(objects), _buckets(objects))
     advice = f"write it again, or remove it: then all of {METADATA} is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
         plain = validated(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
@@ -135,6 +137,18 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
             raise ValueError(f"{plain['buckets']} buckets")
     objects = [ObjectRef(f"{url}/{r.path}", r.size, r.digest, r.about) for r in refs]
     return Lake(url, tuple(objects), plain["buckets"])
+
+
+def _buckets(objects: Sequence[ObjectRef]) -> int | None:
+    """Return the number of speaker buckets by the names of the objects, see `metadata_path`.
+
+    It decides how the steps group records, not what is selected: buckets without an object among
+    the last ones may be missed.
+    """
+    names = [_BUCKET.fullmatch(ref.path.rsplit("/", 1)[-1]) for ref in objects]
+    if not all(names):
+        return None
+    return 1 + max(int(name[1]) for name in names if name)
 
 
 def metadata_path(url: str, interval: str, bucket: int) -> str:

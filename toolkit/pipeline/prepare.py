@@ -60,14 +60,19 @@ class ShardSet:
 
 
 def prepare_features(
-    lake: Lake, config: PrepareConfig, executor: Executor, store: ObjectStore, base: str
+    lake: Lake,
+    config: PrepareConfig,
+    executor: Executor,
+    store: ObjectStore,
+    base: str,
+    up_to: bool = False,
 ) -> tuple[ShardSet, Normaliser]:
     """Select records and write their features, shuffled, with a normaliser (C16-C19).
 
     The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
-    `toolkit.pipeline.shards` describes, and `normaliser.json`.
+    `toolkit.pipeline.shards` describes, and `normaliser.json`. `up_to` and errors: see `select`.
     """
-    files = select(lake, config.select, executor, store, base)
+    files = select(lake, config.select, executor, store, base, up_to)
     return extract_features(files, lake.url, config, executor, store, base)
 
 

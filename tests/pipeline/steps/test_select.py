@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -150,7 +151,27 @@ def test_bad_lines_and_second_ids_are_listed(store, here, tmp_path):
     [(None, 1000, 4), (8, 1000, 4), (3, 1000, 3), (4, 3000, 12), (7, 1000, 1)],
 )
 def test_number_of_buckets(lake, hours, expected):
-    assert choose_buckets(SelectConfig(hours=hours, hours_per_file=5.0), lake) == expected
+    assert choose_buckets(hours, 5.0, lake) == expected
+
+
+def test_pieces_are_few_where_no_list_tells_the_buckets(big, here, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_module, "PARTITION_BYTES", 50_000)
+    Path(big.url, "lake.json").unlink()
+    found = open_lake(store, big.url)
+    assert found.buckets == big.buckets == 4
+    outputs = []
+
+    class Listing:
+        def run(self, step, partitions, out):
+            results = here.run(step, partitions, out)
+            outputs.append([ref for result in results for ref in result.outputs])
+            return results
+
+    many = replace(CONFIG, hours=1e6, hours_per_file=0.01)
+    select(found, many, Listing(), store, str(tmp_path / "out"), up_to=True)
+    pieces, _ = outputs
+    # Hours of the lake, not those that were asked for, decide: each of its buckets in three parts.
+    assert len(pieces) <= 3 * (len(plan_sample(found)) + 4)
 
 
 def test_partitions_of_sampling_keep_buckets_together(big):

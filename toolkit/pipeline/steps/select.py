@@ -28,10 +28,22 @@ class Executor(Protocol):
         """Run the step, as described at `toolkit.pipeline.executor.Executor.run`."""
 
 
+ALMOST_ALL = 0.999
+"""Largest share of what is eligible that is selected: the threshold needs a small margin."""
+
+
 def select(
-    lake: Lake, config: SelectConfig, executor: Executor, store: ObjectStore, base: str
+    lake: Lake,
+    config: SelectConfig,
+    executor: Executor,
+    store: ObjectStore,
+    base: str,
+    up_to: bool = False,
 ) -> list[ObjectRef]:
     """Select records of the lake and group them into files by speaker.
+
+    This process reads no records, but for the first object of a lake whose hours are not known:
+    how many hours are eligible, the sample itself tells.
 
     Args:
       lake: the lake to select from.
@@ -39,17 +51,18 @@ def select(
       executor: runs the steps.
       store: reads a metadata object where lake.json is missing.
       base: prefix below which each step writes.
+      up_to: where fewer hours are eligible, select all but a thousandth of them.
 
     Returns:
       The files by name, with `hours`, `utterances` and `speakers`.
 
     Raises:
-      LakeError: the eligible records of the lake have fewer hours.
+      LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
     """
     known = metadata_totals(lake.objects)
     lake_hours = known["hours"] if known else estimate_hours(lake.objects, store)
     partitions = plan_sample(lake)
-    buckets = choose_buckets(config, lake.buckets)
+    buckets = choose_buckets(min(config.hours, lake_hours), config.hours_per_file, lake.buckets)
     # There can be less eligible audio than estimated, by limits or shorter utterances. A sample
     # that is too small gives a better estimate for the next; the last sample takes everything.
     for last in (False, False, True):
@@ -58,10 +71,17 @@ def select(
         sample = Sample(SampleConfig(config, top, buckets))
         sampled = executor.run(sample, partitions, output_path(sample, partitions, base))
         histogram = sampling.merge((result.about["bins"] for result in sampled), top)
-        threshold = histogram.threshold(config.hours)
-        if threshold is not None or top == sampling.RANGE:
+        whole = top == sampling.RANGE
+        most = ALMOST_ALL * histogram.hours if up_to and whole else config.hours
+        threshold = histogram.threshold(min(config.hours, most))
+        if threshold is not None or whole:
             break
         lake_hours = max(histogram.hours * sampling.RANGE / top, 1e-9)
+    if threshold is None and up_to:
+        raise LakeError(
+            f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"
+            " and meets the other limits of prepare.select: widen them"
+        )
     if threshold is None:
         raise LakeError(
             f"{lake.url}: {histogram.hours:.2f} h are eligible, fewer than the {config.hours:g} h"
@@ -73,9 +93,9 @@ def select(
     return [ref for result in grouped for ref in result.outputs]
 
 
-def choose_buckets(config: SelectConfig, lake_buckets: int | None) -> int:
+def choose_buckets(hours: float, hours_per_file: float, lake_buckets: int | None) -> int:
     """Choose the number of buckets: a multiple or divisor of the lake's keeps objects few."""
-    needed = max(1, math.ceil(config.hours / (FILES_PER_BUCKET * config.hours_per_file)))
+    needed = max(1, math.ceil(hours / (FILES_PER_BUCKET * hours_per_file)))
     if lake_buckets is None:
         return needed
     if needed >= lake_buckets:
@@ -90,13 +110,6 @@ def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
     if not seconds:
         raise LakeError(f"{objects[0].path}: holds no metadata records")
     return seconds / 3600 / objects[0].size * sum(ref.size for ref in objects)
-
-
-def eligible_hours(lake: Lake, config: SelectConfig, store: ObjectStore) -> float:
-    """Sum the hours of the eligible records; reads all of the lake's metadata."""
-    lines = (store.get(ref).splitlines() for ref in lake.objects)
-    records = (record for own in lines for record in _readable(own) if config.takes(record))
-    return sum(record.duration for record in records) / 3600
 
 
 def _readable(lines: Iterable[bytes]) -> Iterator[Record]:
