@@ -159,7 +159,7 @@ def demo() -> Config:
     )
     return Config(
         corpus=SyntheticConfig(),
-        ce=_small_lstm(hidden=256, epochs=10),
+        ce=_small_lstm(hidden=256, epochs=16),
         chain=True,
         neural=True,
         nbest=NbestConfig(count=100),
