@@ -222,7 +222,13 @@ def test_force_makes_a_done_stage_run():
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
-    [("a", "a", True), ("a", "a/b", True), ("a/b", "a", True), ("a", "ab", False)],
+    [
+        ("a", "a", True),
+        ("a", "a/b", True),
+        ("a/b", "a", True),
+        ("a", "ab", False),
+        ("ab/c", "a", False),
+    ],
 )
 def test_paths_overlap_when_one_contains_the_other(first, second, expected):
     assert overlap(first, second) is expected

@@ -14,6 +14,7 @@ from toolkit.storage.reading import quoted, read_json, reading, reason
 
 T = TypeVar("T")
 
+_PLAIN = (str, int, float, bool)
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -98,7 +99,7 @@ def convert(value: Any, annotation: Any, base: Path) -> Any:
     Raises:
       WrongTypeError: when the value does not fit.
     """
-    if annotation is Any:
+    if annotation is Any or (annotation is type(value) and annotation in _PLAIN):
         return value
     if _is_union(annotation):
         return _convert_union(value, annotation, base)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from toolkit.config.settings import flatten, parameters_of, to_plain
@@ -221,9 +221,8 @@ def plan(stages: Sequence[tuple[int, str, State]], forced: Iterable[int]) -> lis
 
 
 def overlap(first: str, second: str) -> bool:
-    """Return whether two paths are the same or one contains the other."""
-    a, b = PurePosixPath(first), PurePosixPath(second)
-    return a == b or a in b.parents or b in a.parents
+    """Return whether two normalised paths are the same or one contains the other."""
+    return first == second or second.startswith(f"{first}/") or first.startswith(f"{second}/")
 
 
 def join_reasons(reasons: list[str]) -> str:
