@@ -2,8 +2,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+
+import pytest
 
 from tests.stages.conftest import PROJECT
+from toolkit.stages.termination import TerminatedError, terminable
 
 WITH_WORKERS = """
 import os, sys, time
@@ -63,3 +68,36 @@ def test_worker_processes_end_at_once(tmp_path):
     assert process.wait(30) == 143
     process.stdout.close()
     assert not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]
+
+
+COMPILING = """
+def make(number):
+    os.kill(os.getpid(), number)
+    finished.append(sum(range(1000)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, TerminatedError), (signal.SIGINT, KeyboardInterrupt)]
+)
+@pytest.mark.parametrize("compiler", ["numba.core.codegen", "llvmlite.binding"])
+def test_a_kernel_that_is_being_made_is_finished_first(number, error, compiler):
+    """Raised in a callback from compiled code, an exception would be ignored."""
+    assert threading.current_thread() is threading.main_thread()
+    finished = []
+    module = {"__name__": compiler, "os": os, "finished": finished}
+    exec(COMPILING, module)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def make_and_go_on():
+        with terminable():
+            module["make"](number)
+            finished.append("made")
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                time.sleep(0.01)
+
+    with pytest.raises(error):
+        make_and_go_on()
+    assert finished[1:] == ["made"]
+    assert {each: signal.getsignal(each) for each in before} == before
