@@ -17,6 +17,8 @@ pytest.importorskip("pyroomacoustics")
 
 from lhotse.serialization import deserialize_item
 
+from tests.log_lines import untimed
+
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "recipes" / "farfield_ssl" / "run.py"
 PLACEMENTS = [f"DP{n}" for n in range(1, 6)]
@@ -179,7 +181,8 @@ class Recipe:
 
 def stages(said, mark):
     """The numbers of the stages whose lines begin with `mark`: == runs, -- is skipped."""
-    return [int(line.split()[1]) for line in said.splitlines() if line.startswith(f"{mark} ")]
+    lines = untimed(said).splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith(f"{mark} ")]
 
 
 @dataclass
