@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from toolkit.one_thread import MARK
 from toolkit.processes.threads import one_thread, torch_threads
 
 
@@ -18,6 +19,7 @@ def test_the_number_of_threads_comes_back_also_after_an_exception():
 @pytest.mark.parametrize(("processes", "threads"), [(1, 6), (2, 3), (8, 1)])
 def test_none_is_a_share_of_the_cores(monkeypatch, processes, threads):
     monkeypatch.setattr("toolkit.processes.threads.usable_cpus", lambda: 6)
+    monkeypatch.setenv(MARK, "1")
     if processes > 1:
         torchrun = {"RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
         torchrun |= {"WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": processes}
@@ -27,3 +29,10 @@ def test_none_is_a_share_of_the_cores(monkeypatch, processes, threads):
     with torch_threads(None):
         assert torch.get_num_threads() == threads
     assert torch.get_num_threads() == before
+
+
+def test_none_changes_nothing_where_the_user_has_chosen(monkeypatch):
+    monkeypatch.delenv(MARK, raising=False)
+    before = torch.get_num_threads()
+    with torch_threads(None):
+        assert torch.get_num_threads() == before

@@ -22,8 +22,12 @@ class Bar(Base):
       settings: those of tqdm.
     """
 
+    monitor_interval = 0  # no thread of tqdm's, whose lock a fork would inherit; see `miniters`
+
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **{"disable": None, "bar_format": FORMAT, **settings})
+        super().__init__(
+            *arguments, **{"disable": None, "miniters": 1, "bar_format": FORMAT, **settings}
+        )
 
     @property
     def format_dict(self) -> dict[str, Any]:
