@@ -145,10 +145,7 @@ class FeatureStore:
 
         entry = self._entry(name)
         path = cuts_path(self.path / SHARDS, entry.shard)
-        with (
-            reading(path, StoreError, ADVICE, f"{name} is damaged"),
-            open(path, "rb") as file,
-        ):
+        with reading(path, StoreError, ADVICE, f"{name} is damaged"), open(path, "rb") as file:
             file.seek(entry.line)
             return parse_cut(json.loads(file.readline()), str(path), self._places)
 

@@ -20,16 +20,15 @@ from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.steps.group import FILES_PER_BUCKET, Group, GroupConfig, plan_group
 from toolkit.pipeline.steps.sample import Sample, SampleConfig, SelectConfig, plan_sample
 
+ALMOST_ALL = 0.999
+"""Largest share of what is eligible that is selected: the threshold needs a small margin."""
+
 
 class Executor(Protocol):
     """Interface of the executors: runs a step and returns the results in the partitions' order."""
 
     def run(self, step: Step, partitions: Sequence[Partition], out: str) -> list[StepResult]:
         """Run the step, as described at `toolkit.pipeline.executor.Executor.run`."""
-
-
-ALMOST_ALL = 0.999
-"""Largest share of what is eligible that is selected: the threshold needs a small margin."""
 
 
 def select(
@@ -72,8 +71,10 @@ def select(
         sampled = executor.run(sample, partitions, output_path(sample, partitions, base))
         histogram = sampling.merge((result.about["bins"] for result in sampled), top)
         whole = top == sampling.RANGE
-        most = ALMOST_ALL * histogram.hours if up_to and whole else config.hours
-        threshold = histogram.threshold(min(config.hours, most))
+        hours = config.hours
+        if up_to and whole:
+            hours = min(hours, ALMOST_ALL * histogram.hours)
+        threshold = histogram.threshold(hours)
         if threshold is not None or whole:
             break
         lake_hours = max(histogram.hours * sampling.RANGE / top, 1e-9)
