@@ -4,7 +4,7 @@
     .venv/bin/python -m tests.torture --number 100 --seed 7 --folder /tmp/torture
 
 Each trial takes the stage that was disturbed least so far, in this call or in an earlier one that
-used the same folder, and disturbs it by the faults that it has had least, up to three one after the
+used the same folder, and disturbs it by the faults that it has had least, up to six one after the
 other. Then the same command must end it, and its outputs must be those of the undisturbed run, byte
 for byte. Files that hold times of computing are not compared.
 """
@@ -28,7 +28,7 @@ from tests.torture.recipes import NAMES, command
 from tests.torture.trial import Bench, Trial
 from toolkit.one_thread import default_to_one_thread
 
-MOST_FAULTS = 3
+MOST_FAULTS = 6
 SPARE = 3
 """The disk on which a run is disturbed is so many times as large, and `ROOM` bytes."""
 ROOM = 256 << 20

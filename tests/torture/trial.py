@@ -15,7 +15,7 @@ from tests.torture.recipes import Command
 
 LONGEST = 3600.0
 """Seconds after which a command counts as hanging."""
-SHRINK = 0.5
+SHRINK = 0.7
 """Each fault of a trial finds this much of the stage left that the fault before it found."""
 
 
