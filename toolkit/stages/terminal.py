@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -62,7 +63,7 @@ def outlive(record: Callable[[str], None], bars: bool = True) -> Iterator[None]:
         if name == "stdout":
             sys.stderr.write(f"{line}\n")
 
-    with _replaced(failed, bars):
+    with _replaced(failed, bars), _threads_told():
         yield
 
 
@@ -104,6 +105,26 @@ def _replaced(failed: Callable[[str, OSError], None], bars: bool = True) -> Iter
         for name, stream in ours.items():
             if getattr(sys, name) is stream:  # and not what another thread has put there
                 setattr(sys, name, before[name])
+
+
+@contextmanager
+def _threads_told() -> Iterator[None]:
+    """Say an `OSError` that ends a thread in one line: whoever waits for the thread raises it.
+
+    So does TensorBoard for the thread that writes its events, which a full disk ends.
+    """
+
+    def say(ended: threading.ExceptHookArgs) -> None:
+        if isinstance(ended.exc_value, OSError) and ended.thread is not None:
+            sys.stderr.write(f"warning: {ended.thread.name} ended: {ended.exc_value}\n")
+        else:
+            before(ended)
+
+    before, threading.excepthook = threading.excepthook, say
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _discard(stream: TextIO) -> None:

@@ -143,8 +143,8 @@ class Trainer:
             failed = False
         finally:
             self._observer.stop()
-            self._monitor.close()
             self._strategy.stop(failed)
+            self._monitor.close()
         self._monitor.report_progress(sum(self._steps))
         logger.info("kept %s, score %.4f", chosen, score)
         return {**self.history[-1], "score": score}

@@ -43,8 +43,13 @@ class Monitor:
             self._writer = SummaryWriter(str(self._out / "tensorboard"), purge_step=first_step)
 
     def close(self) -> None:
-        """Flush and close the event file."""
+        """Flush and close the event file.
+
+        Raises:
+          OSError: events are lost: the thread that writes them was ended by a full disk, say.
+        """
         if self._writer is not None:
+            self._writer.flush()  # closing it does not say what has ended its thread
             self._writer.close()
             self._writer = None
         if self._tracker is not None:

@@ -1,0 +1,24 @@
+"""Events that are lost are not lost silently."""
+
+import shutil
+import threading
+
+import pytest
+
+from toolkit.stages.terminal import outlive
+from toolkit.train.monitor import Monitor
+
+
+def test_lost_events_are_an_error_and_no_traceback(tmp_path, capsys):
+    hook = threading.excepthook
+    monitor = Monitor(tmp_path, 2, None)
+    with outlive(lambda line: None):
+        monitor.start(0)
+        shutil.rmtree(tmp_path / "tensorboard")
+        monitor.events(0, {"loss": 1.0})
+        with pytest.raises(OSError, match="tensorboard"):
+            monitor.close()
+    said = capsys.readouterr().err
+    assert "warning: Thread-" in said
+    assert "Traceback" not in said
+    assert threading.excepthook is hook
