@@ -1,6 +1,6 @@
 # The toolkit and the recipes with the locked versions, torch for the CPU or, with TORCH=cu132, for CUDA 13.2.
 #   docker build --tag asr-recipe-toolkit .
-#   docker run --rm --volume "$PWD:/work" asr-recipe-toolkit transcribe --model final a.wav
+#   docker run --rm --volume "$PWD:/work" --volume asr-cache:/home/asr/.cache asr-recipe-toolkit transcribe --model final a.wav
 ARG PYTHON=3.13
 FROM python:${PYTHON}-slim
 ARG PYTHON
@@ -20,7 +20,7 @@ COPY local/ local/
 COPY recipes/ recipes/
 RUN uv pip install --no-deps --editable .
 
-RUN useradd --create-home asr && install --directory --owner asr /work
+RUN useradd --create-home asr && install --directory --owner asr /work /home/asr/.cache
 USER asr
 WORKDIR /work
 ENV PATH=/opt/asr-recipe-toolkit/.venv/bin:$PATH
