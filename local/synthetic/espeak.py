@@ -12,6 +12,7 @@ import numpy as np
 
 from local.synthetic.espeak_words import Event, SpokenWord, locate
 from toolkit.errors import ToolkitError
+from toolkit.stages.termination import uninterrupted
 
 SAMPLING_RATE = 22050
 """Rate of espeak-ng's output in Hz."""
@@ -139,7 +140,7 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
             index += 1
         return 0
 
-    callback = _CALLBACK(collect)
+    callback = _CALLBACK(uninterrupted(collect))
     try:
         with _short_path(Path(espeakng_loader.get_data_path())) as data:
             rate = library.espeak_Initialize(

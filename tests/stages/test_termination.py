@@ -101,3 +101,35 @@ def test_a_kernel_that_is_being_made_is_finished_first(number, error, compiler):
         make_and_go_on()
     assert finished[1:] == ["made"]
     assert {each: signal.getsignal(each) for each in before} == before
+
+
+class Careless:
+    """Is asked to end while Python ignores exceptions."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        os.kill(os.getpid(), self.number)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, TerminatedError), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_that_was_ignored_comes_again(number, error, capsys):
+    def ignore_and_go_on():
+        with terminable():
+            Careless(number)
+            ignored.append(True)
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                time.sleep(0.01)
+
+    ignored = []
+    hook = sys.unraisablehook
+    with pytest.raises(error):
+        ignore_and_go_on()
+    assert ignored
+    assert sys.unraisablehook is hook
+    assert "ignored" not in capsys.readouterr().err

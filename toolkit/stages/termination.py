@@ -3,18 +3,32 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
+from typing import TypeVar
 
 COMPILERS = ("numba", "llvmlite")
 """Modules in which nothing is raised: what they call back from compiled code ignores exceptions, so
 that half a kernel would be left, and its call crash."""
 PAUSE = 0.05
-"""Seconds until a signal that came while a kernel was compiled or loaded is sent again."""
+"""Seconds until a signal that came where nothing can be raised is sent again."""
 
+F = TypeVar("F", bound=Callable)
 _waiting = threading.Lock()
+_callbacks: set[CodeType] = set()
+
+
+def uninterrupted(callback: F) -> F:
+    """Let no signal raise an exception in a function that C code calls, which would ignore it.
+
+    Returns:
+      The same function.
+    """
+    _callbacks.add(callback.__code__)
+    return callback
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -26,8 +40,9 @@ def terminable() -> Iterator[None]:
     """Raise a `TerminatedError` on SIGTERM inside the `with` block, and end the child processes.
 
     Only this process gets the signal, whereas Ctrl-C reaches all of them. A second SIGTERM kills.
-    Neither interrupts the compilation of a kernel. Whoever ignores SIGTERM, or is no main thread,
-    is left alone.
+    Neither interrupts the compilation of a kernel or an `uninterrupted` function; both come again
+    where Python has ignored what was raised, as it does in a `__del__`. Whoever ignores SIGTERM,
+    or is no main thread, is left alone.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -38,9 +53,11 @@ def terminable() -> Iterator[None]:
         handlers[signal.SIGINT] = (_interrupt, signal.default_int_handler)
     for number, (ours, _) in handlers.items():
         signal.signal(number, ours)
+    hook, sys.unraisablehook = sys.unraisablehook, _come_again(sys.unraisablehook)
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, (_, before) in handlers.items():
             signal.signal(number, before)
 
@@ -60,14 +77,40 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _comes_later(number: int, frame: FrameType | None) -> bool:
-    """Whether a kernel is being made; then the signal is sent once more in a moment."""
-    while frame and frame.f_globals.get("__name__", "").partition(".")[0] not in COMPILERS:
+    """Whether nothing may be raised at present; then the signal is sent once more in a moment."""
+    while frame and not _is_called_back(frame):
         frame = frame.f_back
-    if frame and _waiting.acquire(blocking=False):  # else it will be sent anyway
+    if frame:
+        _send_later(number)
+    return frame is not None
+
+
+def _is_called_back(frame: FrameType) -> bool:
+    if frame.f_code in _callbacks:
+        return True
+    return frame.f_globals.get("__name__", "").partition(".")[0] in COMPILERS
+
+
+def _come_again(before: Callable) -> Callable:
+    """Return a hook for ignored exceptions, by which a signal is not lost."""
+
+    def hook(ignored: "sys.UnraisableHookArgs") -> None:
+        if isinstance(ignored.exc_value, TerminatedError):
+            signal.signal(signal.SIGTERM, _terminate)
+            _send_later(signal.SIGTERM)
+        elif isinstance(ignored.exc_value, KeyboardInterrupt):
+            _send_later(signal.SIGINT)
+        else:
+            before(ignored)
+
+    return hook
+
+
+def _send_later(number: int) -> None:
+    if _waiting.acquire(blocking=False):  # else it will be sent anyway
         timer = threading.Timer(PAUSE, _send, (number,))
         timer.daemon = True
         timer.start()
-    return frame is not None
 
 
 def _send(number: int) -> None:
