@@ -1,6 +1,7 @@
 """Copies a data lake to another place, such as from a disk to an object store."""
 
 from functools import partial
+from io import BytesIO
 
 from toolkit.pipeline.lake import Lake, LakeError, Record, open_lake, resolve
 from toolkit.pipeline.objects import ObjectStore
@@ -24,7 +25,7 @@ def copy_lake(store: ObjectStore, source: str, target: str) -> Lake:
     """
     lake = open_lake(store, source)
     found = [store.get(ref) for ref in lake.objects]
-    audio = {Record.from_line(line).audio for content in found for line in content.splitlines()}
+    audio = {Record.from_line(line).audio for content in found for line in BytesIO(content)}
     outside = sorted(name for name in audio if ".." in name.split("/") or name == resolve(name, ""))
     if outside:
         raise LakeError(f"{source}: {outside[0]} lies outside the lake, which cannot be copied")

@@ -146,6 +146,16 @@ def test_bad_lines_and_second_ids_are_listed(store, here, tmp_path):
     assert "another record" in reasons["u0"]
 
 
+def test_a_carriage_return_within_a_record_is_space(store, here, tmp_path):
+    """As JSON has it."""
+    lines = [Record(f"u{n}", "s", 3.6, float(n), "", f"{n}.wav").to_line() for n in range(3)]
+    lines[1] = lines[1].replace(b", ", b",\r")
+    store.put(str(tmp_path / "lake/metadata/2026/speakers.0000.jsonl"), b"".join(lines))
+    lake = open_lake(store, str(tmp_path / "lake"))
+    files = select(lake, SelectConfig(0.003, hours_per_file=1.0), here, store, str(tmp_path / "o"))
+    assert b"".join(store.get(ref) for ref in files) == b"".join(lines)
+
+
 @pytest.mark.parametrize(
     ("lake", "hours", "expected"),
     [(None, 1000, 4), (8, 1000, 4), (3, 1000, 3), (4, 3000, 12), (7, 1000, 1)],

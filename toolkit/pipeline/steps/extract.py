@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 from torch import Tensor
@@ -87,7 +88,7 @@ def plan_extract(
 
 def read_records(content: bytes, name: str, failures: list[tuple[str, str]]) -> Iterator[Record]:
     """Read the records of a file; invalid lines are added to `failures`."""
-    for row, line in enumerate(content.splitlines(), start=1):
+    for row, line in enumerate(BytesIO(content), start=1):
         try:
             yield Record.from_line(line)
         except LakeError as error:

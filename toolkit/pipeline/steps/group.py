@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 
 from toolkit.features.packing import balanced_parts
 from toolkit.pipeline import sampling
@@ -45,7 +46,7 @@ class Group:
         speakers: dict[str, list[tuple[float, str, float, bytes]]] = defaultdict(list)
         seen, failures = set(), []
         for ref in partition.inputs:
-            for line in store.get(ref).splitlines(keepends=True):
+            for line in BytesIO(store.get(ref)):  # not by `splitlines`, which ends them at \r too
                 plain = json.loads(line)
                 id = plain["id"]
                 if number_of(id) >= self.config.threshold:

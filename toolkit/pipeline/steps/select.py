@@ -10,6 +10,7 @@ into few buckets.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from io import BytesIO
 from typing import Protocol
 
 from toolkit.pipeline import sampling
@@ -106,7 +107,7 @@ def choose_buckets(hours: float, hours_per_file: float, lake_buckets: int | None
 
 def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
     """Estimate the lake's hours from the first metadata object's hours per byte."""
-    lines = store.get(replace(objects[0], digest=None)).splitlines()
+    lines = BytesIO(store.get(replace(objects[0], digest=None)))
     seconds = sum(record.duration for record in _readable(lines))
     if not seconds:
         raise LakeError(f"{objects[0].path}: holds no metadata records")
