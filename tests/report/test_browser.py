@@ -3,15 +3,13 @@
 import json
 import random
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.browser import needs_browser, shown
 from tests.report.conftest import HOSTILE
 from toolkit.report.browser import browser, pieces
 from toolkit.report.budget import Budget
@@ -142,7 +140,7 @@ try {
 </script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@needs_browser
 def test_ten_thousand_utterances_are_browsed_from_a_file(tmp_path):
     chance = random.Random(1)
     animals = ["ant", "bee", "crab", "deer", "eel", "fox"]
@@ -161,10 +159,7 @@ def test_ten_thousand_utterances_are_browsed_from_a_file(tmp_path):
     page.add(Section("browse", "All", parts=[html]))
     path = tmp_path / "page.html"
     path.write_text(page.html().replace("</body>", f"{LOOK}</body>"), encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    marked = re.search(r'<html[^>]* data-outcome="([^"]*)"', shown)[1]
+    marked = re.search(r'<html[^>]* data-outcome="([^"]*)"', shown(path))[1]
     outcome = json.loads(marked.replace("&quot;", '"').replace("&amp;", "&"))
     steps = {what: (told, ids) for what, told, ids in outcome["steps"]}
 

@@ -1,12 +1,11 @@
 """The player of an utterance: axes, word boundaries, words with their times."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.browser import needs_browser, shown
 from tests.report.conftest import HOSTILE
 from toolkit.align.ctm import CtmEntry, write_ctm
 from toolkit.report.decodes import Decode
@@ -94,7 +93,7 @@ document.documentElement.setAttribute("data-told", [...told, now].join(" | "));
 </script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@needs_browser
 def test_words_are_highlighted_while_they_are_played(tmp_path):
     utterance = scored("the big cat sat", "the hat sat down")
     times = entries(("the", 0.1, 0.4), ("hat", 0.4, 1.0), ("sat", 1.0, 1.5), ("down", 1.6, 2.0))
@@ -105,8 +104,5 @@ def test_words_are_highlighted_while_they_are_played(tmp_path):
     html = page.html().replace("<main>", f"<main>{card}").replace("</body>", f"{LOOK}</body>")
     path = Path(tmp_path, "page.html")
     path.write_text(html, encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    told = re.search(r'data-told="([^"]*)"', shown)[1].split(" | ")
+    told = re.search(r'data-told="([^"]*)"', shown(path))[1].split(" | ")
     assert told == ["", "the+the", "hat+hat", "", "down+down", "1"]

@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 from html import unescape
 from html.parser import HTMLParser
 
@@ -12,6 +11,7 @@ import pytest
 import soundfile
 from click.testing import CliRunner
 
+from tests.browser import needs_browser, shown
 from toolkit import cli
 from toolkit.report.folder import ReportError
 from toolkit.report.run_page import ReportConfig, write_report
@@ -307,7 +307,7 @@ setTimeout(done, 3000);
 </script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@needs_browser
 @pytest.mark.parametrize("width", [1280, 400])
 def test_in_a_browser(page, tmp_path, width):
     watched = tmp_path / "watched.html"
@@ -315,15 +315,12 @@ def test_in_a_browser(page, tmp_path, width):
         page.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{LOOK}</body>"),
         encoding="utf-8",
     )
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--window-size={width},2000", "--virtual-time-budget=6000"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", watched.as_uri()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    root = re.search(r"<html[^>]*>", result.stdout)[0]
+    html = shown(watched, f"--window-size={width},2000", "--virtual-time-budget=6000")
+    root = re.search(r"<html[^>]*>", html)[0]
     assert "broken" not in root
     assert 'players="6"' in root
     assert 'overflow="0"' in root, "the page is wider than the screen"
-    assert re.findall(r'<section id="(\w+)"', result.stdout) == SECTIONS
+    assert re.findall(r'<section id="(\w+)"', html) == SECTIONS
 
 
 PHONE = """<script>
@@ -339,7 +336,7 @@ parent.postMessage(JSON.stringify(told), "*");
 </script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@needs_browser
 def test_error_rates_are_seen_without_scrolling_on_a_phone(page, tmp_path):
     inside = tmp_path / "inside.html"
     inside.write_text(page.replace("</body>", f"{PHONE}</body>"), encoding="utf-8")
@@ -350,12 +347,8 @@ def test_error_rates_are_seen_without_scrolling_on_a_phone(page, tmp_path):
         f"<html><body><script>onmessage = (event) => {told}</script>"
         f'<iframe src="{inside.as_uri()}" style="width:400px;height:3000px;border:0"></iframe>'
     )
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += ["--virtual-time-budget=6000", f"--user-data-dir={tmp_path / 'profile'}"]
-    result = subprocess.run(
-        [*command, outside.as_uri()], capture_output=True, text=True, timeout=120
-    )
-    found = re.search(r'data-told="([^"]*)"', result.stdout)[1]
+    html = shown(outside, "--virtual-time-budget=6000")
+    found = re.search(r'data-told="([^"]*)"', html)[1]
     outcome = json.loads(unescape(found))
     assert outcome["width"] == 400
     assert outcome["overflow"] == 0, outcome["wide"]

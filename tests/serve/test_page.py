@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-import shutil
 import subprocess
 from contextlib import contextmanager
 
@@ -16,10 +15,9 @@ pytest.importorskip("websockets", minversion="16")
 
 from websockets.sync.client import connect
 
+from tests.browser import COMMAND, needs_browser
 from tests.serve.talking import Tones, serving, tones
 from toolkit.serve.files import FOLDER, TYPES
-
-needs_browser = pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
 
 
 def test_the_page_loads_nothing_from_elsewhere():
@@ -80,9 +78,13 @@ class Tab:
 @contextmanager
 def browser(folder, *options):
     """A tab of a browser without a window; skips where the browser does not start."""
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    command += ["--disable-dev-shm-usage", "--remote-debugging-port=0", "--mute-audio"]
-    command += ["--autoplay-policy=no-user-gesture-required", f"--user-data-dir={folder}", *options]
+    command = [*COMMAND, "--no-first-run", "--disable-dev-shm-usage", "--remote-debugging-port=0"]
+    command += [
+        "--mute-audio",
+        "--autoplay-policy=no-user-gesture-required",
+        f"--user-data-dir={folder}",
+        *options,
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             for line in process.stderr:

@@ -1,0 +1,18 @@
+"""Chromium without a window, for tests of pages."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+COMMAND = (CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+
+def shown(page: Path, *options: str) -> str:
+    """The page's HTML after its scripts have run; the browser's profile is made beside it."""
+    profile = f"--user-data-dir={page.with_name('profile')}"
+    command = [*COMMAND, "--dump-dom", *options, profile, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
