@@ -225,6 +225,8 @@ DAMAGED = (
 
 DEEP = b"[" * 100_000
 """More than Python's parser of JSON follows."""
+HUGE = 10**400
+"""More than a float holds."""
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def _mutated(value, rng):
     inside = list(value.items()) if isinstance(value, dict) else []
     inside = list(enumerate(value)) if isinstance(value, list) else inside
     if not inside or rng.random() < 0.2:
-        return rng.choice([None, 7, -1.5, "x", [], {}, [3], {"a": "b"}, True, "9" * 40])
+        return rng.choice([None, 7, -1.5, "x", [], {}, [3], {"a": "b"}, True, "9" * 40, HUGE])
     key, chosen = rng.choice(inside)
     value[key] = _mutated(chosen, rng)
     return value
@@ -375,3 +377,12 @@ def test_text_that_is_no_unicode_does_not_stop_the_page(finished, tmp_path):
         text.write_text(text.read_text().replace("the hat", "the"))
     write_report(finished.root, tmp_path / "page.html")
     assert "the" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_numbers_beyond_a_float_leave_their_part_out(finished, tmp_path):
+    gain = {"split": "dev", "werr": 1.0, "low": HUGE, "high": HUGE}
+    (finished.root / "werr.json").write_text(json.dumps({"lstm": [gain]}))
+    write_report(finished.root, tmp_path / "page.html", ReportConfig(utterances=0))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "OverflowError" in page
+    assert "provenance" in Parsed(page).sections

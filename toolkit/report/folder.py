@@ -8,11 +8,9 @@ from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
+from toolkit.storage.reading import DAMAGE_ERRORS
 
-DAMAGE = (
-    *(ToolkitError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
-    RecursionError,
-)
+DAMAGE = (ToolkitError, *DAMAGE_ERRORS)
 """Exceptions that reading damaged files may raise."""
 
 T = TypeVar("T")
