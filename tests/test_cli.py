@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -202,3 +203,16 @@ def test_the_shell_completes_commands_options_and_values(words, position, found)
     env = {"_TOOLKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
     result = CliRunner().invoke(cli.main, prog_name="toolkit", env=env)
     assert result.output.splitlines() == found
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["score", "--help"], ["runs", "."]])
+def test_output_that_cannot_be_written_is_named(arguments, tmp_path):
+    command = [sys.executable, "-m", "toolkit", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: standard output cannot be written (No space left on device)\n"

@@ -6,11 +6,13 @@ command line that is not valid.
 
 import importlib
 import os
+import sys
 from typing import Any
 
 import click
 
 from toolkit.errors import ToolkitError
+from toolkit.stages.terminal import OutputError, told
 from toolkit.storage.encoding import encoding_error, printable
 
 COMMANDS = (
@@ -48,6 +50,13 @@ class _Commands(click.Group):
             return None
         module = cmd_name.replace("-", "_")
         return getattr(importlib.import_module(f"toolkit.commands.{module}"), module)
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        try:
+            with told():
+                return super().main(*arguments, **settings)
+        except OutputError as error:  # while help is shown, say
+            sys.exit(f"Error: {error}")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -16,6 +16,7 @@ from toolkit.features.shards import MANIFEST, SHARDS, field_file
 from toolkit.pipeline.far_field import make_features, make_training_shards, open_executor
 from toolkit.pipeline.filesystems import is_local
 from toolkit.pipeline.lake_copy import copy_lake
+from toolkit.pipeline.markers import healing
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.prepare import NORMALISER, ShardSet
 from toolkit.pipeline.shards import SHARD_LIST, read_shards
@@ -146,7 +147,9 @@ def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:
         write_atomically(out / name, store.get(f"{made.url}/{name}"))
     for shard in read_shards(store, made.url):
         for field, ref in shard.objects.items():
-            write_atomically(out / SHARDS / field_file(field, shard.index), store.get(ref))
+            with healing(store):
+                content = store.get(ref)
+            write_atomically(out / SHARDS / field_file(field, shard.index), content)
 
 
 def _store(run: Run) -> ObjectStore:

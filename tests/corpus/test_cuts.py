@@ -153,3 +153,12 @@ def test_all_known_transforms_exist():
 def test_what_is_no_cut_is_an_error_for_reading(plain):
     with pytest.raises((ValueError, TypeError, KeyError)):
         parse_cut(plain, "x")
+
+
+def test_a_transform_that_needs_a_missing_package_is_an_error_for_reading(monkeypatch):
+    def fail(plain):
+        raise ModuleNotFoundError("No module named 'torchaudio'", name="torchaudio")
+
+    monkeypatch.setattr("toolkit.corpus.cuts.deserialize_item", fail)
+    with pytest.raises(ValueError, match="torchaudio is not installed, which a transform needs"):
+        parse_cut({"id": "u", "type": "MonoCut"}, "x")

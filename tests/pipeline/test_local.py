@@ -19,6 +19,7 @@ from toolkit.pipeline.executor import ExecutorConfig, ExecutorError, PoisonedErr
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.step import Partition
 from toolkit.pipeline.summary import outputs_digest
+from toolkit.storage.links import LinkError
 
 
 def run(step, partitions, out, workers=2, **settings):
@@ -155,6 +156,18 @@ def test_a_flipped_byte_in_an_intermediate_is_made_again(tmp_path, make_step, ma
     assert (files_below(tmp_path / "first"), files_below(tmp_path / "second")) == expected
     assert [a[0] for a in make_step.attempts(first)].count("p001") == 2
     assert len(make_step.attempts(first)) == 4
+
+
+def test_nothing_is_tidied_up_behind_a_link(tmp_path, make_step, make_partitions):
+    step, lake, out = make_step(), make_partitions(2), tmp_path / "out"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "thesis.txt").write_text("mine")
+    out.mkdir()
+    (out / OBJECTS).symlink_to(outside)
+    with pytest.raises(LinkError, match=f"{OBJECTS}` is a link"):
+        run(step, lake, out, workers=1)
+    assert [path.name for path in outside.iterdir()] == ["thesis.txt"]
 
 
 def test_a_damaged_input_that_no_step_has_made_is_left_alone(tmp_path, make_step, make_partitions):

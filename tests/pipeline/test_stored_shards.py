@@ -12,10 +12,12 @@ from tests.ssl.synthetic import write_synthetic
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import estimate_normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
-from toolkit.pipeline.objects import ObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.attempt_store import OBJECTS
+from toolkit.pipeline.markers import FOLDER, Marker
+from toolkit.pipeline.objects import DamagedObjectError, ObjectError, ObjectStore, StoreConfig
 from toolkit.pipeline.shards import put_shard, write_manifests
 from toolkit.pipeline.step import StepError, StepResult
-from toolkit.pipeline.stored_shards import CacheConfig, StoredShards
+from toolkit.pipeline.stored_shards import FORCE, CacheConfig, StoredShards
 from toolkit.ssl.batches import ChunkBatching, TeacherBatches
 from toolkit.ssl.selection import SelectionConfig, select
 from toolkit.ssl.shards import TeacherShards
@@ -186,6 +188,19 @@ def test_damage_and_absence_name_the_object(url, tmp_path):
     with pytest.raises(ValueError, match="no lattices are listed"):
         stored.open("lattices", 1)
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
+
+
+def test_a_damaged_shard_can_be_made_again(url, tmp_path):
+    """By its stage, which a training that finds the damage does not run."""
+    store, out = ObjectStore(StoreConfig(tries=1)), f"{url}/made"
+    ref = store.put(f"{out}/{OBJECTS}/p/a/x", b"abc")
+    Marker("work", StepResult((ref,)), {}).commit(store, out, "p")
+    assert list(store.list(f"{out}/{FOLDER}"))
+    store.put(ref.path, b"xyz")
+    stored = StoredShards(url, store, tmp_path, CacheConfig())
+    with pytest.raises(DamagedObjectError, match=FORCE):
+        stored._opened(ref)
+    assert not list(store.list(f"{out}/{FOLDER}"))
 
 
 def test_a_digest_that_is_none_leads_nowhere(url, tmp_path):

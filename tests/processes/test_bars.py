@@ -1,4 +1,5 @@
 import io
+import sys
 
 import pytest
 
@@ -27,3 +28,10 @@ def test_nothing_is_shown_where_there_is_no_terminal():
     file = io.StringIO()
     list(Bar(range(3), file=file))
     assert file.getvalue() == ""
+
+
+def test_nothing_fails_without_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with Bar(total=3) as bar:
+        bar.update(3)
+    assert list(Bar(range(3))) == [0, 1, 2]

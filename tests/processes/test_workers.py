@@ -1,5 +1,13 @@
+"""Worker processes."""
+
 import gc
+import os
+import signal
+import subprocess
+import sys
+import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 
@@ -21,3 +29,43 @@ def test_results_come_in_order_and_are_let_go():
             del result
             gc.collect()
             assert sum(ref() is not None for ref in seen) <= 1
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+from toolkit.processes.workers import map_in_processes
+
+
+def write_late(path):
+    print("begun", flush=True)
+    time.sleep(5)
+    Path(path).touch()
+
+
+if __name__ == "__main__":
+    list(map_in_processes(write_late, [sys.argv[1] + "/a", sys.argv[1] + "/b"], 2))
+"""
+
+
+def test_interrupted_workers_end_with_their_parent(tmp_path):
+    """Ctrl-C reaches all of them; a worker that ignored a part of its work would go on without."""
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, script, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        start_new_session=True,
+    )
+    assert process.stdout.readline() == "begun\n"
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert said.count("Traceback") == 1  # none of the workers'
+    assert time.monotonic() - began < 4
+    assert not [*tmp_path.glob("[ab]")]

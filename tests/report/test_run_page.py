@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -386,3 +387,14 @@ def test_numbers_beyond_a_float_leave_their_part_out(finished, tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "OverflowError" in page
     assert "provenance" in Parsed(page).sections
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["check/report.json", "data/dev.jsonl", "decode/mono/dev/text"])
+def test_the_page_does_not_wait_for_a_pipe(finished, tmp_path, name):
+    (finished.root / name).unlink()
+    os.mkfifo(finished.root / name)
+    write_report(finished.root, tmp_path / "page.html", ReportConfig(utterances=0))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "provenance" in Parsed(page).sections
+    assert "not a regular file" in page

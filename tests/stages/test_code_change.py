@@ -169,6 +169,26 @@ def test_further_edits_of_a_dirty_tree_are_noticed(repository):
     assert (git["dirty"], len(git["changes"])) == (True, 32)
 
 
+def test_code_that_is_edited_while_a_stage_runs_is_in_its_marker(repository):
+    """Its worker processes may have imported either."""
+    script = repository.sample.script
+
+    def edit():
+        script.write_text(script.read_text().replace("previous} {config", "previous}  {config"))
+
+    first = repository.main("--stop-stage", 2)
+    assert "warning" not in first.output
+    result = repository.main(at_write=14, fault=edit)
+    assert result.status == 0
+    assert "warning: while stage 3 ran, its function changed" in result.output
+    assert result.output.count("warning: while") == 1
+    old, new = (attempt["code"]["git"] for attempt in repository.marker["attempts"])
+    assert (old["commit"], old["dirty"]) == (repository.first, False)
+    assert (new["commit"], new["dirty"]) == (repository.first, True)
+    assert repository.marker["stage_code"] is None
+    assert "  3 " in repository.main("--stale-code").output
+
+
 def test_a_python_file_that_git_does_not_know_makes_it_dirty(repository):
     (repository.sample.folder / "steps.py").write_text("x = 1")
     assert repository.main().status == 0

@@ -3,7 +3,8 @@
 import pytest
 
 from toolkit.stages.directory import RunDirectory
-from toolkit.stages.disk import CleanError, choose
+from toolkit.stages.disk import CleanError, choose, remove
+from toolkit.storage.links import LinkError
 
 RESULTS = ("results.json", "werr.json", "werr.md", "breakdown.json", "breakdown.html", "sweep.json")
 
@@ -12,3 +13,15 @@ RESULTS = ("results.json", "werr.json", "werr.md", "breakdown.json", "breakdown.
 def test_results_are_kept(tmp_path, name):
     with pytest.raises(CleanError, match=f"{name} is never removed"):
         choose(RunDirectory(tmp_path), [name])
+
+
+@pytest.mark.parametrize("name", ["stages", ".partial"])
+def test_nothing_is_written_through_a_link(tmp_path, name):
+    outside, exp = tmp_path / "outside", tmp_path / "exp"
+    outside.mkdir()
+    (outside / ".lock").write_text("mine")
+    exp.mkdir()
+    (exp / name).symlink_to(outside)
+    with pytest.raises(LinkError, match=f"{name}` is a link"):
+        remove(RunDirectory(exp), [], "toolkit clean")
+    assert [path.read_text() for path in outside.iterdir()] == ["mine"]

@@ -224,3 +224,19 @@ def test_a_stage_that_raises_leaves_its_traceback_and_resumes(
     assert str(left) in result.output
     assert f"failed 25 %: {message}" in " ".join(sample.main("--list").output.split())
     assert_recovers(sample, finished, fault)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "latin"])
+def test_a_traceback_that_somebody_else_has_left_stops_nothing(sample, finished, kind):
+    left = sample.exp / "stages" / "03.failed.txt"
+    left.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(left)
+    else:
+        left.write_bytes(b"gr\xfcn\n")
+    said = "not a regular file" if kind == "pipe" else "gr\ufffdn"
+    assert said in " ".join(sample.main("--list").output.split())
+    result = sample.main()
+    assert result.status == 0, result.output
+    assert sample.outputs() == finished

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.stages.conftest import PROJECT
-from toolkit.stages.termination import TerminatedError, terminable
+from toolkit.stages.termination import PAUSE, TerminatedError, terminable
 
 WITH_WORKERS = """
 import os, sys, time
@@ -52,6 +52,16 @@ def test_sigterm_at_any_write_is_told_and_loses_nothing(sample, finished):
             assert "; the same command continues" in result.output
             assert "Traceback" not in result.output
     assert sample.main().status == 0
+    assert sample.outputs() == finished
+
+
+@pytest.mark.parametrize("fault", ["masked", "swallowed"])
+def test_what_a_signal_has_raised_is_no_fault_of_the_data(sample, finished, fault):
+    result = sample.main(env={"FAULT": f"3:middle:{fault}"})
+    assert result.status == 143
+    assert "stopped by SIGTERM in stage 3; the same command continues" in result.output
+    assert not list(sample.exp.glob("stages/03*"))
+    assert "continues where the last attempt stopped" in sample.main().output
     assert sample.outputs() == finished
 
 
@@ -133,3 +143,13 @@ def test_a_signal_that_was_ignored_comes_again(number, error, capsys):
     assert ignored
     assert sys.unraisablehook is hook
     assert "ignored" not in capsys.readouterr().err
+
+
+def test_nothing_comes_after_the_block():
+    """A signal that waits for the end of a kernel when all is done."""
+    module = {"__name__": "numba.core.codegen", "os": os, "finished": []}
+    exec(COMPILING, module)
+    with terminable():
+        module["make"](signal.SIGTERM)
+    time.sleep(3 * PAUSE)
+    assert len(module["finished"]) == 1

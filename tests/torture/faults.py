@@ -7,17 +7,19 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.torture.clock import JUMP
 from tests.torture.forked import Forked
 
-FAULTS = ("kill", "term", "stop", "full", "limit", "unwritable", "clock")
-STATUS = {"kill": -signal.SIGKILL, "stop": -signal.SIGKILL, "term": 143, "clock": 0}
+FAULTS = ("kill", "term", "int", "stop", "full", "limit", "unwritable", "clock")
+STATUS = {"kill": -signal.SIGKILL, "stop": -signal.SIGKILL, "term": 143, "int": 130, "clock": 0}
 """Exit status of the command that each of them disturbed; of the others 1, an error."""
 YEARS = 365.0 * 86400
 FILLER = "filler"
+ALONE = 0.8
+"""Share of the runs with one process, whose start takes no time."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Fault:
     """For "full": bytes that stay free on the disk."""
     jump: float = 0.0
     """For "clock": seconds."""
+    jobs: int = 1
+    """Processes of the run that it disturbs."""
 
     @property
     def status(self) -> int:
@@ -41,15 +45,15 @@ class Fault:
 
 
 def draw(kind: str, chance: random.Random) -> Fault:
-    """Return a fault of a kind, at a moment anywhere in the stage."""
-    moment = chance.random()
+    """Return a fault of a kind, at a moment anywhere in the stage, for one process or two."""
+    fault = Fault(kind, chance.random(), jobs=1 if chance.random() < ALONE else 2)
     if kind == "limit":
-        return Fault(kind, moment, limit=int(10 ** chance.uniform(3.5, 6)))
+        return replace(fault, limit=int(10 ** chance.uniform(3.5, 6)))
     if kind == "full":
-        return Fault(kind, moment, free=int(10 ** chance.uniform(0, 5.5)))
+        return replace(fault, free=int(10 ** chance.uniform(0, 5.5)))
     if kind == "clock":
-        return Fault(kind, moment, jump=chance.choice((-1, 1)) * 10 ** chance.uniform(0, 8.5))
-    return Fault(kind, moment)
+        return replace(fault, jump=chance.choice((-1, 1)) * 10 ** chance.uniform(0, 8.5))
+    return fault
 
 
 @dataclass
@@ -66,6 +70,8 @@ class Place:
             process.send(signal.SIGKILL)
         elif fault.kind == "term":
             os.kill(process.pid, signal.SIGTERM)
+        elif fault.kind == "int":
+            process.send(signal.SIGINT)
         elif fault.kind == "stop":
             process.send(signal.SIGSTOP)
             time.sleep(0.02)

@@ -53,10 +53,11 @@ class Forked:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    def hear(self, text: str) -> bool:
-        """Wait until it has printed a text; False if it has ended without."""
+    def hear(self, text: str, seconds: float) -> bool:
+        """Wait until it has printed a text; False if it has not within that time."""
+        until = time.monotonic() + seconds
         while text not in self.said:
-            if self.poll() is not None:
+            if self.poll() is not None or time.monotonic() > until:
                 return text in self.said
             self.pause(PAUSE)
         return True
@@ -138,6 +139,7 @@ def start(
         os.setpgid(0, 0)
         _redirect(writing)
         faulthandler.enable()  # a crash says where
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
         _respect_permissions()
         jump_on_signal(jump)
         if limit is not None:

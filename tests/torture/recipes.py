@@ -47,10 +47,10 @@ class Command:
     script: Path
     settings: Sequence[str]
 
-    def arguments(self, exp: Path) -> list[str]:
+    def arguments(self, exp: Path, jobs: int = 1) -> list[str]:
         """Return its command line for a run directory."""
         words = [word for setting in self.settings for word in ("--set", setting)]
-        return [*words, "--exp", str(exp), "--jobs", "1"]
+        return [*words, "--exp", str(exp), "--jobs", str(jobs)]
 
     def finish(self, exp: Path, log: Path) -> int:
         """Run it undisturbed, by itself; what it says is appended to `log`.

@@ -28,7 +28,7 @@ def run(tmp_path):
         script = tmp_path / "script.py"
         script.write_text(lines)
         began.append(forked.start(script, ["--x"], tmp_path / "modules", **options))
-        began[-1].hear("began")
+        began[-1].hear("began", 60)
         return began[-1]
 
     yield start
@@ -102,9 +102,10 @@ def test_folders_without_permission_hold_for_root_too_and_are_repaired(run, tmp_
     assert run(lines).wait(60) == 0
 
 
-@pytest.mark.parametrize("kind", ["kill", "stop", "term"])
+@pytest.mark.parametrize("kind", ["kill", "stop", "term", "int"])
 def test_signals_end_a_process_as_the_harness_expects(run, tmp_path, kind):
     lines = "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(143))\n"
+    lines += "signal.signal(2, lambda *_: sys.exit(130))\n"
     process, fault = run(lines + FOREVER), draw(kind, random.Random(0))
     Place(tmp_path, False).strike(fault, process)
     assert process.wait(60) == fault.status

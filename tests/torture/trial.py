@@ -145,14 +145,15 @@ class Trial:
     def _start(self, fault: Fault | None) -> forked.Forked:
         number = str(self.stage)
         only = ("--stage", number, "--stop-stage", number, "--force", number)
-        arguments = [*self.bench.recipe.arguments(self.bench.place.exp), *only]
+        jobs = fault.jobs if fault else 1
+        arguments = [*self.bench.recipe.arguments(self.bench.place.exp, jobs), *only]
         self._modules.unlink(missing_ok=True)
         limit, jump = (fault.limit, fault.jump) if fault else (None, 0.0)
         return forked.start(self.bench.recipe.script, arguments, self._modules, limit, jump)
 
     def _watch(self, process: forked.Forked, moment: float, strike: Callable[[], None]) -> int:
         """Wait for the stage, call `strike` some seconds after its beginning, wait for the end."""
-        began = time.monotonic() if process.hear(f"== {self.stage} ") else None
+        began = time.monotonic() if process.hear(f"== {self.stage} ", LONGEST) else None
         self.began = began is not None
         until = time.monotonic() + min(moment, LONGEST)
         while process.poll() is None and (rest := until - time.monotonic()) > 0:

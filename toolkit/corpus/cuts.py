@@ -63,7 +63,10 @@ def parse_cut(plain: Any, place: str, places: Places | None = None) -> Cut:
     plain = resolved(plain, places)
     for fault in _faults(plain):
         raise UnsafeCutError(f"{place}: {id}: {fault}")
-    cut = deserialize_item(plain)
+    try:
+        cut = deserialize_item(plain)
+    except ImportError as error:  # of a transform's library
+        raise ValueError(f"{error.name} is not installed, which a transform needs") from error
     if not isinstance(cut, Cut):
         raise ValueError(f"it is a {type(cut).__name__}, not a cut")
     return cut

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.pipeline.attempt_store import OBJECTS
 from toolkit.pipeline.filesystems import is_local, local_path
 from toolkit.pipeline.leftovers import remove_leftovers
-from toolkit.pipeline.markers import HEALS, all_finished, invalidate
+from toolkit.pipeline.markers import FOLDER, HEALS, all_finished, invalidate
 from toolkit.pipeline.objects import ObjectError, ObjectRef, ObjectStore, StoreConfig
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult
 from toolkit.pipeline.summary import SUMMARY, write_summary
 from toolkit.pipeline.worker_process import Attempt, numeric_variables
 from toolkit.storage.files import remove_temporaries
+from toolkit.storage.links import refuse_links
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +91,12 @@ class Executor(ABC):
 
         Raises:
           PoisonedError: partitions that failed `tries` times; all others are done.
+          LinkError: `_objects/` or `_done/` is a link; what it leads to is not ours to tidy up.
         """
         out = _absolute(out.rstrip("/"))
+        if is_local(out):
+            for name in (OBJECTS, FOLDER):
+                refuse_links(local_path(out), local_path(out) / name)
         partitions = [_located(partition) for partition in partitions]
         if len({partition.id for partition in partitions}) < len(partitions):
             raise ExecutorError(f"{step.name}: two partitions have the same id")

@@ -199,8 +199,12 @@ def invalidate(store: ObjectStore, path: str) -> bool:
 
 
 @contextmanager
-def healing(store: ObjectStore) -> Iterator[None]:
-    """Have made again, by the next run, an output that is found damaged inside.
+def healing(store: ObjectStore, way_out: str = HEALS) -> Iterator[None]:
+    """Have made again, by the next run of its step, an output that is found damaged inside.
+
+    Args:
+      store: that holds it.
+      way_out: what to do, for the message.
 
     Raises:
       DamagedObjectError: after the marker of the damaged output was removed.
@@ -210,7 +214,7 @@ def healing(store: ObjectStore) -> Iterator[None]:
     except DamagedObjectError as error:
         if not invalidate(store, error.path):
             raise
-        raise DamagedObjectError(f"{error}; {HEALS}", error.path) from None
+        raise DamagedObjectError(f"{error}; {way_out}", error.path) from None
 
 
 def _path(out: str, partition: str, work: str, numeric: Mapping[str, str] | None) -> str:

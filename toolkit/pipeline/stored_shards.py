@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.pipeline.filesystems import is_local, local_path
+from toolkit.pipeline.markers import healing
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import read_shards
 from toolkit.pipeline.step import StepError
@@ -25,6 +26,7 @@ from toolkit.pipeline.step import StepError
 COPY = re.compile("[0-9a-f]{32}")
 """The name of a copy: the digest of the object."""
 LOCK = ".lock"
+FORCE = "--force the stage that made the shards, which makes this one alone again"
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class StoredShards:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 return _touched(path)
-            with tempfile.TemporaryDirectory(dir=self._folder) as beside:
+            folder = tempfile.TemporaryDirectory(dir=self._folder)
+            with folder as beside, healing(self._store, FORCE):
                 os.replace(self._store.local(ref, Path(beside)), path)
             opened = _touched(path)
             os.unlink(lock.name)

@@ -1,5 +1,6 @@
 """Progress bars with the memory that a stage of a recipe holds at the moment."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -25,9 +26,9 @@ class Bar(Base):
     monitor_interval = 0  # no thread of tqdm's, whose lock a fork would inherit; see `miniters`
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(
-            *arguments, **{"disable": None, "miniters": 1, "bar_format": FORMAT, **settings}
-        )
+        defaults = {"disable": None, "miniters": 1, "bar_format": FORMAT}
+        nowhere = {"disable": True} if sys.stderr is None else {}
+        super().__init__(*arguments, **{**defaults, **settings, **nowhere})
 
     @property
     def format_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,9 @@ class WorkerPool:
         self._pool: ProcessPoolExecutor | None = None
         if jobs > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=start_worker)
+            self._pool = ProcessPoolExecutor(
+                jobs, mp_context=context, initializer=start_worker, initargs=(False,)
+            )
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply `function` to every item and yield the results in the items' order.
@@ -71,8 +74,11 @@ class WorkerPool:
     def __enter__(self) -> "WorkerPool":
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._pool is not None:
+            if kind is not None and issubclass(kind, KeyboardInterrupt):
+                for child in multiprocessing.active_children():
+                    child.terminate()
             self._pool.shutdown(cancel_futures=True)
 
 
@@ -84,9 +90,17 @@ def map_in_processes(
         yield from pool.map(function, items)
 
 
-def start_worker() -> None:
-    """Prepare a worker process: one torch thread, and exit when the parent is gone."""
+def start_worker(interruptible: bool = True) -> None:
+    """Prepare a worker process: one torch thread, and exit when the parent is gone.
+
+    Args:
+      interruptible: whether Ctrl-C, which reaches it too, raises an exception in it. Where C code
+        calls back that would be ignored: it would go on without the piece of speech, say, that it
+        was about to get, and write the rest. So the workers of a pool are ended by their parent.
+    """
     sample_worker()
+    if not interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     torch.set_num_threads(1)

@@ -14,6 +14,7 @@ import numpy as np
 from toolkit.corpus.check.exclusions import read_exclusions
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
+from toolkit.storage.reading import regular
 
 BINS = 24
 """Number of bins of the histogram of durations."""
@@ -78,7 +79,7 @@ def _read_split(run: RunFolder, name: str, path: Path) -> Split:
 def _lines(run: RunFolder, path: Path) -> Iterator[tuple[str, Utterance]]:
     """Yield the utterances of a manifest, parsed as JSON: lhotse takes ten times as long."""
     start = 0
-    with open(path, "rb") as file:
+    with open(regular(path), "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 cut = json.loads(line)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
 from toolkit.stages.directory import RunDirectory
-from toolkit.storage.reading import DAMAGE_ERRORS
+from toolkit.storage.reading import DAMAGE_ERRORS, regular
 
 DAMAGE = (ToolkitError, *DAMAGE_ERRORS)
 """Exceptions that reading damaged files may raise."""
@@ -66,7 +66,7 @@ class RunFolder:
     def text(self, path: str | Path) -> str | None:
         """Return a file's text, None when there is none."""
         try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace")
+            return regular(self.root / path).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -15,6 +15,7 @@ import soundfile
 from toolkit.corpus.cuts import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.storage.places import places_of
+from toolkit.storage.reading import regular
 
 RATE = 16000
 """Sampling rate in Hz of the audio on the page."""
@@ -58,7 +59,7 @@ def read_clip(manifest: Path, line: int) -> Clip:
       AudioError: the audio cannot be read.
       UnsafeCutError: the cut names more than local files, see `toolkit.corpus.cuts`.
     """
-    with open(manifest, "rb") as file:
+    with open(regular(manifest), "rb") as file:
         file.seek(line)
         cut = parse_cut(json.loads(file.readline()), str(manifest), places_of(manifest))
     samples = load_cut_audio(cut, RATE).numpy()

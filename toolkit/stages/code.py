@@ -120,6 +120,11 @@ def attempts_from_plain(plain: Any) -> list[Attempt | None]:
 @cache
 def present_code(folder: Path) -> Code:
     """Return the code that a recipe in `folder` runs with, as the files are at the first call."""
+    return code_on_disk(folder)
+
+
+def code_on_disk(folder: Path) -> Code:
+    """Return the code of a recipe in `folder`, as the files are now."""
     return Code(git_state(folder), sources_digest(folder), versions())
 
 

@@ -78,6 +78,7 @@ def remove(directory: RunDirectory, outputs: Sequence[Output], command: str) -> 
     Raises:
       ToolkitError: another process works in the run directory, or an output is a link.
     """
+    directory.refuse_links(directory.stages, directory.partials)
     with lock.hold(directory.lock, command):
         for output in outputs:
             directory.discard(directory.root / output.name)

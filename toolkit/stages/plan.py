@@ -14,6 +14,10 @@ from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
 from toolkit.storage.manifest_audio import audio_names
+from toolkit.storage.reading import reason, regular
+
+LONGEST_LINE = 10_000
+"""Characters of a message that are read."""
 
 MOST_REASONS = 3
 PLACE = "place"
@@ -96,7 +100,7 @@ class Inspector:
             return State("done", marker=marker)
         why = join_reasons(reasons)
         if directory.failure(stage).exists():
-            first = directory.failure(stage).read_text(encoding="utf-8").partition("\n")[0]
+            first = _first_line(directory.failure(stage))
             return State("failed", first, marker, percent)
         if record:
             changes = join_reasons(self.record_changes(record))
@@ -251,6 +255,14 @@ def _makers(reader: Marker, stages: Sequence[tuple[int, str, State]]) -> set[int
             }
             makers |= owners or unknown
     return makers
+
+
+def _first_line(failure: Path) -> str:
+    try:
+        with open(regular(failure), encoding="utf-8", errors="replace") as file:
+            return file.readline(LONGEST_LINE).rstrip("\n")
+    except OSError as error:
+        return f"{failure.name} cannot be read: {reason(error)}"
 
 
 def _show(value: Any) -> str:

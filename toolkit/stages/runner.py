@@ -8,7 +8,7 @@ from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
 from toolkit.processes.memory import MemoryWatch
-from toolkit.stages.code import Attempt, Difference, differences, present_code
+from toolkit.stages.code import Attempt, Difference, code_on_disk, differences, present_code
 from toolkit.stages.directory import RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames
@@ -21,7 +21,7 @@ from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
 from toolkit.stages.stage_code import StageCode, present_sources
 from toolkit.stages.stage_log import StageLog, duration, headline
-from toolkit.stages.termination import TerminatedError
+from toolkit.stages.termination import TerminatedError, interruption
 from toolkit.storage.digest import Content
 from toolkit.storage.encoding import encoding_error, printable
 from toolkit.storage.links import LinkError, refuse_links_below
@@ -145,7 +145,10 @@ class Runner:
                 profiled(self.directory, number, stage.title, self.request.profiled),
             ):
                 numbers = plain_headline(stage.body(run) if stage.asked_for(run.config) else None)
+            if stop := interruption():  # that was taken for a fault of the data
+                raise stop
             run.record.update_numeric()
+            self._note_edits(stage, run.record)
             marker = Marker(
                 stage=number,
                 title=stage.title,
@@ -164,12 +167,8 @@ class Runner:
                 stage_code=self._stage_code(stage, run.record.attempts),
             )
             publish(self.directory, marker, self.digests)
-        except TerminatedError as termination:
-            raise TerminatedError(f"stopped by SIGTERM in stage {number}") from termination
-        except KeyboardInterrupt as interrupt:
-            raise KeyboardInterrupt(f"interrupted in stage {number}") from interrupt
-        except (Exception, SystemExit) as error:
-            raise self._failure(stage, error) from error
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise self._ended(stage, interruption() or error) from error
         results = headline(numbers)
         self.stage_log.write(f"   {duration(marker.seconds)}" + (f"; {results}" if results else ""))
         if self.request.profiled:
@@ -207,6 +206,22 @@ class Runner:
         self.directory.discard_partial(number)
         return Record(forced=forced), 0.0
 
+    def _note_edits(self, stage: Stage, record: Record) -> None:
+        """Add the code on disk to a stage's attempts, and say so, if it was edited meanwhile.
+
+        Processes that the stage has started may have imported either.
+        """
+        if not (changes := self.sources.changes(stage.body)):
+            return
+        now = code_on_disk(self.request.source)
+        record.attempts.append(Attempt(_now(), now, numeric_environment()))
+        self.stage_log.write(
+            f"   warning: while stage {stage.number} ran, {join_reasons(changes)}: its worker "
+            "processes may have used the old code and the new. Its marker names both; "
+            f"--force {stage.number} makes it again",
+            urgent=True,
+        )
+
     def _stage_code(self, stage: Stage, attempts: Sequence[Attempt | None]) -> StageCode | None:
         if any(a is None or differences(a.code, self.code) for a in attempts):
             return None
@@ -228,6 +243,14 @@ class Runner:
                 outputs = tuple(self.inspector.outputs(other.number))
                 other_stages.append(OtherStage(other.number, other.title, outputs))
         return other_stages
+
+    def _ended(self, stage: Stage, error: BaseException) -> BaseException:
+        """Return what to raise after a stage has ended with an error or was interrupted."""
+        if isinstance(error, TerminatedError):
+            return TerminatedError(f"stopped by SIGTERM in stage {stage.number}")
+        if isinstance(error, KeyboardInterrupt):
+            return KeyboardInterrupt(f"interrupted in stage {stage.number}")
+        return self._failure(stage, error)
 
     def _failure(self, stage: Stage, error: BaseException) -> ToolkitError:
         """Write the traceback beside the markers and return the error to raise."""

@@ -50,6 +50,7 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._texts, self._names = folder, {}, {}
+        self._versions: dict[Path, tuple[int, int] | None] = {}
         root = project_root()
         for tree in TREES:
             for path in (root / tree).rglob("*.py"):
@@ -59,6 +60,13 @@ class Sources:
         for path in folder.glob("*.py"):
             if path.stem not in self._texts:  # as a script beside it imports it
                 self._add(path.stem, path)
+
+    def changes(self, body: Callable) -> list[str]:
+        """Return in words what of a stage's code has changed on disk since."""
+        if all(_version(path) == version for path, version in self._versions.items()):
+            return []
+        old, new = self.stage(body), Sources(self._folder).stage(body)
+        return old.changes(new) if old and new else []
 
     def stage(self, body: Callable) -> StageCode | None:
         """Return the code of a stage's function; None where its file is not one of these."""
@@ -74,6 +82,7 @@ class Sources:
 
     def _add(self, name: str, path: Path) -> None:
         if not path.name.startswith(".") and path.is_file():
+            self._versions[path] = _version(path)
             self._texts[name] = path.read_bytes()
             self._names.setdefault(path.resolve(), name)
 
@@ -96,6 +105,14 @@ class Sources:
                 found.add(name)
                 waiting += self._known(_imports(self._texts[name]))
         return found
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 @cache

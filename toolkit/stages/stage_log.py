@@ -48,8 +48,8 @@ class StageLog:
 
     @property
     def _timed(self) -> bool:
-        kept = self.amount == "normal" and not sys.stdout.isatty()
-        return kept or self.amount == "verbose"
+        to_terminal = sys.stdout is not None and sys.stdout.isatty()
+        return self.amount == "verbose" or (self.amount == "normal" and not to_terminal)
 
     @staticmethod
     def _print(line: str) -> None:

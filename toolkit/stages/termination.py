@@ -10,15 +10,26 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TypeVar
 
-COMPILERS = ("numba", "llvmlite")
-"""Modules in which nothing is raised: what they call back from compiled code ignores exceptions, so
-that half a kernel would be left, and its call crash."""
+CALLED_BACK = ("numba", "llvmlite", "soundfile")
+"""Modules in which nothing is raised: they are called back from compiled code that ignores
+exceptions, so that half a kernel would be left, and its call crash; half a recording would be."""
 PAUSE = 0.05
 """Seconds until a signal that came where nothing can be raised is sent again."""
 
 F = TypeVar("F", bound=Callable)
-_waiting = threading.Lock()
 _callbacks: set[CodeType] = set()
+_raised: list[KeyboardInterrupt] = []
+"""By signals, since the `with` block was entered."""
+_waiting: dict[int, threading.Timer] = {}
+"""By signal, what will send it again."""
+
+
+def interruption() -> KeyboardInterrupt | None:
+    """Return what a signal has raised in the present `terminable` block, None if none came.
+
+    Where C code calls back it may become an error of that code, or be caught as one.
+    """
+    return _raised[-1] if _raised else None
 
 
 def uninterrupted(callback: F) -> F:
@@ -53,11 +64,15 @@ def terminable() -> Iterator[None]:
         handlers[signal.SIGINT] = (_interrupt, signal.default_int_handler)
     for number, (ours, _) in handlers.items():
         signal.signal(number, ours)
+    _raised.clear()
     hook, sys.unraisablehook = sys.unraisablehook, _come_again(sys.unraisablehook)
     try:
         yield
     finally:
         sys.unraisablehook = hook
+        for timer in _waiting.values():
+            timer.cancel()
+        _waiting.clear()
         for number, (_, before) in handlers.items():
             signal.signal(number, before)
 
@@ -68,12 +83,14 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.terminate()
-    raise TerminatedError("stopped by SIGTERM")
+    _raised.append(TerminatedError("stopped by SIGTERM"))
+    raise _raised[-1]
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if not _comes_later(number, frame):
-        signal.default_int_handler(number, frame)
+        _raised.append(KeyboardInterrupt())
+        raise _raised[-1]
 
 
 def _comes_later(number: int, frame: FrameType | None) -> bool:
@@ -88,7 +105,7 @@ def _comes_later(number: int, frame: FrameType | None) -> bool:
 def _is_called_back(frame: FrameType) -> bool:
     if frame.f_code in _callbacks:
         return True
-    return frame.f_globals.get("__name__", "").partition(".")[0] in COMPILERS
+    return frame.f_globals.get("__name__", "").partition(".")[0] in CALLED_BACK
 
 
 def _come_again(before: Callable) -> Callable:
@@ -107,12 +124,12 @@ def _come_again(before: Callable) -> Callable:
 
 
 def _send_later(number: int) -> None:
-    if _waiting.acquire(blocking=False):  # else it will be sent anyway
-        timer = threading.Timer(PAUSE, _send, (number,))
+    if number not in _waiting:
+        timer = _waiting[number] = threading.Timer(PAUSE, _send, (number,))
         timer.daemon = True
         timer.start()
 
 
 def _send(number: int) -> None:
-    _waiting.release()
-    os.kill(os.getpid(), number)
+    if _waiting.pop(number, None):
+        os.kill(os.getpid(), number)

@@ -4,6 +4,7 @@ The paper cancels the echo on each of several fixed beams; here it is cancelled 
 before the one beam of the utterance is made, so that the beam need not point away from it.
 """
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from toolkit.features.multichannel.beamforming import (
 )
 from toolkit.features.multichannel.echo import EchoConfig, estimate_echo
 from toolkit.processes.workers import map_in_processes
-from toolkit.storage.files import open_atomically, write_atomically
+from toolkit.storage.files import write_atomically
 from toolkit.storage.names import path_below
 
 if TYPE_CHECKING:
@@ -188,8 +189,9 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
         raise EnhanceError(f"{task.cut.id}: {error!r} in the front end") from error
     scale = min(1.0, LOUDEST / max(float(np.abs(found.samples).max()), 1e-9))
     samples = np.rint(found.samples * scale * 32767).astype(np.int16)
-    with open_atomically(task.audio(out), "wb") as file:
-        soundfile.write(file, samples, audio.sampling_rate, format="FLAC", subtype="PCM_16")
+    content = io.BytesIO()  # what goes wrong with a file is ignored by libsndfile's callbacks
+    soundfile.write(content, samples, audio.sampling_rate, format="FLAC", subtype="PCM_16")
+    write_atomically(task.audio(out), content.getvalue())
     measures = {"erle_db": found.erle_db, "snr_gain_db": found.snr_gain_db}
     write_atomically(task.report(out), json.dumps(measures) + "\n")
 
