@@ -8,13 +8,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-import soundfile
 
 from local.farfield.config import FarfieldConfig
 from local.farfield.mix import Mixture, mix_in_room
 from local.farfield.pools import Pool
 from local.farfield.rooms import SAMPLING_RATE, FarfieldError
 from local.farfield.selection import FarfieldUtterance
+from toolkit.corpus.audio_file import encode_audio
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
 
@@ -80,7 +80,7 @@ def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
         encoding = group.config.encoding
         samples = np.clip(np.rint(channels.T * 32768), -32768, 32767).astype(np.int16)
         path = folder / file_name(utterance.id, part, encoding)
-        soundfile.write(path, samples, SAMPLING_RATE, format=encoding, subtype="PCM_16")
+        path.write_bytes(encode_audio(samples, SAMPLING_RATE, encoding))
     channels = {part: len(own) for part, own in files.items()}
     return {"id": utterance.id, "samples": len(dry), "channels": channels, "custom": custom}
 

@@ -24,6 +24,7 @@ from local.synthetic.espeak import Voice
 from local.synthetic.sound import SAMPLING_RATE
 from local.synthetic.text import sentences
 from toolkit.align.ctm import CtmEntry, read_ctm, write_ctm
+from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.config import CorpusConfig
 from toolkit.errors import ToolkitError
 from toolkit.processes.bars import Bar
@@ -251,7 +252,7 @@ def _make_speaker(task: _Task) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         text = next(texts)
         mixture, spoken = _utterance(settings, speaker, name, text, babble)
-        soundfile.write(folder / f"{name}.flac", mixture, SAMPLING_RATE, subtype="PCM_16")
+        (folder / f"{name}.flac").write_bytes(encode_audio(mixture, SAMPLING_RATE))
         with open(folder / f"{speaker.id}-{chapter}.trans.txt", "a", encoding="utf-8") as file:
             file.write(f"{name} {text}\n")
         words += [

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio_file import encode_audio, open_audio
 
 
 @pytest.fixture
@@ -48,3 +48,23 @@ def test_a_streamed_file_whose_end_is_missing_is_refused(pair, truncate):
     _, path = pair
     with pytest.raises(soundfile.SoundFileError), open_audio(truncate(path)):
         pass
+
+
+@pytest.mark.parametrize("encoding", ["FLAC", "WAV"])
+def test_what_is_encoded_is_what_libsndfile_would_write(tmp_path, encoding):
+    samples = (3000 * np.random.default_rng(1).standard_normal((5000, 2))).astype(np.int16)
+    soundfile.write(tmp_path / "a", samples, 16000, format=encoding, subtype="PCM_16")
+    assert encode_audio(samples, 16000, encoding) == (tmp_path / "a").read_bytes()
+
+
+def test_nothing_else_writes_audio():
+    """libsndfile leaves out what a full disk, or a limit on the size of files, has no room for."""
+    root = Path(__file__).resolve().parents[2]
+    own = {"toolkit/corpus/audio_file.py", "toolkit/doctor/selftests.py"}
+    paths = [p for tree in ("toolkit", "local", "recipes") for p in (root / tree).rglob("*.py")]
+    found = {
+        p.relative_to(root).as_posix()
+        for p in paths
+        if "exp" not in p.parts and "soundfile.write(" in p.read_text(encoding="utf-8")
+    }
+    assert {name for name in found if not name.startswith("toolkit/bench/")} == own

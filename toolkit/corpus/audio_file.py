@@ -1,5 +1,6 @@
-"""Opens audio files whose header may not know their length."""
+"""Opens audio files whose header may not know their length; encodes audio."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import soundfile
 
 from toolkit.storage.reading import regular
@@ -50,6 +52,22 @@ def open_audio(source: Path | str | BinaryIO) -> Iterator[soundfile.SoundFile]:
     length = _count_file(os.fspath(source), status.st_size, status.st_mtime_ns)
     with open(source, "rb") as content, soundfile.SoundFile(_WithLength(content, length)) as file:
         yield file
+
+
+def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> bytes:
+    """Encode audio with 16 bits a sample.
+
+    In memory, so that who writes the bytes learns of a full disk: libsndfile, which writes a file
+    itself, may leave out what does not fit and say nothing.
+
+    Args:
+      samples: [S] or [S, channels], of 16-bit integers or in [-1, 1].
+      rate: sampling rate in Hz.
+      encoding: as libsndfile calls the format: "FLAC" or "WAV".
+    """
+    content = io.BytesIO()
+    soundfile.write(content, samples, rate, format=encoding, subtype="PCM_16")
+    return content.getvalue()
 
 
 class _Unseekable(soundfile.SoundFile):

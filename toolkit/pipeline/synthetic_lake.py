@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
-import soundfile
 
+from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.manifest import audio_of, speaker_of
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.pipeline.lake import (
@@ -203,7 +203,4 @@ def _whole_file(cut: "MonoCut") -> "MonoCut":
 
 
 def _encode(cut: "MonoCut", encoding: str) -> bytes:
-    stream = io.BytesIO()
-    samples = load_cut_audio(cut, RATE).numpy()
-    soundfile.write(stream, samples, RATE, format=encoding, subtype="PCM_16")
-    return stream.getvalue()
+    return encode_audio(load_cut_audio(cut, RATE).numpy(), RATE, encoding)

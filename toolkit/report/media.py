@@ -1,7 +1,6 @@
 """Audio and spectrograms as data URIs."""
 
 import base64
-import io
 import json
 import struct
 import zlib
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
+from toolkit.corpus.audio_file import encode_audio
 from toolkit.corpus.cuts import parse_cut
 from toolkit.features.cut_audio import load_cut_audio
 from toolkit.storage.places import places_of
@@ -68,9 +67,7 @@ def read_clip(manifest: Path, line: int) -> Clip:
 
 def flac(samples: np.ndarray) -> str:
     """Encode samples [S] in [-1, 1] as 16-bit FLAC."""
-    file = io.BytesIO()
-    soundfile.write(file, samples, RATE, format="FLAC", subtype="PCM_16")
-    return _uri("audio/flac", file.getvalue())
+    return _uri("audio/flac", encode_audio(samples, RATE))
 
 
 def spectrogram(samples: np.ndarray) -> str:

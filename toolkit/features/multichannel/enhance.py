@@ -4,7 +4,6 @@ The paper cancels the echo on each of several fixed beams; here it is cancelled 
 before the one beam of the utterance is made, so that the beam need not point away from it.
 """
 
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
-import soundfile
 import torch
 
+from toolkit.corpus.audio_file import encode_audio
 from toolkit.errors import ToolkitError
 from toolkit.features.multichannel.array import Components, load_array, load_components
 from toolkit.features.multichannel.beamforming import (
@@ -189,9 +188,7 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
         raise EnhanceError(f"{task.cut.id}: {error!r} in the front end") from error
     scale = min(1.0, LOUDEST / max(float(np.abs(found.samples).max()), 1e-9))
     samples = np.rint(found.samples * scale * 32767).astype(np.int16)
-    content = io.BytesIO()  # what goes wrong with a file is ignored by libsndfile's callbacks
-    soundfile.write(content, samples, audio.sampling_rate, format="FLAC", subtype="PCM_16")
-    write_atomically(task.audio(out), content.getvalue())
+    write_atomically(task.audio(out), encode_audio(samples, audio.sampling_rate))
     measures = {"erle_db": found.erle_db, "snr_gain_db": found.snr_gain_db}
     write_atomically(task.report(out), json.dumps(measures) + "\n")
 
