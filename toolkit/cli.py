@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from toolkit.config.parameters import named
 from toolkit.errors import ToolkitError
 from toolkit.stages.terminal import OutputError, told
 from toolkit.storage.encoding import encoding_error, printable
@@ -62,7 +63,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ToolkitError as error:
-            raise click.ClickException(printable(str(error))) from error
+            raise click.ClickException(printable(named(str(error)))) from error
         except UnicodeEncodeError as error:
             if (found := encoding_error(error)) is None:
                 raise
@@ -70,7 +71,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.filename is None:  # a closed pipe or a bug, not a file of the user
                 raise
-            name = printable(os.fsdecode(error.filename))
+            name = printable(named(os.fsdecode(error.filename)))
             raise click.ClickException(f"{name}: {error.strerror}") from error
 
 

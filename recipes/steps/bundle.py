@@ -1,5 +1,6 @@
 """The bundles for `toolkit transcribe` and `toolkit align`."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from toolkit.lang.prepare import source_lexicon
 from toolkit.models.scorer import NeuralModel
 from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,9 @@ def write_bundles(
         for one in chosen
     ]
     write_systems(out, bundled)
-    print(f"   the bundle: {bundled[0]}")
+    logger.info("the bundle: %s", bundled[0])
     for other in bundled[1:]:
-        print(f"   for streams: {other}")
+        logger.info("for streams: %s", other)
     return {"bundle": bundled[0].name}
 
 

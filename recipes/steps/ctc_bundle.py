@@ -1,6 +1,7 @@
 """The bundle of a CTC network for `toolkit transcribe` and `toolkit align`."""
 
 import json
+import logging
 from dataclasses import replace
 
 from recipes.steps.data import splits, texts
@@ -16,6 +17,7 @@ from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 
 NAME = "ctc"
+logger = logging.getLogger(__name__)
 
 
 def write_bundle(run: Run) -> dict[str, float]:
@@ -46,7 +48,7 @@ def write_bundle(run: Run) -> dict[str, float]:
     streams = CtcScorer(out / NAME).can_stream
     system = BundledSystem(NAME, best, streams, reached)
     write_systems(out, [system])
-    print(f"   the bundle: {system}")
+    logger.info("the bundle: %s", system)
     return {"width": beam.width, "margin": beam.margin, "errors": beam.errors}
 
 

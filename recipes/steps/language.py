@@ -1,5 +1,7 @@
 """Steps of the hybrid recipes before acoustic training: data check, lexicon, language models."""
 
+import logging
+
 from recipes.steps.data import check_audio, lm_config, need_user_files, splits, texts
 from toolkit.corpus.manifest import iter_cuts, text_of
 from toolkit.lang.config import LangConfig
@@ -7,6 +9,8 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.prepare import prepare_lang, source_lexicon
 from toolkit.stages.run import Run
+
+logger = logging.getLogger(__name__)
 
 
 def lang_config(run: Run) -> LangConfig:
@@ -20,10 +24,7 @@ def check_splits(run: Run) -> dict[str, float]:
     manifests = [run.need(f"data/{split}.jsonl") for split in splits(run).all]
     words = {w for path in manifests for cut in iter_cuts(path) for w in text_of(cut).split()}
     lexicon = source_lexicon(lang_config(run), words).shortest()
-    found = check_audio(run, lexicon)
-    if found["errors"] or found["warnings"]:
-        print("   faults and remedies: check/report.txt in the run directory")
-    return found
+    return check_audio(run, lexicon)
 
 
 def prepare_language(run: Run) -> dict[str, float]:
@@ -33,9 +34,10 @@ def prepare_language(run: Run) -> dict[str, float]:
     text = word_weights(lm_config(run, run.config.lm), lang.normaliser)
     found = prepare_lang(lang, texts(run), text, run.make("lang"))
     if "left_out" in found:
-        print(
-            f"   {found['left_out']:,} words of the language model's text "
-            f"({found['left_out_share']:.1%} of it) are outside the vocabulary"
+        logger.info(
+            "%s words of the language model's text (%.1f %% of it) are outside the vocabulary",
+            f"{found['left_out']:,}",
+            100 * found["left_out_share"],
         )
     return found
 

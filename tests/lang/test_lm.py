@@ -21,7 +21,7 @@ def test_from_transcripts(tmp_path):
     assert model.logprob(["B", "C"]) == pytest.approx(expected.logprob(["B", "C"]), abs=1e-6)
     dev = perplexity(expected, [["A", "Q"]])
     assert headline["ppl_dev"] == pytest.approx(dev.ppl_known)
-    assert headline["oov_dev"] == 0.5
+    assert headline["oov_percent_dev"] == 50.0
     assert headline["1-grams"] == 6
     lines = (tmp_path / "perplexity.tsv").read_text().splitlines()
     figures = f"{dev.ppl:.2f}\t{dev.ppl_known:.2f}\t{dev.ppl_charged:.2f}"
@@ -94,5 +94,5 @@ def test_words_of_another_alphabet(tmp_path):
     assert word_weights(config, "letters-upper-1") == {"ДА": 2, "НЕТ": 1}
     texts = {"train": {"a": "нет"}, "dev": {"b": "Да!"}}
     found = prepare_lm(config, texts, {"ДА", "НЕТ"}, tmp_path, rules="letters-upper-1")
-    assert (found["1-grams"], found["oov_dev"]) == (5, 0.0)
+    assert (found["1-grams"], found["oov_percent_dev"]) == (5, 0.0)
     assert "ДА НЕТ" in (tmp_path / "lm.arpa").read_text()

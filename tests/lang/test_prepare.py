@@ -60,8 +60,8 @@ def test_vocabulary_guesses_and_report(config, tmp_path):
         "guessed": 1,
         "left_out": 2,
         "left_out_share": 6 / 18,
-        "oov_dev": 3 / 5,
-        "oov_train": 0.0,
+        "oov_percent_dev": 60.0,
+        "oov_percent_train": 0.0,
     }
     report = json.loads((out / "report.json").read_text())
     assert report["oov"]["dev"] == {"types": 2, "tokens": 3, "words": 5, "rate": 0.6}
@@ -79,7 +79,8 @@ def test_all_words_of_the_lexicon(config, tmp_path):
     found = prepare_lang(config(words="lexicon"), TEXTS, {"AT": 9, "ZOO": 1}, tmp_path / "o")
     known = ["ACT", "AT", "BAT", "CAB", "CAT", "TAB", "TACT"]
     assert Lang.load(tmp_path / "o").vocabulary == known
-    assert (found["oov_dev"], found["left_out"], found["left_out_share"]) == (2 / 5, 1, 0.1)
+    assert (found["oov_percent_dev"], found["left_out"]) == (40.0, 1)
+    assert found["left_out_share"] == 0.1
 
 
 def test_a_file_of_words(config, tmp_path):
@@ -111,7 +112,7 @@ def test_words_without_a_guess_become_unknown(config, tmp_path):
     with pytest.raises(LangError, match=r"from the 6 words of the lexicon: ZZ; see"):
         prepare_lang(config(), texts, None, tmp_path / "o")
     found = prepare_lang(config(max_unknown=0.3), texts, None, tmp_path / "o")
-    assert found["oov_train"] == 0.25
+    assert found["oov_percent_train"] == 25.0
     assert ["train", "ZZ", "1", "u2"] in rows(tmp_path / "o/oov.tsv")
     assert Lang.load(tmp_path / "o").word_id("ZZ") == Lang.load(tmp_path / "o").words["<UNK>"]
 
@@ -135,7 +136,8 @@ def test_words_of_another_language_by_their_letters(tmp_path):
     assert lang.normaliser == "letters-upper-1"
     assert lang.vocabulary == ["FÜSSE", "MÜDE", "ÜBER"]
     assert lang.lexicon["FÜSSE"] == [("F", "Ü", "S", "S", "E")]
-    assert (found["guessed"], found["oov_train"], found["oov_dev"]) == (0, 1 / 3, 0.5)
+    assert (found["guessed"], found["oov_percent_train"]) == (0, 33.33)
+    assert found["oov_percent_dev"] == 50.0
     assert json.loads((tmp_path / "o/report.json").read_text())["removed_characters"] == {"3": 1}
 
 
@@ -163,7 +165,7 @@ def test_files_do_not_depend_on_the_hash_seed(config, tmp_path):
 def test_numbers_in_digits_are_outside_the_vocabulary(config, tmp_path):
     texts = {"train": {"u1": "bat tab bat 1250", "u2": "cat, act"}, "dev": {"v": "bat 7, - <bat>"}}
     found = prepare_lang(config(max_unknown=0.2), texts, None, tmp_path / "o")
-    assert (found["oov_train"], found["oov_dev"]) == (1 / 6, 1 / 3)
+    assert (found["oov_percent_train"], found["oov_percent_dev"]) == (16.67, 33.33)
     assert ["train", "1250", "1", "u1"] in rows(tmp_path / "o/oov.tsv")
     with pytest.raises(LangError, match=r"^16\.7% of the training words .*: 1250; see"):
         prepare_lang(config(max_unknown=0.1), texts, None, tmp_path / "p")

@@ -34,8 +34,8 @@ def test_two_weights(write):
     run = write("mono", head, rows, {"acoustic_scale": 0.1, "word_penalty": -1.0})
     html = grids(run)
     assert [(bool(chosen), wer) for chosen, wer in cells(html)] == [
-        (False, "30.00"),
         (True, "20.00"),
+        (False, "30.00"),
         (False, "40.00"),
     ]
     assert "<td></td>" in html  # 0.2 with -1 was not tried
@@ -60,7 +60,21 @@ def test_a_combination_has_a_rule_and_a_weight_for_each_system(write):
     chosen = {"rule": "best", "weights": {"sat": 0.5, "lstm": 0.5}}
     html = grids(write("combined", head, rows, chosen))
     assert [(bool(chosen), wer) for chosen, wer in cells(html)] == [
-        (False, "30.00"),
         (False, "20.00"),
+        (False, "30.00"),
         (True, "10.00"),
     ]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_are_in_the_order_of_their_values(write, turned):
+    scales, penalties = ["0.7", "1", "10", "0.576471"], ["0", "-2", "2", "-1"]
+    head, first, second = "acoustic_scale word_penalty", scales, penalties
+    if turned:
+        head, first, second = "word_penalty acoustic_scale", penalties, scales
+    rows = [f"{a} {b} 1 10 10.00" for a in first for b in second]
+    html = grids(write("mono", f"{head} errors words wer", rows, {}))
+    down = re.findall(r'<th scope="row">(.*?)</th>', html)
+    across = re.findall(r'<th scope="col">(.*?)</th>', html)
+    wanted = [["0.576471", "0.7", "1", "10"], ["-2", "-1", "0", "2"]]
+    assert [down, across] == (wanted[::-1] if turned else wanted)

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from toolkit.errors import ToolkitError
+from toolkit.score.lines import TranscriptError
 from toolkit.score.read import read_speakers, read_transcripts
 
 
@@ -134,3 +135,14 @@ def test_a_table_is_not_read_as_transcripts(tmp_path):
     with pytest.raises(ToolkitError, match=r"x\.csv is a table.*data/test\.jsonl, or --format"):
         read_transcripts(path)
     assert read_transcripts(path, "plain").texts["1"] == "audio,text"
+
+
+def test_librispeechs_folders_have_a_line_for_each_utterance(tmp_path):
+    chapter = tmp_path / "84" / "121"
+    chapter.mkdir(parents=True)
+    (chapter / "84-121.trans.txt").write_text("84-121-0000 GO ON\n84-121-0001 WE WILL\n")
+    found = read_transcripts(tmp_path)
+    assert found.texts == {"84-121-0000": "GO ON", "84-121-0001": "WE WILL"}
+    (tmp_path / "b.trans.txt").write_text("84-121-0001 AGAIN\n")
+    with pytest.raises(TranscriptError, match="'84-121-0001' has another text already"):
+        read_transcripts(tmp_path)

@@ -95,3 +95,8 @@ def test_a_name_beside_a_file_is_not_the_id(write):
 def test_an_error_without_text_is_left_out(write):
     records = [{"id": "a", "text": None, "error": "x"}, {"id": "b", "text": "B"}]
     assert read_transcripts(write("x.json", records)).texts == {"b": "B"}
+
+
+def test_records_in_lines_need_no_suffix_of_their_own(write):
+    path = write("a.json", '{"id": "u1", "text": "go on"}\n\n{"id": "u2", "text": "we will"}\n')
+    assert read_transcripts(path).texts == {"u1": "go on", "u2": "we will"}

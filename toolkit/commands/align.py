@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN
+from toolkit.config.parameters import FILE, FOLDER, TEXT_IN
 
 
 @click.command()
@@ -21,7 +21,7 @@ from toolkit.config.parameters import FILE, TEXT_IN
     help="Transcripts: lines of `name words ...`, or a folder of .txt or .lab files named like the "
     "audio; - is standard input.",
 )
-@click.option("--out", type=FILE, required=True, help="The folder to write.")
+@click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 @click.option(
     "--speakers", type=TEXT_IN, help="Lines of `name speaker`; default: a speaker per folder."
 )

@@ -9,7 +9,7 @@ from types import ModuleType
 import click
 
 from toolkit.bench import BENCHMARKS
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import JSON_OUT
 
 
 class _Benchmarks(click.Group):
@@ -17,7 +17,7 @@ class _Benchmarks(click.Group):
 
     A module that defines `command` is run with its own options; one that defines only
     `benchmark()`, which returns a table, gets the options common to all tables, and `--device` if
-    its benchmark takes one.
+    its benchmark takes one. `--json -` prints JSON, and the table on standard error.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -27,7 +27,11 @@ class _Benchmarks(click.Group):
         if cmd_name not in BENCHMARKS:
             return None
         module = importlib.import_module(f"toolkit.bench.{BENCHMARKS[cmd_name]}")
-        return getattr(module, "command", None) or _table_command(cmd_name, module)
+        command = getattr(module, "command", None) or _table_command(cmd_name, module)
+        for parameter in command.params:
+            if "--json" in parameter.opts:
+                parameter.type = JSON_OUT
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Benchmarks"):
@@ -38,7 +42,7 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
     example = f"\b\nExample:\n  toolkit bench {name} --json {name}.json"
 
     @click.command(name, help=f"{module.__doc__}\n\n{example}")
-    @click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
+    @click.option("--json", "json_file", type=JSON_OUT, help="Also write the table to this file.")
     def run(json_file: Path | None, device: str | None = None) -> None:
         from toolkit.processes.devices import choose_device
         from toolkit.storage.files import write_atomically

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN
+from toolkit.config.parameters import AS_JSON, FOLDER, TEXT_IN, print_json
 
 if TYPE_CHECKING:
     from toolkit.decode.combination import Rule
 
 
 @click.command()
-@click.option("--out", type=FILE, required=True, help="The folder to write: text and words.ctm.")
+@click.option("--out", type=FOLDER, required=True, help="The folder to write: text and words.ctm.")
 @click.option(
     "--weight",
     "weights",
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
 )
+@AS_JSON
 @click.argument("systems", nargs=-1, required=True, type=TEXT_IN)
 def combine(
     out: Path,
@@ -42,6 +43,7 @@ def combine(
     ref: Path | None,
     tune: bool,
     jobs: int,
+    as_json: bool,
     systems: tuple[Path, ...],
 ) -> None:
     """Combine what several systems recognised in the same recordings.
@@ -50,7 +52,8 @@ def combine(
     text; or CTM files; or files of transcripts. The words with the fewest expected errors under the
     weighted posteriors of all systems are written to the folder --out: text, and words.ctm with
     times and posteriors if all systems have times. One system alone is decoded by minimum Bayes
-    risk. Tune on development data, and give the printed options for the test data.
+    risk. Tune on development data, and give the printed options for the test data. --json prints
+    the rule, the weights and, with --ref, the score.
 
     \b
     Examples:
@@ -62,6 +65,7 @@ def combine(
     from toolkit.decode.combined_output import write_combined
     from toolkit.fsa.word_lattice_store import Words
     from toolkit.score.read import read_transcripts
+    from toolkit.score.tables import numbers
     from toolkit.score.wer import score
 
     if tune and (ref is None or weights):
@@ -73,7 +77,12 @@ def combine(
     if tune:
         rules = RULES if rule is None else (rule,)
         how = tune_combination([(read, references)], words, jobs, rules).best
+    if tune and not as_json:
         click.echo(" ".join([f"--rule {how.rule}", *(f"--weight {w:g}" for w in how.weights)]))
     texts = write_combined(read, how, words, out, jobs)
-    if ref:
-        click.echo(score(references, texts).summary(interval=True))
+    result = score(references, texts) if ref else None
+    if as_json:
+        found = None if result is None else numbers(result)
+        print_json({"rule": how.rule, "weights": how.weights, "score": found})
+    elif result is not None:
+        click.echo(result.summary(interval=True))

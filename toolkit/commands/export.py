@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, FOLDER
 
 
 @click.command()
@@ -21,7 +21,7 @@ from toolkit.config.parameters import FILE
     default="onnx",
     show_default=True,
 )
-@click.option("--out", type=FILE, required=True, help="The folder to write.")
+@click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 def export(model: Path, form: str, out: Path) -> None:
     """Export an acoustic model to ONNX or TorchScript.
 

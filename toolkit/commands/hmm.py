@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_OUT
+from toolkit.config.parameters import AS_JSON, TEXT_IN, TEXT_OUT
 
 
 @click.group()
@@ -18,7 +18,7 @@ def hmm() -> None:
 
 
 @hmm.command("show-tree")
-@click.argument("model", metavar="MODEL_OR_TREE", type=FILE)
+@click.argument("model", metavar="MODEL_OR_TREE", type=TEXT_IN)
 @click.option(
     "--phone", required=True, help="A phone, or a base phone such as AH for AH0, AH1, ..."
 )
@@ -26,22 +26,30 @@ def hmm() -> None:
 @click.option(
     "--dot", "dot_file", type=TEXT_OUT, help="Also write the tree to this file, for Graphviz."
 )
-def show_tree(model: Path, phone: str, state: int | None, dot_file: Path | None) -> None:
+@AS_JSON
+def show_tree(
+    model: Path, phone: str, state: int | None, dot_file: Path | None, as_json: bool
+) -> None:
     """Draw the decision tree of a phone.
 
     Prints the questions with the gain in log-likelihood of each, the frames of each branch, and the
     pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json.
+    --json prints what tree.json has of the phone.
 
     \b
     Example:
       toolkit hmm show-tree exp/demo/tri --phone AH --state 1 --dot ah.dot
     """
     from toolkit.hmm.tree.drawing import dot, draw, roots_of
+    from toolkit.hmm.tree.nodes import to_json
     from toolkit.hmm.tree.tree import Tree
     from toolkit.storage.files import write_atomically
 
     tree = Tree.load(model / "tree.json" if model.is_dir() else model)
     roots = roots_of(tree, phone, state)
-    click.echo(draw(tree, roots))
+    if as_json:
+        click.echo(to_json(tree.phones, tuple(roots)), nl=False)
+    else:
+        click.echo(draw(tree, roots))
     if dot_file is not None:
         write_atomically(dot_file, dot(tree, roots))

@@ -1,6 +1,8 @@
 """The command `toolkit kaldi`."""
 
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +14,15 @@ from toolkit.commands.kaldi_models import (
     export_likelihoods,
     import_senones,
 )
-from toolkit.config.parameters import FILE, TEXT_IN
+from toolkit.config.parameters import (
+    AS_JSON,
+    FILE,
+    FOLDER,
+    TEXT_IN,
+    TEXT_OUT,
+    is_printed,
+    print_json,
+)
 
 
 @click.group()
@@ -66,10 +76,10 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
 
 @kaldi.command("import-data")
 @click.argument("folder", type=FILE)
-@click.option("--out", type=FILE, required=True, help="The .jsonl file of cuts to write.")
+@click.option("--out", type=TEXT_OUT, required=True, help="The .jsonl file of cuts to write.")
 @click.option(
     "--pipes",
-    type=FILE,
+    type=FOLDER,
     help="Run the shell commands in wav.scp and write their audio to this folder.",
 )
 def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
@@ -88,7 +98,9 @@ def import_data(folder: Path, out: Path, pipes: Path | None) -> None:
     from toolkit.corpus.pipes import PipeRunner
 
     cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None)
-    click.echo(f"{out}: {write_cuts(cuts, out)} utterances")
+    number = write_cuts(cuts, out)
+    if not is_printed(out):
+        click.echo(f"{out}: {number} utterances")
     faulty = [cut for cut in cuts if "fault" in (cut.custom or {})]
     for cut in faulty:
         click.echo(f"Fault: {cut.id}: {cut.custom['fault_detail']}", err=True)
@@ -290,7 +302,8 @@ def import_alignments(
 @click.argument("path", type=FILE)
 @click.option("--key", help="Print the values of this entry.")
 @click.option("--count", default=10, show_default=True, help="Number of entries to list.")
-def show(path: Path, key: str | None, count: int) -> None:
+@AS_JSON
+def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     """Show the content of a table, or check a data directory.
 
     PATH is an scp file or an archive of matrices or integers, whose entries are listed, or a
@@ -306,12 +319,43 @@ def show(path: Path, key: str | None, count: int) -> None:
     if path.is_dir():
         from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
 
-        for remark in data_dir_remarks(path):
-            click.echo(f"Note: {remark}.", err=True)
-        faults = data_dir_faults(path)
-        click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would reject")
+        remarks, faults = list(data_dir_remarks(path)), list(data_dir_faults(path))
+        if as_json:
+            print_json({"faults": faults, "remarks": remarks})
+        else:
+            for remark in remarks:
+                click.echo(f"Note: {remark}.", err=True)
+            click.echo("\n".join(faults) or f"{path}: nothing that Kaldi would reject")
         if faults:
             raise click.exceptions.Exit(1)
         return
+    if as_json:
+        print_json(_plain_entries(path, key, count))
+        return
     for line in describe_entries(path, key, count):
         click.echo(line)
+
+
+def _plain_entries(table: Path, key: str | None, count: int) -> dict[str, Any]:
+    """Return what `describe_entries` shows as plain data; of one entry all values."""
+    from toolkit.features.kaldi.tables import (
+        KaldiIoError,
+        entries,
+        read_header,
+        read_matrix,
+        read_vector,
+    )
+
+    found = entries(table, allow_pipes=False)
+    if key is not None and key not in found:
+        raise KaldiIoError(f"{table} has no {key!r}; its first key is {next(iter(found))!r}")
+    listed = []
+    for entry in islice(found.values(), count) if key is None else (found[key],):
+        header = read_header(entry)
+        place = {"file": str(entry.path), "offset": entry.offset, "range": entry.range}
+        plain: dict[str, Any] = {"key": entry.key, "kind": header.kind, "shape": header.shape}
+        if key is not None:
+            values = read_vector(entry) if header.is_vector else read_matrix(entry)
+            plain |= {"shape": values.shape, "values": values.tolist()}
+        listed.append(plain | place)
+    return {"number": len(found), "entries": listed}

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_OUT
+from toolkit.config.parameters import FILE, FOLDER, TEXT_IN, TEXT_OUT
 
 if TYPE_CHECKING:
     from toolkit.decode.kaldi.graph import Labels
 
-OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
+OUT = click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 PIPES = click.option(
     "--allow-pipes",
     is_flag=True,
@@ -96,7 +96,7 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
 @click.command("import-senones")
 @click.option("--tree", type=FILE, required=True, help="Kaldi's tree.")
 @click.option("--model", type=FILE, required=True, help="Its final.mdl or 0.trans_mdl.")
-@click.option("--phones", type=FILE, required=True, help="Its phones.txt.")
+@click.option("--phones", type=TEXT_IN, required=True, help="Its phones.txt.")
 @OUT
 def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     """Convert the phonetic tree of a Kaldi model.
@@ -119,7 +119,7 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
 @click.command()
 @click.argument("graph", type=FILE)
 @click.argument("table", type=FILE)
-@click.option("--words", type=FILE, required=True, help="The graph's words.txt.")
+@click.option("--words", type=TEXT_IN, required=True, help="The graph's words.txt.")
 @click.option("--model", type=FILE, help="final.mdl, if the graph reads transition ids.")
 @click.option("--acoustic-scale", default=0.1, show_default=True, help="Of the log-likelihoods.")
 @click.option("--beam", default=15.0, show_default=True, help="Of the search.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE, TEXT_IN
+from toolkit.config.parameters import AS_JSON, FILE, FOLDER, TEXT_IN, print_json
 
 
 @click.group()
@@ -28,7 +28,7 @@ def lattice() -> None:
     help="Kaldi's compact lattices as text, HTK's standard lattice format, or acceptors as text "
     "for fstcompile.",
 )
-@click.option("--out", type=FILE, required=True, help="The folder to write.")
+@click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 def export(folder: Path, form: str, out: Path) -> None:
     """Export the word lattices of a decoded split.
 
@@ -48,7 +48,8 @@ def export(folder: Path, form: str, out: Path) -> None:
 @lattice.command()
 @click.argument("folder", type=FILE)
 @click.option("--ref", type=TEXT_IN, required=True, help="References.")
-def oracle(folder: Path, ref: Path) -> None:
+@AS_JSON
+def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     """Print the word error rate of the paths that are nearest to the references.
 
     No choice among the paths of the lattices could have fewer errors. The second line tells their
@@ -60,23 +61,28 @@ def oracle(folder: Path, ref: Path) -> None:
     """
     from toolkit.decode.lattice_export import oracle_texts
     from toolkit.score.read import read_transcripts
+    from toolkit.score.tables import numbers
     from toolkit.score.wer import score
 
     references = read_transcripts(ref).plain_texts()
     texts, arcs, seconds = oracle_texts(folder, references)
     if not texts:
         raise click.UsageError(f"{folder} has no lattice of an utterance in {ref}")
-    click.echo(score(references, texts).summary(interval=True).splitlines()[0])
+    result = score(references, texts)
+    if as_json:
+        print_json({**numbers(result), "lattices": len(texts), "arcs_per_second": arcs / seconds})
+        return
+    click.echo(result.summary(interval=True).splitlines()[0])
     click.echo(f"{len(texts)} lattices, {arcs / seconds:.1f} arcs per second")
 
 
 @lattice.command("import")
 @click.argument("archives", type=FILE, nargs=-1, required=True)
-@click.option("--words", type=FILE, required=True, help="Kaldi's words.txt.")
+@click.option("--words", type=TEXT_IN, required=True, help="Kaldi's words.txt.")
 @click.option("--acoustic-scale", default=0.1, show_default=True, help="Of the best path.")
 @click.option("--word-penalty", default=0.0, show_default=True, help="Of the best path.")
 @click.option("--frame-shift", default=10.0, show_default=True, help="In milliseconds.")
-@click.option("--out", type=FILE, required=True, help="The folder to write.")
+@click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 def import_(
     archives: tuple[Path, ...],
     words: Path,

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import click
 
-EXISTING = click.Path(exists=True, path_type=Path)
+from toolkit.config.parameters import KEPT
 
 
 @click.command("new-corpus")
 @click.argument("name")
 @click.option(
     "--from-csv",
-    type=EXISTING,
+    type=KEPT,
     metavar="FILE",
     help="A table (comma- or tab-separated) with the columns audio, text and speaker.",
 )
 @click.option(
     "--from-kaldi",
-    type=EXISTING,
+    type=KEPT,
     metavar="DIR",
     help="A Kaldi data directory, or a folder with several: train, dev, test.",
 )
@@ -30,7 +30,7 @@ EXISTING = click.Path(exists=True, path_type=Path)
 )
 @click.option(
     "--lm-text",
-    type=EXISTING,
+    type=KEPT,
     help="Text for the language model: a file, or a folder of .txt files. Default: the training "
     "transcripts.",
 )

@@ -1,13 +1,14 @@
 """The command `toolkit pipeline`."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE
+from toolkit.config.parameters import AS_JSON, FILE, JSON_OUT, TEXT_IN, TEXT_OUT, print_json
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def pipeline() -> None:
 @click.option(
     "--rates",
     "rates_file",
-    type=FILE,
+    type=TEXT_IN,
     help="Speed of each step, as `toolkit bench pipeline --rates` writes it.",
 )
 @click.option(
@@ -88,7 +89,12 @@ def pipeline() -> None:
     show_default=True,
     help="Whether objects in the lake hold the audio of many utterances or of one.",
 )
-@click.option("--json", "json_file", type=FILE, help="Also write the plan to this file.")
+@click.option(
+    "--json",
+    "json_file",
+    type=JSON_OUT,
+    help="Also write the plan to this file; - prints it, and the tables on standard error.",
+)
 def plan(
     hours: float,
     nodes: int,
@@ -145,7 +151,7 @@ def plan(
 
 @pipeline.command()
 @AS_JSON
-@click.option("--page", type=FILE, help="Also write the summary to this file, as an HTML page.")
+@click.option("--page", type=TEXT_OUT, help="Also write the summary to this file, as an HTML page.")
 @click.argument("plan_file", metavar="PLAN", type=FILE)
 def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
     """Run the pipeline from a lake to training shards, as the YAML file PLAN says.
@@ -159,8 +165,6 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
     Example:
       toolkit pipeline run plan.yaml --page summary.html
     """
-    import json
-
     from toolkit.pipeline.objects import ObjectStore
     from toolkit.pipeline.run_plan import read_plan, run_plan
     from toolkit.pipeline.summary import (
@@ -189,14 +193,19 @@ def run(as_json: bool, page: Path | None, plan_file: Path) -> None:
         summaries = [content for content in found.values() if content is not None]
         totals = run_totals(summaries)
         if as_json:
-            steps = [{"out": out, **content} for out, content in found.items() if content]
-            click.echo(json.dumps({"steps": steps, "total": totals}, indent=1))
+            _print_summaries(found, totals)
         else:
             for content in summaries:
                 click.echo(summary_text(content))
             click.echo(totals_text(totals))
         if page is not None:
             write_atomically(page, summary_page(summaries))
+
+
+def _print_summaries(found: Mapping[str, Any], totals: Mapping[str, float]) -> None:
+    """Print the summaries of steps, by what they wrote to, and their totals as JSON."""
+    steps = [{"out": out, **content} for out, content in found.items() if content]
+    print_json({"steps": steps, "total": totals})
 
 
 def _progress_line(progress: "Progress") -> None:
@@ -207,12 +216,17 @@ def _progress_line(progress: "Progress") -> None:
 
 
 @pipeline.command()
+@AS_JSON
 @click.argument("outputs", nargs=-1, required=True)
-@click.option("--page", type=FILE, help="Also write an HTML page to this file.")
+@click.option("--page", type=TEXT_OUT, help="Also write an HTML page to this file.")
 @click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
 @click.pass_context
 def summary(
-    ctx: click.Context, outputs: tuple[str, ...], page: Path | None, endpoint: str | None
+    ctx: click.Context,
+    as_json: bool,
+    outputs: tuple[str, ...],
+    page: Path | None,
+    endpoint: str | None,
 ) -> None:
     """Show the state of the steps of a run.
 
@@ -225,17 +239,20 @@ def summary(
       toolkit pipeline summary lake/selected lake/features --page summary.html
     """
     from toolkit.pipeline.objects import ObjectStore, StoreConfig
-    from toolkit.pipeline.summary import read_summary, summary_page, summary_text
+    from toolkit.pipeline.summary import read_summary, run_totals, summary_page, summary_text
     from toolkit.storage.files import write_atomically
 
     store = ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
-    found = [(out, read_summary(store, out)) for out in outputs]
-    for out, content in found:
+    found = {out: read_summary(store, out) for out in outputs}
+    for out, content in found.items():
         if content is None:
             click.echo(f"Error: {out}: no step has finished or failed here", err=True)
-    summaries = [content for _, content in found if content is not None]
-    for content in summaries:
-        click.echo(summary_text(content))
+    summaries = [content for content in found.values() if content is not None]
+    if as_json:
+        _print_summaries(found, run_totals(summaries))
+    else:
+        for content in summaries:
+            click.echo(summary_text(content))
     if page is not None:
         write_atomically(page, summary_page(summaries))
     complete = len(summaries) == len(found) and all(s["done"] == s["partitions"] for s in summaries)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, TEXT_OUT, is_printed
 
 
 @click.command()
@@ -12,9 +12,9 @@ from toolkit.config.parameters import FILE
 @click.argument("other", metavar="[RUN_DIR]", type=FILE, required=False)
 @click.option(
     "--out",
-    type=FILE,
+    type=TEXT_OUT,
     help="The page to write; default: report.html in the run directory, or for two runs "
-    "comparison.html in the second.",
+    "comparison.html in the second; - prints the page.",
 )
 @click.option(
     "--utterances",
@@ -56,4 +56,5 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
         problems = write_comparison(run, other, out)
     for problem in problems:
         click.echo(f"Note: {problem}", err=True)
-    click.echo(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
+    if not is_printed(out):
+        click.echo(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")

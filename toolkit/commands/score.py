@@ -1,6 +1,5 @@
 """The command `toolkit score`."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from toolkit.config.parameters import AS_JSON, FILE, TEXT_IN, TEXT_OUT, is_printed
+from toolkit.config.parameters import (
+    AS_JSON,
+    FOLDER,
+    TEXT_IN,
+    TEXT_IN_OR_ID,
+    TEXT_OUT,
+    named,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from toolkit.score.align import Weights
@@ -39,6 +46,7 @@ _METHOD = (
     ),
     click.option(
         "--speakers",
+        type=TEXT_IN_OR_ID,
         metavar="FILE|id",
         help="Kaldi's utt2spk (id speaker), or `id`: the part of each id before - or _. Bootstraps "
         "whole speakers and allows tables by speaker. Cuts, STM and Kaldi folders have speakers "
@@ -67,7 +75,7 @@ _METHOD = (
     ),
     click.option(
         "--glm",
-        type=FILE,
+        type=TEXT_IN,
         help="Score as NIST's hubscr.pl: apply these mapping rules to both sides, then as with "
         "--weights sclite --normalise case --fragments --optional.",
     ),
@@ -144,7 +152,9 @@ class _Method:
     type=TEXT_OUT,
     help="Write alignments and confusions to this file; - prints them.",
 )
-@click.option("--out", type=FILE, help="Write all tables, alignments and trn files to this folder.")
+@click.option(
+    "--out", type=FOLDER, help="Write all tables, alignments and trn files to this folder."
+)
 @AS_JSON
 @click.pass_context
 def score(
@@ -186,8 +196,6 @@ def score(
             f"--ref is given {len(refs)} times, --hyp {len(hyps)} times: give one --hyp for each "
             "--ref, or use `toolkit score compare` for several systems"
         )
-    if as_json and is_printed(alignments):
-        raise click.UsageError("--json prints one object: give --alignments a file, not -")
     from toolkit.score.report import write_report
     from toolkit.score.tables import (
         all_numbers,
@@ -200,7 +208,7 @@ def score(
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
     with_interval = interval or method["speakers"] is not None
     if as_json:
-        click.echo(json.dumps(all_numbers(result, per_utterance), indent=1, ensure_ascii=False))
+        print_json(all_numbers(result, per_utterance))
     else:
         click.echo(result.summary(interval=with_interval))
     if (result.normaliser, result.weights) != ("none", "kaldi") and not as_json:
@@ -253,7 +261,7 @@ def compare_systems(ref: Path, hyps: tuple[Path, ...], as_json: bool, **method: 
         found = [comparison_numbers(compare(scores[0], other)) for other in scores[1:]]
         for plain, hyp in zip(found, hyps[1:], strict=True):
             plain |= {"first_file": str(hyps[0]), "second_file": str(hyp)}
-        click.echo(json.dumps(found, indent=1))
+        print_json(found)
         return
     systems = list(zip(ascii_uppercase, scores, strict=False))
     for (name, result), path in zip(systems, hyps, strict=True):
@@ -319,7 +327,7 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
     normaliser = TextNormaliser(method.normalise, method.drop, method.mapping)
     sides = [inputs.read(ref, hyp) for ref, hyp in pairs]
     for note in dict.fromkeys(note for side in sides for note in side.notes):
-        click.echo(note, err=True)
+        click.echo(named(note), err=True)
     scores = []
     for (ref, hyp), side in zip(pairs, sides, strict=True):
         try:

@@ -1,10 +1,11 @@
 """The command `toolkit ssl`."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import AS_JSON, FILE, FOLDER, print_json
 
 
 @click.group()
@@ -52,7 +53,8 @@ def ssl() -> None:
     show_default=True,
     help="Number of utterances to use.",
 )
-@click.option("--out", type=FILE, required=True, help="Folder to write the table and figure to.")
+@click.option("--out", type=FOLDER, required=True, help="Folder to write the table and figure to.")
+@AS_JSON
 def choose_k(
     teacher: Path,
     teacher_normaliser: Path,
@@ -62,6 +64,7 @@ def choose_k(
     ks: tuple[int, ...],
     utterances: int,
     out: Path,
+    as_json: bool,
 ) -> None:
     """Find how many of the teacher's logits to store.
 
@@ -87,9 +90,13 @@ def choose_k(
         TrainedModel(student, student_normaliser or teacher_normaliser),
     )
     rows = choose(*models, features, config, out)
+    enough = smallest_sufficient(rows)
+    if as_json:
+        print_json({"rows": [asdict(row) for row in rows], "smallest_sufficient": enough})
+        return
     for line in table(rows):
         click.echo(line)
-    click.echo(f"From k = {smallest_sufficient(rows)} on the loss changes by less than 1 %.")
+    click.echo(f"From k = {enough} on the loss changes by less than 1 %.")
 
 
 @ssl.command()
@@ -120,7 +127,8 @@ def choose_k(
     show_default=True,
     help="Number of utterances to use.",
 )
-@click.option("--out", type=FILE, required=True, help="Folder to write results and diagram to.")
+@click.option("--out", type=FOLDER, required=True, help="Folder to write results and diagram to.")
+@AS_JSON
 def calibration(
     teacher: Path,
     normaliser: Path,
@@ -130,6 +138,7 @@ def calibration(
     senones: Path,
     utterances: int,
     out: Path,
+    as_json: bool,
 ) -> None:
     """Measure how well a teacher's posteriors are calibrated.
 
@@ -155,5 +164,8 @@ def calibration(
     )
     config = CalibrationConfig(utterances)
     found = measure_calibration(TrainedModel(teacher, normaliser), features, targets, config, out)
+    if as_json:
+        print_json(found)
+        return
     for name, value in found.items():
         click.echo(f"{name.replace('_', ' '):<20} {value:.6g}")

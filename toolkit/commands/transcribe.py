@@ -159,16 +159,18 @@ def transcribe(
     if raw_rate is not None and "-" not in audio:
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
+    place = choose_device(device)
     bundle = find_system(model, system, stream)
     if reached := reached_by(bundle):
-        click.echo(reached, err=True)
+        without = "rescoring, and so its error rates, left out: " if fast else ""
+        click.echo(f"{without}{reached}", err=True)
     with tempfile.TemporaryDirectory() as work:
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
         check_ids(sources) if out is None else check_keys(sources)
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
-            words, place = form in WITH_WORDS, choose_device(device)
+            words = form in WITH_WORDS
             if jobs > 1:
                 from toolkit.decode.transcribe_jobs import transcribe_in_processes
 

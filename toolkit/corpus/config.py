@@ -84,7 +84,7 @@ class CheckConfig:
     """Largest share of a split's utterances that may be excluded ..."""
     min_excluded: int = 20
     """... unless no more than this many are: a tiny corpus may lose more than the share."""
-    listed: int = 50
+    listed: int = 5
     """Utterances that report.txt names per kind of error or warning and split, at most; of notes it
     names three. findings.tsv names all."""
 

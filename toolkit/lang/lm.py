@@ -146,5 +146,5 @@ def _write_perplexity(
                 f"{found.ppl:.2f}\t{found.ppl_known:.2f}\t{found.ppl_charged:.2f}\n"
             )
             headline[f"ppl_{split}"] = found.ppl_known
-            headline[f"oov_{split}"] = found.oov_rate
+            headline[f"oov_percent_{split}"] = round(100 * found.oov_rate, 2)
     return headline

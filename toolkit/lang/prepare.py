@@ -116,7 +116,9 @@ def prepare_lang(
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
     if left_out:
         headline |= {"left_out": len(left_out), "left_out_share": left_out_share}
-    return headline | {f"oov_{split}": numbers["rate"] for split, numbers in oov.items()}
+    return headline | {
+        f"oov_percent_{split}": round(100 * numbers["rate"], 2) for split, numbers in oov.items()
+    }
 
 
 def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:

@@ -1,6 +1,8 @@
 """Progress bars with the memory that a stage of a recipe holds at the moment."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -23,11 +25,13 @@ class Bar(Base):
       settings: those of tqdm.
     """
 
+    hidden = False
+    """Whether new ones are not shown, see `without_bars`."""
     monitor_interval = 0  # no thread of tqdm's, whose lock a fork would inherit; see `miniters`
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         defaults = {"disable": None, "miniters": 1, "bar_format": FORMAT}
-        nowhere = {"disable": True} if sys.stderr is None else {}
+        nowhere = {"disable": True} if sys.stderr is None or Bar.hidden else {}
         super().__init__(*arguments, **{**defaults, **settings, **nowhere})
 
     @property
@@ -36,3 +40,13 @@ class Bar(Base):
         held = held_bytes()
         memory = f", {held / 1e9:.1f} GB" if held else ""
         return {**super().format_dict, "memory": memory}
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Show no bar that begins inside the `with` block: steps of something too small for bars."""
+    before, Bar.hidden = Bar.hidden, True
+    try:
+        yield
+    finally:
+        Bar.hidden = before

@@ -1,5 +1,6 @@
 """Which torch device to compute on, and how to compute there."""
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+DEVICE = re.compile(r"cpu|(cuda|xpu|hip|mps)(:\d+)?")
+"""Names of devices to compute on."""
+
+
+def check_device(requested: str | None) -> None:
+    """Check that what is given by `--device` is a name of one, without loading torch.
+
+    Raises:
+      ToolkitError: it is not.
+    """
+    if requested is not None and not DEVICE.fullmatch(requested):
+        raise ToolkitError(f"--device {requested}: there are cpu, cuda, cuda:0, cuda:1, ...")
+
+
 def choose_device(requested: str | None) -> str:
     """Return the device given by `--device`; by default "cuda" if torch finds a GPU, else "cpu".
 
     Raises:
-      ToolkitError: a GPU is requested on a machine that has none.
+      ToolkitError: it is no name of a device, or a GPU is requested on a machine that has none.
     """
+    check_device(requested)
     import torch
 
     available = torch.cuda.is_available()

@@ -11,7 +11,7 @@ import numpy as np
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 26.0, 30.0
 """Margins in units of the view box; a unit is a pixel at full size."""
 SHAPES = ("circle", "square", "triangle", "diamond")
-"""Marker shapes, by which series differ even without colours."""
+"""Shapes of markers, by which series or language models differ even without colours."""
 MARKED = 60
 """Most points of a series that are drawn with markers."""
 LABELS = 56.0
@@ -115,7 +115,7 @@ class _Drawing:
             *self._x_axis(),
             *self._targets(),
             *map(self._line, chart.series),
-            *(marker for series in chart.series for marker in self._markers(series)),
+            *(drawn for series in chart.series for drawn in self._markers(series)),
             *map(self._ring, chart.rings),
             "</svg>",
         ]
@@ -207,7 +207,7 @@ class _Drawing:
         shape = SHAPES[series.colour % len(SHAPES)]
         size = 2.4 if series.faint else 3.4
         return [
-            _marker(shape, self._x(x), self._y(y), size, f"c{series.colour % 8}", title)
+            marker(shape, self._x(x), self._y(y), size, f"c{series.colour % 8}", title)
             for x, y, title in zip(series.x, series.y, titles, strict=True)
         ]
 
@@ -218,7 +218,17 @@ class _Drawing:
         )
 
 
-def _marker(shape: str, x: float, y: float, r: float, colour: str, title: str) -> str:
+def marker(shape: str, x: float, y: float, r: float, colour: str, title: str) -> str:
+    """Return a marker as SVG.
+
+    Args:
+      shape: one of `SHAPES`.
+      x: its middle.
+      y: its middle.
+      r: half of its size in pixels.
+      colour: CSS class of its colour.
+      title: text that is shown when a pointer rests on it.
+    """
     path = {
         "circle": f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0",
         "square": f"M{x - r:.1f} {y - r:.1f}h{2 * r}v{2 * r}h{-2 * r}z",

@@ -32,9 +32,9 @@ def _grid(run: RunFolder, path: Path) -> str:
         best[key] = min(best.get(key, float("inf")), float(row["wer"]))
     tuned = _chosen(run, path.parent)
     low, high = min(best.values()), max(best.values())
-    columns = list(dict.fromkeys(row[across] for row in rows))
+    columns = _ordered([row[across] for row in rows])
     lines = []
-    for value in dict.fromkeys(row[down] for row in rows):
+    for value in _ordered([row[down] for row in rows]):
         cells = []
         for other in columns:
             wer = best.get((value, other))
@@ -48,6 +48,15 @@ def _grid(run: RunFolder, path: Path) -> str:
         lines.append(f'<tr><th scope="row">{escape(value)}</th>{"".join(cells)}</tr>')
     title = run.name(path.parent).removeprefix("decode/")
     return _html(title, (down, across), further, columns, lines)
+
+
+def _ordered(values: Sequence[str]) -> list[str]:
+    """Return the different values, in rising order where all of them are numbers."""
+    different = list(dict.fromkeys(values))
+    try:
+        return sorted(different, key=float)
+    except ValueError:
+        return different
 
 
 def _chosen(run: RunFolder, folder: Path) -> Mapping[str, object]:

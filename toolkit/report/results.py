@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from toolkit.report.chart import linear_ticks
+from toolkit.report.chart import SHAPES, linear_ticks, marker
 from toolkit.report.folder import RunFolder
 from toolkit.report.page import HALF, NARROW, Cell, Column, Row, Table, side_by_side
 from toolkit.report.stages import StageView
@@ -11,6 +11,8 @@ from toolkit.score.results import Result, ResultsError, read_results
 
 LETTER = 7.3
 """Width of a letter of a system's name in pixels."""
+MARKER = 5.0
+"""Half of the size of a system's marker in pixels."""
 
 
 def read_rows(run: RunFolder, stages: Sequence[StageView]) -> list[Result]:
@@ -51,13 +53,25 @@ def compared_splits(rows: Sequence[Result]) -> list[str]:
     return [s for s in every if sum(row.split == s for row in rows) > 1] or every
 
 
+def colours_of(rows: Sequence[Result]) -> dict[str, int]:
+    """Return the colour of each system, an index into the page's palette."""
+    return {name: n for n, name in enumerate(dict.fromkeys(row.system for row in rows))}
+
+
+def shapes_of(rows: Sequence[Result]) -> dict[str, str]:
+    """Return the shape of the markers of each language model."""
+    names = dict.fromkeys(row.lm for row in rows)
+    return {name: SHAPES[n % len(SHAPES)] for n, name in enumerate(names)}
+
+
 def error_table(rows: Sequence[Result]) -> Table:
     """Return a table of WER with interval and CER, a row per system and language model."""
     splits, best = splits_of(rows), best_of(rows)
     found = {row.key: row for row in rows}
     names = list(dict.fromkeys((row.system, row.lm) for row in rows))
+    colours = colours_of(rows)
     table = []
-    for n, (system, lm) in enumerate(names):
+    for system, lm in names:
         cells = [Cell(system, lm), Cell(lm)]
         for split in splits:
             row = found.get((system, split, lm))
@@ -66,7 +80,7 @@ def error_table(rows: Sequence[Result]) -> Table:
                 continue
             first = row.wer == best[split].wer
             cells += [Cell(f"{row.wer:.2f}", row.interval, best=first), Cell(f"{row.cer:.2f}")]
-        table.append(Row(cells, n))
+        table.append(Row(cells, colours[system]))
     columns = [Column("system"), Column("LM", text=True, extra=True)]
     for split in splits:
         columns += [Column("WER %, 95 % interval", split), Column("CER %", split, extra=True)]
@@ -126,23 +140,28 @@ def detail_table(rows: Sequence[Result]) -> str:
 def interval_figures(rows: Sequence[Result]) -> str:
     """Return, for each split, a figure of the systems' WERs with confidence intervals.
 
-    Splits with a single row are left out, unless there are no others.
+    Each system has a colour, each language model a shape. Splits with a single row are left out,
+    unless there are no others.
     """
+    colours, shapes = colours_of(rows), shapes_of(rows)
     figures = []
     for split in compared_splits(rows):
         chosen = [row for row in rows if row.split == split]
         figures.append(
             f"<figure><h3>{escape(split)}: WER in % with 95 % interval</h3>"
-            f'<div class="wide">{_intervals(chosen, HALF[0])}</div>'
-            f'<div class="narrow">{_intervals(chosen, NARROW[0])}</div></figure>'
+            f'<div class="wide">{_intervals(chosen, HALF[0], colours, shapes)}</div>'
+            f'<div class="narrow">{_intervals(chosen, NARROW[0], colours, shapes)}</div></figure>'
         )
     return side_by_side(figures)
 
 
-def _intervals(rows: Sequence[Result], width: float) -> str:
+def _intervals(
+    rows: Sequence[Result], width: float, colours: Mapping[str, int], shapes: Mapping[str, str]
+) -> str:
     names = [f"{row.system} {row.lm}" for row in rows]
-    left = min(0.45 * width, 10 + LETTER * max(map(len, names)))
-    right, step, top = width - 50.0, 26.0, 8.0
+    left = min(0.45 * width, 4 * MARKER + LETTER * max(map(len, names)))
+    numbers = LETTER * max(len(f"{row.wer:.2f}") for row in rows)
+    right, step, top = width - numbers - 3 * MARKER, 26.0, 8.0
     high = max(row.wer if row.wer_high is None else row.wer_high for row in rows) or 1.0
     base = top + step * len(rows)
 
@@ -160,20 +179,19 @@ def _intervals(rows: Sequence[Result], width: float) -> str:
             f'x="{x(tick):.1f}" y="{base + 18:g}" text-anchor="middle">{tick:g}</text>'
         )
     for n, (row, name) in enumerate(zip(rows, names, strict=True)):
-        y = top + step * (n + 0.5)
-        fitting = int(left / LETTER)
+        y, colour = top + step * (n + 0.5), f"c{colours[row.system] % 8}"
+        fitting = int((left - 3 * MARKER) / LETTER)
         shown = name if len(name) <= fitting else f"{name[: fitting - 1]}…"
         if row.wer_low is not None and row.wer_high is not None:
             parts.append(
-                f'<path class="whisker c{n % 8}" d="M{x(row.wer_low):.1f} {y:g}'
+                f'<path class="whisker {colour}" d="M{x(row.wer_low):.1f} {y:g}'
                 f'H{x(row.wer_high):.1f}"/>'
             )
         title = f"{name}: {row.wer:.2f} %" + (f" ({row.interval})" if row.interval else "")
         strong = " best" if row.wer == best else ""
         parts.append(
             f'<text class="label{strong}" x="0" y="{y + 4:g}">{escape(shown)}</text>'
-            f'<circle class="dot c{n % 8}" cx="{x(row.wer):.1f}" cy="{y:g}" r="5">'
-            f"<title>{escape(title)}</title></circle>"
+            f"{marker(shapes[row.lm], x(row.wer), y, MARKER, colour, title)}"
             f'<text class="label{strong}" x="{width:g}" y="{y + 4:g}" text-anchor="end">'
             f"{row.wer:.2f}</text>"
         )

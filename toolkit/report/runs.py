@@ -105,6 +105,10 @@ def _best(root: Path) -> dict[str, tuple[float, str]]:
     return best
 
 
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.{0 if size >= 1e7 else 1}f} MB"
+
+
 def lines(runs: Sequence[Run]) -> list[str]:
     """Return the lines of a table; results stand below their run."""
     if not runs:
@@ -114,7 +118,7 @@ def lines(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         ended = run.ended[:16].replace("T", " ")
         table.append(
-            f"{run.path:<{width}}  {run.stages_done:6d}  {ended:<16}  {run.bytes / 1e6:.0f} MB"
+            f"{run.path:<{width}}  {run.stages_done:6d}  {ended:<16}  {_megabytes(run.bytes)}"
         )
         best = ", ".join(f"{split} {wer:.2f} ({who})" for split, (wer, who) in run.best.items())
         if best:

@@ -19,6 +19,8 @@ FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
 """The formats that `--format` accepts; CTM files are recognised by their names."""
 
 FOLDER = "folder of .txt"
+OF_A_CHAPTER = ".trans.txt"
+"""LibriSpeech's files, with a line of id and words for each utterance of a chapter."""
 
 # Each part of the pattern ends in one place only, so that matching takes linear time.
 _TRN = re.compile(rf"^(.*)\(([^(){WHITE_SPACE}]+)\)[{WHITE_SPACE}]*$", re.DOTALL)
@@ -90,7 +92,8 @@ def read_transcripts(
     - "json": see `toolkit.score.read_json`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
     - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
-      file, whose id is the file's path without the suffix, and without white space.
+      file, whose id is the file's path without the suffix, and without white space; one per line,
+      as in Kaldi's, of LibriSpeech's *.trans.txt.
     - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise trn when every line ends in an id
       in parentheses, text when every line's first field has a digit, `-` or `_`, and plain when no
       line's has. With `named` never plain.
@@ -163,8 +166,14 @@ def _read_folder(folder: Path) -> Transcripts:
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
         return Transcripts("text", read_transcripts(folder / "text", "text").texts, speakers)
     files = sorted(folder.rglob("*.txt"))
-    texts = {}
+    texts: dict[str, str] = {}
     for path in files:
+        if path.name.endswith(OF_A_CHAPTER):
+            own = read_transcripts(path, "text").texts
+            if repeated := sorted(own.keys() & texts.keys()):
+                raise TranscriptError(f"{path}: {quoted(repeated[0])} has another text already")
+            texts |= own
+            continue
         id = path.relative_to(folder).with_suffix("").as_posix()
         id = "_".join(id.split())  # as `toolkit transcribe` names recordings
         if id in texts:

@@ -24,7 +24,8 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
       a mapping with `id` (or `utterance`, the path of a file under `audio`, `path` or `file`, or
       `name`), `text`, and optionally `speaker`. One with an `error` and no text (or null), as
       `toolkit transcribe` writes it of a recording that it cannot read, is left out.
-    - any other: a list of such records, or a mapping from ids to texts or records.
+    - any other: a list of such records, or a mapping from ids to texts or records; or records line
+      by line as well.
 
     Args:
       path: gzipped where its name ends in .gz.
@@ -50,7 +51,8 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def _records(path: Path) -> Iterator[tuple[str, str, str | None, str | None]]:
     """Yield (place in the file, id, text, speaker) of each record."""
-    if Path(path).name.removesuffix(".gz").endswith(".jsonl"):
+    by_line = Path(path).name.removesuffix(".gz").endswith(".jsonl")
+    if by_line or _has_records_in_lines(path):
         for number, line in numbered_lines(path):
             if line.strip():
                 place = f"{path}:{number}"
@@ -69,6 +71,15 @@ def _records(path: Path) -> Iterator[tuple[str, str, str | None, str | None]]:
             yield place, *_record(place, value)
     else:
         raise TranscriptError(f"{path}: neither a list of records nor a mapping of ids to texts")
+
+
+def _has_records_in_lines(path: Path) -> bool:
+    """Whether the first line of a file is a record by itself, and not all of the file."""
+    filled = [line for _, line in numbered_lines(path) if line.strip()]
+    try:
+        return len(filled) > 1 and isinstance(json.loads(filled[0]), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _parsed(place: str, text: str | bytes) -> Any:

@@ -22,6 +22,7 @@ from toolkit.config.settings import (
 from toolkit.environment import usable_cpus
 from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
+from toolkit.processes.devices import check_device
 from toolkit.processes.errors import WorkerLostError
 from toolkit.stages import lock
 from toolkit.stages.declaration import Declaration
@@ -208,6 +209,7 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
     for number in sorted(forced):
         if not first <= number <= last:
             raise SelectionError(f"--force {number} is outside of stages {first} to {last}")
+    check_device(options.device)
     directory = RunDirectory(options.exp or recipe.directory(profile))
     if options.profile_stage is not None and read_record(directory, first) is None:
         forced = frozenset((first,))  # what an interrupted attempt has left goes on instead

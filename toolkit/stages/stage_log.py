@@ -92,16 +92,19 @@ class _LogHandler(logging.Handler):
 
 @contextmanager
 def toolkit_logs(stage_log: StageLog) -> Iterator[None]:
-    """Write what the toolkit's modules log inside the `with` block to the stage log as well."""
-    logger, handler = logging.getLogger("toolkit"), _LogHandler(stage_log)
-    before = logger.level
-    logger.setLevel(handler.level)
-    logger.addHandler(handler)
+    """Write what modules of the toolkit and of recipes log inside the block to the stage log."""
+    handler = _LogHandler(stage_log)
+    loggers = [logging.getLogger(name) for name in ("toolkit", "recipes")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(handler.level)
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Find every fault of a corpus before anything expensive runs on it."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,10 @@ from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import audio_of, read_cuts, speaker_of, text_of
 from toolkit.errors import ToolkitError
 from toolkit.storage.digest import FileDigest
+
+logger = logging.getLogger(__name__)
+MOST_KINDS = 6
+"""Of faults that the warning names."""
 
 
 class CorpusError(ToolkitError):
@@ -71,6 +76,7 @@ def check(
     write_exclusions(exclusions, out / "excluded.tsv")
     write_oov(oov, out / "oov.tsv")
     write_report(summaries, findings, oov, config, out)
+    _warn(findings)
     for summary in summaries:
         _check_excluded(summary, exclusions, config, out)
     total = sum(summary.utterances for summary in summaries)
@@ -84,6 +90,16 @@ def check(
         "oov_percent": round(100 * sum(s.oov_tokens for s in summaries) / max(tokens, 1), 2),
         "hours_train": round(sum(sum(s.seconds) for s in summaries if is_train(s.split)) / 3600, 2),
     }
+
+
+def _warn(findings: list[Finding]) -> None:
+    """Say how many faults there are of which kinds."""
+    counts = Counter(f.kind for f in findings if KINDS[f.kind].severity in (ERROR, WARNING))
+    if counts:
+        shown = [f"{count} {kind}" for kind, count in counts.most_common(MOST_KINDS)]
+        more = len(counts) - len(shown)
+        shown += [f"{more} kinds more"] if more > 0 else []
+        logger.warning("%s: remedies in check/report.txt, all in findings.tsv", ", ".join(shown))
 
 
 def _exclusions(findings: list[Finding]) -> list[Exclusion]:

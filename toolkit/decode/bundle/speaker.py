@@ -38,6 +38,7 @@ from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.search import search_with_retries
 from toolkit.hmm.senones import Senones
 from toolkit.models.scorer import NeuralModel, NeuralScorer
+from toolkit.processes.bars import without_bars
 
 SPEAKER = "speaker"
 CEPSTRA = "cepstra"
@@ -140,7 +141,8 @@ class SpeakerRecogniser:
             stored = [(_cut(name, len(x) * shift), SPEAKER, x) for name, x in heard.items()]
             written, frames = write_shard(work / CEPSTRA / SHARDS, 0, stored, config)
             write_manifest(work / CEPSTRA, config, [{"utterances": written, "frames": frames}])
-            system = self._adapted(self._gmm.on(work / CEPSTRA), work)
+            with without_bars():
+                system = self._adapted(self._gmm.on(work / CEPSTRA), work)
             scored = (
                 self._network_scores(system, work) if self._has_network else _gmm_scores(system)
             )
