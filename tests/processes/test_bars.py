@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from toolkit.processes import memory
-from toolkit.processes.bars import Bar
+from toolkit.processes.bars import Bar, without_bars
 
 
 class Terminal(io.StringIO):
@@ -35,3 +35,12 @@ def test_nothing_fails_without_standard_error(monkeypatch):
     with Bar(total=3) as bar:
         bar.update(3)
     assert list(Bar(range(3))) == [0, 1, 2]
+
+
+def test_steps_of_something_small_show_none():
+    terminal = Terminal()
+    with without_bars():
+        assert list(Bar(range(3), file=terminal)) == [0, 1, 2]
+    assert terminal.getvalue() == ""
+    assert list(Bar(range(3), file=terminal)) == [0, 1, 2]
+    assert "3/3" in terminal.getvalue()

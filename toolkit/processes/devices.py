@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-DEVICE = re.compile(r"cpu|(cuda|xpu|hip|mps)(:\d+)?")
+DEVICE = re.compile(r"(cpu|cuda|xpu|hip|mps)(:\d+)?")
 """Names of devices to compute on."""
 
 
