@@ -33,6 +33,8 @@ from toolkit.storage.files import write_atomically
 
 UTTERANCES_PER_CHAPTER = 20
 WORD_TIMES = "words.ctm"
+NOISE = "snr.tsv"
+"""Beside a speaker's audio: utterance and signal-to-noise ratio in dB."""
 """File with the times of a speaker's words, in the speaker's folder."""
 
 
@@ -245,13 +247,15 @@ def _make_speaker(task: _Task) -> None:
     babble = _babble(settings, speaker)
     samples, number = 0, 0
     words: list[CtmEntry] = []
+    noise = ""
     while samples < task.seconds * SAMPLING_RATE:
         chapter = str(1001 + number // UTTERANCES_PER_CHAPTER)
         name = f"{speaker.id}-{chapter}-{number % UTTERANCES_PER_CHAPTER:04d}"
         folder = partial / chapter
         folder.mkdir(parents=True, exist_ok=True)
         text = next(texts)
-        mixture, spoken = _utterance(settings, speaker, name, text, babble)
+        mixture, spoken, snr = _utterance(settings, speaker, name, text, babble)
+        noise += f"{name}\t{snr:.2f}\n"
         (folder / f"{name}.flac").write_bytes(encode_audio(mixture, SAMPLING_RATE))
         with open(folder / f"{speaker.id}-{chapter}.trans.txt", "a", encoding="utf-8") as file:
             file.write(f"{name} {text}\n")
@@ -261,6 +265,7 @@ def _make_speaker(task: _Task) -> None:
         ]
         samples += len(mixture)
         number += 1
+    (partial / NOISE).write_text(noise, encoding="utf-8")
     write_ctm(words, partial / WORD_TIMES)
     shutil.rmtree(task.folder, ignore_errors=True)
     partial.rename(task.folder)
@@ -268,8 +273,12 @@ def _make_speaker(task: _Task) -> None:
 
 def _utterance(
     settings: SyntheticConfig, speaker: Speaker, name: str, text: str, babble: np.ndarray
-) -> tuple[np.ndarray, list[tuple[float, float]]]:
-    """Synthesise `text` in a room drawn by `name`: int16[S], (start, end) of words in seconds."""
+) -> tuple[np.ndarray, list[tuple[float, float]], float]:
+    """Synthesise `text` in a room drawn by `name`.
+
+    Returns:
+      int16[S], (start, end) of each word in seconds, and the signal-to-noise ratio in dB.
+    """
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     rate = round(speaker.voice.rate * speaker.tract * rng.uniform(0.93, 1.07))
     pitch = round(speaker.voice.pitch + rng.uniform(-4, 4))
@@ -285,11 +294,12 @@ def _utterance(
     response = sound.room_response(
         rng, rng.uniform(*settings.t60_seconds), rng.uniform(*settings.direct_to_reverberant_db)
     )
+    snr = rng.uniform(*settings.snr_db)
     mixture = sound.mix(
         dry,
         response,
         noise,
-        snr_db=rng.uniform(*settings.snr_db),
+        snr_db=snr,
         level_db=rng.uniform(-34.0, -20.0),
         lead=lead,
         trail=trail,
@@ -299,7 +309,7 @@ def _utterance(
         tuple((lead + sample * up / down) / SAMPLING_RATE for sample in (word.start, word.end))
         for word in speech.words
     ]
-    return mixture, times
+    return mixture, times, snr
 
 
 def _babble(settings: SyntheticConfig, speaker: Speaker, seconds: float = 25.0) -> np.ndarray:

@@ -8,9 +8,9 @@ import soundfile
 pytest.importorskip("espeakng_loader")
 
 from local import synthetic
-from local.synthetic.corpus import SPEAKERS, WORD_TIMES, SyntheticConfig, generate
+from local.synthetic.corpus import NOISE, SPEAKERS, WORD_TIMES, SyntheticConfig, generate
 from toolkit.align.ctm import read_ctm
-from toolkit.corpus.manifest import speaker_of, text_of
+from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
 from toolkit.errors import ToolkitError
 
 TINY = SyntheticConfig(
@@ -41,9 +41,22 @@ def test_manifests_have_the_splits_speakers_and_hours(corpus):
         assert seconds == pytest.approx(3600 * hours[f"{split}_hours"])
         wanted = 3600 * getattr(TINY, f"{split}_hours")
         assert wanted <= seconds < wanted + 8.0 * len({speaker_of(cut) for cut in cuts})
-        assert all(cut.recording.sampling_rate == 16000 and not cut.custom for cut in cuts)
+        assert all(cut.recording.sampling_rate == 16000 for cut in cuts)
+        assert all(set(cut.custom) == {"snr_db"} for cut in cuts)
+        assert len({cut.custom["snr_db"] for cut in cuts}) == len(cuts)
+        low, high = TINY.snr_db
+        assert all(low <= cut.custom["snr_db"] <= high for cut in cuts)
     assert {speaker_of(cut) for cut in splits["train"]} == {"101", "102"}
     assert len({speaker_of(cut) for cut in splits["test"]}) == 4
+
+
+def test_a_damaged_list_of_noise_is_named(corpus, tmp_path):
+    root = tmp_path / "corpus"
+    shutil.copytree(corpus[0], root)
+    path = next(root.glob(f"*/*/{NOISE}"))
+    path.write_text("u1 loud\n")
+    with pytest.raises(ManifestError, match=f"{NOISE}: .*make it again"):
+        synthetic.manifests(TINY, root)
 
 
 def test_sentences_of_dev_and_test_are_in_no_other_text(corpus):
