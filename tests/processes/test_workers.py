@@ -10,6 +10,7 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from toolkit.processes.workers import WorkerPool
 
@@ -31,6 +32,12 @@ def test_results_come_in_order_and_are_let_go():
             assert sum(ref() is not None for ref in seen) <= 1
 
 
+IMPORTING = """
+if __name__ == "__mp_main__":
+    import time
+    print("begun", flush=True)
+    time.sleep(5)
+"""
 INTERRUPTED = """
 import sys, time
 from pathlib import Path
@@ -48,10 +55,11 @@ if __name__ == "__main__":
 """
 
 
-def test_interrupted_workers_end_with_their_parent(tmp_path):
+@pytest.mark.parametrize("importing", [False, True])
+def test_interrupted_workers_end_with_their_parent(tmp_path, importing):
     """Ctrl-C reaches all of them; a worker that ignored a part of its work would go on without."""
     script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED)
+    script.write_text((IMPORTING if importing else "") + INTERRUPTED)
     process = subprocess.Popen(
         [sys.executable, script, tmp_path],
         stdout=subprocess.PIPE,

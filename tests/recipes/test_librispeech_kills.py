@@ -6,16 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from tests.recipes.conftest import Exp
 from tests.recipes.librispeech_run import GMMS, streaming
+from tests.torture.recipes import QUICK
 
 pytest.importorskip("soundfile")
 
+SETTINGS = [word for setting in QUICK["hybrid"] for word in ("--set", setting)]
+
 
 @pytest.mark.timeout(2700)
-def test_killed_again_and_again_it_ends_with_the_same_results(finished, commands, tmp_path):
+def test_killed_again_and_again_it_ends_with_the_same_results(commands, tmp_path):
     """kill -9 at random moments, then the same with more jobs: nothing is lost, nothing differs."""
-    root = tmp_path / "exp"
-    arguments = (*commands.demo, "--exp", root, "--jobs")
+    undisturbed, root = tmp_path / "undisturbed", tmp_path / "exp"
+    result = commands.run(*commands.demo, *SETTINGS, "--jobs", 1, "--exp", undisturbed)
+    assert result.status == 0, result.errors
+    finished = Exp(undisturbed, undisturbed, result)
+    arguments = (*commands.demo, *SETTINGS, "--exp", root, "--jobs")
     soon = random.Random(20)
     moments = {
         "stages/02.json": soon.uniform(0, 2),

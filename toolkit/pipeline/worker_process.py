@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
 from toolkit.pipeline.objects import DamagedObjectError, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
+from toolkit.processes.workers import deaf_to_interrupts
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class WorkerProcess:
         before = {name: os.environ.get(name) for name in numeric}
         os.environ.update(numeric)
         try:
-            self._process.start()
+            with deaf_to_interrupts():
+                self._process.start()
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -163,7 +164,6 @@ class WorkerProcess:
 
 
 def _serve(connection: Connection, scratch: Path, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends this process
     threading.Thread(target=_exit_with_parent, args=(scratch,), daemon=True).start()
     while True:
         try:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
@@ -36,9 +37,7 @@ class WorkerPool:
         self._pool: ProcessPoolExecutor | None = None
         if jobs > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(
-                jobs, mp_context=context, initializer=start_worker, initargs=(False,)
-            )
+            self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=start_worker)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply `function` to every item and yield the results in the items' order.
@@ -58,7 +57,8 @@ class WorkerPool:
                     result = function(item)
                 yield result
             return
-        futures = deque(self._pool.submit(function, item) for item in items)
+        with deaf_to_interrupts():
+            futures = deque(self._pool.submit(function, item) for item in items)
         try:
             while futures:  # let go one by one, with their results
                 yield futures.popleft().result()
@@ -90,17 +90,24 @@ def map_in_processes(
         yield from pool.map(function, items)
 
 
-def start_worker(interruptible: bool = True) -> None:
-    """Prepare a worker process: one torch thread, and exit when the parent is gone.
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Let Ctrl-C, which reaches them too, do nothing to processes that start in the `with` block.
 
-    Args:
-      interruptible: whether Ctrl-C, which reaches it too, raises an exception in it. Where C code
-        calls back that would be ignored: it would go on without the piece of speech, say, that it
-        was about to get, and write the rest. So the workers of a pool are ended by their parent.
+    Their parent ends them. While they import it would end them with tracebacks, and where C code
+    calls back an exception would be ignored: a worker would go on without the piece of speech, say,
+    that it was about to get, and write the rest.
     """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_worker() -> None:
+    """Prepare a worker process: one torch thread, and exit when the parent is gone."""
     sample_worker()
-    if not interruptible:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     torch.set_num_threads(1)
