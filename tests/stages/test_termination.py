@@ -10,6 +10,15 @@ import pytest
 from tests.stages.conftest import PROJECT
 from toolkit.stages.termination import PAUSE, TerminatedError, terminable
 
+
+@pytest.fixture(autouse=True)
+def heard():
+    """What a shell starts in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 WITH_WORKERS = """
 import os, sys, time
 from toolkit.processes.workers import map_in_processes
