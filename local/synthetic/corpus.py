@@ -33,9 +33,9 @@ from toolkit.storage.files import write_atomically
 
 UTTERANCES_PER_CHAPTER = 20
 WORD_TIMES = "words.ctm"
-NOISE = "snr.tsv"
-"""Beside a speaker's audio: utterance and signal-to-noise ratio in dB."""
 """File with the times of a speaker's words, in the speaker's folder."""
+NOISE = "snr.tsv"
+"""Beside it: utterance and signal-to-noise ratio in dB."""
 
 
 @dataclass(frozen=True)

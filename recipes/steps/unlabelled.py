@@ -145,11 +145,10 @@ def _fetch(made: ShardSet, store: ObjectStore, out: Path) -> None:
     _name(made, store, out)
     for name in (NORMALISER, MANIFEST, FAILED):
         write_atomically(out / name, store.get(f"{made.url}/{name}"))
-    for shard in read_shards(store, made.url):
-        for field, ref in shard.objects.items():
-            with healing(store):
-                content = store.get(ref)
-            write_atomically(out / SHARDS / field_file(field, shard.index), content)
+    with healing(store):
+        for shard in read_shards(store, made.url):
+            for field, ref in shard.objects.items():
+                write_atomically(out / SHARDS / field_file(field, shard.index), store.get(ref))
 
 
 def _store(run: Run) -> ObjectStore:

@@ -1,8 +1,6 @@
 """The command `toolkit kaldi`."""
 
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -314,7 +312,7 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     Example:
       toolkit kaldi show data/dev/feats.scp --key utt1
     """
-    from toolkit.features.kaldi.show import describe_entries
+    from toolkit.features.kaldi.show import describe_entries, plain_entries
 
     if path.is_dir():
         from toolkit.corpus.kaldi.validate import data_dir_faults, data_dir_remarks
@@ -330,32 +328,7 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
             raise click.exceptions.Exit(1)
         return
     if as_json:
-        print_json(_plain_entries(path, key, count))
+        print_json(plain_entries(path, key, count))
         return
     for line in describe_entries(path, key, count):
         click.echo(line)
-
-
-def _plain_entries(table: Path, key: str | None, count: int) -> dict[str, Any]:
-    """Return what `describe_entries` shows as plain data; of one entry all values."""
-    from toolkit.features.kaldi.tables import (
-        KaldiIoError,
-        entries,
-        read_header,
-        read_matrix,
-        read_vector,
-    )
-
-    found = entries(table, allow_pipes=False)
-    if key is not None and key not in found:
-        raise KaldiIoError(f"{table} has no {key!r}; its first key is {next(iter(found))!r}")
-    listed = []
-    for entry in islice(found.values(), count) if key is None else (found[key],):
-        header = read_header(entry)
-        place = {"file": str(entry.path), "offset": entry.offset, "range": entry.range}
-        plain: dict[str, Any] = {"key": entry.key, "kind": header.kind, "shape": header.shape}
-        if key is not None:
-            values = read_vector(entry) if header.is_vector else read_matrix(entry)
-            plain |= {"shape": values.shape, "values": values.tolist()}
-        listed.append(plain | place)
-    return {"number": len(found), "entries": listed}

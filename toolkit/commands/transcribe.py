@@ -136,7 +136,7 @@ def transcribe(
     from toolkit.decode.formats import WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys
     from toolkit.decode.transcribe import transcribe as transcribe_sources
-    from toolkit.processes.devices import choose_device
+    from toolkit.processes.devices import check_device, choose_device
 
     if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
@@ -159,7 +159,7 @@ def transcribe(
     if raw_rate is not None and "-" not in audio:
         raise click.UsageError("--raw-rate is for raw samples on standard input: give - as AUDIO")
     inputs = Inputs(None if channel is None else channel - 1, allow_pipes, raw_rate, speakers, ids)
-    place = choose_device(device)
+    check_device(device)
     bundle = find_system(model, system, stream)
     if reached := reached_by(bundle):
         without = "rescoring, and so its error rates, left out: " if fast else ""
@@ -170,7 +170,7 @@ def transcribe(
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
-            words = form in WITH_WORDS
+            words, place = form in WITH_WORDS, choose_device(device)
             if jobs > 1:
                 from toolkit.decode.transcribe_jobs import transcribe_in_processes
 

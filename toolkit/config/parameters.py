@@ -20,8 +20,9 @@ _CTM = re.compile(rf"\S+\s+\S+\s+{_TIME}\s+{_TIME}\s+\S.*")
 _LOOKED_AT = 20
 """Lines by which a CTM is known."""
 _PRINTED = f"{__name__}.printed"
-_READ = f"{__name__}.read"
 """Of each path that is printed when the command ends the name of its option."""
+_READ = f"{__name__}.read"
+"""The path of the file that stands for standard input."""
 _AS_JSON = f"{__name__}.json"
 
 

@@ -52,13 +52,20 @@ def read_json_texts(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _records(path: Path) -> Iterator[tuple[str, str, str | None, str | None]]:
     """Yield (place in the file, id, text, speaker) of each record."""
     by_line = Path(path).name.removesuffix(".gz").endswith(".jsonl")
-    if by_line or _has_records_in_lines(path):
+    parsed = None
+    if not by_line:
+        try:
+            parsed = _parsed(str(path), content(path))
+        except TranscriptError:
+            by_line = _has_records_in_lines(path)
+            if not by_line:
+                raise
+    if by_line:
         for number, line in numbered_lines(path):
             if line.strip():
                 place = f"{path}:{number}"
                 yield place, *_record(place, _parsed(place, line))
         return
-    parsed = _parsed(str(path), content(path))
     if isinstance(parsed, dict):
         for id, value in parsed.items():
             place = f"{path}: {quoted(id)}"

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from toolkit.environment import project_root
-from toolkit.storage.digest import digest_bytes
+from toolkit.storage.digest import digest_bytes, stamp
 
 TREES = ("recipes", "local", "toolkit")
 _PREFIXES = tuple(f"{tree}." for tree in TREES)
@@ -50,7 +50,7 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._texts, self._names = folder, {}, {}
-        self._versions: dict[Path, tuple[int, int] | None] = {}
+        self._stamps: dict[Path, list[int] | None] = {}
         root = project_root()
         for tree in TREES:
             for path in (root / tree).rglob("*.py"):
@@ -63,7 +63,7 @@ class Sources:
 
     def changes(self, body: Callable) -> list[str]:
         """Return in words what of a stage's code has changed on disk since."""
-        if all(_version(path) == version for path, version in self._versions.items()):
+        if all(_stamp(path) == before for path, before in self._stamps.items()):
             return []
         old, new = self.stage(body), Sources(self._folder).stage(body)
         return old.changes(new) if old and new else []
@@ -82,7 +82,7 @@ class Sources:
 
     def _add(self, name: str, path: Path) -> None:
         if not path.name.startswith(".") and path.is_file():
-            self._versions[path] = _version(path)
+            self._stamps[path] = _stamp(path)
             self._texts[name] = path.read_bytes()
             self._names.setdefault(path.resolve(), name)
 
@@ -107,12 +107,11 @@ class Sources:
         return found
 
 
-def _version(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> list[int] | None:
     try:
-        status = path.stat()
+        return stamp(path.stat())
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
 
 
 @cache

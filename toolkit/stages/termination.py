@@ -59,11 +59,9 @@ def terminable() -> Iterator[None]:
     if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    handlers = {signal.SIGTERM: (_terminate, signal.SIG_DFL)}
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        handlers[signal.SIGINT] = (_interrupt, signal.default_int_handler)
-    for number, (ours, _) in handlers.items():
-        signal.signal(number, ours)
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
     _raised.clear()
     hook, sys.unraisablehook = sys.unraisablehook, _come_again(sys.unraisablehook)
     try:
@@ -73,8 +71,8 @@ def terminable() -> Iterator[None]:
         for timer in _waiting.values():
             timer.cancel()
         _waiting.clear()
-        for number, (_, before) in handlers.items():
-            signal.signal(number, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -89,7 +89,7 @@ class Digests:
         for name in [name for name, _ in _walk(new)] if new.is_dir() else [""]:
             known = self._known.pop(self._key(old / name), None)
             status = (new / name).stat()
-            now = _stamp(status)
+            now = stamp(status)
             if known and [*known[:2], known[3]] == [*now[:2], now[3]]:
                 self._known[self._key(new / name)] = [*now, *known[4:]]
 
@@ -129,9 +129,9 @@ class Digests:
     def _digest(self, path: Path, status: os.stat_result, sync: bool) -> str:
         key = self._key(path)
         known = self._known.get(key)
-        if known and known[:4] == _stamp(status) and not sync:
+        if known and known[:4] == stamp(status) and not sync:
             return known[4]
-        found = FileDigest(_stamp(status), _hash(path, sync))
+        found = FileDigest(stamp(status), _hash(path, sync))
         self.remember(path, found)
         return found.digest
 
@@ -156,7 +156,7 @@ def file_digest(path: Path) -> FileDigest:
     Raises:
       OSError: it cannot be read.
     """
-    return FileDigest(_stamp(os.stat(path)), _hash(path))
+    return FileDigest(stamp(os.stat(path)), _hash(path))
 
 
 def _hash(path: Path, sync: bool = False) -> str:
@@ -240,7 +240,8 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     yield from sorted(found, key=lambda item: item[0])
 
 
-def _stamp(status: os.stat_result) -> list[int]:
+def stamp(status: os.stat_result) -> list[int]:
+    """Return what tells a changed file from an unchanged one."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
