@@ -90,7 +90,7 @@ def need_user_files(run: Run, *sources: Path | None) -> None:
     for source in filter(None, sources):
         found = [source] if source.exists() else map(Path, glob(str(source), recursive=True))
         for path in sorted(found):
-            run.need_outside(path)
+            run.need_outside(path, whole=True)
 
 
 def lm_config(run: Run, config: NgramConfig) -> NgramConfig:

@@ -93,6 +93,21 @@ def test_a_cleaned_run_is_made_again(recipe):
     assert not (exp / "fbank").exists()
 
 
+def test_a_page_is_not_replaced_by_one_that_lacks_what_was_removed(recipe):
+    run(recipe)
+    exp = recipe / "exp/demo"
+    assert toolkit("report", exp).exit_code == 0
+    toolkit("clean", exp, "fbank")
+    page = (exp / "report.html").read_bytes()
+    refused = toolkit("report", exp)
+    assert refused.exit_code == 1
+    assert "fbank were removed since" in refused.output
+    assert (exp / "report.html").read_bytes() == page
+    assert toolkit("report", exp, "--out", exp / "after.html").exit_code == 0
+    (exp / "report.html").unlink()
+    assert toolkit("report", exp).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("names", "told"),
     [

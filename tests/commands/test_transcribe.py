@@ -19,9 +19,9 @@ def transcriber(monkeypatch):
     """A recogniser that hears the names of files; those called broken are."""
     module = SimpleNamespace(asked=[])
 
-    def transcribe(model, sources, details, device, fast, int8):
+    def transcribe(model, sources, details, device, fast, int8, batch):
         module.asked.append((model.name, details))
-        module.device, module.int8 = device, int8
+        module.device, module.int8, module.batch = device, int8, batch
         for source in sources:
             fault = f"{source.called}: not audio" if "broken" in source.name else ""
             heard = "_".join(source.key.rpartition("/")[2].upper().split())
@@ -49,6 +49,16 @@ def test_eight_bits_where_they_are_asked_for(transcriber):
     for flags, asked in ([], False), (["--int8"], True):
         assert run("--model", "final", *flags, "a.wav").exit_code == 0
         assert transcriber.int8 == asked
+
+
+def test_batches_where_they_are_asked_for(transcriber):
+    for flags, asked in ([], 1), (["--batch", "4"], 4):
+        assert run("--model", "final", *flags, "a.wav").exit_code == 0
+        assert transcriber.batch == asked
+    for flag in "--int8", "--stream":
+        refused = run("--model", "final", "--batch", "4", flag, "a.wav")
+        assert refused.exit_code == 2
+        assert "batch" in refused.stderr
 
 
 def test_json_has_a_line_for_every_recording(transcriber):

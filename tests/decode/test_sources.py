@@ -163,8 +163,17 @@ def test_inputs_without_recordings_are_refused(read, tmp_path):
 def test_results_of_one_name_are_refused(tmp_path):
     sources = Inputs().sources(["a/x.wav", "b/x.wav"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match=r"a/x.wav and b/x.wav"):
-        check_keys(sources)
-    check_keys(sources[:1])
+        check_keys(sources, ".txt")
+    check_keys(sources[:1], ".txt")
+
+
+def test_a_result_cannot_be_the_folder_of_another(tmp_path):
+    scp = tmp_path / "wav.scp"
+    scp.write_text("x.txt/y a.wav\nx b.wav\n")
+    sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
+    with pytest.raises(SourceError, match=r"results of x and x\.txt/y would both be at x\.txt"):
+        check_keys(sources, ".txt")
+    check_keys(sources, ".ctm")
 
 
 def test_ids_that_become_the_same_path_are_refused(tmp_path):
@@ -172,5 +181,5 @@ def test_ids_that_become_the_same_path_are_refused(tmp_path):
     scp.write_text("//x a.wav\n../x b.wav\n")
     sources = Inputs().sources([str(scp)], io.BytesIO(), tmp_path)
     assert [source.key for source in sources] == ["x", "x"]
-    with pytest.raises(SourceError, match=r"//x and \.\./x would both be called x"):
-        check_keys(sources)
+    with pytest.raises(SourceError, match=r"//x and \.\./x would both be at x.txt"):
+        check_keys(sources, ".txt")

@@ -47,22 +47,23 @@ def test_recordings_short_and_broken(bundle, babble, save, tmp_path):
             assert one.utterances == ()
 
 
+@pytest.mark.parametrize("batch", [1, 3, 16])
 def test_a_speakers_mean_runs_on_from_recording_to_recording(
-    bundle, babble, save, tmp_path, monkeypatch
+    batch, bundle, babble, save, tmp_path, monkeypatch
 ):
     heard = []
-    recognise = Recogniser.recognise_features
+    recognise = Recogniser.recognise_batch
 
-    def spy(recogniser, features, state=None, details=False):
-        heard.append((state.frames, len(features)))
-        return recognise(recogniser, features, state, details)
+    def spy(recogniser, utterances, details=False):
+        heard.extend((state.frames, len(features)) for features, state in utterances)
+        return recognise(recogniser, utterances, details)
 
-    monkeypatch.setattr(Recogniser, "recognise_features", spy)
+    monkeypatch.setattr(Recogniser, "recognise_batch", spy)
     paths = [save(f"{n}.wav", babble(n, 1.5).clamp(-0.9, 0.9)) for n in range(5)]
     speakers = ["ann", "ben", "ann", None, None]
     found = sources(paths, tmp_path)
     named = [replace(one, speaker=who) for one, who in zip(found, speakers, strict=True)]
-    list(transcribe(bundle(), named))
+    list(transcribe(bundle(), named, batch=batch))
     before = [frames for frames, _ in heard]
     assert before == [0, 0, heard[0][1], 0, 0]
 
@@ -84,6 +85,42 @@ def test_long_recordings_are_cut_and_their_words_timed(bundle, babble, save, tmp
             assert one.start <= word.start < word.end <= one.end + 0.03
         at = one.end
     assert found.text.split()
+
+
+def test_batches_change_neither_words_nor_their_order(bundle, babble, save, truncate, tmp_path):
+    parts = [babble(seed, 2.0).clamp(-0.9, 0.9) for seed in range(8)]
+    broken = tmp_path / "broken.flac"
+    soundfile.write(broken, torch.cat(parts * 3), 16000)
+    truncate(broken)
+    long, empty = save("long.wav", torch.cat(parts)), save("empty.wav", torch.zeros(100))
+    short = [save(f"{n}.wav", babble(n, 0.5 + n / 2).clamp(-0.9, 0.9)) for n in range(4)]
+    paths, folder = [*short[:2], long, broken, empty, *short[2:]], bundle()
+    alone = list(transcribe(folder, sources(paths, tmp_path), details=True, config=SHORT))
+    assert [one.name for one in alone if one.fault] == ["broken", "empty"]
+    for batch in (2, 5, 100):
+        found = transcribe(
+            folder, sources(paths, tmp_path), details=True, config=SHORT, batch=batch
+        )
+        for one, wanted in zip(found, alone, strict=True):
+            assert (one.name, one.text, one.fault) == (wanted.name, wanted.text, wanted.fault)
+            times = [
+                [(u.start, u.end, [(w.start, w.end) for w in u.words]) for u in each.utterances]
+                for each in (one, wanted)
+            ]
+            assert times[0] == times[1]
+
+
+def test_a_transcript_does_not_wait_for_a_recording_that_is_not_read_yet(
+    bundle, babble, save, tmp_path
+):
+    paths = [save(f"{n}.wav", babble(n, 1.0).clamp(-0.9, 0.9)) for n in range(2)]
+    first, second = sources(paths, tmp_path)
+
+    def unread(rate, seconds):
+        raise AssertionError("read too early")
+
+    found = transcribe(bundle(), [first, replace(second, blocks=unread)])
+    assert next(found).name == "0"
 
 
 def test_a_long_recording_that_breaks_off_is_a_fault(bundle, babble, save, truncate, tmp_path):

@@ -25,7 +25,7 @@ def test_speakers_stay_together_and_nothing_is_lost():
     assert share_out(given[:1], 3) == [[0]]
 
 
-def heard(model, sources, details, device, fast, int8):
+def heard(model, sources, details, device, fast, int8, batch):
     for source in sources:
         yield Transcript(f"{source.name} of {len(sources)}", source.key)
 

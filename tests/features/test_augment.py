@@ -61,10 +61,11 @@ def test_originals_of_ids(name, expected, origin):
     assert original_id(name) == origin
 
 
-def test_speed_scales_time_and_pitch(tmp_path, make_cut):
-    cut = make_cut("tone", seconds=2.0, start=0.5)
-    time = np.arange(2 * RATE) / RATE
-    soundfile.write(cut.recording.sources[0].source, 0.3 * np.sin(2000 * np.pi * time), RATE)
+@pytest.mark.parametrize("rate", [16000, 11025])
+def test_speed_scales_time_and_pitch(tmp_path, make_cut, rate):
+    cut = make_cut("tone", seconds=2.0, start=0.5, rate=rate)
+    time = np.arange(2 * rate) / rate
+    soundfile.write(cut.recording.sources[0].source, 0.3 * np.sin(2000 * np.pi * time), rate)
     for copy in augmented([cut], AugmentConfig(speeds=(0.9, 1.1))):
         speed = float(original_and_speed(copy.id)[1])
         samples = load_cut_audio(copy).numpy()

@@ -5,11 +5,12 @@ import pytest
 import soundfile
 import torch
 from lhotse import AudioSource, Recording
-from lhotse.augmentation import ReverbWithImpulseResponse
+from lhotse.augmentation import Resample, ReverbWithImpulseResponse, Speed
 from lhotse.utils import fastcopy
 
 from toolkit.features.audio import AudioError, load_audio
 from toolkit.features.cut_audio import load_cut_audio
+from toolkit.features.cut_resampling import check_resampling
 
 
 def test_a_cut_is_its_span_and_channel(make_cut):
@@ -129,3 +130,40 @@ def test_mixed_and_multichannel_cuts_are_what_lhotse_reads(make_cut):
     np.testing.assert_array_equal(load_cut_audio(room), room.load_audio()[0])
     part = fastcopy(other, start=0.1, duration=0.2).perturb_speed(1.1)
     np.testing.assert_array_equal(load_cut_audio(part), part.load_audio()[0])
+
+
+@pytest.mark.parametrize(
+    ("transforms", "rates"),
+    [
+        ([Speed(1.00001)], "384004 to 384000"),
+        ([Resample(384000, 16001), Speed(0.9)], "384000 to 16001"),
+        ([{"name": "Speed", "kwargs": {"factor": 0.90001}}], "345604 to 384000"),
+    ],
+)
+def test_resampling_that_would_take_gigabytes_is_refused(make_cut, transforms, rates):
+    cut = make_cut("u1")
+    recording = fastcopy(cut.recording, sampling_rate=384000, transforms=transforms)
+    slow = fastcopy(cut, recording=recording)
+    for one in slow, slow.pad(duration=9.0, preserve_id=True):
+        with pytest.raises(AudioError, match=f"u1: .* from {rates} Hz"):
+            load_cut_audio(one)
+
+
+def test_narrow_bands_of_odd_rates_are_refused(make_cut):
+    pytest.importorskip("torchaudio")
+    cut = make_cut("u1")
+    kwargs = {"codec": "mulaw", "source_sampling_rate": 383987, "restore_orig_sr": True}
+    transforms = [{"name": "Narrowband", "kwargs": kwargs}]
+    with pytest.raises(AudioError, match="from 383987 to 8000 Hz"):
+        load_cut_audio(fastcopy(cut, recording=fastcopy(cut.recording, transforms=transforms)))
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000, 96000])
+def test_usual_speeds_of_usual_rates_are_not_refused(make_cut, rate):
+    cut = make_cut("u1")
+    transforms = [Resample(rate, 16000), *map(Speed, (0.9, 1.1, 0.95, 1.05))]
+    divisible = rate % 1000 == 0  # 0.95 of 22,050 takes 9 GB
+    speeds = transforms if divisible else transforms[:3]
+    rate = 16000 if rate == 11025 else rate  # whose 0.9 takes 3.5 GB: it is resampled first
+    recording = fastcopy(cut.recording, sampling_rate=rate, transforms=speeds)
+    check_resampling(fastcopy(cut, recording=recording))

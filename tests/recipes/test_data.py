@@ -9,7 +9,8 @@ class Recorder:
     def __init__(self):
         self.needed = []
 
-    def need_outside(self, path):
+    def need_outside(self, path, whole):
+        assert whole
         self.needed.append(path)
 
 

@@ -1,3 +1,4 @@
+import os
 import sys
 import types
 from dataclasses import dataclass, field
@@ -95,6 +96,22 @@ def test_inputs_from_outside_are_recorded_by_listing_or_content(directory, tmp_p
         str(tmp_path / "corpus"): "listing",
         str(tmp_path / "corpus" / "a"): "content",
     }
+
+
+def test_a_folder_recorded_whole_is_another_with_other_contents(directory, tmp_path):
+    sound = tmp_path / "noise" / "a.wav"
+    sound.parent.mkdir()
+    seen = []
+    for content in b"one", b"two", b"one":
+        sound.write_bytes(content)
+        os.utime(sound, (1e9, 1e9))
+        run = run_of(directory)
+        run.need_outside(sound.parent, whole=True)
+        run.need_outside(tmp_path)
+        seen.append([content.digest for content in run.record.inputs.values()])
+    assert seen[0] == seen[2]
+    assert seen[0][0] != seen[1][0]
+    assert seen[0][1] == seen[1][1]  # by its listing it is the same
 
 
 def test_a_missing_input_names_its_stage_or_those_that_are_not_done(directory):

@@ -69,7 +69,9 @@ def test_long_names_can_be_written_with_a_suffix(tmp_path, name):
 def test_the_same_file_twice():
     assert first_clash(["a", "b", "a"]) == (0, 2)
     assert first_clash(["é", "\udcc3\udca9"]) == (0, 1)
-    assert first_clash(["a", "A", "a/b"]) is None
+    assert first_clash(["a", "A", "b/a"]) is None
+    assert first_clash(["a/b/c", "x", "a"]) == (2, 0)
+    assert first_clash(["a/b", "a/c"]) is None
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "//etc/x", "a/../../x", "..", "", ".", "a\0/b"])

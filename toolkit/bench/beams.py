@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit.bench.instruments.harness import BenchmarkError
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, JSON_OUT
 from toolkit.decode.bundle.ctc.settings import is_ctc
 from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
@@ -82,7 +82,7 @@ class Width:
 @click.option(
     "--json",
     "saved",
-    type=FILE,
+    type=JSON_OUT,
     help="Write the table to this file; the report draws RUN/beams.json.",
 )
 @click.argument("audio", nargs=-1, required=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.bench.instruments.harness import Case, Table, compare
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import FILE, JSON_OUT
 from toolkit.environment import machine
 from toolkit.pipeline.objects import Counts, ObjectRef, ObjectStore
 from toolkit.pipeline.rates import Rates, StepRate
@@ -80,7 +80,7 @@ def benchmark(minutes: float = 6.0, repeats: int = 3) -> tuple[Table, Rates]:
     type=FILE,
     help="Also write the rates that `toolkit pipeline plan` reads.",
 )
-@click.option("--json", "json_file", type=FILE, help="Also write the table to this file.")
+@click.option("--json", "json_file", type=JSON_OUT, help="Also write the table to this file.")
 def command(minutes: float, repeats: int, rates_file: Path | None, json_file: Path | None) -> None:
     """Measure the data pipeline's steps on one core.
 

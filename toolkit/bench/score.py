@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from toolkit.bench.instruments.harness import BenchmarkError, Case, Table, compare
+from toolkit.config.parameters import JSON_OUT
 from toolkit.score.align import Weights
 from toolkit.score.nist import write_trn
 from toolkit.score.wer import Score, score
@@ -153,7 +154,7 @@ def _check_equal(
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path),
+    type=JSON_OUT,
     help="Also write the table to this file.",
 )
 def command(utterances: int, repeats: int, json_file: Path | None) -> None:

@@ -27,11 +27,7 @@ class _Benchmarks(click.Group):
         if cmd_name not in BENCHMARKS:
             return None
         module = importlib.import_module(f"toolkit.bench.{BENCHMARKS[cmd_name]}")
-        command = getattr(module, "command", None) or _table_command(cmd_name, module)
-        for parameter in command.params:
-            if "--json" in parameter.opts:
-                parameter.type = JSON_OUT
-        return command
+        return getattr(module, "command", None) or _table_command(cmd_name, module)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Benchmarks"):

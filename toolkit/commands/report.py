@@ -35,7 +35,8 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
 
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network:
     stages, data, findings of the data check, learning curves, error rates, tuning, worst utterances
-    with audio, all utterances, confusions, commands and versions.
+    with audio, all utterances, confusions, commands and versions. After `toolkit clean` the run's
+    own page is not replaced, since a new one would lack what was removed: give --out.
 
     Of two runs it shows the settings that differ, the error rates side by side with p-values, and
     the utterances in which the second has fewer or more errors.
@@ -49,7 +50,7 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
     from toolkit.report.two_runs import write_comparison
 
     if other is None:
-        out = out or run / "report.html"
+        out = out or _page_of(run)
         problems = write_report(run, out, ReportConfig(utterances, max_mb))
     else:
         out = out or other / "comparison.html"
@@ -58,3 +59,19 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
         click.echo(f"Note: {problem}", err=True)
     if not is_printed(out):
         click.echo(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
+
+
+def _page_of(run: Path) -> Path:
+    """The page in a run directory, unless it shows what is no longer there."""
+    from toolkit.report.folder import RunFolder
+    from toolkit.stages.disk import removed
+
+    page = run / "report.html"
+    gone = removed(RunFolder.open(run).directory)
+    if gone and page.exists():
+        some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
+        raise click.ClickException(
+            f"{page} may show what a new page would lack: {some} were removed since; write the new"
+            " one elsewhere with --out, or run the recipe to make them again"
+        )
+    return page

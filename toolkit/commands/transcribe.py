@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from toolkit.decode.streaming import StreamResult
     from toolkit.decode.transcript import Transcript
 
+ON_A_GPU = 16
+"""Utterances that a GPU computes at a time."""
 FORMATS = ("text", "ctm", "srt", "vtt", "json")
 
 
@@ -79,6 +81,11 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     show_default=True,
     help="Worker processes, each with the bundle in its memory; results come when all are there.",
 )
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    help="Utterances that the network computes at a time; default: 1 on a CPU, 16 on a GPU.",
+)
 @click.option("--system", help="The system of the bundle to use; default: the best.")
 @click.option("--int8", is_flag=True, help="Compute in 8 bits: faster with a CTC network on a CPU.")
 @click.option("--fast", is_flag=True, help="Leave out rescoring with larger language models.")
@@ -103,6 +110,7 @@ def transcribe(
     endpoint: float | None,
     device: str,
     jobs: int,
+    batch: int | None,
     system: str | None,
     int8: bool,
     fast: bool,
@@ -133,7 +141,7 @@ def transcribe(
         toolkit transcribe --model exp/demo/final --stream --raw-rate 16000 -
     """
     from toolkit.decode.bundle.folder import find_system, reached_by
-    from toolkit.decode.formats import WITH_WORDS
+    from toolkit.decode.formats import SUFFIXES, WITH_WORDS
     from toolkit.decode.sources import Inputs, check_ids, check_keys
     from toolkit.decode.transcribe import transcribe as transcribe_sources
     from toolkit.processes.devices import check_device, choose_device
@@ -154,6 +162,10 @@ def transcribe(
         raise click.UsageError("--stream recognises on the CPU: leave out --device")
     if stream and int8:
         raise click.UsageError("--int8 changes the words of streams: leave out --stream")
+    if stream and batch is not None:
+        raise click.UsageError("--stream recognises utterances as they are spoken: no --batch")
+    if int8 and (batch or 1) > 1:
+        raise click.UsageError("--int8 has one scale for all of a batch: leave out --batch")
     if jobs > 1 and (stream or raw_rate is not None):
         raise click.UsageError("--jobs shares out files: leave out --stream and --raw-rate")
     if raw_rate is not None and "-" not in audio:
@@ -166,20 +178,27 @@ def transcribe(
         click.echo(f"{without}{reached}", err=True)
     with tempfile.TemporaryDirectory() as work:
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
-        check_ids(sources) if out is None else check_keys(sources)
+        check_ids(sources) if out is None else check_keys(sources, SUFFIXES[form])
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
             words, place = form in WITH_WORDS, choose_device(device)
+            together = batch or (1 if place == "cpu" else ON_A_GPU)
             if jobs > 1:
                 from toolkit.decode.transcribe_jobs import transcribe_in_processes
 
                 recognised = transcribe_in_processes(
-                    bundle, sources, jobs, words, place, fast, int8
+                    bundle, sources, jobs, words, place, fast, int8, together
                 )
             else:
                 recognised = transcribe_sources(
-                    bundle, sources, words, device=place, fast=fast, int8=int8
+                    bundle,
+                    sources,
+                    words,
+                    device=place,
+                    fast=fast,
+                    int8=int8,
+                    batch=together,
                 )
             faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:

@@ -43,7 +43,7 @@ TRANSFORMS = frozenset(
 
 
 class UnsafeCutError(ToolkitError):
-    """A cut that names something other than local files."""
+    """A cut that names something other than local files, or would take gigabytes to compute."""
 
 
 def parse_cut(plain: Any, place: str, places: Places | None = None) -> Cut:

@@ -17,6 +17,10 @@ def open_lattices(folder: Path, words: Words) -> WordLatticeStore:
     return WordLatticeStore(inner if inner.is_dir() else folder, words)
 
 
+SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
+"""Of the files of formats that have a file per utterance."""
+
+
 def export_lattices(folder: Path, form: str, out: Path) -> int:
     """Write the word lattices of a decoded split as text; return how many they are.
 
@@ -31,10 +35,10 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
     words = Words()
     store = open_lattices(folder, words)
     symbol, ids = words.symbols.__getitem__, list(store)
-    names = [safe_name(name) for name in ids]
+    names = [f"{safe_name(name)}{SUFFIXES.get(form, '')}" for name in ids]
     clash = first_clash(names)
     if clash and form != "kaldi":
-        raise WordLatticeError(f"{ids[clash[0]]} and {ids[clash[1]]} would be the same file")
+        raise WordLatticeError(f"{ids[clash[0]]} and {ids[clash[1]]} would be at one place")
     out.mkdir(parents=True, exist_ok=True)
     if form == "kaldi":
         with open_atomically(out / "lat.txt") as file:
@@ -43,10 +47,11 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
                 file.write(kaldi_text(utterance, lattice, store.decodings[utterance]))
     for utterance, name in zip(ids, names, strict=True) if form != "kaldi" else ():
         lattice, decoding = store[utterance], store.decodings[utterance]
+        path = path_below(out, name)
         if form == "slf":
-            path, text = path_below(out, f"{name}.lat"), slf(utterance, lattice, decoding, symbol)
+            text = slf(utterance, lattice, decoding, symbol)
         else:
-            path, text = path_below(out, f"{name}.fst.txt"), openfst_text(lattice, decoding, symbol)
+            text = openfst_text(lattice, decoding, symbol)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     if form != "slf":

@@ -233,17 +233,21 @@ def check_ids(sources: Sequence[Source]) -> None:
             )
 
 
-def check_keys(sources: Sequence[Source]) -> None:
-    """Check that no two recordings would write results of the same name.
+def check_keys(sources: Sequence[Source], suffix: str) -> None:
+    """Check that the results of all recordings can be files beside each other.
+
+    Args:
+      sources: the recordings.
+      suffix: of the files.
 
     Raises:
-      SourceError: two recordings have the same key.
+      SourceError: two recordings have the same key, or a file would be the folder of another.
     """
-    if clash := first_clash(source.key for source in sources):
+    if clash := first_clash(f"{source.key}{suffix}" for source in sources):
         one, other = (sources[position] for position in clash)
         raise SourceError(
-            f"the results of {one.called} and {other.called} would both be called {other.key}: "
-            "transcribe them in separate calls"
+            f"the results of {one.called} and {other.called} would both be at {one.key}{suffix}:"
+            " transcribe them in separate calls"
         )
 
 

@@ -1,11 +1,14 @@
 """Transcription of recordings of any length with a recogniser bundle."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.folder import find_system, load_recogniser
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.speaker import SpeakerRecogniser
@@ -13,6 +16,7 @@ from toolkit.decode.segmenter import Segment, SegmentConfig, Segmenter
 from toolkit.decode.sources import Source
 from toolkit.decode.speakers import transcribe_speakers
 from toolkit.decode.transcript import Transcript, Utterance
+from toolkit.errors import ToolkitError
 from toolkit.features.audio import AudioError
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import FrontendError
@@ -31,6 +35,7 @@ def transcribe(
     device: str = "cpu",
     fast: bool = False,
     int8: bool = False,
+    batch: int = 1,
 ) -> Iterator[Transcript]:
     """Transcribe recordings, in the order given.
 
@@ -49,6 +54,8 @@ def transcribe(
       device: where the network computes.
       fast: leave out rescoring with a larger language model.
       int8: compute in 8 bits, see `toolkit.decode.bundle.folder.load_recogniser`.
+      batch: utterances that the network scores at a time, which may change scores by rounding; a
+        system that recognises by speaker takes what a speaker said in any case.
 
     Raises:
       BundleError: `model` is not a bundle, or has no senones, which `details` needs.
@@ -60,43 +67,88 @@ def transcribe(
     if isinstance(recogniser, SpeakerRecogniser):
         yield from transcribe_speakers(recogniser, sources, details, config)
         return
-    means: dict[str, CmnState] = {}
-    for source in sources:
-        try:
-            utterances = tuple(_utterances(recogniser, source, details, config, means))
-            yield Transcript(source.name, source.key, utterances)
-        except (AudioError, FrontendError) as error:
-            yield source.failed(error)
+    found: dict[int, list[Utterance]] = defaultdict(list)
+    for run in _runs(_hear(recogniser, sources, config), batch):
+        pieces = [event for event in run if isinstance(event, _Piece)]
+        for piece, utterance in zip(pieces, _recognise(recogniser, pieces, details), strict=True):
+            found[piece.source].append(utterance)
+        for event in run:
+            if isinstance(event, _End):
+                source, utterances = sources[event.source], found.pop(event.source, [])
+                if event.error is None:
+                    yield Transcript(source.name, source.key, tuple(utterances))
+                else:
+                    yield source.failed(event.error)
 
 
-def _utterances(
-    recogniser: Recogniser,
-    source: Source,
-    details: bool,
-    config: SegmentConfig,
-    means: dict[str, CmnState],
-) -> Iterator[Utterance]:
-    """Recognise a recording; `means` holds each speaker's mean, which it moves on."""
-    shift = recogniser.frontend_config.frame_shift_ms / 1000
+@dataclass(frozen=True)
+class _Piece:
+    """An utterance to recognise."""
+
+    source: int
+    """The number of its recording."""
+    segment: Segment
+    state: CmnState
+    """The mean of what its speaker said before."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a recording, or of what can be read of it."""
+
+    source: int
+    error: ToolkitError | None = None
+
+
+def _hear(
+    recogniser: Recogniser | CtcRecogniser, sources: Sequence[Source], config: SegmentConfig
+) -> Iterator[_Piece | _End]:
+    """Read the recordings one after the other, and move on the mean of each speaker."""
     empty = CmnState.empty(recogniser.frontend_config.dimension)
-    mean = empty if source.speaker is None else means.get(source.speaker, empty)
-    blocks = source.blocks(recogniser.frontend_config.sampling_rate, BLOCK)
-    for segment in _segments(recogniser, blocks, config):
-        start = segment.start * shift
-        found = recogniser.recognise_features(segment.features, mean, details).later(start)
-        mean = mean.after(segment.features)
-        yield Utterance(
-            round(start, 3),
-            round(start + len(segment.features) * shift, 3),
-            found.text,
-            found.words,
-        )
-    if source.speaker is not None:
-        means[source.speaker] = mean
+    means: dict[str, CmnState] = {}
+    for number, source in enumerate(sources):
+        mean = empty if source.speaker is None else means.get(source.speaker, empty)
+        blocks = source.blocks(recogniser.frontend_config.sampling_rate, BLOCK)
+        try:
+            for segment in _segments(recogniser, blocks, config):
+                yield _Piece(number, segment, mean)
+                mean = mean.after(segment.features)
+        except (AudioError, FrontendError) as error:
+            yield _End(number, error)
+        else:
+            yield _End(number)
+            if source.speaker is not None:
+                means[source.speaker] = mean
+
+
+def _runs(events: Iterable[_Piece | _End], batch: int) -> Iterator[list[_Piece | _End]]:
+    """Yield events in runs of at most `batch` pieces; an end does not wait where no piece does."""
+    run: list[_Piece | _End] = []
+    pieces = 0
+    for event in events:
+        run.append(event)
+        pieces += isinstance(event, _Piece)
+        if pieces in (0, batch):
+            yield run
+            run, pieces = [], 0
+    yield run
+
+
+def _recognise(
+    recogniser: Recogniser | CtcRecogniser, pieces: Sequence[_Piece], details: bool
+) -> Iterator[Utterance]:
+    """Recognise utterances in one batch."""
+    shift = recogniser.frontend_config.frame_shift_ms / 1000
+    batch = [(piece.segment.features, piece.state) for piece in pieces]
+    for piece, result in zip(pieces, recogniser.recognise_batch(batch, details), strict=True):
+        start = piece.segment.start * shift
+        end = start + len(piece.segment.features) * shift
+        one = result.later(start)
+        yield Utterance(round(start, 3), round(end, 3), one.text, one.words)
 
 
 def _segments(
-    recogniser: Recogniser, blocks: Iterator[Tensor], config: SegmentConfig
+    recogniser: Recogniser | CtcRecogniser, blocks: Iterator[Tensor], config: SegmentConfig
 ) -> Iterator[Segment]:
     """Yield the whole recording if it is short, otherwise its segments."""
     most = config.longest * recogniser.frontend_config.sampling_rate
@@ -119,7 +171,7 @@ def _segments(
 
 
 def _features(
-    recogniser: Recogniser, head: list[Tensor], blocks: Iterator[Tensor]
+    recogniser: Recogniser | CtcRecogniser, head: list[Tensor], blocks: Iterator[Tensor]
 ) -> Iterator[Tensor]:
     stream = StreamingFrontend(recogniser.frontend)
     while head:

@@ -18,6 +18,7 @@ def transcribe_in_processes(
     device: str,
     fast: bool,
     int8: bool = False,
+    batch: int = 1,
 ) -> Iterator[Transcript]:
     """Transcribe recordings as `toolkit.decode.transcribe` does, in `jobs` processes.
 
@@ -27,10 +28,10 @@ def transcribe_in_processes(
     Args:
       sources: the recordings; they must be files, since processes are handed them.
       jobs: most processes.
-      model, details, device, fast, int8: see `toolkit.decode.transcribe.transcribe`.
+      model, details, device, fast, int8, batch: see `toolkit.decode.transcribe.transcribe`.
     """
     shares = share_out(sources, jobs)
-    settings = {"details": details, "device": device, "fast": fast, "int8": int8}
+    settings = {"details": details, "device": device, "fast": fast, "int8": int8, "batch": batch}
     work = partial(_transcribed, model=model, **settings)
     done: dict[int, Transcript] = {}
     parts = map_in_processes(work, [[sources[n] for n in share] for share in shares], jobs)
@@ -49,6 +50,6 @@ def share_out(sources: Sequence[Source], jobs: int) -> list[list[int]]:
 
 
 def _transcribed(
-    sources: Sequence[Source], model: Path, **settings: bool | str
+    sources: Sequence[Source], model: Path, **settings: bool | str | int
 ) -> list[Transcript]:
     return list(transcribe(model, sources, **settings))

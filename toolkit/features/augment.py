@@ -23,6 +23,9 @@ from toolkit.errors import ToolkitError
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut
 
+ROUND_RATE = 16000
+"""Hz, to which audio is resampled before its speed is changed where its own rate, such as 11,025,
+has too few divisors."""
 AUDIO_SUFFIXES = {".wav", ".flac", ".ogg", ".mp3", ".sph"}
 _SUFFIX = re.compile(r"(?:_sp(\d+(?:\.\d+)?)(_aug)?|_aug)$")
 
@@ -135,10 +138,12 @@ def _audio_files(folder: Path) -> list[_Audio]:
 def _copy(
     cut: "MonoCut", speed: float, config: AugmentConfig, noises: list[_Audio], rooms: list[_Audio]
 ) -> "MonoCut":
+    from toolkit.features.cut_resampling import is_costly
     from toolkit.features.degrade import AddNoise, Reverberate
 
-    name = cut.id
-    copy = cut if speed == 1 else cut.perturb_speed(speed)
+    name, rate = cut.id, cut.sampling_rate
+    copy = cut.resample(ROUND_RATE) if is_costly(round(rate * speed), rate) else cut
+    copy = copy if speed == 1 else copy.perturb_speed(speed)
     if config.degrades:
         copy = replace(copy, id=f"{copy.id}_aug")
     chance = random.Random(f"{config.seed} {copy.id}")

@@ -14,6 +14,7 @@ import toolkit.features.degrade  # noqa: F401 - registers its transforms with lh
 from toolkit.corpus.audio_file import open_audio
 from toolkit.corpus.cuts import UnsafeCutError, check_audio
 from toolkit.features.audio import AudioError, check_finite, load_audio, resample
+from toolkit.features.cut_resampling import check_resampling
 from toolkit.storage.reading import reason
 
 
@@ -37,8 +38,8 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
       [S] float32 within [-1, 1] at `sampling_rate` Hz.
 
     Raises:
-      AudioError: as in `load_audio`, or the cut names shell commands or addresses, which are never
-        run or fetched.
+      AudioError: as in `load_audio`; or the cut names shell commands or addresses, which are never
+        run or fetched, or resamples at a cost beyond `check_resampling`.
     """
     if not cut.has_recording:
         raise AudioError(f"{cut.id}: the cut has no recording")
@@ -46,6 +47,7 @@ def load_cut_audio(cut: Cut, sampling_rate: int = 16000) -> Tensor:
         return load_audio(file.path, sampling_rate, cut.start, cut.duration, file.channel)
     try:
         check_audio(cut)
+        check_resampling(cut)
         set_current_audio_backend(LOCAL_FILES)
         if not isinstance(cut, MixedCut) and (cut.custom or {}).get("mix_channels"):
             samples = cut.recording.load_audio(offset=cut.start, duration=cut.duration)

@@ -24,7 +24,6 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 from toolkit.processes.devices import check_device
 from toolkit.processes.errors import WorkerLostError
-from toolkit.stages import lock
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
@@ -269,14 +268,12 @@ def _execute(
     given: dict,
     stage_log: StageLog,
 ) -> None:
-    with ending_followers():
-        directory.refuse_links(directory.stages, directory.partials)
-        with lock.hold(directory.lock, request.command):
-            last = json.dumps(given | {"command": request.command}, indent=1)
-            directory.write(directory.last_command, last + "\n")
-            directory.write_places(InputNames(directory.root, request.config).folders)
-            with toolkit_logs(stage_log):
-                Runner(recipe.stages, directory, request, stage_log).run()
+    with ending_followers(), directory.held(request.command):
+        last = json.dumps(given | {"command": request.command}, indent=1)
+        directory.write(directory.last_command, last + "\n")
+        directory.write_places(InputNames(directory.root, request.config).folders)
+        with toolkit_logs(stage_log):
+            Runner(recipe.stages, directory, request, stage_log).run()
     if recipe.show and request.last == recipe.stages[-1].number:
         recipe.show(directory.root)
 

@@ -5,9 +5,11 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.stages import lock
 from toolkit.storage.digest import Digests
 from toolkit.storage.files import write_atomically
 from toolkit.storage.links import refuse_links
@@ -43,6 +45,18 @@ class RunDirectory:
         self.profiles = self.root / "profiles"
         self.partials = self.root / ".partial"
         self._trash = self.partials / "trash"
+
+    @contextmanager
+    def held(self, command: str) -> Iterator[None]:
+        """Hold the run's lock, see `toolkit.stages.lock.hold`, which no link leads out of the run.
+
+        Raises:
+          LockedError: another process works in the run.
+          LinkError: a folder of the runner's own is a link.
+        """
+        self.refuse_links(self.stages, self.partials)
+        with lock.hold(self.lock, command):
+            yield
 
     def load_digests(self, folders: Mapping[str, str] | None = None) -> Digests:
         """Return the digests of files, with those remembered in this run directory.

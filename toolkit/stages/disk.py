@@ -1,10 +1,9 @@
 """What the outputs of a run take on disk, and giving that space back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
-from toolkit.stages import lock
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError
 
@@ -36,20 +35,25 @@ class Output:
 
 def removable(directory: RunDirectory) -> list[Output]:
     """Return the outputs of finished stages that are there and not kept, the largest first."""
-    found = []
+    found = [output for output in _outputs(directory) if output.name.split("/")[0] not in KEPT]
+    present = [output for output in found if (directory.root / output.name).exists()]
+    return sorted(present, key=lambda output: (-output.size, output.name))
+
+
+def removed(directory: RunDirectory) -> list[str]:
+    """Return the names of the outputs of finished stages that are no longer there."""
+    return [o.name for o in _outputs(directory) if not (directory.root / o.name).exists()]
+
+
+def _outputs(directory: RunDirectory) -> Iterator[Output]:
     for path in sorted(directory.stages.glob("[0-9][0-9].json")):
         try:
             marker = Marker.read(path)
         except UnreadableMarkerError:
             continue
-        if marker is None:
-            continue
-        found += [
-            Output(name, marker.stage, marker.title, content.size, marker.seconds)
-            for name, content in marker.outputs.items()
-            if name.split("/")[0] not in KEPT and (directory.root / name).exists()
-        ]
-    return sorted(found, key=lambda output: (-output.size, output.name))
+        if marker is not None:
+            for name, content in marker.outputs.items():
+                yield Output(name, marker.stage, marker.title, content.size, marker.seconds)
 
 
 def choose(directory: RunDirectory, names: Sequence[str]) -> list[Output]:
@@ -78,8 +82,7 @@ def remove(directory: RunDirectory, outputs: Sequence[Output], command: str) -> 
     Raises:
       ToolkitError: another process works in the run directory, or an output is a link.
     """
-    directory.refuse_links(directory.stages, directory.partials)
-    with lock.hold(directory.lock, command):
+    with directory.held(command):
         for output in outputs:
             directory.discard(directory.root / output.name)
         directory.empty_trash()

@@ -94,18 +94,24 @@ class Run:
         self._record_input(name, content)
         return self._directory.root / name
 
-    def need_outside(self, path: str | Path) -> Path:
+    def need_outside(self, path: str | Path, whole: bool = False) -> Path:
         """Return the path of an input outside the run directory and record it.
 
-        A folder, such as a corpus, is recorded by names, sizes and modification times; a file by
-        content. Where they are does not matter if the configuration says it, see
-        `toolkit.stages.inputs`.
+        A file is recorded by content. Where it is does not matter if the configuration says it,
+        see `toolkit.stages.inputs`.
+
+        Args:
+          path: a file or a folder.
+          whole: record a folder by the contents of its files too, which are read once and again
+            when size, times or inode change; otherwise, as for a corpus whose audio is watched by
+            `need_audio`, by names, sizes and modification times alone.
 
         Raises:
           MissingInputError: it does not exist, or is a pipe or a device; the message names the
             setting that holds it.
         """
-        return self._need_outside(path, "listing" if Path(path).is_dir() else "content")
+        listed = Path(path).is_dir() and not whole
+        return self._need_outside(path, "listing" if listed else "content")
 
     def need_audio(self, manifest: str) -> dict[str, str]:
         """Record the contents of the audio files that a manifest of cuts names.

@@ -39,18 +39,24 @@ def safe_name(name: str) -> str:
 
 
 def first_clash(names: Iterable[str]) -> tuple[int, int] | None:
-    """Return the positions of the first two names that are the same file; None: all differ.
+    """Return the positions of the first two names that cannot both be files; None: all can.
 
-    On disk a name is bytes: two texts may be the same ones.
+    On disk a name is bytes: two texts may be the same ones. Nor can a file be the folder of
+    another.
 
     Args:
-      names: results of `safe_name`.
+      names: results of `safe_name`, with the suffixes of the files.
     """
-    seen: dict[bytes, int] = {}
-    for position, name in enumerate(names):
-        first = seen.setdefault(os.fsencode(name), position)
+    encoded = [os.fsencode(name) for name in names]
+    files: dict[bytes, int] = {}
+    for position, name in enumerate(encoded):
+        first = files.setdefault(name, position)
         if first != position:
             return first, position
+    for position, name in enumerate(encoded):
+        while name := name.rpartition(b"/")[0]:
+            if name in files:
+                return files[name], position
     return None
 
 

@@ -94,9 +94,10 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
         if recording.utterance in seen:
             raise InputError(f"two recordings are called {recording.utterance}: rename one")
         seen.add(recording.utterance)
-    if clash := first_clash(safe_name(recording.utterance) for recording in recordings):
+    files = (f"{safe_name(recording.utterance)}.TextGrid" for recording in recordings)
+    if clash := first_clash(files):
         one, other = (recordings[position].utterance for position in clash)
-        raise InputError(f"the results of {one} and {other} would be one file: rename one")
+        raise InputError(f"the results of {one} and {other} would be at one place: rename one")
     return sorted(recordings, key=lambda recording: recording.utterance)
 
 

@@ -19,7 +19,7 @@ from toolkit.bench.instruments.harness import Case, compare
 from toolkit.bench.peers.ctc_decoders import FLASHLIGHT_TEXT, PYCTCDECODE, CtcDecoderProcess
 from toolkit.bench.peers.flashlight_decoder import FlashlightDecoder
 from toolkit.bench.peers.process import PeerUnavailableError
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import JSON_OUT
 from toolkit.decode.ctc.ngrams import Ngrams
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.environment import machine, versions
@@ -214,7 +214,7 @@ def _at_equal_score(own: dict[int, Row], other: Row) -> str:
     help="Beam width, may be repeated; by default 1, 8, 64, 256 and 512.",
 )
 @click.option("--rounds", default=3, show_default=True, help="Timed repetitions.")
-@click.option("--json", "json_file", type=FILE, help="Also write the rows to this file.")
+@click.option("--json", "json_file", type=JSON_OUT, help="Also write the rows to this file.")
 def command(
     words: int, utterances: int, widths: tuple[int, ...], rounds: int, json_file: Path | None
 ) -> None:

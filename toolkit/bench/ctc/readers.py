@@ -12,6 +12,7 @@ import click
 
 from toolkit.bench.ctc.throughput import Measurement, Setting, measure
 from toolkit.bench.instruments.synthetic_records import write_synthetic_records
+from toolkit.config.parameters import JSON_OUT
 from toolkit.environment import git_commit, machine, versions
 from toolkit.storage.files import write_atomically
 from toolkit.train.config import Amp, OptimizerName, TrainerConfig
@@ -155,7 +156,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path),
+    type=JSON_OUT,
     help="Also write the results to this file.",
 )
 def command(

@@ -14,7 +14,7 @@ from torch import Tensor
 from toolkit.bench.instruments.published import MARK, published
 from toolkit.bench.tta.runs import BenchRunError
 from toolkit.config.convert import from_plain
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import JSON_OUT
 from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.decode.ctc.posteriors import Posteriors
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
@@ -178,7 +178,7 @@ class Task:
     help="Beam width, may be repeated; by default 1 to 4096.",
 )
 @click.option("--jobs", default=1, show_default=True, help="Number of threads.")
-@click.option("--json", "json_file", type=FILE, help="Also write the rows to this file.")
+@click.option("--json", "json_file", type=JSON_OUT, help="Also write the rows to this file.")
 def command(
     run: Path,
     split: str | None,

@@ -8,7 +8,7 @@ import click
 
 from toolkit.bench.growth.measure import FACTORS, Growth, measure
 from toolkit.bench.instruments.harness import Table
-from toolkit.config.parameters import FILE
+from toolkit.config.parameters import JSON_OUT
 
 UNITS = {
     "extract": 12,
@@ -90,7 +90,9 @@ def _print(found: list[Growth]) -> None:
     show_default=True,
     help="Factor of all sizes.",
 )
-@click.option("--json", "json_file", type=FILE, help="Also write the measurements to this file.")
+@click.option(
+    "--json", "json_file", type=JSON_OUT, help="Also write the measurements to this file."
+)
 def command(only: tuple[str, ...], scale: float, json_file: Path | None) -> None:
     """Measure how time and memory of stages grow with 1, 2, 4 and 8 times as much made-up data.
 

@@ -1,5 +1,6 @@
 """Recognition with a network on log-mel features, utterance by utterance."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -121,10 +122,28 @@ class Recogniser:
         Raises:
           BundleError: the bundle has no senones, which `details` needs.
         """
-        if not len(features):
-            return Recognised("", () if details else None)
-        scores = self.scores(features, state)
-        return self.best(self.search.lattice(scores), scores, details)
+        (found,) = self.recognise_batch([(features, state)], details)
+        return found
+
+    def recognise_batch(
+        self, utterances: Sequence[tuple[Tensor, CmnState | None]], details: bool = False
+    ) -> list[Recognised]:
+        """As `recognise_features`, for several utterances that the network scores in one batch.
+
+        Args:
+          utterances: features [T_n, F] and state of each; see `scores`.
+          details: see `recognise_features`.
+        """
+        heard = [utterance for utterance in utterances if len(utterance[0])]
+        scored = iter(self.model.batch_log_likelihoods(heard) if heard else ())
+        found = []
+        for features, _ in utterances:
+            if len(features):
+                scores = next(scored) * self.search.scale
+                found.append(self.best(self.search.lattice(scores), scores, details))
+            else:
+                found.append(Recognised("", () if details else None))
+        return found
 
     def best(self, lattice: Lattice | None, scores: Tensor, details: bool) -> Recognised:
         """Return the best path of an utterance's lattice.

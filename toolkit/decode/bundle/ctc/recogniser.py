@@ -1,5 +1,6 @@
 """Recognition with a CTC network, utterance by utterance."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +24,6 @@ class CtcRecogniser:
     Args:
       bundle: the folder; `find_system` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
-
       int8: whether the network computes in 8 bits, on the CPU.
 
     Raises:
@@ -85,9 +85,23 @@ class CtcRecogniser:
           state: the normaliser's state after the speaker's earlier utterances.
           details: find word times and confidences too.
         """
-        log_probs = self.scorer.log_probs(features, state)
-        text = self.decoder.decode(log_probs)[0].text if len(log_probs) else ""
-        return self.recognised(text, log_probs, details)
+        (found,) = self.recognise_batch([(features, state)], details)
+        return found
+
+    def recognise_batch(
+        self, utterances: Sequence[tuple[Tensor, CmnState | None]], details: bool = False
+    ) -> list[Recognised]:
+        """As `recognise_features`, for several utterances that the network scores in one batch.
+
+        Args:
+          utterances: features [T_n, F] and state of each.
+          details: see `recognise_features`.
+        """
+        found = []
+        for log_probs in self.scorer.batch_log_probs(utterances):
+            text = self.decoder.decode(log_probs)[0].text if len(log_probs) else ""
+            found.append(self.recognised(text, log_probs, details))
+        return found
 
     def recognised(self, text: str, log_probs: Tensor, details: bool) -> Recognised:
         """Return a text that was found, with the times of its words if they are wanted.

@@ -1,6 +1,6 @@
 """The network of a CTC bundle: features to log-probabilities of the output units."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -78,9 +78,20 @@ class CtcScorer:
         Raises:
           BundleError: they are no numbers.
         """
-        inputs = self.normaliser.apply(features, state)
-        if len(inputs) <= WHOLE:
-            return self._checked(ctc_log_probs(self.model, [inputs])[0])
+        (found,) = self.batch_log_probs([(features, state)])
+        return found
+
+    def batch_log_probs(self, utterances: Sequence[tuple[Tensor, CmnState | None]]) -> list[Tensor]:
+        """As `log_probs`, for features and states of several; those to score at once in a batch."""
+        inputs = [self.normaliser.apply(features, state) for features, state in utterances]
+        short = [frames for frames in inputs if len(frames) <= WHOLE]
+        scored = iter(ctc_log_probs(self.model, short) if short else ())
+        return [
+            self._checked(next(scored)) if len(frames) <= WHOLE else self._long(frames)
+            for frames in inputs
+        ]
+
+    def _long(self, inputs: Tensor) -> Tensor:
         if self._forward:
             return torch.cat(list(self._in_turn(inputs)))
         return self._checked(torch.cat(list(self._windows(inputs))))
