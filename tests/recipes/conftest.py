@@ -107,6 +107,16 @@ SMALL_CTC = (
     "decode.tune.word_bonuses=0,1",
     "sweep=1,4",
 )
+FEW = ("corpus.train_hours=0.05", "corpus.dev_hours=0.005", "corpus.test_hours=0.005")
+QUICKEST = (
+    *FEW,
+    *("gmm_decode.scales=0.1", "gmm_decode.beam.max_active=300"),
+    *("ce.epochs=2", "blstm.epochs=2", "sequence.epochs=1", "lfmmi.epochs=2"),
+    *("decode.scales=0.4", "decode.penalties=0", "decode.beam.max_active=300"),
+    *("chain_decode.scales=1", "chain_decode.penalties=0"),
+    "chain_decode.beam.max_active=300",
+)
+"""What makes the stages of `SMALL` shorter still, where error rates do not matter."""
 SYSTEMS = ("mono", "tri", "lda_mllt", "sat")
 # Folders of which the models, alignments and hypotheses must not differ between two runs.
 NETWORKS = ("lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain", "lstm_lm")
@@ -139,6 +149,7 @@ class Commands:
         """With a lexicon of few words the aligner's G2P is trained in no time."""
         settings = (*DEMO, *SMALL, f"lang.lexicon={lexicon}")
         self.demo = ("--profile", "demo", *(word for key in settings for word in ("--set", key)))
+        self.quick = (*self.demo, *(word for key in QUICKEST for word in ("--set", key)))
 
     def start(self, *arguments, cwd=None):
         """Start the recipe in a process group of its own."""
@@ -262,13 +273,23 @@ def commands(tmp_path_factory):
 @pytest.fixture(scope="session")
 def finished(commands, tmp_path_factory):
     """An uninterrupted run, in one process, of which each test process has a copy."""
-    with made_once(tmp_path_factory, "finished") as (folder, missing):
+    return finished_run(commands, commands.demo, "finished", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def quick(commands, tmp_path_factory):
+    """The same of the quickest settings."""
+    return finished_run(commands, commands.quick, "quick", tmp_path_factory)
+
+
+def finished_run(commands, arguments, name, tmp_path_factory):
+    with made_once(tmp_path_factory, name) as (folder, missing):
         made, said = folder / "exp", folder / "result.json"
         if missing:
-            result = commands.run(*commands.demo, "--jobs", 1, "--exp", made)
+            result = commands.run(*arguments, "--jobs", 1, "--exp", made)
             assert result.status == 0, result.output + result.errors
             said.write_text(json.dumps(vars(result)))
-    root = tmp_path_factory.mktemp("finished") / "exp"
+    root = tmp_path_factory.mktemp(name) / "exp"
     shutil.copytree(made, root)
     return Exp(root, made, Result(**json.loads(said.read_text())))
 

@@ -6,23 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.recipes.conftest import Exp
 from tests.recipes.librispeech_run import GMMS, streaming
-from tests.torture.recipes import QUICK
 
 pytest.importorskip("soundfile")
 
-SETTINGS = [word for setting in QUICK["hybrid"] for word in ("--set", setting)]
-
 
 @pytest.mark.timeout(2700)
-def test_killed_again_and_again_it_ends_with_the_same_results(commands, tmp_path):
+def test_killed_again_and_again_it_ends_with_the_same_results(quick, commands, tmp_path):
     """kill -9 at random moments, then the same with more jobs: nothing is lost, nothing differs."""
-    undisturbed, root = tmp_path / "undisturbed", tmp_path / "exp"
-    result = commands.run(*commands.demo, *SETTINGS, "--jobs", 1, "--exp", undisturbed)
-    assert result.status == 0, result.errors
-    finished = Exp(undisturbed, undisturbed, result)
-    arguments = (*commands.demo, *SETTINGS, "--exp", root, "--jobs")
+    root = tmp_path / "exp"
+    arguments = (*commands.quick, "--exp", root, "--jobs")
     soon = random.Random(20)
     moments = {
         "stages/02.json": soon.uniform(0, 2),
@@ -52,11 +45,11 @@ def test_killed_again_and_again_it_ends_with_the_same_results(commands, tmp_path
     assert kills >= 8
     last = commands.run(*arguments, 2)
     assert last.status == 0, last.errors
-    rows, files = replace(finished, root=root).results()
-    expected = finished.results()
+    rows, files = replace(quick, root=root).results()
+    expected = quick.results()
     assert rows == expected[0]
     made = {f"{system}/gmm.safetensors" for system in (*GMMS, "final/aligner")}
-    made |= {f"final/{streaming(finished)['name']}/model/model.safetensors"}
+    made |= {f"final/{streaming(quick)['name']}/model/model.safetensors"}
     made |= {"decode/lstm_ce/test/text", "senones/tree.json"}
     assert made <= files.keys()
     assert files.keys() == expected[1].keys()

@@ -9,23 +9,15 @@ from pathlib import Path
 
 from local.synthetic.corpus import SyntheticConfig, generate
 from local.synthetic.text import vocabulary
-from tests.recipes.conftest import CTC, DEMO, PROJECT, SCRIPT, SMALL, SMALL_CTC
+from tests.recipes.conftest import CTC, DEMO, FEW, PROJECT, QUICKEST, SCRIPT, SMALL, SMALL_CTC
 from tests.recipes.test_farfield_ssl import CLEAN, ROOMS
 from tests.recipes.test_farfield_ssl import SCRIPT as FARFIELD
 from tests.recipes.test_farfield_ssl import SMALL as SMALL_FARFIELD
 from toolkit.lang.lexicon import Lexicon
 
 NAMES = ("hybrid", "ctc", "farfield")
-FEW = ("corpus.train_hours=0.05", "corpus.dev_hours=0.005", "corpus.test_hours=0.005")
 QUICK = {
-    "hybrid": (
-        *FEW,
-        *("gmm_decode.scales=0.1", "gmm_decode.beam.max_active=300"),
-        *("ce.epochs=2", "blstm.epochs=2", "sequence.epochs=1", "lfmmi.epochs=2"),
-        *("decode.scales=0.4", "decode.penalties=0", "decode.beam.max_active=300"),
-        *("chain_decode.scales=1", "chain_decode.penalties=0"),
-        "chain_decode.beam.max_active=300",
-    ),
+    "hybrid": QUICKEST,
     "ctc": (
         *FEW,
         *("train.epochs=2", "evaluation_width=1", "decode.tune_width=2", "decode.words.width=4"),
