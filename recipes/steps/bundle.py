@@ -60,7 +60,7 @@ def write_bundles(
       out: the folder to write.
 
     Returns:
-      The name of the best.
+      The name of the best, and its error rates.
     """
     candidates = [found for system in systems for found in _candidates(run, system, False)]
     candidates += [found for system in neural for found in _candidates(run, system, True)]
@@ -84,7 +84,7 @@ def write_bundles(
     logger.info("the bundle: %s", bundled[0])
     for other in bundled[1:]:
         logger.info("for streams: %s", other)
-    return {"bundle": bundled[0].name}
+    return {"bundle": bundled[0].name} | {f"wer_{k}": v for k, v in bundled[0].wer.items()}
 
 
 def _streams(run: Run, system: DecodedSystem) -> bool:

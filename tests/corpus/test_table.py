@@ -107,6 +107,7 @@ def test_own_ids_and_one_speaker_for_all(table):
     (a, b) = read_table(table("id,audio,text\nu 1,a.wav,A\nu2,b.wav,B\n"))["train"]
     assert (a.id, b.id) == ("u_1", "u2")
     assert speaker_of(a) == speaker_of(b) == "mine"
+    assert "mine.csv has no column called speaker" in a.custom["no_speaker"]
 
 
 def test_an_empty_speaker_is_warned_of_and_normal_forms_make_no_other(table):

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
+from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.lexicon import Lexicon, LexiconError, add_disambiguation
 
 CMU = """;;; a comment
@@ -27,6 +28,13 @@ def test_cmu_style_without_stress(tmp_path):
         "AALBORG": [("AO", "L", "B", "AO", "R", "G")],
         "THE": [("DH", "AH"), ("DH", "IY")],
     }
+
+
+def test_words_are_spelled_as_transcripts_are(tmp_path):
+    path = tmp_path / "lexicon.txt"
+    path.write_text("п\u2019ятий p a\nи\u0306од j o\nm\u00fche(2) m y\nstra\u00dfe S t\n")
+    spelled = LetterNormaliser().words("п\u2019ятий \u0439од M\u00dcHE stra\u00dfe")
+    assert list(Lexicon.read(path)) == spelled == ["П'ЯТИЙ", "ЙОД", "M\u00dcHE", "STRASSE"]
 
 
 def test_stress_is_kept_on_request(tmp_path):

@@ -2,7 +2,7 @@ import pytest
 
 from tests.dummies import dummy_recording
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.manifest import ManifestError, empty_recording, make_cut, speaker_of
+from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, empty_recording, make_cut, speaker_of
 from toolkit.corpus.split import assemble
 from toolkit.new_corpus.describe import cautions, describe
 from toolkit.new_corpus.survey import choose_parts, survey
@@ -70,6 +70,16 @@ def test_few_speakers_have_utterances_held_out(counts):
     assert found.corpus.hold_out == "utterances"
     assert found.hours == pytest.approx({"train": 0.32, "dev": 0.04, "test": 0.04})
     assert any("by utterance" in line and "expect more errors" in line for line in describe(found))
+
+
+def test_speakers_that_the_corpus_does_not_name_are_not_held_out():
+    """As of a Kaldi directory without utt2spk, whose utterances are a speaker each."""
+    cuts = utterances({f"u{number}": 1 for number in range(40)})
+    for cut in cuts:
+        cut.custom = {**(cut.custom or {}), NO_SPEAKER: "no utt2spk"}
+    found = survey({"train": cuts}, CorpusConfig())
+    assert found.corpus.hold_out == "utterances"
+    assert "by utterance" in describe(found)[2]
 
 
 def test_parts_of_their_own_are_kept():

@@ -163,6 +163,9 @@ def test_the_gmms_alone_make_a_bundle(finished, commands, copy):
     gmms = ["mono", "tri", "lda_mllt", "sat"]
     assert list(dict.fromkeys(row["system"] for row in copy.rows)) == gmms
     assert copy.rows[-1]["lm"] == "4gram+lstm"
+    listing = commands.run(*commands.demo, *off, "--exp", copy.root, "--list")
+    assert listing.output.count("does nothing: lstm is off") == 5
+    assert "does nothing: bidirectional is off" in listing.output
     (bundled,) = systems(copy.root)
     assert bundled["name"] in gmms
     assert not bundled["streams"]

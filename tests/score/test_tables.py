@@ -71,7 +71,7 @@ def test_kaldis_lines_by_speaker():
 
 
 def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
-    result = score(REFS, HYPS, speakers=SPEAKERS, normaliser="basic-1")
+    result = score(REFS, HYPS, speakers=SPEAKERS, normaliser="basic-2")
     write_folder(result, tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [
@@ -79,7 +79,7 @@ def test_the_folder_holds_everything_and_its_numbers_agree(tmp_path):
         "per_utt", "per_utterance.tsv", "ref.trn",
         "report.txt", "score.json", "wer.txt",
     ]  # fmt: skip
-    assert "Normaliser: basic-1; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()
+    assert "Normaliser: basic-2; alignment weights: kaldi" in (tmp_path / "wer.txt").read_text()
     assert json.loads((tmp_path / "score.json").read_text()) == json.loads(
         json.dumps(numbers(result))
     )

@@ -14,7 +14,7 @@ from toolkit.config.parameters import KEPT
     "--from-csv",
     type=KEPT,
     metavar="FILE",
-    help="A table (comma- or tab-separated) with the columns audio, text and speaker.",
+    help="A table with the columns audio, text and speaker, commas, semicolons or tabs between.",
 )
 @click.option(
     "--from-kaldi",

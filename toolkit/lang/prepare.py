@@ -111,9 +111,11 @@ def prepare_lang(
             f"{unknown:.1%} of the training words have no pronunciation (limit "
             f"{config.max_unknown:.0%}), and none could be guessed from the {len(source)} words of "
             f"the lexicon: {first}; see {out / 'oov.tsv'}, add them to the lexicon, write numbers "
-            f"out, or raise lang.max_unknown"
+            f"out, take letters for phones (lang.lexicon=graphemes), or raise lang.max_unknown"
         )
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
+    if report["not_guessed"]:
+        headline |= {"not_guessed": report["not_guessed"]}
     if left_out:
         headline |= {"left_out": len(left_out), "left_out_share": left_out_share}
     return headline | {

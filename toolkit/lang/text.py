@@ -48,8 +48,7 @@ class Normaliser:
         """
         words = []
         for token in text.split():
-            tag = _TAG.fullmatch(token) is not None
-            words += [token] if tag else self._words(token, keep_foreign=True)
+            words += [token] if is_tag(token) else self._words(token, keep_foreign=True)
         return " ".join(words)
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
@@ -67,6 +66,11 @@ class Normaliser:
     def __call__(self, text: str) -> str:
         """Return `text` normalised, its words separated by single spaces."""
         return " ".join(self.words(text))
+
+
+def is_tag(word: str) -> bool:
+    """Whether a word is in brackets, as events are that are heard and not said: [laughter]."""
+    return _TAG.fullmatch(word) is not None
 
 
 _TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")

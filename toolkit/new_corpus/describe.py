@@ -16,8 +16,9 @@ def describe(found: Survey) -> list[str]:
             lines.append(f"held out of train: {names}, by speaker")
         else:
             lines.append(
-                f"held out of train: {names}, by utterance, as there are too few speakers or one "
-                "has most of the speech: expect more errors on speakers outside the corpus"
+                f"held out of train: {names}, by utterance, as there are too few speakers, "
+                "the corpus does not name them, or one has most of the speech: expect more "
+                "errors on speakers outside the corpus"
             )
     if found.left_out:
         lines.append(f"not used: {', '.join(found.left_out)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
-from toolkit.corpus.manifest import ManifestError, speaker_of
+from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, speaker_of
 from toolkit.corpus.split import assemble
 from toolkit.new_corpus.faults import find_faults
 
@@ -131,12 +131,13 @@ def choose_held_out(
 ) -> CorpusConfig:
     """Choose which speakers are held out, or that utterances are.
 
-    With `MIN_SPEAKERS` or more, a tenth of the speakers is held out for each split: the first group
-    drawn whose hours are in the range `HOURS_HELD_OUT`. If there is none, because one speaker has
-    most of the corpus, utterances are held out.
+    With `MIN_SPEAKERS` or more that the corpus names, a tenth of the speakers is held out for each
+    split: the first group drawn whose hours are in the range `HOURS_HELD_OUT`. If there is none,
+    because one speaker has most of the corpus, utterances are held out.
     """
     cuts = [cut for name in corpus.train.split(",") for cut in parts[name]]
-    speakers = len({speaker_of(cut) for cut in cuts})
+    named = [cut for cut in cuts if NO_SPEAKER not in (cut.custom or {})]
+    speakers = len({speaker_of(cut) for cut in named})
     by_utterance = dataclasses.replace(corpus, hold_out="utterances", held_out_share=HELD_OUT)
     if not held_out:
         return corpus

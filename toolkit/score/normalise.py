@@ -32,8 +32,8 @@ class TextNormaliser:
 
     - none: words are compared as they are, as in Kaldi's compute-wer;
     - case: lower case, as in sclite without `-s`;
-    - basic: lower case, without punctuation and symbols except apostrophes inside words, in
-      Unicode's compatibility form (NFKC); for any language;
+    - basic: case folded (ß is ss), without punctuation and symbols except apostrophes inside
+      words, in Unicode's compatibility form (NFKC); for any language;
     - english: those of the toolkit's own lexicon and language models (see
       `toolkit.lang.text.Normaliser`): A to Z and the apostrophe are kept, hyphens separate words,
       and all else, digits included, is removed and counted.
@@ -58,7 +58,7 @@ class TextNormaliser:
         """Describes the normalisation in full, to be printed with the error rate."""
 
     def _named(self, drop: Sequence[str]) -> str:
-        versions = {"none": "none", "case": "case-1", "basic": "basic-1"}
+        versions = {"none": "none", "case": "case-1", "basic": "basic-2"}
         name = versions.get(self._rules, self._english.id)
         if drop:
             name += f" without {' '.join(sorted(set(drop)))}"
@@ -96,7 +96,7 @@ def basic(text: str) -> str:
     """Apply the rules `basic` of `TextNormaliser`."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(QUOTES))
-        text = unicodedata.normalize("NFKC", text.lower())
+        text = unicodedata.normalize("NFKC", text.casefold())
     text = _INNER_APOSTROPHE.sub(_APOSTROPHE, text.lower().replace(_APOSTROPHE, " "))
     text = "".join(c if _kept(c) else " " for c in text).replace(_APOSTROPHE, "'")
     return " ".join(text.split())

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,30 +30,34 @@ def show_list(
     codes = [
         _other_code(recipe, _codes(directory, step.number, step.state), "{old}") for step in steps
     ]
+    off = {stage.number: stage.when for stage in recipe.stages if not stage.asked_for(config)}
     if as_json:
-        plain = [_plain(step, code) for step, code in zip(steps, codes, strict=True)]
+        plain = [_plain(step, code, off) for step, code in zip(steps, codes, strict=True)]
         click.echo(json.dumps(plain, indent=1))
         return
-    rows = [_row(step, code) for step, code in zip(steps, codes, strict=True)]
+    rows = [_row(step, code, off) for step, code in zip(steps, codes, strict=True)]
     for line in lines(rows):
         click.echo(line)
 
 
-def _row(step: Step, code: Sequence[str]) -> Row:
+def _row(step: Step, code: Sequence[str], off: Mapping[int, str]) -> Row:
     state, marker = step.state, step.state.marker
     kind = str(replace(state, why=""))
     reason = str(state).removeprefix(kind)
     reason += f" (will run {step.why})" if step.action == "may run" else ""
     time = duration(marker.seconds) if marker else ""
     results = headline(marker.headline) if marker else ""
+    if step.number in off:
+        results = f"does nothing: {off[step.number]} is off"
     return Row(str(step.number), step.title, kind, reason, time, "; ".join(code), results)
 
 
-def _plain(step: Step, code: Sequence[str]) -> dict[str, Any]:
+def _plain(step: Step, code: Sequence[str], off: Mapping[int, str]) -> dict[str, Any]:
     state, marker = step.state, step.state.marker
     return {
         "stage": step.number,
         "title": step.title,
+        "off": off.get(step.number),
         "state": state.kind,
         "percent": state.percent,
         "reason": state.why or None,

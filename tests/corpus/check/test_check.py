@@ -56,6 +56,16 @@ def corpus(audio, truncate, tmp_path):
     return Corpus()
 
 
+def test_events_in_brackets_are_named_as_such_unless_the_lexicon_has_them(corpus):
+    corpus.fill("train")
+    corpus.add("train", "laugh", "ONE [LAUGHTER] TWO <NOISE>", seconds=0.5)
+    corpus.add("train", "digits", "ONE 12 TWO 3", seconds=0.5)
+    _, found = corpus.check()
+    told = {item["kind"]: item["detail"] for item in found if item["kind"] != "oov"}
+    assert told["event-tags"] == "[LAUGHTER] <NOISE>"
+    assert told["bad-characters"] == "1 2 3 in '12', '3'"
+
+
 def test_a_clean_corpus_has_no_findings(corpus):
     corpus.fill("train")
     corpus.fill("dev")
@@ -254,7 +264,7 @@ def test_speakers_that_the_toolkit_divided_are_a_note_for_the_split(corpus):
     headline, _ = corpus.check()
     assert headline["warnings"] == 0
     assert corpus.kinds() == {("known-speakers", "dev", "dev"), ("known-speakers", "test", "test")}
-    assert "  dev  dev  2 of its speakers are in other splits too" in corpus.text
+    assert "  dev  2 of its speakers are in other splits too" in corpus.text
 
 
 def test_a_test_part_with_a_speaker_that_was_held_out_is_still_warned_of(corpus):

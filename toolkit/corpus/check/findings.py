@@ -135,6 +135,13 @@ KINDS: dict[str, Kind] = {
         "write numbers and symbols out as the words that are said; add a letter of the language to "
         "check.alphabet",
     ),
+    "event-tags": Kind(
+        WARNING,
+        "none",
+        "words in brackets, such as [laughter], which are trained and scored as if they were said",
+        "delete them from the transcripts, or write out what is said; `toolkit score --drop` leaves"
+        " them out of other texts",
+    ),
     "all-oov": Kind(
         WARNING,
         "none",

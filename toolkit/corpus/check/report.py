@@ -202,7 +202,10 @@ def _details(kind: str, findings: list[Finding], listed: int) -> str:
     lines = [f"{what.severity.upper()} {kind}: {what.title}", f"  Fix: {what.fix}."]
     for split in dict.fromkeys(item.split for item in found):
         here = [item for item in found if item.split == split]
-        lines += [f"  {split}  {item.id}  {item.detail}" for item in here[:listed]]
+        lines += [
+            f"  {split}  {item.detail if item.id == split else f'{item.id}  {item.detail}'}"
+            for item in here[:listed]
+        ]
         if len(here) > listed:
             lines.append(f"  {split}  ... and {len(here) - listed} more, all in findings.tsv")
     return "\n".join(lines)

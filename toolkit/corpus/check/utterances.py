@@ -10,6 +10,7 @@ from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
 from toolkit.corpus.manifest import HELD_OUT, NO_SPEAKER, audio_of, speaker_of, text_of
+from toolkit.lang.text import is_tag
 
 
 class SplitChecker:
@@ -83,11 +84,14 @@ class SplitChecker:
             self.oov[word].append(cut.id)
         found = []
         alphabet = set(self._config.alphabet)
-        outside = sorted(set("".join(words)) - alphabet)
+        tags = [word for word in missing if is_tag(word)]
+        if tags:
+            found.append(("event-tags", " ".join(dict.fromkeys(tags))))
+        spoken = [word for word in words if word not in tags]
+        outside = sorted(set("".join(spoken)) - alphabet)
         if outside:
-            found.append(
-                ("bad-characters", f"{' '.join(outside)} in {_word_with(words, outside)!r}")
-            )
+            where = ", ".join(repr(word) for word in dict.fromkeys(spoken) if {*word} & {*outside})
+            found.append(("bad-characters", f"{' '.join(outside)} in {where}"))
         if all(not self._spellable(word) for word in words):
             found.append(("unspellable", " ".join(words)))
         if missing:
@@ -118,10 +122,6 @@ class SplitChecker:
 def _at_fault(cut: MonoCut) -> bool:
     """Whether the cut was made without audio or transcript of its own, and is excluded for that."""
     return "fault" in (cut.custom or {})
-
-
-def _word_with(words: list[str], outside: list[str]) -> str:
-    return next(word for word in words if any(letter in word for letter in outside))
 
 
 def between_splits(
