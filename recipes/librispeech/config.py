@@ -48,6 +48,11 @@ after three epochs 0.872 with an initial rate of 1e-4, 0.892 with 4e-4, 0.901 wi
 BIDIRECTIONAL_CHUNKS = ChunkConfig(left_context=10, right_context=10)
 """Chunks for a bidirectional network, with 0.3 s of context on either side that is not scored."""
 
+System = Literal[
+    "mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain"
+]
+"""What the recipe can train."""
+
 
 @dataclass(frozen=True)
 class Config(HybridConfig):
@@ -90,7 +95,7 @@ class Config(HybridConfig):
         beam=Beam(search=15.0, output=8.0, max_active=7000),
     )
     """Decoding with the network of `chain`, whose scores are log-likelihoods without a factor."""
-    bundle: str | None = None
+    bundle: System | None = None
     """The system that the bundle holds; None: that with the fewest errors on the development
     splits."""
     nbest: NbestConfig = NbestConfig()

@@ -158,8 +158,16 @@ def test_what_is_no_table(table, text, message):
         read_table(table(text))
 
 
+def test_a_table_of_two_encodings_names_the_lines_of_the_other(table):
+    path = table("audio,text\na.wav,Füße\nb.wav,plain\n")
+    path.write_bytes(path.read_bytes() + "c.wav,Tür\nd.wav,so\ne.wav,öfter\n".encode("cp1252"))
+    with pytest.raises(ManifestError, match=r":4 is not UTF-8, as other lines are.*again: 4, 6$"):
+        read_table(path)
+
+
 @pytest.mark.parametrize(
-    ("encoding", "message"), [("latin1", r":2 is not UTF-8.*iconv"), ("utf-16", "UTF-16")]
+    ("encoding", "message"),
+    [("latin1", r":2 is not UTF-8.*iconv.* > \S*/utf8\.csv`"), ("utf-16", "UTF-16")],
 )
 def test_other_encodings(table, encoding, message):
     with pytest.raises(ManifestError, match=message):

@@ -20,6 +20,8 @@ def test_a_clean_corpus_has_none():
         ("...", "empty-transcript", "first b: '...'"),
         ("um 12 Uhr", "digits", "1 transcripts with digits, first b: '12' (fix: write numbers"),
         ("१२ बजे", "digits", "first b: '१२'"),
+        ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: they are UTF-8 that"),
+        ("бiлого", "mixed-alphabets", "first b: 'бiлого' (fix: type the letters that look alike"),
     ],
 )
 def test_faults_of_transcripts(text, kind, said):

@@ -169,12 +169,28 @@ def _decode(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ManifestError(
-            f"{path}:{line} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
-            f"`iconv -f cp1252 -t utf-8 {path} > {path.with_name('utf8.csv')}` (cp1251 for "
-            "Cyrillic letters; the paths in it are relative to its folder)"
-        ) from error
+        raise ManifestError(f"{path}:{_advice(data, path)}") from error
+
+
+def _advice(data: bytes, path: Path) -> str:
+    """Say where a table is not UTF-8, and what to do."""
+    wrong, right = [], 0
+    for number, line in enumerate(data.split(b"\n"), 1):
+        try:
+            right += not line.decode("utf-8").isascii()
+        except UnicodeDecodeError:
+            wrong.append(number)
+    if right:
+        some = ", ".join(map(str, wrong[:10])) + (", ..." if len(wrong) > 10 else "")
+        return (
+            f"{wrong[0]} is not UTF-8, as other lines are: two encodings are mixed; save the table"
+            f" in UTF-8 and type these lines' letters again: {some}"
+        )
+    return (
+        f"{wrong[0]} is not UTF-8: save it as CSV in UTF-8, or convert it, for example with "
+        f"`iconv -f cp1252 -t utf-8 {path} > {path.with_name('utf8.csv')}` (cp1251 for Cyrillic "
+        "letters; the paths in it are relative to its folder)"
+    )
 
 
 def _unquote(field: str) -> str:

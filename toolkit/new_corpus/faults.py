@@ -7,16 +7,22 @@ from collections.abc import Iterable, Iterator
 from lhotse import MonoCut
 
 from toolkit.corpus.check.findings import ERROR, KINDS
+from toolkit.corpus.letters import is_garbled, word_of_two_alphabets
 from toolkit.corpus.manifest import NO_SPEAKER, speaker_of, text_of
 
-NUMBERS = "write numbers out as they are said: a word without letters has no pronunciation"
-"""The remedy for digits."""
+REMEDIES = {
+    "digits": "write numbers out as they are said: a word without letters has no pronunciation",
+    "garbled letters": "they are UTF-8 that some program took for Latin-1 and saved again: export"
+    " them anew, as UTF-8",
+}
+"""Of what the check of a corpus does not look for."""
 
 
 def find_faults(cuts: Iterable[MonoCut]) -> dict[str, str]:
     """Return, by kind, a text with how many utterances have the fault, the first, and the remedy.
 
-    The kinds are some of `toolkit.corpus.check.findings.KINDS`, and "digits" and "like-speakers".
+    The kinds are some of `toolkit.corpus.check.findings.KINDS`, those of `REMEDIES`, and
+    "like-speakers".
     """
     cuts = list(cuts)
     counts: Counter[str] = Counter()
@@ -32,7 +38,7 @@ def find_faults(cuts: Iterable[MonoCut]) -> dict[str, str]:
         known = KINDS.get(kind)
         what = kind if known is not None else f"transcripts with {kind}"
         left_out = ", left out" if known is not None and known.severity == ERROR else ""
-        fix = known.fix if known is not None else NUMBERS
+        fix = known.fix if known is not None else REMEDIES[kind]
         texts[kind] = f"{count} {what}{left_out}, first {first[kind]} (fix: {fix})"
     return texts | _like_speakers(cuts)
 
@@ -51,6 +57,10 @@ def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
     digits = [word for word in text.split() if any(map(_is_digit, word))]
     if digits:
         yield "digits", repr(digits[0])
+    if word := next(filter(is_garbled, text.split()), None):
+        yield "garbled letters", repr(word)
+    if word := word_of_two_alphabets(text):
+        yield "mixed-alphabets", repr(word)
 
 
 def _is_digit(character: str) -> bool:

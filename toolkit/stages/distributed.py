@@ -30,7 +30,7 @@ class FollowerRun(Run):
             raise MissingInputError(f"`{path}` is missing on worker {ranks.rank()}'s host")
         return path
 
-    def need_outside(self, path: str | Path) -> Path:
+    def need_outside(self, path: str | Path, whole: bool = False) -> Path:
         """Return the path of an input."""
         return self.need(Path(path).absolute())
 

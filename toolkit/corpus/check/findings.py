@@ -135,6 +135,12 @@ KINDS: dict[str, Kind] = {
         "write numbers and symbols out as the words that are said; add a letter of the language to "
         "check.alphabet",
     ),
+    "mixed-alphabets": Kind(
+        WARNING,
+        "none",
+        "word with letters of two alphabets, which looks like another word",
+        "type the letters that look alike, such as A, O and i, in the alphabet of the language",
+    ),
     "event-tags": Kind(
         WARNING,
         "none",

@@ -9,6 +9,7 @@ from lhotse import MonoCut
 from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
+from toolkit.corpus.letters import word_of_two_alphabets
 from toolkit.corpus.manifest import HELD_OUT, NO_SPEAKER, audio_of, speaker_of, text_of
 from toolkit.lang.text import is_tag
 
@@ -92,6 +93,8 @@ class SplitChecker:
         if outside:
             where = ", ".join(repr(word) for word in dict.fromkeys(spoken) if {*word} & {*outside})
             found.append(("bad-characters", f"{' '.join(outside)} in {where}"))
+        if mixed := word_of_two_alphabets(text_of(cut)):
+            found.append(("mixed-alphabets", repr(mixed)))
         if all(not self._spellable(word) for word in words):
             found.append(("unspellable", " ".join(words)))
         if missing:
