@@ -127,7 +127,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         raise TextError(
             f"{path}:{number}: not UTF-8 ({error.reason}); convert it, for example with "
-            f"`iconv -f cp1252 -t utf-8`"
+            f"`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters, utf-16 for Windows' Unicode)"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise TextError(f"{path}: cannot be read after line {number}: {error}") from error

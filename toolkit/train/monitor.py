@@ -20,6 +20,7 @@ Progress = Callable[[int, int], None]
 logger = logging.getLogger(__name__)
 SECONDS_BETWEEN_REPORTS = 1.0
 MAX_DATA_WAIT = 0.2  # share of an epoch's time, above which there is a warning
+NOTICEABLE = 2.0  # seconds; of short epochs the start of the readers takes most
 STEPS_BETWEEN_EVENTS = 50
 
 
@@ -147,7 +148,8 @@ def log_epoch(epochs: int, record: dict[str, float]) -> None:
     left_out = ("epoch", "utterances")
     shown = [f"{k.replace('_', ' ')} {v:.4g}" for k, v in record.items() if k not in left_out]
     logger.info("epoch %d/%d: %s", record["epoch"], epochs, ", ".join(shown))
-    if (waited := record["data_wait"]) > MAX_DATA_WAIT:
+    waited = record["data_wait"]
+    if waited > MAX_DATA_WAIT and waited * record["seconds"] >= NOTICEABLE:
         logger.warning(
             "%.0f %% of epoch %d was spent waiting for data: use more readers (for CTC, `toolkit "
             "bench readers` finds how many) or a faster disk",
