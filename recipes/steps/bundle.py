@@ -84,7 +84,7 @@ def write_bundles(
     logger.info("the bundle: %s", bundled[0])
     for other in bundled[1:]:
         logger.info("for streams: %s", other)
-    return {"bundle": bundled[0].name} | {f"wer_{k}": v for k, v in bundled[0].wer.items()}
+    return {"bundle": bundled[0].name} | {f"wer {k}": v for k, v in bundled[0].wer.items()}
 
 
 def _streams(run: Run, system: DecodedSystem) -> bool:

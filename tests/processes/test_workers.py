@@ -35,7 +35,7 @@ def test_results_come_in_order_and_are_let_go():
 IMPORTING = """
 if __name__ == "__mp_main__":
     import time
-    print("begun", flush=True)
+    print("begun\\n", end="", flush=True)
     time.sleep(5)
 """
 INTERRUPTED = """
@@ -45,7 +45,7 @@ from toolkit.processes.workers import map_in_processes
 
 
 def write_late(path):
-    print("begun", flush=True)
+    print("begun\\n", end="", flush=True)
     time.sleep(5)
     Path(path).touch()
 

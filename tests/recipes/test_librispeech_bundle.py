@@ -18,7 +18,7 @@ def test_the_bundle_is_the_best_on_the_development_data(finished):
     rows = [r for r in finished.rows if (r["system"], r["lm"]) == (best["name"], best["lm"])]
     assert best["wer"] == {row["split"]: row["wer"] for row in rows}
     told = json.loads((finished.root / "stages/31.json").read_text())["headline"]
-    assert told == {"bundle": best["name"]} | {f"wer_{k}": v for k, v in best["wer"].items()}
+    assert told == {"bundle": best["name"]} | {f"wer {k}": v for k, v in best["wer"].items()}
     networks = {key: count for key, count in errors.items() if key[0] in ("lstm_ce", "lstm_smbr")}
     stream = streaming(finished)
     assert (stream["name"], stream["lm"]) == min(networks, key=networks.get)

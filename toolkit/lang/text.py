@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from toolkit.corpus.letters import is_tag
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import regular
 
@@ -68,12 +69,6 @@ class Normaliser:
         return " ".join(self.words(text))
 
 
-def is_tag(word: str) -> bool:
-    """Whether a word is in brackets, as events are that are heard and not said: [laughter]."""
-    return _TAG.fullmatch(word) is not None
-
-
-_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 _PUNCTUATION = re.compile(r"[-.,;:!?\"()\[\]{}/\\_]")
 _FOREIGN = re.compile(r"[^A-Z'\s\-.,;:!?\"()\[\]{}/\\_]")
 

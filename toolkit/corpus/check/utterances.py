@@ -9,9 +9,8 @@ from lhotse import MonoCut
 from toolkit.corpus.check.audio_info import AudioInfo
 from toolkit.corpus.check.findings import Finding, is_train
 from toolkit.corpus.config import CheckConfig
-from toolkit.corpus.letters import word_of_two_alphabets
+from toolkit.corpus.letters import is_tag, word_of_two_alphabets
 from toolkit.corpus.manifest import HELD_OUT, NO_SPEAKER, audio_of, speaker_of, text_of
-from toolkit.lang.text import is_tag
 
 
 class SplitChecker:
