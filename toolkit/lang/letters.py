@@ -3,7 +3,7 @@
 import unicodedata
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.text import QUOTES, Normaliser
+from toolkit.lang.text import Normaliser, in_upper_case
 
 
 class UnknownNormaliserError(ToolkitError):
@@ -21,9 +21,8 @@ class LetterNormaliser(Normaliser):
     id = "letters-upper-1"
 
     def _words(self, text: str, keep_foreign: bool) -> list[str]:
-        text = unicodedata.normalize("NFC", text.translate(QUOTES)).upper()
         kept = []
-        for character in unicodedata.normalize("NFC", text):
+        for character in in_upper_case(text):
             kind = unicodedata.category(character)
             if character == "'" or kind[0] in "LM":
                 kept.append(character)

