@@ -297,9 +297,13 @@ def finished_run(commands, arguments, name, tmp_path_factory):
 @pytest.fixture
 def copy(finished, tmp_path):
     """The run directory once more, for a test that changes it."""
-    root = tmp_path / "exp"
-    shutil.copytree(finished.root, root)
-    return replace(finished, root=root)
+    return copied(finished, tmp_path / "exp")
+
+
+def copied(run, root):
+    """Copy a finished run to another place."""
+    shutil.copytree(run.root, root)
+    return replace(run, root=root)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """Everything that the command line of the hybrid recipe does with a finished run."""
 
 import json
-import shutil
-from dataclasses import replace
 
 import pytest
 
+from tests.recipes.conftest import copied
 from tests.recipes.librispeech_run import STAGES, systems, table_of
 
 pytest.importorskip("soundfile")
@@ -76,8 +75,7 @@ def test_force_makes_one_stage_again(finished, commands, copy):
 
 def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(quick, commands, tmp_path):
     """And only these: the listing, the dry run and the run agree."""
-    copy = replace(quick, root=tmp_path / "exp")
-    shutil.copytree(quick.root, copy.root)
+    copy = copied(quick, tmp_path / "exp")
     changed = (*commands.quick, "--set", "ce.epochs=3", "--exp", copy.root)
     depends = [*range(17, 24), 28, 30, 31]
     perhaps = [26, 27]  # on the features that stage 22 makes again, which stay as they were

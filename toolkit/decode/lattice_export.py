@@ -10,15 +10,14 @@ from toolkit.fsa.word_lattice_store import WordLatticeError, WordLatticeStore, W
 from toolkit.storage.files import open_atomically, write_atomically
 from toolkit.storage.names import first_clash, path_below, safe_name
 
+SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
+"""Of the files of formats that have a file per utterance."""
+
 
 def open_lattices(folder: Path, words: Words) -> WordLatticeStore:
     """Read the word lattices of a decoded split, of its folder or that of the lattices."""
     inner = folder / LATTICES
     return WordLatticeStore(inner if inner.is_dir() else folder, words)
-
-
-SUFFIXES = {"slf": ".lat", "openfst": ".fst.txt"}
-"""Of the files of formats that have a file per utterance."""
 
 
 def export_lattices(folder: Path, form: str, out: Path) -> int:
