@@ -81,7 +81,7 @@ def records(folder):
             for name in names
         ]
         write_file(record_path(folder, number), "plan", made)
-    manifest = {"symbols": Characters.symbols, "dimension": 3, "files": 2, "utterances": 3}
+    manifest = {"symbols": Characters().symbols, "dimension": 3, "files": 2, "utterances": 3}
     (folder / RECORDS).write_text(json.dumps(manifest))
 
 

@@ -160,6 +160,11 @@ def test_the_settings_of_a_reader_to_fill_in(root, monkeypatch):
         CorpusConfig("mine", dev_speakers=1, test_speakers=1),
     )
     assert config.lang.lexicon == "graphemes"
+    make_empty(root, "english")
+    text = (root / "recipes/english/config.py").read_text()
+    assert 'lang=LangConfig(lexicon="cmudict", normaliser="english-upper-1")' in text
+    assert "check=CheckConfig(alphabet=" in text
+    assert "docs/own-language.md" in text
 
 
 def test_files_are_in_the_projects_style(root, corpus):

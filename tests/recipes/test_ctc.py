@@ -42,7 +42,7 @@ def test_a_row_for_each_search_and_split(exp):
 
 def test_the_share_within_the_limit_of_length_is_told(exp):
     headline = json.loads((exp / "stages" / "06.json").read_text())["headline"]
-    assert headline["kept train"] == headline["kept dev"] == 1.0
+    assert headline["kept_percent train"] == headline["kept_percent dev"] == 100
     assert headline["too_long test"] == 0
 
 

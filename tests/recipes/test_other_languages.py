@@ -44,6 +44,14 @@ def test_word_pieces_of_another_alphabet(run, tmp_path):
     assert "\tΚΛΕΙΔΊ" in vocabulary
 
 
+def test_characters_of_another_alphabet(run, tmp_path):
+    code, said = run("normaliser=letters-upper-1")
+    assert code == 0, said
+    units = load_units(tmp_path / "exp/units")
+    assert set(units.symbols[1:-2]) == set("".join(GREEK).lower()) - set(" ,;!.ς")
+    assert units.decode(units.encode("ΓΙΑΤΡΌΣ")) == "ΓΙΑΤΡΌΣ"
+
+
 def test_without_the_rules_transcripts_stay_as_they_are(run, tmp_path):
     assert run()[0] == 1
     assert "ΧΘΕΣ!" in (tmp_path / "exp/data/train.jsonl").read_text(encoding="utf-8")

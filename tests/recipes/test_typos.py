@@ -10,8 +10,8 @@ pytest.importorskip("soundfile")
     [
         (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
         (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
-        (["--stage", "32"], "--stage 32: no such stage; did you mean 31?"),
-        (["--stage", "1o"], "--stage 1o: no such stage. Stages: 1 (Get the audio"),
+        (["--stage", "32"], "--stage 32: no such stage; did you mean 31 ("),
+        (["--stage", "1o"], "--stage 1o: no such stage. Stages are numbered from 1 to 31"),
     ],
 )
 def test_a_typo_is_answered_with_what_was_meant(commands, tmp_path, arguments, message):

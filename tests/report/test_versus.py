@@ -68,10 +68,10 @@ def test_the_table_has_each_pair_once_the_best_first(systems):
     assert "<lstm>" not in html
     rows = [unescape(re.sub(r"<[^>]+>", " ", row)).split() for row in html.split("<tr>")[2:]]
     order = sorted(systems, key=lambda one: one.score.errors)
-    assert [row[0] for row in rows] == [one.name for one in order[1:]]
+    assert [row[:2] for row in rows] == [[f"{n}.", one.name] for n, one in enumerate(order, 1)]
     expected = difference(order[0], order[1])
     shown = f"{expected.points:+.2f} {p_text(expected.test.p_value)}"
-    assert " ".join(rows[0]).startswith(f"{order[1].name} {shown}")
+    assert " ".join(rows[1]).startswith(f"2. {order[1].name} {shown}")
     assert html.count("p &lt; 0.001") + html.count("p 0.") == 3
     assert html.count('class="best"') == 2  # the two of about 30 % do not differ much
 
@@ -82,5 +82,5 @@ def test_one_system_makes_no_table_and_many_make_one_of_the_best(systems):
     html = versus_table(split_of(many))
     assert f"The best {MOST_SYSTEMS} of {MOST_SYSTEMS + 2} systems" in html
     order = [one.name for one in sorted(many, key=lambda one: one.score.errors)]
-    rows = re.findall(r'<th scope="row">(\w+)</th>', html)
-    assert rows == order[1:MOST_SYSTEMS]
+    rows = re.findall(r'<th scope="row">\d+\. (\w+)</th>', html)
+    assert rows == order[:MOST_SYSTEMS]

@@ -250,7 +250,7 @@ class CtcToy:
     )
     data = Spelling()
     valid = Spelling(10, seed=1).in_order()
-    evaluation = Evaluation(valid, recognition, CtcObjective(Characters.blank))
+    evaluation = Evaluation(valid, recognition, CtcObjective(Characters().blank))
 
     def train(self, out, config=None, evaluator="in_place", **options):
         """Train, 6 iterations per epoch."""

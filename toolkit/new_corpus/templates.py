@@ -42,6 +42,8 @@ def base() -> Config:
 PROFILES = {{"base": base}}
 '''
 
+LANGUAGE = "# lang and check set the language: docs/own-language.md has the values for others\n"
+
 README = """# {name}
 
 {about}
@@ -139,10 +141,11 @@ def config_py(name: str, settings: Settings) -> str:
         "recipes.steps.sizes": {"sized"},
         "toolkit.corpus.config": {"CorpusConfig"},
     }
-    if settings.lexicon != "cmudict":
-        graphemes = settings.lexicon == "graphemes"
-        lexicon = _quoted("graphemes") if graphemes else _path(Path(settings.lexicon))
-        rules = _quoted("letters-upper-1")
+    if settings.lexicon != "cmudict" or settings.corpus is None:
+        named = settings.lexicon in ("cmudict", "graphemes")
+        lexicon = _quoted(settings.lexicon) if named else _path(Path(settings.lexicon))
+        english = settings.lexicon == "cmudict"
+        rules = _quoted("english-upper-1" if english else "letters-upper-1")
         sections["lang"] = _call("LangConfig", {"lexicon": lexicon, "normaliser": rules})
         sections["check"] = _call("CheckConfig", {"alphabet": _string(settings.alphabet)})
         modules["toolkit.corpus.config"].add("CheckConfig")
@@ -150,7 +153,8 @@ def config_py(name: str, settings: Settings) -> str:
     if settings.lm_text is not None:
         sections["lm"] = _call("NgramConfig", {"text": _path(settings.lm_text)})
         modules.setdefault("toolkit.lang.config", set()).add("NgramConfig")
-    body = "".join(f"{key}={value},\n" for key, value in sections.items())
+    remarks = {"lang": LANGUAGE} if settings.corpus is None else {}
+    body = "".join(f"{remarks.get(key, '')}{key}={value},\n" for key, value in sections.items())
     body = "".join(f"        {line}\n" for line in body.splitlines())
     imports = [
         f"from {module} import {', '.join(sorted(names))}"

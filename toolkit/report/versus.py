@@ -63,34 +63,33 @@ def versus_table(errors: SplitErrors) -> str:
         for column in range(row)
     }
     rows = [
-        _row(decode, [found.get((row, column)) for column in range(len(decodes) - 1)])
+        _row(row, decode, [found.get((row, column)) for column in range(len(decodes) - 1)])
         for row, decode in enumerate(decodes)
-        if row
     ]
     return Table(
         f"{errors.split.name}: differences of systems",
-        [Column(""), *(Column(decode.name) for decode in decodes[:-1])],
+        [Column(""), *(Column(f"{number + 1}") for number in range(len(decodes) - 1))],
         rows,
         _note(len(errors.decodes), found.values()),
         stacked=True,
     ).html()
 
 
-def _row(decode: Decode, found: Sequence[Difference | None]) -> Row:
+def _row(number: int, decode: Decode, found: Sequence[Difference | None]) -> Row:
     cells = [
         Cell("")
         if one is None
         else Cell(f"{one.points:+.2f}", p_text(one.p_value), best=one.significant)
         for one in found
     ]
-    return Row([Cell(decode.name), *cells])
+    return Row([Cell(f"{number + 1}. {decode.name}"), *cells])
 
 
 def _note(systems: int, found: Collection[Difference]) -> str:
     note = (
-        "The row's WER minus the column's in percentage points, in bold where p is below "
-        f"{LEVEL:g} by NIST's matched pairs test (MAPSSWE); p is not corrected for the number of "
-        "comparisons."
+        "The row's WER minus that of the system with the column's number, in percentage points, in "
+        f"bold where p is below {LEVEL:g} by NIST's matched pairs test (MAPSSWE); p is not corrected for "
+        "the number of comparisons."
     )
     if any(one.test.segments < MANY_SEGMENTS for one in found):
         note += (

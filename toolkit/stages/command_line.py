@@ -320,16 +320,19 @@ def _stage(recipe: Declaration, option: str, text: str) -> int:
     known = numbers.get(str(int(text))) if text.isdecimal() else None
     if known is not None:
         return known
-    stages = ", ".join(f"{stage.number} ({stage.title})" for stage in recipe.stages)
+    titles = {str(stage.number): stage.title for stage in recipe.stages}
     if text.isdecimal():
         near = str(min(numbers.values(), key=lambda number: abs(number - int(text))))
     else:
-        titles = {stage.title: str(stage.number) for stage in recipe.stages}
-        words = {word.lower(): n for title, n in titles.items() for word in title.split()}
+        words = {word.lower(): n for n, title in titles.items() for word in title.split()}
         match = difflib.get_close_matches(text.lower(), words, n=1)
         near = words[match[0]] if match else ""
-    hint = f"; did you mean {near}?" if near else "."
-    raise SelectionError(f"{option} {text}: no such stage{hint} Stages: {stages}")
+    hint = f"; did you mean {near} ({titles[near]})?" if near else "."
+    first, *_, last = numbers
+    raise SelectionError(
+        f"{option} {text}: no such stage{hint} Stages are numbered from {first} to {last}; --list "
+        "names them"
+    )
 
 
 def _choices(given: str, known: Sequence[str]) -> str:

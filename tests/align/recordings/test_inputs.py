@@ -55,6 +55,15 @@ def test_nothing_is_dropped(folder, tmp_path):
     assert not found["x"].fault
 
 
+def test_a_name_that_differs_in_its_separators_is_pointed_out(folder, tmp_path):
+    audio = folder("Іван/019.wav", "ann/1.wav")
+    text = tmp_path / "text"
+    text.write_text("Іван-019 one\nann-2 two\n", encoding="utf-8")
+    found = by_name(read_inputs(audio, text))
+    assert found["Іван-019"].fault.endswith("there is Іван/019: is it meant?")
+    assert "meant" not in found["ann-2"].fault
+
+
 def test_a_folder_of_texts_beside_the_audio(folder, tmp_path):
     audio = folder("a/one two.wav", "a/three.wav", "a/one two.TextGrid")
     (audio / "a/one two.txt").write_text("Hello,\nworld\n", encoding="utf-8")

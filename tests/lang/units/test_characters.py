@@ -53,7 +53,7 @@ def test_reads_labels_alone(labels):
 
 @pytest.mark.parametrize("text", ["ROOM 3", "CAFÉ", "A-B", "A_B"])
 def test_refuses_what_it_cannot_write(text):
-    with pytest.raises(UnitsError, match=r"normalise.*units\.kind=bpe"):
+    with pytest.raises(UnitsError, match=r"not among the 27 letters.*normalise.*units\.kind=bpe"):
         UNITS.encode(text)
 
 
@@ -68,6 +68,36 @@ def test_saved_and_loaded(tmp_path):
     path.unlink()
     with pytest.raises(UnitsError, match="not a file of output units"):
         load_units(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "letters"),
+    [
+        (["ЦЕ ДІМ", "їжа"], "едімцїжа"),
+        (["DER ÄRGER", "Straße"], "dersatgäß"),
+        (["ΣΟΦΟΣ", "σοφος"], "σοφ"),
+        (["हिन्दी"], "हिन्दी"),
+        (["ISTANBUL", "İZMİR"], "istanbulzmrİ"),
+    ],
+)
+def test_other_languages_have_the_letters_of_their_transcripts(texts, letters, tmp_path):
+    units = make_units(UnitsConfig(), texts)
+    assert set(units.symbols) == {" ", *letters, "_", "<blank>"}
+    units.save(tmp_path)
+    assert load_units(tmp_path).symbols == units.symbols
+    for text in texts:
+        capitals = "".join(one if one == "ß" else one.upper() for one in text)
+        assert load_units(tmp_path).decode(units.encode(text)) == capitals
+
+
+def test_english_transcripts_have_the_papers_symbols_whichever_letters_occur():
+    assert make_units(UnitsConfig(), ["A CAB"]).symbols == UNITS.symbols
+
+
+@pytest.mark.parametrize("letters", [["a", "A"], ["ab"], ["_"], [" "], [""]])
+def test_what_is_no_letter_is_refused(letters):
+    with pytest.raises(UnitsError, match="no letter|twice"):
+        Characters(letters)
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "words"}, {"pieces": 0}])

@@ -31,7 +31,7 @@ def test_holds_features_labels_and_states(write_store, tmp_path):
     )
     store, records = FeatureStore(features), Records(tmp_path / "r")
     assert records.names == store.ids
-    assert (records.dimension, records.symbols) == (3, Characters.symbols)
+    assert (records.dimension, records.symbols) == (3, Characters().symbols)
     for i, name in enumerate(store.ids):
         record = records.read(i)
         assert torch.equal(torch.from_numpy(record.features).float(), store.load(name))
@@ -42,7 +42,7 @@ def test_holds_features_labels_and_states(write_store, tmp_path):
         assert records.label_lengths[i] == len(record.labels)
     size = sum(p.stat().st_size for p in (tmp_path / "r" / "files").iterdir())
     hours = 341 / 360_000
-    expected = {"hours": hours, "utterances": 7, "kept": 1.0, "too_long": 0, "excluded": 0}
+    expected = {"hours": hours, "utterances": 7, "kept_percent": 100, "too_long": 0, "excluded": 0}
     assert headline == pytest.approx({**expected, "MB_per_hour": size / 1e6 / hours})
     assert shown == [(3, 7), (6, 7), (7, 7)]
 
@@ -51,7 +51,7 @@ def test_long_utterances_are_dropped_listed_and_the_kept_share_told(write_store,
     features = write_store([1670, 1671, 90, 3000])
     limits = RecordConfig(max_excluded=0.0)  # dropping long ones is no fault
     headline = write_records(features, texts_of(4), Characters(), limits, tmp_path)
-    assert (headline["kept"], headline["too_long"], headline["excluded"]) == (0.5, 2, 0)
+    assert (headline["kept_percent"], headline["too_long"], headline["excluded"]) == (50, 2, 0)
     assert count_too_long(features, limits) == 2
     assert Records(tmp_path).names == ["u0", "u2"]
     assert (tmp_path / "excluded.tsv").read_text() == (
@@ -68,7 +68,7 @@ def test_faults_are_listed_and_limited(write_store, tmp_path):
     headline = write_records(features, texts, Characters(), CONFIG, tmp_path)
     lines = dict(line.split("\t") for line in (tmp_path / "excluded.tsv").read_text().splitlines())
     assert lines["u0"] == lines["u2"] == "no transcript"
-    assert lines["u1"].startswith("'3' cannot be written")
+    assert lines["u1"].startswith("'3' is not among the 27 letters")
     assert lines["u4"] == "20 frames, too few for 6 labels"
     assert (headline["utterances"], headline["excluded"]) == (1, 4)
     strict = RecordConfig(max_excluded=0.5)

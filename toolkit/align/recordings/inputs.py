@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
@@ -75,6 +76,7 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
             by_stem.setdefault(path.stem, []).append(path)
 
     recordings = []
+    alike = {_bare(name): name for name in by_path}
     taken: set[Path] = set()
     for name, words in texts.items():
         found = by_path.get(name) or by_stem.get(name, [])
@@ -82,6 +84,8 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
         fault, path = "", found[0] if found else None
         if not found:
             fault = f"no audio file of this name below {audio}"
+            if like := alike.get(_bare(name)):
+                fault += f"; there is {like}: is it meant?"
         elif len(found) > 1:
             fault = f"several audio files of this name: {', '.join(map(str, found))}"
         recordings.append(_recording(name, path, words, audio, known, fault))
@@ -109,6 +113,11 @@ def _recording(
     speaker = speakers.get(name) or (speakers.get(path.stem) if path else None)
     speaker = speaker or (utterance if folder == "." else folder)
     return Recording(utterance, path, text, speaker, fault)
+
+
+def _bare(name: str) -> str:
+    """Letters and digits alone: the same for names that only separators tell apart."""
+    return "".join(filter(str.isalnum, normalize("NFC", name))).casefold()
 
 
 def _files(folder: Path) -> list[Path]:

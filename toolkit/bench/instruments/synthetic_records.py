@@ -32,7 +32,7 @@ def write_synthetic_records(folder: Path, utterances: int, seed: int = 0) -> Non
         )
         write_file(record_path(folder, number), "synthetic", records)
     manifest = {
-        "symbols": Characters.symbols,
+        "symbols": Characters().symbols,
         "dimension": DIMENSION,
         "files": len(files),
         "utterances": utterances,
@@ -42,5 +42,5 @@ def write_synthetic_records(folder: Path, utterances: int, seed: int = 0) -> Non
 
 def _record(frames: int, generator: np.random.Generator) -> Record:
     features = generator.normal(12, 3, (frames, DIMENSION)).astype(np.float16)
-    labels = generator.integers(0, Characters.blank, frames * LABELS_PER_SECOND // 100)
+    labels = generator.integers(0, Characters().blank, frames * LABELS_PER_SECOND // 100)
     return Record(features, labels.astype(np.int32), 0, np.zeros(DIMENSION))

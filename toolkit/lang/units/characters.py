@@ -1,6 +1,6 @@
 """Characters as output units of CTC models (A16)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -8,35 +8,57 @@ from toolkit.lang.units.units import BLANK, UnitsError, check_labels, write_symb
 
 SPACE = " "
 SEPARATOR = "_"
+ENGLISH = (*ascii_lowercase, "'")
 
 
 class Characters:
-    """Space, a to z, apostrophe, separator, blank, in this order (A16).
+    """Space, letters, separator, blank, in this order; by default a to z and the apostrophe (A16).
 
     The separator stands between two equal letters ("co_ol"), so that no label ever follows itself
     and a network need not learn to put a blank there.
+
+    Args:
+      letters: in upper or lower case; another language's are a list that its transcripts give
+        (`of_texts`), which the paper, of English, has no need of.
+
+    Raises:
+      UnitsError: something among the letters is not one character, is there twice, or is white
+        space or the separator.
     """
 
     kind = "characters"
-    symbols = [SPACE, *ascii_lowercase, "'", SEPARATOR, BLANK]  # noqa: RUF012 - never changed
-    size = len(symbols)
-    blank = size - 1
-    separator = symbols.index(SEPARATOR)
-    """Index of the separator."""
-    space = symbols.index(SPACE)
-    """Index of the space, the only symbol outside words."""
-    _ids = {symbol: i for i, symbol in enumerate(symbols[:separator])}  # noqa: RUF012
+
+    def __init__(self, letters: Iterable[str] = ENGLISH) -> None:
+        self._capitals = [SPACE, *map(_upper, letters), SEPARATOR]
+        self.symbols = [*map(_lower, self._capitals), BLANK]
+        self.size = len(self.symbols)
+        self.blank = self.size - 1
+        self.separator = self.blank - 1
+        """Index of the separator."""
+        self.space = 0
+        """Index of the space, the only symbol outside words."""
+        self._ids = {capital: i for i, capital in enumerate(self._capitals[: self.separator])}
+        for letter in self._capitals[1 : self.separator]:
+            if len(letter) != 1 or letter.isspace() or letter == SEPARATOR:
+                raise UnitsError(f"{letter!r} is no letter")
+        if len(self._ids) < self.separator:
+            raise UnitsError("a letter is among the units twice")
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str]) -> "Characters":
+        """Return the 30 symbols of English (A16), or the letters of texts that have others."""
+        letters = {_upper(letter) for text in texts for letter in "".join(text.split())}
+        return cls() if letters <= set(map(_upper, ENGLISH)) else cls(sorted(letters))
 
     def encode(self, text: str) -> list[int]:
         """See `Units`."""
         ids: list[int] = []
-        for character in " ".join(text.lower().split()):
-            index = self._ids.get(character)
+        for character in " ".join(text.split()):
+            index = self._ids.get(_upper(character))
             if index is None:
                 raise UnitsError(
-                    f"{character!r} cannot be written in letters, space and apostrophe; "
-                    "normalise the transcript, or choose word pieces (units.kind=bpe), which are "
-                    "learnt from transcripts in any alphabet"
+                    f"{character!r} is not among the {self.separator - 1} letters of the units; "
+                    "normalise the transcript, or choose word pieces (units.kind=bpe)"
                 )
             if ids and index == ids[-1]:
                 ids.append(self.separator)
@@ -46,9 +68,20 @@ class Characters:
     def decode(self, ids: Sequence[int]) -> str:
         """See `Units`."""
         ids = check_labels(ids, self.blank)
-        text = "".join(self.symbols[i] for i in ids if i != self.separator)
-        return " ".join(text.upper().split())
+        text = "".join(self._capitals[i] for i in ids if i != self.separator)
+        return " ".join(text.split())
 
     def save(self, folder: Path) -> None:
         """See `Units`."""
         write_symbols(self, folder)
+
+
+def _upper(letter: str) -> str:
+    """The capital, of letters that have one (not of "ß", whose capitals are two)."""
+    return letter.upper() if len(letter.upper()) == 1 else letter
+
+
+def _lower(capital: str) -> str:
+    """The small letter of a capital, if it is one character that has this capital."""
+    small = capital.lower()
+    return small if len(small) == 1 and _upper(small) == capital else capital

@@ -16,8 +16,9 @@ class UnitsConfig:
     """The output units of a CTC model."""
 
     kind: Literal["characters", "bpe", "unigram", "sentencepiece"] = "characters"
-    """`characters` (A16: 30 with the separator and blank), or word pieces that sentencepiece learns
-    from the training transcripts: `bpe` (byte-pair encoding) or `unigram`; or those of `model`."""
+    """`characters` (A16: 30 with the separator and blank; of a language with other letters those of
+    the training transcripts), or word pieces that sentencepiece learns from these: `bpe` (byte-pair
+    encoding) or `unigram`; or those of `model`."""
     pieces: int = 500
     """Number of word pieces to learn, without blank; for `bpe` and `unigram`."""
     model: Path | None = None
@@ -34,7 +35,7 @@ class UnitsConfig:
 
 
 def make_units(config: UnitsConfig, texts: Iterable[str]) -> Units:
-    """Make units from the training transcripts (which characters do not need).
+    """Make units from the training transcripts.
 
     Raises:
       UnitsError: the transcripts are too few for so many pieces; a model that cannot be read.
@@ -42,7 +43,7 @@ def make_units(config: UnitsConfig, texts: Iterable[str]) -> Units:
     if config.model is not None:
         return read_pieces(config.model, config.kind)
     if config.kind == "characters":
-        return Characters()
+        return Characters.of_texts(texts)
     return train_pieces(config.kind, config.pieces, texts)
 
 
@@ -57,7 +58,7 @@ def load_units(folder: Path) -> Units:
         plain = read_json(path, {"kind": str, "symbols": [str]})
         kind, symbols = plain["kind"], plain["symbols"]
     if kind == Characters.kind:
-        units: Units = Characters()
+        units: Units = Characters(symbols[1:-2])
     else:
         units = read_pieces(Path(folder) / MODEL, kind)
     if units.symbols != symbols:

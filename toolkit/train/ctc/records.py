@@ -77,7 +77,7 @@ def write_records(
       progress: called after every file with the numbers of utterances done and in total.
 
     Returns:
-      `utterances` and `hours` written, `kept` (their share of all utterances, A6), `too_long` and
+      `utterances` and `hours` written, `kept_percent` (their share of all utterances, A6), `too_long` and
       `excluded` (numbers of those left out for their length and for other reasons), and
       `MB_per_hour` of the files.
 
@@ -118,8 +118,9 @@ def write_records(
     write_atomically(out / RECORDS, json.dumps(manifest, ensure_ascii=False, indent=1) + "\n")
     hours = frames * store.manifest["frontend"]["frame_shift_ms"] / 3.6e6
     size = sum(record_path(out, plan.number).stat().st_size for plan in plans)
-    facts = {name: manifest[name] for name in ("utterances", "kept", "too_long", "excluded")}
-    return {"hours": hours, **facts, "MB_per_hour": size / 1e6 / hours}
+    facts = {name: manifest[name] for name in ("utterances", "too_long", "excluded")}
+    percent = 100 * manifest["kept"]
+    return {"hours": hours, **facts, "kept_percent": percent, "MB_per_hour": size / 1e6 / hours}
 
 
 def count_too_long(features: Path, config: RecordConfig) -> int:
