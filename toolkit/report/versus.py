@@ -88,8 +88,8 @@ def _row(number: int, decode: Decode, found: Sequence[Difference | None]) -> Row
 def _note(systems: int, found: Collection[Difference]) -> str:
     note = (
         "The row's WER minus that of the system with the column's number, in percentage points, in "
-        f"bold where p is below {LEVEL:g} by NIST's matched pairs test (MAPSSWE); p is not corrected for "
-        "the number of comparisons."
+        f"bold where p is below {LEVEL:g} by NIST's matched pairs test (MAPSSWE); p is not "
+        "corrected for the number of comparisons."
     )
     if any(one.test.segments < MANY_SEGMENTS for one in found):
         note += (

@@ -96,7 +96,7 @@ def test_english_transcripts_have_the_papers_symbols_whichever_letters_occur():
 
 @pytest.mark.parametrize("letters", [["a", "A"], ["ab"], ["_"], [" "], [""]])
 def test_what_is_no_letter_is_refused(letters):
-    with pytest.raises(UnitsError, match="no letter|twice"):
+    with pytest.raises(UnitsError, match=r"no letter|twice"):
         Characters(letters)
 
 

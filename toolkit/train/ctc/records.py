@@ -77,9 +77,9 @@ def write_records(
       progress: called after every file with the numbers of utterances done and in total.
 
     Returns:
-      `utterances` and `hours` written, `kept_percent` (their share of all utterances, A6), `too_long` and
-      `excluded` (numbers of those left out for their length and for other reasons), and
-      `MB_per_hour` of the files.
+      `utterances` and `hours` written, `kept_percent` (their share of all utterances, A6),
+      `too_long` and `excluded` (numbers of those left out for their length and for other reasons),
+      and `MB_per_hour` of the files.
 
     Raises:
       TrainingDataError: no utterance is left, or too many were left out.
