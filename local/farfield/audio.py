@@ -1,8 +1,7 @@
-"""Draws, mixes and writes far-field utterances, in groups."""
+"""Writes far-field utterances, in groups."""
 
 import json
 import shutil
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -10,10 +9,10 @@ from urllib.parse import quote
 import numpy as np
 
 from local.farfield.config import FarfieldConfig
-from local.farfield.mix import Mixture, mix_in_room
 from local.farfield.pools import Pool
 from local.farfield.rooms import SAMPLING_RATE, FarfieldError
 from local.farfield.selection import FarfieldUtterance
+from local.farfield.simulation import simulate
 from toolkit.corpus.audio_file import encode_audio
 from toolkit.features.audio import AudioError
 from toolkit.features.cut_audio import load_cut_audio
@@ -63,16 +62,17 @@ def make_group(group: Group) -> None:
 
 
 def file_name(id: str, part: str, encoding: str) -> str:
-    """Return the file name of an utterance; `part` is empty for the single microphone."""
+    """Return the file name of an utterance; `part` is empty for what its set hears."""
     return f"{quote(id, safe='')}{'.' if part else ''}{part}.{encoding.lower()}"
 
 
 def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
     """Write the audio of one utterance; return its entry in `done.json`."""
     dry = load_cut_audio(utterance.source, SAMPLING_RATE).numpy()
-    mixture, custom = _simulate(utterance, dry, group.config, group.pool)
-    files = {"": mixture.microphones[:1]}
+    heard, mixture, custom = simulate(utterance, dry, group.config, group.pool)
+    files = {"": heard[None]}
     if utterance.array:
+        files["raw"] = mixture.microphones[:1]
         files["array"] = np.concatenate([mixture.microphones, mixture.playback[None]])
         files["speech"] = mixture.speech
         files |= {} if mixture.echo is None else {"echo": mixture.echo}
@@ -83,41 +83,3 @@ def _make(utterance: FarfieldUtterance, group: Group, folder: Path) -> dict:
         path.write_bytes(encode_audio(samples, SAMPLING_RATE, encoding))
     channels = {part: len(own) for part, own in files.items()}
     return {"id": utterance.id, "samples": len(dry), "channels": channels, "custom": custom}
-
-
-def _simulate(
-    utterance: FarfieldUtterance, dry: np.ndarray, config: FarfieldConfig, pool: Pool
-) -> tuple[Mixture, dict]:
-    """Draw a room, noise, playback and levels by the utterance's id, and mix."""
-    rng = np.random.default_rng([config.seed, zlib.crc32(utterance.id.encode())])
-    names = list(config.placements)
-    name = utterance.placement or names[int(rng.integers(len(names)))]
-    placement = config.placements[name]
-    room = pool.room(name, int(rng.integers(pool.rooms)))
-    talker = int(rng.integers(len(room.talkers)))
-    microphones = slice(None if utterance.array else 1)
-    noise = _excerpt(pool.noise, len(dry) + room.noise.shape[1], rng)
-    playback = _excerpt(pool.playback, len(dry), rng)
-    plays = bool(rng.random() < placement.playback_share)
-    snr, echo = rng.uniform(*placement.snr_db), rng.uniform(*placement.echo_db)
-    mixture = mix_in_room(
-        dry,
-        room.talkers[talker, microphones],
-        noise,
-        room.noise[microphones],
-        playback if plays else None,
-        room.echo[microphones],
-        snr_db=snr,
-        echo_db=echo,
-        level_db=rng.uniform(*config.level_dbfs),
-        rng=rng,
-    )
-    custom = {"placement": name, "t60": room.t60, "snr_db": round(snr, 2)}
-    return mixture, custom | ({"echo_db": round(echo, 2)} if mixture.echo is not None else {})
-
-
-def _excerpt(sounds: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw an excerpt of a sound, which is repeated where it is too short."""
-    row = sounds[int(rng.integers(len(sounds)))]
-    start = int(rng.integers(len(row)))
-    return np.take(row, np.arange(start, start + length), mode="wrap")

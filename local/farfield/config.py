@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
+from toolkit.features.multichannel.device import DeviceConfig
+
+Frontend = Literal["device", "microphone"]
 GEOMETRIES = ("circle-4", "circle-6", "circle-7")
 """Microphones of a device: so many on a circle, the seventh of `circle-7` at its centre."""
 SPOTS = ("centre", "table", "wall", "shelf", "corner")
@@ -109,6 +113,23 @@ class FarfieldConfig:
     """Microphones of the devices, in turn from room to room: of `GEOMETRIES`."""
     radius_metres: tuple[float, float] = (0.03, 0.04)
     """Range of the circles' radius."""
+    frontend: Frontend = "device"
+    """What every set is heard through: the front end of a device (C1), or its first microphone as
+    it is."""
+    device: DeviceConfig = DeviceConfig()
+    """Beams, echo canceller and choice of a beam of `frontend`."""
+    lead_seconds: float = 2.0
+    """Noise and playback that the device hears before an utterance begins."""
+    diffuse: tuple[float, float] = (0.3, 0.7)
+    """Range of the share of the noise's power that comes from all sides instead of its source; 0
+    where the microphones' positions are not known."""
+    talker_db_spl: tuple[float, float] = (57.0, 67.0)
+    """Range of the talkers' level at a distance of 1 m; it falls by 6 dB for each doubling."""
+    self_noise_db_spl: float = 30.0
+    """Level of the microphones' own noise."""
+    path_changes: float = 0.3
+    """Share of the utterances with playback during which somebody moves beside the device, so that
+    the path of the echo changes."""
     responses: Path | None = None
     """Folder of room impulse responses, searched with its subfolders, to use instead of computed
     ones: the channels of a file are the microphones; the clearest are DP1's. Where there are enough
@@ -149,6 +170,14 @@ class FarfieldConfig:
             raise ValueError("room_metres must be (smallest, largest), at least 2 m each way")
         if self.level_dbfs[0] > self.level_dbfs[1] or self.level_dbfs[1] > -10:
             raise ValueError("level_dbfs must be (low, high), at most -10")
+        if self.frontend not in get_args(Frontend):
+            raise ValueError(f"frontend is {self.frontend!r}: {' or '.join(get_args(Frontend))}")
+        if self.lead_seconds < 0:
+            raise ValueError("lead_seconds must not be negative")
+        if not 0 <= self.diffuse[0] <= self.diffuse[1] <= 1 or not 0 <= self.path_changes <= 1:
+            raise ValueError("diffuse must be (low, high), it and path_changes from 0 to 1")
+        if self.talker_db_spl[0] > self.talker_db_spl[1]:
+            raise ValueError("talker_db_spl must be (low, high)")
         if self.encoding not in ("FLAC", "WAV"):
             raise ValueError(f"encoding is {self.encoding!r}: FLAC or WAV")
         if self.days < 1:

@@ -25,18 +25,21 @@ def cuts_by_set(groups: Sequence[Group], out: Path) -> dict[str, Cuts]:
     """Return the cuts of finished groups by set, with the clean sets of train and val."""
     config = groups[0].config
     names = ["train", CLEAN_SETS["train"], UNLABELLED, "val", CLEAN_SETS["val"], *config.placements]
-    names += [f"{name}-array" for name in config.placements] if config.array_hours else []
+    if config.array_hours:
+        names += [f"{name}-{kind}" for name in config.placements for kind in ("raw", "array")]
     sets: dict[str, Cuts] = {name: [] for name in names}
     for group in groups:
         by_id = {item.id: item for item in group.utterances}
         folder = group.folder.relative_to(out)
         for made in json.loads(group.done.read_text(encoding="utf-8"))["made"]:
             item = by_id[made["id"]]
-            cut = _cut(item, made, folder, config.encoding)
+            cut = _cut(item, made, "", folder, config.encoding)
             sets[item.split].append(cut)
             if item.split in CLEAN_SETS:
                 sets[CLEAN_SETS[item.split]].append(item.source)
             if item.array:
+                raw = _cut(item, made, "raw", folder, config.encoding)
+                sets[f"{item.split}-raw"].append(raw)
                 array = _array_cut(cut, made, folder, config.encoding)
                 sets[f"{item.split}-array"].append(array)
     return sets
@@ -65,9 +68,11 @@ def with_paths_relative_to(cuts: Iterable[MonoCut], folder: str) -> Iterable[Mon
         yield replace(cut, recording=replace(cut.recording, sources=[inside]))
 
 
-def _cut(utterance: FarfieldUtterance, made: dict, folder: Path, encoding: str) -> MonoCut:
+def _cut(
+    utterance: FarfieldUtterance, made: dict, part: str, folder: Path, encoding: str
+) -> MonoCut:
     text = "" if utterance.split == UNLABELLED else text_of(utterance.source)
-    recording = _recording(made, "", folder, encoding)
+    recording = _recording(made, part, folder, encoding)
     cut = make_cut(utterance.id, recording, text, speaker_of(utterance.source))
     cut.custom = made["custom"] | ({} if utterance.time is None else {"time": utterance.time})
     return cut

@@ -145,9 +145,10 @@ def _make(task: _Task) -> None:
     if task.placement and task.files:
         room_from_file(task.files[0]).save(task.path)
     elif task.placement:
-        arrays = task.config.arrays
-        # Only test sets have more than one microphone.
-        geometry = "circle-1" if task.pool != "test" else arrays[task.number % len(arrays)]
+        arrays, one = task.config.arrays, task.config.frontend == "microphone"
+        # A single microphone is all that is heard, but for the arrays of the test sets.
+        single = one and task.pool != "test"
+        geometry = "circle-1" if single else arrays[task.number % len(arrays)]
         placement = task.config.placements[task.placement]
         compute_room(placement, task.config, geometry, rng).save(task.path)
     elif task.path.stem.endswith("-noise"):

@@ -101,7 +101,7 @@ def room_from_file(path: Path) -> Room:
     echo = 0.1 * late
     echo[:, LEAD] += 1.0
     noise = late if np.any(late) else talker
-    return Room(talker[None], noise, echo, 0.0)
+    return Room(talker[None], noise, echo, 0.0, np.empty(0), np.empty((0, 3)))
 
 
 def _response(path: Path) -> np.ndarray:

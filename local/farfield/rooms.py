@@ -40,17 +40,21 @@ class Room:
     """float32[M, R]: from the device's own loudspeaker."""
     t60: float
     """Reverberation time in seconds that the walls were chosen for; 0: not known."""
+    metres: np.ndarray
+    """float64[P]: from the device to each position of a talker; empty: not known."""
+    positions: np.ndarray
+    """float64[M, 3]: the microphones, in metres from the middle; empty: not known."""
 
     def save(self, path: Path) -> None:
         """Write the responses as npz."""
         with open_atomically(path, "wb") as file:
-            np.savez(file, talkers=self.talkers, noise=self.noise, echo=self.echo, t60=self.t60)
+            np.savez(file, **vars(self))
 
     @classmethod
     def load(cls, path: Path) -> "Room":
         """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as found:
-            return cls(found["talkers"], found["noise"], found["echo"], float(found["t60"]))
+            return cls(**{**found, "t60": float(found["t60"])})
 
 
 def compute_room(
@@ -69,7 +73,8 @@ def compute_room(
     size = rng.uniform(*config.room_metres)
     t60 = float(rng.uniform(*placement.t60_seconds))
     device = device_position(placement.spot, size, rng)
-    microphones = device + circle(geometry, rng.uniform(*config.radius_metres))
+    around = circle(geometry, rng.uniform(*config.radius_metres))
+    microphones = device + around
     talkers = [
         _at_distance(device, placement.talker_metres, size, (1.2, 1.75), rng)
         for _ in range(config.talkers)
@@ -94,7 +99,9 @@ def compute_room(
         _crop([room.rir[m][source] for m in range(len(microphones))], start - LEAD, LEAD + length)
         for source, start in enumerate(starts)
     ]
-    return Room(np.stack(responses[:-2]), responses[-2], responses[-1], round(t60, 3))
+    metres = np.array([np.linalg.norm(talker - device) for talker in talkers])
+    talker_responses, (noise_response, echo_response) = np.stack(responses[:-2]), responses[-2:]
+    return Room(talker_responses, noise_response, echo_response, round(t60, 3), metres, around)
 
 
 def wall_absorption(size: np.ndarray, t60: float) -> float:

@@ -3,7 +3,8 @@
 On disk, all paths relative, so that the folder can be moved:
 
     <root>/cuts/<set>.jsonl     lhotse cuts of train, clean, unlabelled, val, val-clean, DP1..DP5
-                                and DP1-array..DP5-array
+                                and, of some of its utterances, DP1-raw, the first microphone,
+                                and DP1-array, all of them, and so on
     <root>/audio/<set>/NNNN/    a hundred utterances each; for arrays also the speech and the echo
                                 alone at the microphones
     <root>/lake/                the unlabelled audio as a data lake, see `toolkit.pipeline.lake`

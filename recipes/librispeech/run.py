@@ -170,10 +170,12 @@ def decode_smbr(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(
-    22, "Write adapted features and train an LSTM on them", parallel=True, when="needs_adapted"
+    22, "Write adapted features and train an LSTM on them", parallel=True, when="adapted or chain"
 )
 def train_on_adapted(run: Run) -> dict[str, float] | None:
     """The features of the speaker-adapted GMMs; the LSTM with `adapted` alone."""
+    if not run.config.needs_adapted:
+        return None
     features = run.make("adapted")
     ranks.on_rank_zero(lambda: write_adapted(run, "sat", "lda_mllt", features))
     return train_network(run, "lstm_fmllr", features) if run.config.adapted else None

@@ -1,4 +1,5 @@
-"""Enhancement of the test sets' array recordings, and decoding with and without it (C1)."""
+"""What a device's front end is worth (C1): the test sets' arrays without it, with it, and with one
+that knows the whole utterance."""
 
 import json
 from dataclasses import replace
@@ -26,14 +27,22 @@ speakers, so that several processes can decode it."""
 
 
 def enhance_arrays(run: Run) -> dict[str, float]:
-    """Enhance the array recordings by echo cancellation and beamforming."""
-    return enhance(_arrays(run), run.config.enhance, run.make("enhanced"), run.jobs, run.progress)
+    """Enhance the array recordings by echo cancellation and beamforming on whole utterances.
+
+    Returns:
+      Measures of this, and those of the device's front end, which are of the simulation.
+    """
+    arrays = _arrays(run)
+    return _device_measures(arrays) | enhance(
+        arrays, run.config.enhance, run.make("enhanced"), run.jobs, run.progress
+    )
 
 
 def decode_arrays(run: Run, system: str, normaliser: Path) -> dict[str, float]:
-    """Decode the enhanced signals and the first microphone with a network tuned on val.
+    """Decode the same utterances as heard in several ways, with a network tuned on val.
 
-    The results are of splits such as `DP1-raw` and `DP1-enhanced`, which have the same utterances.
+    The results are of splits such as `DP1-raw`, the first microphone, `DP1-device`, what the test
+    set DP1 hears, and `DP1-enhanced`.
     """
     out, fbank = run.make("decode/arrays"), run.make("fbank_arrays")
     config = replace(run.config.fbank, hours_per_shard=HOURS_PER_SHARD)
@@ -57,13 +66,27 @@ def _arrays(run: Run) -> dict[str, list[MultiCut]]:
     return found
 
 
+def _device_measures(arrays: dict[str, list[MultiCut]]) -> dict[str, float]:
+    """The means by placement of what the simulation measured at the device's front end."""
+    found = {}
+    for name, own in arrays.items():
+        for key, title in (("device_erle_db", "ERLE"), ("device_snr_gain_db", "SNR gain")):
+            values = [cut.custom[key] for cut in own if key in (cut.custom or {})]
+            found |= {f"{name} device {title} dB": sum(values) / len(values)} if values else {}
+    return found
+
+
 def _versions(run: Run) -> dict[str, list[MonoCut]]:
-    """Return the utterances of the arrays by placement, before and after enhancement."""
+    """Return the utterances of the arrays by placement, as each front end heard them."""
     after, found = enhanced_cuts(_arrays(run), run.need("enhanced")), {}
     for name in PLACEMENTS:
         ids = {cut.id for cut in after[name]}
-        run.need_audio(f"data/{name}.jsonl")
-        found[f"{name}-raw"] = [cut for cut in cuts(run, name) if cut.id in ids]
+        raw = read_cuts(run.need(f"data/{name}-raw.jsonl"))
+        run.need_audio(f"data/{name}-raw.jsonl")
+        found[f"{name}-raw"] = [cut for cut in raw if cut.id in ids]
+        if run.config.rooms.frontend == "device":
+            run.need_audio(f"data/{name}.jsonl")
+            found[f"{name}-device"] = [cut for cut in cuts(run, name) if cut.id in ids]
         found[f"{name}-enhanced"] = after[name]
     return found
 

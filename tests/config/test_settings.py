@@ -79,8 +79,8 @@ def test_an_optional_section_appears_when_a_field_of_it_is_set():
     ("override", "hint"),
     [
         ("ce.epoch=4", r"unknown key `ce.epoch`; did you mean `ce.epochs`\? \(`ce` has epochs"),
-        ("epochs=4", r"unknown key `epochs`; did you mean `ce.epochs`\?"),
-        ("train.epochs=4", r"did you mean `ce.epochs`\?"),
+        ("epochs=4", r"unknown key `epochs`; did you mean `ce.epochs` or `smbr.epochs`\?"),
+        ("train.epochs=4", r"did you mean `ce.epochs` or `smbr.epochs`\?"),
         ("ce.chunk.longest=4", r"did you mean `ce.chunks`\?"),
         ("sede=1", r"did you mean `seed`\?"),
         ("seed.x=1", r"`seed` has no keys below it"),

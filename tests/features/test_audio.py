@@ -49,7 +49,7 @@ def test_names_every_fault(tone, tmp_path):
     path, _ = tone("a.flac")
     cases = {
         "missing.wav": (None, {}, "no such audio file"),
-        "empty.flac": (b"", {}, "not audio"),
+        "empty.flac": (b"", {}, "is an empty file"),
         "text.wav": (b"hello there, no audio in here", {}, "not audio"),
         "cut.flac": (path.read_bytes()[: path.stat().st_size // 2], {}, "truncated"),
         "short.flac": (path.read_bytes(), {"offset": 0.5, "duration": 1.0}, "ends at 1.000 s"),

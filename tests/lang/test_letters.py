@@ -17,6 +17,7 @@ from toolkit.lang.text import Normaliser
         ("l’homme d'État - 'oui'", "L'HOMME D'ÉTAT OUI"),
         ("Всё хорошо — по-русски", "ВСЁ ХОРОШО ПО РУССКИ"),
         ("हिन्दी में।", "हिन्दी में"),
+        ("მე ვსვამ წყალს.", "მე ვსვამ წყალს"),
         ("Zwi\u00adschen\u200b x", "ZWISCHEN X"),
         ("ʼn", "N"),
         ("", ""),

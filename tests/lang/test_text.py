@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.lang.text import Normaliser, TextError, count_words, read_sentences, text_files
+from toolkit.lang.text import (
+    Normaliser,
+    TextError,
+    count_words,
+    read_lines,
+    read_sentences,
+    text_files,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +66,12 @@ def test_missing_text_is_named(tmp_path):
         text_files(tmp_path / "absent*")
     with pytest.raises(TextError, match=r"no \.txt"):
         text_files(tmp_path)
+
+
+def test_a_file_that_is_not_there_is_named_once(tmp_path):
+    with pytest.raises(TextError) as caught:
+        list(read_lines(tmp_path / "none.txt"))
+    assert str(caught.value) == f"{tmp_path / 'none.txt'}: no such file"
 
 
 def test_broken_files_name_the_line(tmp_path):

@@ -227,7 +227,7 @@ def test_results_have_a_row_for_every_system_and_set(finished):
     rows = json.loads((finished.root / "results.json").read_text())
     found = [(row["system"], row["split"]) for row in rows]
     expected = [(system, s) for system in SYSTEMS for s in ("val", *PLACEMENTS, "TST")]
-    arrays = [f"{name}-{kind}" for name in PLACEMENTS for kind in ("raw", "enhanced")]
+    arrays = [f"{name}-{kind}" for name in PLACEMENTS for kind in ("raw", "device", "enhanced")]
     assert found == expected + [("student_smbr", split) for split in arrays]
     for system in SYSTEMS:
         own = {row["split"]: row for row in rows if row["system"] == system}

@@ -22,6 +22,8 @@ from toolkit.storage.reading import quoted
 
 Config = TypeVar("Config")
 LONGEST_KEY = 200  # characters
+MOST_HINTS = 3
+"""Settings of the same name that the error for an unknown one suggests."""
 NO_EFFECT_ON_RESULTS = {"results depend on it": False}
 """Metadata of a field that decides how something is computed but not the result: changing such a
 field makes no stage stale."""
@@ -246,8 +248,8 @@ def _unknown(config: Any, key: str, prefix: str, name: str, known: list[str]) ->
     near = [f"{dot}{match}" for match in difflib.get_close_matches(name, known, n=1)]
     leaves = list(all_keys(config))
     same_leaf = [leaf for leaf in leaves if leaf.split(".")[-1] == key.split(".")[-1]]
-    near = near or same_leaf or difflib.get_close_matches(key, leaves, n=1)
-    hint = f"; did you mean `{near[0]}`?" if near else ""
+    near = near or same_leaf[:MOST_HINTS] or difflib.get_close_matches(key, leaves, n=1)
+    hint = f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""
     where = f"`{prefix}` has" if prefix else "known keys:"
     listing = f" ({where} {', '.join(known)})" if known else f" (`{prefix}` has no keys below it)"
     return ConfigError(f"unknown key `{key}`{hint}{listing}")

@@ -145,6 +145,8 @@ def _read(
         if unwritable := encoding_error(error):
             raise AudioError(str(unwritable)) from error
         reason = getattr(error, "error_string", error)  # without the name of what was opened
+        if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
+            raise AudioError(f"{path}: is an empty file") from error
         raise AudioError(
             f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"
         ) from error

@@ -68,6 +68,8 @@ def _reading(path: Path) -> Iterator[None]:
         if unwritable := encoding_error(error):
             raise AudioError(str(unwritable)) from error
         reason = getattr(error, "error_string", error)
+        if path.is_file() and not path.stat().st_size:
+            raise AudioError(f"{path}: is an empty file") from error
         raise AudioError(
             f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"
         ) from error

@@ -22,10 +22,15 @@ TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR"}
 QUOTES = str.maketrans("‘’ʼ＇`´", "''''''")
 
 
+# Letters of ordinary Georgian (Mkhedruli) have no case: Python's capitals of them, which few fonts
+# have, are for headings.
+GEORGIAN = {code: code - 0x1C90 + 0x10D0 for code in range(0x1C90, 0x1CC0)}
+
+
 def in_upper_case(text: str) -> str:
     """Return letters of any alphabet in upper case, composed (NFC), with ASCII's apostrophe."""
     upper = unicodedata.normalize("NFC", text.translate(QUOTES)).upper()
-    return unicodedata.normalize("NFC", upper)
+    return unicodedata.normalize("NFC", upper).translate(GEORGIAN)
 
 
 class Normaliser:
@@ -130,6 +135,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             f"{path}:{number}: not UTF-8 ({error.reason}); convert it, for example with "
             f"`iconv -f cp1252 -t utf-8` (cp1251 for Cyrillic letters, utf-16 for Windows' Unicode)"
         ) from error
+    except FileNotFoundError as error:
+        raise TextError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
         raise TextError(f"{path}: cannot be read after line {number}: {error}") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from lhotse import MonoCut
 
 from toolkit.corpus.check.findings import ERROR, KINDS
-from toolkit.corpus.letters import is_garbled, word_of_two_alphabets
+from toolkit.corpus.letters import is_garbled, is_tag, word_of_two_alphabets
 from toolkit.corpus.manifest import NO_SPEAKER, speaker_of, text_of
 
 REMEDIES = {
@@ -59,6 +59,8 @@ def _faults(cut: MonoCut, copy: int) -> Iterator[tuple[str, str]]:
         yield "digits", repr(digits[0])
     if word := next(filter(is_garbled, text.split()), None):
         yield "garbled letters", repr(word)
+    if word := next(filter(is_tag, text.split()), None):
+        yield "event-tags", repr(word)
     if word := word_of_two_alphabets(text):
         yield "mixed-alphabets", repr(word)
 

@@ -204,10 +204,13 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
         f"{c.first.resampled}s)"
     )
     pairs = c.matched_pairs
-    yield (
-        f"Matched pairs: p {_p(pairs.p_value)}, z {pairs.z:.2f} (NIST's test on "
-        f"{pairs.segments} segments)"
-    )
+    if pairs.segments < MANY_SEGMENTS:
+        yield f"Matched pairs: none, {pairs.segments} segments are too few for NIST's test"
+    else:
+        yield (
+            f"Matched pairs: p {_p(pairs.p_value)}, z {pairs.z:.2f} (NIST's test on "
+            f"{pairs.segments} segments)"
+        )
     better, equal, worse = c.utterances
     yield f"Utterances: {second} better in {better}, worse in {worse}, as many errors in {equal}"
     unit = c.first.unit if c.first.unit == "word" else "character"

@@ -299,7 +299,8 @@ def _check_ids(
         raise ScoreError(
             f"references and hypotheses have no utterance id in common: the first are "
             f"{next(iter(refs))!r} and {hyp}; check that both are of the same split "
-            "and were read in the right format"
+            "and were read in the right format; transcribing a recipe's data/test.jsonl gives its "
+            "ids"
         )
     if absent and mode == "strict":
         raise ScoreError(

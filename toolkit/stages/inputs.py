@@ -51,6 +51,11 @@ class InputNames:
         folders = {key: folder for key, folder in self.folders.items() if key in read}
         return exact or [Places(folders).name(path)]
 
+    def is_gone(self, name: str) -> bool:
+        """Whether an input was called after a setting that is no path any more."""
+        setting, brace, _ = name.removeprefix("{").partition("}")
+        return bool(brace) and name.startswith("{") and setting not in self._settings
+
     def path(self, name: str) -> Path:
         """Return the path of an input; that of a setting which is gone does not exist."""
         if name.startswith("{") and name.endswith("}") and name[1:-1] in self._settings:

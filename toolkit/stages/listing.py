@@ -14,7 +14,7 @@ from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import read_record
-from toolkit.stages.plan import Inspector, State, Step, plan
+from toolkit.stages.plan import Inspector, State, Step, plan, settled
 from toolkit.stages.runner import refusal
 from toolkit.stages.stage import Request
 from toolkit.stages.stage_code import present_sources
@@ -26,11 +26,11 @@ def show_list(
     recipe: Declaration, directory: RunDirectory, config: Any, as_json: bool = False
 ) -> None:
     """Print each stage's state, time and result, and its code where that is not the present one."""
-    steps = plan(_states(recipe, _inspector(recipe, directory, config)), ())
+    steps = plan(_states(recipe, _inspector(recipe, directory, config), config), ())
     codes = [
         _other_code(recipe, _codes(directory, step.number, step.state), "{old}") for step in steps
     ]
-    off = {stage.number: stage.when for stage in recipe.stages if not stage.asked_for(config)}
+    off = _off(recipe, config)
     if as_json:
         plain = [_plain(step, code, off) for step, code in zip(steps, codes, strict=True)]
         click.echo(json.dumps(plain, indent=1))
@@ -77,7 +77,7 @@ def _number(value: Any) -> Any:
 def show_stale_code(recipe: Declaration, directory: RunDirectory, config: Any) -> None:
     """Print the stages that other code or other packages have made, with both."""
     found = False
-    for number, title, state in _states(recipe, _inspector(recipe, directory, config)):
+    for number, title, state in _states(recipe, _inspector(recipe, directory, config), config):
         if changes := _other_code(recipe, _codes(directory, number, state), "{old} -> {new}"):
             found = True
             click.echo(f"{number:3d} {title} ({state.kind}): {'; '.join(changes)}")
@@ -94,7 +94,7 @@ def show_plan(
       code: also print what of each finished stage's code has changed since.
     """
     inspector = _inspector(recipe, directory, request.config)
-    states = _states(recipe, inspector)
+    states, off = _states(recipe, inspector, request.config), _off(recipe, request.config)
     for number, title, state in states:
         if number < request.first and not state.done:
             click.echo(f"warning: stage {number} ({title}) is {state}; not in this run")
@@ -102,8 +102,10 @@ def show_plan(
     for step in plan(chosen, request.forced):
         verb = {"run": "would run", "skip": "would skip", "may run": "would run"}[step.action]
         colon = "" if step.action == "may run" else ":"
-        refused = _refusal(recipe, inspector, request, step)
-        click.echo(f"{step.number:3d} {step.title}: {refused or f'{verb}{colon} {step.why}'}")
+        said = _refusal(recipe, inspector, request, step) or f"{verb}{colon} {step.why}"
+        if step.number in off and step.why != "forced":
+            said = f"does nothing: {off[step.number]} is off"
+        click.echo(f"{step.number:3d} {step.title}: {said}")
         if code and step.state.marker:
             click.echo(f"    code {_code_changes(recipe, step.number, step.state.marker)}")
 
@@ -124,8 +126,16 @@ def _inspector(recipe: Declaration, directory: RunDirectory, config: Any) -> Ins
     return Inspector(directory, config, directory.load_digests(folders), titles)
 
 
-def _states(recipe: Declaration, inspector: Inspector) -> list[tuple[int, str, State]]:
-    return [(s.number, s.title, inspector.state(s.number)) for s in recipe.stages]
+def _states(recipe: Declaration, inspector: Inspector, config: Any) -> list[tuple[int, str, State]]:
+    return [
+        (s.number, s.title, settled(inspector.state(s.number), not s.asked_for(config)))
+        for s in recipe.stages
+    ]
+
+
+def _off(recipe: Declaration, config: Any) -> dict[int, str]:
+    """The settings that are off, by the stages that they would ask for."""
+    return {stage.number: stage.when for stage in recipe.stages if not stage.asked_for(config)}
 
 
 def _codes(directory: RunDirectory, stage: int, state: State) -> list[Code | None]:

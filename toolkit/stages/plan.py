@@ -59,6 +59,14 @@ class Step:
     why: str
 
 
+def settled(state: State, off: bool) -> State:
+    """Return the state of a stage, which is done where its setting is off and it has something to
+    lose: what it made stays for when the setting is on again."""
+    made = state.marker is not None and bool(state.marker.outputs)
+    keeps = made or state.kind in ("partial", "failed")
+    return State("done", marker=state.marker) if off and keeps else state
+
+
 class Inspector:
     """Compares the markers in a run directory with the present files and configuration.
 
@@ -136,6 +144,8 @@ class Inspector:
         """Return how parameters and inputs differ from those in `record`."""
         reasons = list(self._parameter_changes(record))
         for name, old in record.inputs.items():
+            if self.names.is_gone(name):
+                continue  # its setting names no file now, which is a change of a parameter
             shown = str(self.names.path(name)) if is_outside(name) else name
             shown = shown.removeprefix(audio_input(""))
             change = difference(shown, old, self.present(name, old.kind))

@@ -14,7 +14,7 @@ from toolkit.stages.distributed import joined_by_followers
 from toolkit.stages.inputs import InputNames
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.stages.plan import Inspector, State, join_reasons, plan
+from toolkit.stages.plan import Inspector, State, join_reasons, plan, settled
 from toolkit.stages.profile import profiled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
@@ -65,7 +65,8 @@ class Runner:
         self._check_engines()
         self._check()
         for stage in self.stages:
-            state = self.inspector.state(stage.number)
+            state = self._state(stage)
+            off = not stage.asked_for(self.request.config)
             if stage.number < self.request.first:
                 if not state.done:
                     self.stage_log.write(
@@ -74,7 +75,10 @@ class Runner:
                     )
             elif stage.number <= self.request.last:
                 if state.done and stage.number not in self.request.forced:
-                    self.stage_log.write(f"-- {stage.number} {stage.title}: done, skipped")
+                    kept = f"{stage.when} is off, what it made before stays" if off else ""
+                    self.stage_log.write(
+                        f"-- {stage.number} {stage.title}: {kept or 'done, skipped'}"
+                    )
                 else:
                     self._attempt(stage, state)
         self.digests.save()
@@ -87,14 +91,15 @@ class Runner:
         Raises:
           OtherCodeError: there is such a stage.
         """
-        states = [(s.number, s.title, self.inspector.state(s.number)) for s in self.stages]
+        states = [(s.number, s.title, self._state(s)) for s in self.stages]
         steps = plan(states, self.request.forced)
         chosen = range(self.request.first, self.request.last + 1)
         runs = any(step.action == "run" and step.number in chosen for step in steps)
         if self.request.accept_code_change or not runs:
             return
+        off = {s.number for s in self.stages if not s.asked_for(self.request.config)}
         for step in steps:
-            if step.action != "skip" or step.state.marker is None:
+            if step.action != "skip" or step.state.marker is None or step.number in off:
                 continue
             for name, engine in engines().items():
                 before = step.state.marker.versions.get(name)
@@ -112,10 +117,14 @@ class Runner:
         chosen = [stage for stage in self.stages if first <= stage.number <= last]
         if not any(stage.check for stage in chosen):
             return
-        states = [(s.number, s.title, self.inspector.state(s.number)) for s in chosen]
+        states = [(s.number, s.title, self._state(s)) for s in chosen]
         for stage, step in zip(chosen, plan(states, self.request.forced), strict=True):
             if stage.check and step.action != "skip":
                 stage.check(self.request.config)
+
+    def _state(self, stage: Stage) -> State:
+        off = not stage.asked_for(self.request.config)
+        return settled(self.inspector.state(stage.number), off)
 
     def _attempt(self, stage: Stage, state: State) -> None:
         self.stage_log.write(f"== {stage.number} {stage.title} (--stage {stage.number})")

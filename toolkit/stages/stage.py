@@ -22,12 +22,12 @@ class Stage:
     """Called with the configuration before the first stage of any run that includes this one;
     raises a `ToolkitError` if the machine lacks what the stage needs."""
     when: str = ""
-    """The setting that asks for the stage, such as `lstm` or `rooms.array_hours`; where it is
-    false, the stage does nothing."""
+    """The setting that asks for the stage, such as `lstm` or `rooms.array_hours`, or several with
+    " or " between them; where it is false, the stage does nothing."""
 
     def asked_for(self, config: Any) -> bool:
         """Whether the configuration asks for the stage."""
-        return not self.when or bool(attrgetter(self.when)(config))
+        return not self.when or any(attrgetter(key)(config) for key in self.when.split(" or "))
 
 
 @dataclass(frozen=True)

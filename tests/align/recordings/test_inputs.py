@@ -55,6 +55,25 @@ def test_nothing_is_dropped(folder, tmp_path):
     assert not found["x"].fault
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "test.jsonl"])
+def test_tables_and_manifests_are_no_texts(folder, tmp_path, name):
+    audio = folder("x.wav")
+    (tmp_path / name).write_text('{"id": "x"}\n')
+    with pytest.raises(InputError, match="is a table or a manifest: give lines of"):
+        read_inputs(audio, tmp_path / name)
+
+
+def test_many_recordings_of_one_folder_are_said_to_be_one_speakers(folder, tmp_path, caplog):
+    audio = folder(*(f"all/{n}.wav" for n in range(10)))
+    text, speakers = tmp_path / "text", tmp_path / "utt2spk"
+    text.write_text("".join(f"{n} one\n" for n in range(10)))
+    speakers.write_text("".join(f"{n} s{n % 2}\n" for n in range(10)))
+    read_inputs(audio, text, speakers)
+    assert not caplog.text
+    read_inputs(audio, text)
+    assert "all 10 recordings count as one speaker's" in caplog.text
+
+
 def test_a_name_that_differs_in_its_separators_is_pointed_out(folder, tmp_path):
     audio = folder("Іван/019.wav", "ann/1.wav")
     text = tmp_path / "text"

@@ -48,7 +48,7 @@ def test_the_same_draw_gives_the_same_room_and_files_keep_it(room, tmp_path):
     again.save(tmp_path / "again.npz")
     assert (tmp_path / "room.npz").read_bytes() == (tmp_path / "again.npz").read_bytes()
     found = Room.load(tmp_path / "room.npz")
-    for name in ("talkers", "noise", "echo"):
+    for name in ("talkers", "noise", "echo", "metres", "positions"):
         np.testing.assert_array_equal(getattr(found, name), getattr(room, name))
     assert found.t60 == room.t60
     other = compute_room(CONFIG.dp1, CONFIG, "circle-4", rng(2))

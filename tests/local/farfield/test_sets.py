@@ -53,6 +53,7 @@ def source(tmp_path_factory):
         test_hours=0.0003,
         array_hours=0.0001,
         labelled_speakers=0.5,
+        talker_db_spl=(90.0, 90.0),
         responses=root / "responses",
         noise=root / "noise",
     )
@@ -72,7 +73,8 @@ def made(source, tmp_path_factory):
 def _extra(out):
     """Cuts that are another version of a cut in another set."""
     sets = manifests(out)
-    return sum(len(cuts) for name, cuts in sets.items() if "clean" in name or "array" in name)
+    versions = ("clean", "raw", "array")
+    return sum(len(cuts) for name, cuts in sets.items() if name.split("-")[-1] in versions)
 
 
 def contents(folder):
@@ -87,7 +89,7 @@ def test_sets_have_cuts_that_can_be_read(source, made):
     sets, (out, hours) = manifests(made[0]), made
     tests = [f"DP{number}" for number in range(1, 6)]
     assert list(sets) == ["train", "clean", "unlabelled", "val", "val-clean", *tests] + [
-        f"{name}-array" for name in tests
+        f"{name}-{kind}" for name in tests for kind in ("raw", "array")
     ]
     for name, cuts in sets.items():
         assert cuts
@@ -152,16 +154,21 @@ def test_unlabelled_speech_is_a_lake(made):
         assert times == sorted(times)
 
 
-def test_arrays_hold_the_set_s_microphone_and_its_parts(made):
+def test_arrays_hold_the_first_microphone_and_its_parts(made):
     sets = manifests(made[0])
     plays = 0
     for number in range(1, 6):
-        mono = {cut.id: cut for cut in sets[f"DP{number}"]}
+        mono = {cut.id: cut for cut in sets[f"DP{number}-raw"]}
+        heard = {cut.id: cut for cut in sets[f"DP{number}"]}
         for cut in sets[f"DP{number}-array"]:
             audio, parts = load_array(cut), load_components(cut)
             assert audio.microphones.shape == (2, round(cut.duration * RATE))
             np.testing.assert_array_equal(audio.microphones[0], load_cut_audio(mono[cut.id]))
-            assert text_of(cut) == text_of(mono[cut.id])
+            assert text_of(cut) == text_of(mono[cut.id]) == text_of(heard[cut.id])
+            assert "device_snr_gain_db" in cut.custom
+            assert ("device_erle_db" in cut.custom) == ("echo_db" in cut.custom)
+            raw, device = (load_cut_audio(own[cut.id]) for own in (mono, heard))
+            assert not np.array_equal(raw, device)
             rest = audio.microphones[0] - parts.speech[0] - parts.echo[0]
             snr = 10 * np.log10(np.mean(parts.speech[0] ** 2) / np.mean(rest**2))
             assert snr == pytest.approx(cut.custom["snr_db"], abs=0.3)
@@ -187,6 +194,16 @@ def test_bytes_do_not_depend_on_jobs_or_on_interruptions(source, made, tmp_path)
         shutil.rmtree(copy / "audio" / split)
     assert make_farfield(parts, config, copy, jobs=2) == hours
     assert contents(copy) == contents(out)
+
+
+def test_without_the_front_end_the_sets_hear_the_first_microphone(source, tmp_path):
+    parts, config = source
+    make_farfield(parts, dataclasses.replace(config, frontend="microphone"), tmp_path / "out")
+    sets = manifests(tmp_path / "out")
+    heard = {cut.id: cut for cut in sets["DP1"]}
+    for cut in sets["DP1-raw"]:
+        np.testing.assert_array_equal(load_cut_audio(cut), load_cut_audio(heard[cut.id]))
+        assert "device_snr_gain_db" not in cut.custom
 
 
 def test_other_settings_are_not_mixed_in(source, made):

@@ -1,5 +1,6 @@
 """Audio files and their texts, from a folder of each or a list."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from toolkit.errors import ToolkitError
 from toolkit.lang.text import read_lines
 from toolkit.storage.names import first_clash, safe_name
 
+logger = logging.getLogger(__name__)
+
 AUDIO = frozenset(
     f".{name}"
     for name in (
@@ -18,6 +21,8 @@ AUDIO = frozenset(
     )
 )
 """File suffixes of audio, in lower case."""
+MANY = 10
+"""Recordings of one folder from which a warning says that they count as one speaker's."""
 TEXT = frozenset({".txt", ".lab"})
 """Suffixes of transcripts in a folder of them."""
 
@@ -102,6 +107,12 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
     if clash := first_clash(files):
         one, other = (recordings[position].utterance for position in clash)
         raise InputError(f"the results of {one} and {other} would be at one place: rename one")
+    if speakers is None and len(recordings) >= MANY and len({r.speaker for r in recordings}) == 1:
+        logger.warning(
+            "all %d recordings count as one speaker's, as a folder does; if they are not, name the"
+            " speakers with --speakers: the models adapt to each",
+            len(recordings),
+        )
     return sorted(recordings, key=lambda recording: recording.utterance)
 
 
@@ -138,6 +149,11 @@ def _texts(source: Path) -> dict[str, str]:
                 if name in texts:
                     raise InputError(f"{source}: two texts are called {name}")
                 texts[name] = " ".join(line for _, line in read_lines(path))
+    elif source.suffix.lower() in (".csv", ".tsv", ".jsonl", ".json"):
+        raise InputError(
+            f"{source} is a table or a manifest: give lines of `name words ...`, such as Kaldi's "
+            "text, or a folder of .txt files"
+        )
     elif source.is_file():
         texts = _pairs(source)
     else:

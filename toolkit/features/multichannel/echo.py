@@ -67,29 +67,49 @@ def estimate_echo(
     played = _blocks(playback[None], blocks, block)[:, 0]
     before = np.concatenate([np.zeros((1, block), np.float32), played[:-1]])
     spectra = fft.rfft(np.concatenate([before, played], axis=1), axis=1)  # [blocks, F]
-    state = _State(count, parts, spectra.shape[1], _initial_power(microphones, playback, config))
+    state = EchoFilters(count, config)
+    state.start(np.mean(microphones**2, axis=1), float(np.mean(playback**2)))
     echo = np.zeros((blocks, count, block), np.float32)
     for _ in range(config.passes if np.any(playback) else 0):
         history = np.zeros((parts, spectra.shape[1]), np.complex64)
         for number in range(blocks):
             history[1:] = history[:-1]
             history[0] = spectra[number]
-            echo[number] = state.update(history, captured[number], config)
+            echo[number] = state.update(history, captured[number])
     filters = fft.irfft(state.filters, axis=2)[:, :, :block].reshape(count, -1)
     return echo.transpose(1, 0, 2).reshape(count, -1)[:, :length], filters
 
 
-class _State:
-    """Filters of all channels by partition and frequency, and their uncertainty."""
+class EchoFilters:
+    """Filters of all channels by partition and frequency, and their uncertainty.
 
-    def __init__(self, count: int, parts: int, bins: int, power: np.ndarray) -> None:
+    Args:
+      count: channels, M.
+      config: lengths and initial estimates.
+    """
+
+    def __init__(self, count: int, config: EchoConfig) -> None:
+        parts, bins = config.taps // config.block, config.block + 1
+        self._config = config
         self.filters = np.zeros((count, parts, bins), np.complex64)
-        self._uncertainty = np.broadcast_to(power[:, :, None], (count, parts, bins)).copy()
+        """[M, parts, F]: the spectra of the filters' parts, of `block` taps each."""
+        self._uncertainty = np.zeros((count, parts, bins), np.float32)
         self._near_end = np.zeros((count, bins), np.float32)
 
-    def update(self, history: np.ndarray, captured: np.ndarray, config: EchoConfig) -> np.ndarray:
+    def start(self, captured: np.ndarray, played: float) -> None:
+        """Set the initial uncertainty of the filters.
+
+        Args:
+          captured: [M] mean square of the channels.
+          played: mean square of the playback.
+        """
+        decay = self._config.first_decay ** np.arange(self.filters.shape[1])
+        power = self._config.first_power * captured[:, None] / max(played, 1e-12) * decay
+        self._uncertainty[:] = power[:, :, None]
+
+    def update(self, history: np.ndarray, captured: np.ndarray) -> np.ndarray:
         """Adapt to one block, history [parts, F], captured [M, block]: its echo [M, block]."""
-        block = config.block
+        config, block = self._config, self._config.block
         echo = fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
         error = fft.rfft(np.concatenate([np.zeros_like(captured), captured - echo], axis=1))
         power = np.abs(error) ** 2
@@ -106,14 +126,6 @@ class _State:
         self.filters = stay * (self.filters + fft.rfft(step, axis=2))
         # The echo of the same block by the updated filter.
         return fft.irfft(np.einsum("pf,mpf->mf", history, self.filters))[:, block:]
-
-
-def _initial_power(microphones: np.ndarray, playback: np.ndarray, config: EchoConfig) -> np.ndarray:
-    """Return the initial power of each partition of the echo paths: [M, parts]."""
-    played = max(float(np.mean(playback**2)), 1e-12)
-    echo = config.first_power * np.mean(microphones**2, axis=1)
-    decay = config.first_decay ** np.arange(config.taps // config.block)
-    return (echo[:, None] / played * decay).astype(np.float32)
 
 
 def _blocks(channels: np.ndarray, blocks: int, block: int) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""The front end of a far-field device (C1): echo cancellation on every microphone, one beam.
+"""Enhancement of whole array recordings: echo cancelled on every microphone, then one MVDR beam.
 
-The paper cancels the echo on each of several fixed beams; here it is cancelled on each microphone,
-before the one beam of the utterance is made, so that the beam need not point away from it.
+Canceller and beam know all of an utterance: it shows how much a device's front end, which hears it
+once and block by block (`toolkit.features.multichannel.device`), leaves on the table.
 """
 
 import json
@@ -24,6 +24,7 @@ from toolkit.features.multichannel.beamforming import (
     beamform_weights,
 )
 from toolkit.features.multichannel.echo import EchoConfig, estimate_echo
+from toolkit.features.multichannel.measures import ratio_db, snr_db
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.files import write_atomically
 from toolkit.storage.names import path_below
@@ -31,8 +32,6 @@ from toolkit.storage.names import path_below
 if TYPE_CHECKING:
     from lhotse.cut import MonoCut, MultiCut
 
-SNR_WINDOW = 512
-"""Samples per frame when ratios of speech to the rest are measured."""
 LOUDEST = 0.99
 """Highest sample written; a louder utterance is attenuated as a whole."""
 
@@ -156,9 +155,9 @@ def enhance_utterance(
         return Enhanced(samples, None, None)
     speech, echo = components.speech, components.echo
     residual = microphones - speech - estimate  # noise and residual echo
-    erle = _ratio_db(echo, echo - estimate) if np.any(echo) else None
-    after = _snr_db(beam(speech), beam(residual))
-    before = _snr_db(speech[0], microphones[0] - speech[0])
+    erle = ratio_db(echo, echo - estimate) if np.any(echo) else None
+    after = snr_db(beam(speech), beam(residual))
+    before = snr_db(speech[0], microphones[0] - speech[0])
     return Enhanced(samples, erle, after - before)
 
 
@@ -203,27 +202,3 @@ def _cut(task: _Task, out: Path) -> "MonoCut":
     custom = {k: v for k, v in (task.cut.custom or {}).items() if k != "components"}
     cut.custom = custom or None
     return cut
-
-
-def _ratio_db(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the ratio of two signals' energies in dB."""
-    energies = [float(np.sum(np.square(x, dtype=np.float64))) for x in (one, other)]
-    return float(10 * np.log10(max(energies[0], 1e-20) / max(energies[1], 1e-20)))
-
-
-def _snr_db(speech: np.ndarray, rest: np.ndarray) -> float:
-    """Return the ratio of two signals' energies in dB, the mean over frequencies.
-
-    Frequencies from 1/80 to 7/8 of the band: below and above there is little speech.
-    """
-    spectra = torch.stft(
-        torch.from_numpy(np.stack([speech, rest])).double(),
-        SNR_WINDOW,
-        SNR_WINDOW // 4,
-        window=torch.hann_window(SNR_WINDOW, dtype=torch.float64),
-        return_complex=True,
-    )
-    energy = spectra.abs().square().sum(dim=2)
-    bins = energy.shape[1]
-    kept = energy[:, max(1, bins // 80) : bins * 7 // 8].clamp_min(1e-12)
-    return float((10 * (kept[0] / kept[1]).log10()).mean())

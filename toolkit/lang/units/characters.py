@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import ascii_lowercase
 
+from toolkit.lang.text import in_upper_case
 from toolkit.lang.units.units import BLANK, UnitsError, check_labels, write_symbols
 
 SPACE = " "
@@ -78,7 +79,8 @@ class Characters:
 
 def _upper(letter: str) -> str:
     """The capital, of letters that have one (not of "ß", whose capitals are two)."""
-    return letter.upper() if len(letter.upper()) == 1 else letter
+    capital = in_upper_case(letter)
+    return capital if len(capital) == 1 else letter
 
 
 def _lower(capital: str) -> str:

@@ -8,6 +8,7 @@ from string import ascii_uppercase
 
 import sentencepiece
 
+from toolkit.lang.text import in_upper_case
 from toolkit.lang.units.units import BLANK, UnitsError, check_labels, write_symbols
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
@@ -139,4 +140,4 @@ def read_pieces(path: Path, kind: str) -> Pieces:
 
 
 def _folded(text: str) -> str:
-    return " ".join(text.upper().split())
+    return " ".join(in_upper_case(text).split())
