@@ -8,7 +8,7 @@
 # make test-engines      those of them that k2, kaldifeat or torch's version can change, and the recipes end to end
 # make test-gpu   the tests that compare a GPU with the CPU; fails without one; python=python3 for another environment
 # make test-interop  the tests against other people's programs (sclite, kaldialign, ...); what cannot be installed is skipped
-# make test-cluster  the tests on Spark and S3, none skipped; needs a Java 17 (Debian: openjdk-17-jre-headless)
+# make test-cluster  the tests on Spark and S3, on Ceph too where it is installed; needs a Java 17 (docs/cluster.md)
 # make torture  disturb stages of the recipes in NUMBER=100 trials; feed hostile files, EXAMPLES=2000 per reader; SEED=0; MINUTES=30 of each
 # make audit    known vulnerabilities in the locked packages, where pip-audit is installed
 # make docs     the guides and the API reference as a site that needs no network: site/index.html
@@ -76,7 +76,7 @@ test-cluster: $(cluster)/ready
 	@command -v java >/dev/null || { echo "test-cluster: Spark needs Java 17, which is not on the PATH" >&2; exit 1; }
 	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -c "import moto.server, pyspark, s3fs"
 	PYTHONPATH=$(CURDIR)/$(cluster) $(python) -m pytest -rs --durations 10 tests/pipeline/test_spark.py \
-	  tests/pipeline/test_objects_s3.py tests/pipeline/test_attempts.py tests/pipeline/test_run_plan.py \
+	  tests/pipeline/test_objects_s3.py tests/pipeline/test_ceph.py tests/pipeline/test_attempts.py tests/pipeline/test_run_plan.py \
 	  tests/pipeline/steps/test_stores.py::test_every_step_in_a_storm_gives_the_bytes_of_a_local_disk \
 	  tests/recipes/test_farfield_ssl.py::test_a_student_of_shards_in_a_store_is_that_of_a_folder
 

@@ -1,4 +1,5 @@
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -52,24 +53,41 @@ def make_partitions(tmp_path):
     return make
 
 
-@pytest.fixture(scope="session")
-def s3_server():
-    """Moto's S3 behind the proxy, as long as the tests run."""
+KEY, SECRET = "testing", "very-secret-testing"
+
+
+@pytest.fixture(scope="session", params=["moto", "ceph"])
+def s3_server(request):
+    """An S3 server behind the proxy, as long as the tests run: moto's, and Ceph's if installed."""
     pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     from faulty_s3 import FaultyS3
 
-    server.start()
-    proxy = FaultyS3(server.get_host_and_port()[1])
+    server, port = _ceph() if request.param == "ceph" else _moto()
+    proxy = FaultyS3(port)
     patch = pytest.MonkeyPatch()
-    patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    patch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-testing")
+    patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     patch.delenv("AWS_PROFILE", raising=False)
     yield proxy
     patch.undo()
     proxy.shutdown()
     server.stop()
+
+
+def _moto():
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    return server, server.get_host_and_port()[1]
+
+
+def _ceph():
+    from ceph_server import PROGRAMS, CephServer, installed
+
+    if not installed():
+        pytest.skip(f"Ceph is not installed: {', '.join(PROGRAMS)}")
+    server = CephServer(Path(tempfile.mkdtemp(prefix="ceph-")), KEY, SECRET)
+    return server, server.port
 
 
 @pytest.fixture

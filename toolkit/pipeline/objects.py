@@ -2,10 +2,8 @@
 
 Only PUT, GET and HEAD are used where partitions are processed (C24); LIST is for planning. Writes
 are atomic. Calls with a transient failure are repeated, a bounded number of times, after a random
-wait; size and digest are checked on every read.
-
-The store's library finds the credentials itself (environment, profile, instance); they cannot be
-given here, and are masked in error messages.
+wait; size and digest are checked on every read. The store's library finds the credentials itself
+(environment, profile, instance); they cannot be given here, and are masked in error messages.
 """
 
 import contextlib
@@ -15,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from errno import EINVAL
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,8 +180,7 @@ class ObjectStore:
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one of that name; of several calls at once, one succeeds.
 
-        Returns:
-          Whether it was written. A call that was repeated, as its answer was lost, may deny it.
+        Returns whether it was. A call that was repeated, as its answer was lost, may deny it.
         """
 
         def write() -> bool:
@@ -190,7 +188,11 @@ class ObjectStore:
                 return create_atomically(local_path(path), data)
             try:
                 self._remote(path).pipe_file(path, data, mode="create", **self._parts(path))
-            except FileExistsError:
+            except OSError as error:
+                # EINVAL: s3fs reads the refusal out of the server's words, and Ceph says none.
+                refused = error.errno == EINVAL and self.size(path) is not None
+                if not refused and not isinstance(error, FileExistsError):
+                    raise
                 return False
             return True
 
@@ -232,7 +234,7 @@ class ObjectStore:
           DamagedObjectError: it does not match the reference.
           ObjectError: it cannot be read.
         """
-        ref = _reference(source)
+        ref = source if isinstance(source, ObjectRef) else ObjectRef(source, -1)
 
         def read() -> bytes:
             if is_local(ref.path):
@@ -271,7 +273,7 @@ class ObjectStore:
           source: the object.
           folder: where a copy is put, under the object's name.
         """
-        ref = _reference(source)
+        ref = source if isinstance(source, ObjectRef) else ObjectRef(source, -1)
         here = is_local(ref.path)
         path = local_path(ref.path) if here else folder / ref.path.rsplit("/", 1)[-1]
 
@@ -385,12 +387,8 @@ class ObjectStore:
         return self.config.tries if not is_local(path) and is_transient(error) else 1
 
     def _wait(self, tries: int) -> float:
-        longest = min(self.config.longest_wait, self.config.first_wait * 2 ** (tries - 1))
-        return self._random.uniform(0, longest)
-
-
-def _reference(source: ObjectRef | str) -> ObjectRef:
-    return ObjectRef(source, -1) if isinstance(source, str) else source
+        wait = self.config.first_wait * 2 ** (tries - 1)
+        return self._random.uniform(0, min(self.config.longest_wait, wait))
 
 
 def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:
