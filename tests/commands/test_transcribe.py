@@ -101,6 +101,12 @@ def test_writes_a_file_per_recording(transcriber, tmp_path):
     assert "x/a.wav and y/a.wav" in result.stderr
 
 
+def test_words_are_in_lower_case_where_they_are_asked_for_so(transcriber, tmp_path):
+    assert run("--model", "final", "--lower", "a.wav").stdout == "a a\n"
+    run("--model", "final", "--lower", "--format", "ctm", "--out", tmp_path, "a.wav")
+    assert (tmp_path / "a.ctm").read_text() == "a 1 0.500 0.500 a 0.9000\n"
+
+
 def test_the_network_computes_on_the_device_that_is_named(transcriber):
     run("--model", "final", "a.wav")
     assert transcriber.device == "cpu"
@@ -170,6 +176,7 @@ def test_paths_come_from_standard_input(transcriber):
         (["--endpoint", "1", "a.wav"], "--piece and --endpoint need --stream"),
         (["--stream", "--device", "cuda", "a.wav"], "--stream recognises on the CPU"),
         (["--raw-rate", "8000", "a.wav"], "give - as AUDIO"),
+        (["--stream", "--lower", "a.wav"], "--lower is for recordings"),
         (["--jobs", "2", "--stream", "a.wav"], "--jobs shares out files"),
         (["--jobs", "2", "--raw-rate", "8000", "-"], "--jobs shares out files"),
         (["--channel", "0", "a.wav"], "--channel"),

@@ -33,6 +33,9 @@ FORMATS = ("text", "ctm", "srt", "vtt", "json")
     show_default=True,
     help="All but text have the times and confidences of words.",
 )
+@click.option(
+    "--lower", is_flag=True, help="Write words in lower case, as for subtitles; not of streams."
+)
 @click.option("--out", type=FILE, help="Write a file per recording to this folder.")
 @click.option(
     "--ids",
@@ -100,6 +103,7 @@ def transcribe(
     ctx: click.Context,
     model: Path,
     form: str,
+    lower: bool,
     out: Path | None,
     ids: "Ids",
     channel: int | None,
@@ -164,6 +168,8 @@ def transcribe(
         raise click.UsageError("--int8 changes the words of streams: leave out --stream")
     if stream and batch is not None:
         raise click.UsageError("--stream recognises utterances as they are spoken: no --batch")
+    if stream and lower:
+        raise click.UsageError("--lower is for recordings: leave out --stream")
     if int8 and (batch or 1) > 1:
         raise click.UsageError("--int8 has one scale for all of a batch: leave out --batch")
     if jobs > 1 and (stream or raw_rate is not None):
@@ -200,6 +206,8 @@ def transcribe(
                     int8=int8,
                     batch=together,
                 )
+            if lower:
+                recognised = (transcript.in_lower_case() for transcript in recognised)
             faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)

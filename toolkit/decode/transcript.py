@@ -68,3 +68,12 @@ class Transcript:
     def text(self) -> str:
         """All words, separated by single spaces."""
         return " ".join(one.text for one in self.utterances if one.text)
+
+    def in_lower_case(self) -> "Transcript":
+        """Return the transcript with all words in lower case, as for subtitles."""
+        return replace(self, utterances=tuple(map(_in_lower_case, self.utterances)))
+
+
+def _in_lower_case(one: Utterance) -> Utterance:
+    words = one.words and tuple(replace(word, word=word.word.lower()) for word in one.words)
+    return replace(one, text=one.text.lower(), words=words)

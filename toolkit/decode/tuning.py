@@ -125,6 +125,11 @@ def tune(searched: Searched, start: float, grid: Grid) -> Tuning:
         tried |= {(scale, pair): count for pair, count in found.items()}
         last[scale] = grid
         best = _fewest(found, scale)
+        logger.info(
+            "searched at an acoustic scale of %g: at best %.2f %% WER, with %g and a word penalty"
+            " of %g",
+            *(scale, percent(*found[best]), best.acoustic_scale, best.word_penalty),
+        )
         for side in grid.edges(best):
             if widened.get(side, 0) < MOST_WIDENINGS:
                 widened[side] = widened.get(side, 0) + 1
