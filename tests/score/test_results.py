@@ -111,6 +111,13 @@ def test_interval_of_the_words_is_in_the_row(tmp_path):
     assert f" {row.wer_low:.2f}-{row.wer_high:.2f} " in file.getvalue()
 
 
+def test_without_errors_the_interval_is_not_nothing():
+    refs = {f"u{n}": "one two three four five" for n in range(30)}
+    words, characters = score(refs, refs), score(refs, refs, "char")
+    row = Result.of(words, characters, system="m", split="d", lm="3", rtf=1.0, command="c")
+    assert row.interval == "0.00-2.00"  # 3 errors in 150 words
+
+
 def test_markdown_table_has_a_row_per_system_and_a_column_per_split():
     rows = [
         replace(MONO, wer_low=50.0, wer_high=80.126),

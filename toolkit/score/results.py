@@ -48,7 +48,9 @@ class Result:
     command: str
     """The command that gave the result."""
     wer_low: float | None = None
-    """Lower end of the 95 % confidence interval of `wer`, two decimals; None when unknown."""
+    """Lower end of the 95 % confidence interval of `wer`, two decimals; None when unknown. Without
+    any error, of which resamples find no variance, the interval ends at 3 errors in `ref_words`, as
+    if errors were independent."""
     wer_high: float | None = None
     """Upper end of that interval."""
 
@@ -65,7 +67,7 @@ class Result:
         command: str,
     ) -> "Result":
         """Build a row from the word and the character score of one decode."""
-        interval = words.interval
+        interval, most = words.interval, min(100.0, 300 / max(words.ref_units, 1))
         return cls(
             system=system,
             split=split,
@@ -79,7 +81,7 @@ class Result:
             rtf=round(rtf, 4),
             command=command,
             wer_low=round(interval.low, 2) if interval else None,
-            wer_high=round(interval.high, 2) if interval else None,
+            wer_high=round(interval.high if words.errors else most, 2) if interval else None,
         )
 
     @property
