@@ -35,7 +35,8 @@ def prepare_language(run: Run) -> dict[str, float]:
     found = prepare_lang(lang, texts(run), text, run.make("lang"))
     if "left_out" in found:
         logger.info(
-            "%s words of the language model's text (%.1f %% of it) are outside the vocabulary",
+            "outside the vocabulary: %s of the different words of the language model's text, %.1f %% of"
+            " it",
             f"{found['left_out']:,}",
             100 * found["left_out_share"],
         )

@@ -18,7 +18,7 @@ def test_a_clean_corpus_has_none():
     [
         ("", "empty-transcript", "1 empty-transcript, left out, first b: '' (fix: write what"),
         ("...", "empty-transcript", "first b: '...'"),
-        ("um 12 Uhr", "digits", "1 transcripts with digits, first b: '12' (fix: write numbers"),
+        ("um 12 Uhr", "digits", "1 transcript with digits, first b: '12' (fix: write numbers"),
         ("१२ बजे", "digits", "first b: '१२'"),
         ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: they are UTF-8 that"),
         ("so [lachen]", "event-tags", "first b: '[lachen]' (fix: delete them"),

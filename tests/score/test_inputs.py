@@ -58,7 +58,9 @@ def test_an_stm_needs_a_ctm_and_errors_name_files(files):
         InputReader().read(files / "x.stm", files / "x.ctm")
 
 
-@pytest.mark.parametrize(("id", "speaker"), [("a-b_c", "a"), ("a_b", "a"), ("a_b-c", "a_b")])
+@pytest.mark.parametrize(
+    ("id", "speaker"), [("a-b_c", "a"), ("a_b", "a"), ("a_b-c", "a_b"), ("a-1/b_c", "a-1")]
+)
 def test_speaker_of_an_id(id, speaker):
     assert speaker_of_id(id) == speaker
 

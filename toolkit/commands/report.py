@@ -58,7 +58,7 @@ def report(run: Path, other: Path | None, out: Path | None, utterances: int, max
     for problem in problems:
         click.echo(f"Note: {problem}", err=True)
     if not is_printed(out):
-        click.echo(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
+        click.echo(f"{out} ({out.stat().st_size / 1000:,.0f} kB)")
 
 
 def _page_of(run: Path) -> Path:

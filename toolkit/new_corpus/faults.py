@@ -36,7 +36,8 @@ def find_faults(cuts: Iterable[MonoCut]) -> dict[str, str]:
     texts = {}
     for kind, count in sorted(counts.items()):
         known = KINDS.get(kind)
-        what = kind if known is not None else f"transcripts with {kind}"
+        transcripts = "transcript" if count == 1 else "transcripts"
+        what = kind if known is not None else f"{transcripts} with {kind}"
         left_out = ", left out" if known is not None and known.severity == ERROR else ""
         fix = known.fix if known is not None else REMEDIES[kind]
         texts[kind] = f"{count} {what}{left_out}, first {first[kind]} (fix: {fix})"

@@ -182,19 +182,19 @@ def _by_stem(side: Transcripts) -> Transcripts:
 
 
 def speaker_of_id(utterance: str) -> str:
-    """Return the part of an id before its first hyphen, or else before its first underscore.
+    """Return the part of an id before its first slash, hyphen or underscore, looked for in turn.
 
-    sclite does the same with `-i spu_id`.
+    sclite does the same with `-i spu_id`, but for the slash of ids that are paths.
 
     Raises:
-      SpeakerError: the id has neither.
+      SpeakerError: the id has none of them.
     """
-    for mark in "-_":
+    for mark in "/-_":
         speaker, found, _ = utterance.partition(mark)
         if found and speaker:
             return speaker
     raise SpeakerError(
-        f"the id {utterance!r} has no - or _ after a speaker's name: give a file of "
+        f"the id {utterance!r} has no /, - or _ after a speaker's name: give a file of "
         "`utterance speaker` lines"
     )
 
