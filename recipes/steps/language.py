@@ -35,8 +35,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     found = prepare_lang(lang, texts(run), text, run.make("lang"))
     if "left_out" in found:
         logger.info(
-            "outside the vocabulary: %s of the different words of the language model's text, %.1f %% of"
-            " it",
+            "outside the vocabulary: %s of the language model's different words, %.1f %% of its text",
             f"{found['left_out']:,}",
             100 * found["left_out_share"],
         )
