@@ -35,7 +35,7 @@ def prepare_language(run: Run) -> dict[str, float]:
     found = prepare_lang(lang, texts(run), text, run.make("lang"))
     if "left_out" in found:
         logger.info(
-            "outside the vocabulary: %s of the language model's different words, %.1f %% of its text",
+            "outside the vocabulary: %s different words of the text, which make %.1f %% of it",
             f"{found['left_out']:,}",
             100 * found["left_out_share"],
         )

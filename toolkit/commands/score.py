@@ -49,8 +49,8 @@ _METHOD = (
         type=TEXT_IN_OR_ID,
         metavar="FILE|id",
         help="Kaldi's utt2spk (id speaker), or `id`: the part of each id before /, - or _. "
-        "Bootstraps whole speakers and allows tables by speaker. Cuts, STM and Kaldi folders have speakers "
-        "already.",
+        "Bootstraps whole speakers and allows tables by speaker. Cuts, STM and Kaldi folders have "
+        "speakers already.",
     ),
     click.option(
         "--normalise",
