@@ -74,7 +74,9 @@ def dry_run(project):
 
 
 def test_the_rest_of_the_recipe_is_ready(outputs, project):
-    assert dry_run(project) == ["skip: done"] * 8 + ["run: never run"] * 23
+    off = (23, 24, 25, 29)
+    rest = ["" if number in off else "run: never run" for number in range(9, 32)]
+    assert dry_run(project) == ["skip: done"] * 8 + rest
 
 
 def test_kaldis_form_gives_the_same_utterances(outputs, project):

@@ -65,6 +65,9 @@ def test_saved_and_loaded(tmp_path):
     path.write_text(json.dumps({"kind": "characters", "symbols": ["a"]}))
     with pytest.raises(UnitsError, match="other symbols"):
         load_units(tmp_path)
+    path.write_text(json.dumps({"kind": "characters", "symbols": [" ", "ab", "_", "<blank>"]}))
+    with pytest.raises(UnitsError, match=r"units\.json: 'ab' is no letter; make the units again"):
+        load_units(tmp_path)
     path.unlink()
     with pytest.raises(UnitsError, match="not a file of output units"):
         load_units(tmp_path)

@@ -58,7 +58,10 @@ def load_units(folder: Path) -> Units:
         plain = read_json(path, {"kind": str, "symbols": [str]})
         kind, symbols = plain["kind"], plain["symbols"]
     if kind == Characters.kind:
-        units: Units = Characters(symbols[1:-2])
+        try:
+            units: Units = Characters(symbols[1:-2])
+        except UnitsError as error:
+            raise UnitsError(f"{path}: {error}; make the units again") from error
     else:
         units = read_pieces(Path(folder) / MODEL, kind)
     if units.symbols != symbols:
