@@ -86,7 +86,14 @@ def _ceph():
 
     if not installed():
         pytest.skip(f"Ceph is not installed: {', '.join(PROGRAMS)}")
-    server = CephServer(Path(tempfile.mkdtemp(prefix="ceph-")), KEY, SECRET)
+    for tries in range(3, 0, -1):
+        try:  # its store ends at once now and then, without a word
+            server = CephServer(Path(tempfile.mkdtemp(prefix="ceph-")), KEY, SECRET)
+        except RuntimeError:
+            if tries == 1:
+                raise
+        else:
+            break
     return server, server.port
 
 
