@@ -168,7 +168,8 @@ def test_arrays_hold_the_first_microphone_and_its_parts(made):
             assert "device_snr_gain_db" in cut.custom
             assert ("device_erle_db" in cut.custom) == ("echo_db" in cut.custom)
             raw, device = (load_cut_audio(own[cut.id]) for own in (mono, heard))
-            assert not np.array_equal(raw, device)
+            # Of unknown positions a microphone is heard; where nothing is played, as it is.
+            assert not ("echo_db" in cut.custom and np.array_equal(raw, device))
             rest = audio.microphones[0] - parts.speech[0] - parts.echo[0]
             snr = 10 * np.log10(np.mean(parts.speech[0] ** 2) / np.mean(rest**2))
             assert snr == pytest.approx(cut.custom["snr_db"], abs=0.3)
