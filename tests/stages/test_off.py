@@ -74,3 +74,12 @@ def test_a_stage_that_never_ran_does_nothing(run):
 def test_one_of_several_settings_is_enough(network, other, wanted):
     stage = Stage(2, "List", lambda run: None, when="network or other")
     assert stage.asked_for(Config(bool(network), bool(other))) is wanted
+
+
+def test_a_recipe_of_one_stage_names_it(tmp_path, capsys):
+    recipe = Recipe("one", tmp_path / "run.py", {"base": Config})
+    recipe.stage(1, "Only")(lambda run: None)
+    with pytest.raises(SystemExit) as end:
+        recipe.main(["--exp", str(tmp_path / "exp"), "--stage", "2"])
+    assert end.value.code == 1
+    assert "Stages are numbered from 1 to 1" in capsys.readouterr().err

@@ -119,6 +119,22 @@ def pcm16(content: bytes) -> tuple[np.ndarray, int] | None:
     return None
 
 
+def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> AudioError:
+    """Return the error that says why audio cannot be read.
+
+    Args:
+      path: how it is called.
+      source: its file, or the open content.
+      error: that reading it ended with.
+    """
+    if unwritable := encoding_error(error):
+        return AudioError(str(unwritable))
+    if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
+        return AudioError(f"{path}: is an empty file")
+    reason = getattr(error, "error_string", error)  # without the name of what was opened
+    return AudioError(f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)")
+
+
 def _read(
     source: Path | BinaryIO, path: str | Path, offset: float = 0.0, duration: float | None = None
 ) -> tuple[np.ndarray, int]:
@@ -142,14 +158,7 @@ def _read(
             samples = file.read(length, dtype=kind, always_2d=True)
             rate = file.samplerate
     except (soundfile.SoundFileError, OSError, MemoryError, ValueError) as error:
-        if unwritable := encoding_error(error):
-            raise AudioError(str(unwritable)) from error
-        reason = getattr(error, "error_string", error)  # without the name of what was opened
-        if isinstance(source, Path) and source.is_file() and not source.stat().st_size:
-            raise AudioError(f"{path}: is an empty file") from error
-        raise AudioError(
-            f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"
-        ) from error
+        raise undecodable(path, source, error) from error
     if len(samples) < length:
         raise AudioError(
             f"{path}: truncated, {len(samples)} of {length} samples could be decoded; "

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from toolkit.corpus.audio_file import open_audio
-from toolkit.features.audio import AudioError, check_rate
+from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
-from toolkit.storage.encoding import encoding_error
 
 
 def audio_blocks(
@@ -65,14 +64,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     # Raw samples, which have no header, are a TypeError to soundfile.
     except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
-        if unwritable := encoding_error(error):
-            raise AudioError(str(unwritable)) from error
-        reason = getattr(error, "error_string", error)
-        if path.is_file() and not path.stat().st_size:
-            raise AudioError(f"{path}: is an empty file") from error
-        raise AudioError(
-            f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)"
-        ) from error
+        raise undecodable(path, path, error) from error
 
 
 def _file_blocks(

@@ -328,7 +328,7 @@ def _stage(recipe: Declaration, option: str, text: str) -> int:
         match = difflib.get_close_matches(text.lower(), words, n=1)
         near = words[match[0]] if match else ""
     hint = f"; did you mean {near} ({titles[near]})?" if near else "."
-    first, *_, last = numbers
+    first, last = next(iter(numbers)), next(reversed(numbers))
     raise SelectionError(
         f"{option} {text}: no such stage{hint} Stages are numbered from {first} to {last}; --list "
         "names them"

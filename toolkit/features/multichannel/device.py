@@ -5,6 +5,7 @@ rest of the utterance.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import fft
@@ -79,15 +80,16 @@ class DeviceFrontend:
         self._block = block
         self.delay = 0 if positions is None else config.beams.delay
         """Samples by which the output is late."""
-        self._filters = fft.rfft(_filters(positions, microphones, sampling_rate, config), 2 * block)
+        places = None if positions is None else tuple(map(tuple, positions.tolist()))
+        self._filters = _spectra(places, microphones, sampling_rate, config)
         beams = len(self._filters)
         self._before = np.zeros((microphones, block), np.float32)
         self._played = np.zeros(block, np.float32)
         self._history = np.zeros((parts, block + 1), np.complex64)
         self._echo = EchoFilters(beams, config.echo)
         self._selector = BeamSelector(beams, block, sampling_rate, config.selection)
-        self._chosen = 0
-        self._wait = -(-round(config.first_seconds * sampling_rate) // block)
+        self._first = -(-round(config.first_seconds * sampling_rate) // block)
+        """Blocks with playback that are heard before the cancellers adapt."""
         self._powers: list[tuple[np.ndarray, float]] = []
         self._fade = np.linspace(0.0, 1.0, block, dtype=np.float32)
 
@@ -114,9 +116,10 @@ class DeviceFrontend:
         for start in range(0, found.shape[1], self._block):
             part = slice(start, start + self._block)
             echo[:, part] = self._estimate(found[:, part], playback[part])
-            last, self._chosen = self._chosen, self._selector.choose(found[:, part] - echo[:, part])
+            last = self._selector.chosen
+            chosen = self._selector.choose(found[:, part] - echo[:, part])
             shares[last, part] = 1.0 - self._fade
-            shares[self._chosen, part] += self._fade
+            shares[chosen, part] += self._fade
         samples = np.sum(shares * (found - echo), axis=0)
         return Heard(samples, echo, shares)
 
@@ -126,11 +129,10 @@ class DeviceFrontend:
         self._history[0] = fft.rfft(np.concatenate([self._played, played]))
         self._played = played
         power = float(np.mean(played**2))
-        if self._wait:
+        if len(self._powers) < self._first:
             if power > PLAYING:
                 self._powers.append((np.mean(captured**2, axis=1), power))
-                self._wait -= 1
-                if not self._wait:
+                if len(self._powers) == self._first:
                     heard, sent = zip(*self._powers, strict=True)
                     self._echo.start(np.mean(heard, axis=0), float(np.mean(sent)))
             return np.zeros_like(captured)
@@ -178,10 +180,17 @@ def _whole_blocks(channels: np.ndarray, delay: int, config: DeviceConfig) -> np.
     return np.pad(channels, ((0, 0), (0, more))).astype(np.float32)
 
 
-def _filters(
-    positions: np.ndarray | None, microphones: int, sampling_rate: int, config: DeviceConfig
+@lru_cache(256)
+def _spectra(
+    positions: tuple[tuple[float, ...], ...] | None,
+    microphones: int,
+    sampling_rate: int,
+    config: DeviceConfig,
 ) -> np.ndarray:
-    """The beams' filters [B, M, taps]; of unknown positions one beam for each microphone."""
+    """The spectra of the beams' filters [B, M, F], designed once for each array; of unknown
+    positions one beam for each microphone."""
     if positions is None:
-        return np.eye(microphones, dtype=np.float32)[:, :, None]
-    return beam_filters(positions, config.beams, sampling_rate)
+        filters = np.eye(microphones, dtype=np.float32)[:, :, None]
+    else:
+        filters = beam_filters(np.array(positions), config.beams, sampling_rate)
+    return fft.rfft(filters, 2 * config.echo.block)

@@ -104,6 +104,8 @@ def superdirective_weights(
         gain = -10 * np.log10(np.sum(np.abs(weights) ** 2, axis=2))
         best = np.where(done[..., None], best, weights)
         done |= gain >= gain_db
+        if done.all():
+            break
     return best.transpose(0, 2, 1)
 
 

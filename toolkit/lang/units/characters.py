@@ -1,6 +1,7 @@
 """Characters as output units of CTC models (A16)."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -77,6 +78,7 @@ class Characters:
         write_symbols(self, folder)
 
 
+@lru_cache(4096)
 def _upper(letter: str) -> str:
     """The capital, of letters that have one (not of "ß", whose capitals are two)."""
     capital = in_upper_case(letter)
