@@ -1,13 +1,17 @@
 """Word sequences of a lattice: the n best, and samples from the posterior."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from toolkit.fsa.best_scores import backward_scores
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.sampling import sampled_arcs
 from toolkit.fsa.traversal import LatticeTraversal
+
+BEAMS = (1.0, 2.0, 4.0, 8.0, np.inf)
+"""How far n-best lists may reach below the best path, in turn until they are full."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +32,42 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     """The `count` best word sequences, each once, the best first.
 
     Exact: of the partial sequences that reach a state only the `count` best can be part of the
-    result, since all of them can continue in the same ways. Work grows with arcs times `count`.
+    result, since all of them can continue in the same ways. Those whose best completion is worse
+    than the best path by more than a beam are left out, and the beam is widened until `count`
+    sequences are within it, so that work grows with what is near the best path rather than with
+    the lattice.
 
     Args:
       lattice: of one utterance.
       weights: the weights of the score.
       count: most sequences to return; a lattice may have fewer.
     """
-    traversal = LatticeTraversal(lattice.lattice)
+    scores = lattice.weighted(weights)
     columns = np.stack(
-        [
-            lattice.weighted(weights),
-            lattice.acoustic,
-            lattice.lattice.lm_scores,
-        ],
-        axis=1,
-        dtype=np.float64,
+        [scores, lattice.acoustic, lattice.lattice.lm_scores], axis=1, dtype=np.float64
     )
+    traversal = LatticeTraversal(lattice.lattice)
+    rest = backward_scores(replace(lattice.lattice, scores=scores))
+    for beam in BEAMS:
+        worst = rest[0] - beam - 1e-6 * abs(rest[0])
+        found = _within(traversal, columns, rest, worst, count)
+        if len(found) == count:
+            break
+    return found
+
+
+def _within(
+    traversal: LatticeTraversal, columns: np.ndarray, rest: np.ndarray, worst: float, count: int
+) -> list[Hypothesis]:
+    """At most `count` of the word sequences whose score is at least `worst`, the best first.
+
+    Args:
+      traversal: the lattice.
+      columns: [A, 3] float64, of each arc the three scores of a `Hypothesis`.
+      rest: [S] float64, the best score from each state to the end.
+      worst: see above.
+      count: see above.
+    """
     histories = _Histories()
     states, history = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     sums = np.zeros((1, 3))
@@ -52,6 +75,8 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
         source, arc = traversal.out_arcs(states)
         if not len(arc):
             break
+        near = sums[source, 0] + columns[arc, 0] + rest[traversal.target[arc]] >= worst
+        source, arc = source[near], arc[near]
         read = history[source]
         for writing, words in traversal.output_words(arc):
             read[writing] = histories.extend(read[writing], words)

@@ -181,7 +181,11 @@ def _without_epsilons(
     rest: Array,
     worst: float,
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
-    """The edges of `_Edges` that are on paths with a score of at least `worst`."""
+    """The edges of `_Edges` that are on paths with a score of at least `worst`.
+
+    Arcs without words lead from one frame to the next, so that states come in the order in which
+    they are reached: each way to a state is known when its turn comes.
+    """
     states = len(rest)
     begins = np.zeros(states, np.bool_)
     begins[0] = True
@@ -190,6 +194,7 @@ def _without_epsilons(
             begins[target[a]] = True
     total = np.full(states, -np.inf)
     graphs, acoustics = np.zeros(states), np.zeros(states)
+    reached = np.empty(states, np.int32)
     count = 0
     froms, tos, spoken = np.empty(64, np.int32), np.empty(64, np.int32), np.empty(64, np.int32)
     by_graph, by_acoustics = np.empty(64), np.empty(64)
@@ -197,29 +202,32 @@ def _without_epsilons(
         if not begins[node] or before[node] + rest[node] < worst:
             continue
         total[node], graphs[node], acoustics[node] = 0.0, 0.0, 0.0
-        highest = state = node
-        while state <= highest:
-            if total[state] > -np.inf:
-                for a in range(first[state], first[state + 1]):
-                    score, to = total[state] + scores[a], target[a]
-                    if before[node] + score + rest[to] < worst:
-                        continue
-                    if words[a] > 0 or to == states - 1:
-                        froms, tos = grown(froms, count + 1), grown(tos, count + 1)
-                        spoken = grown(spoken, count + 1)
-                        by_graph = grown(by_graph, count + 1)
-                        by_acoustics = grown(by_acoustics, count + 1)
-                        froms[count], tos[count], spoken[count] = node, to, words[a]
-                        by_graph[count] = graphs[state] + graph[a]
-                        by_acoustics[count] = acoustics[state] + acoustic[a]
-                        count += 1
-                    elif score > total[to]:
-                        total[to] = score
-                        graphs[to] = graphs[state] + graph[a]
-                        acoustics[to] = acoustics[state] + acoustic[a]
-                        highest = max(highest, to)
-                total[state] = -np.inf
-            state += 1
+        reached[0] = node
+        done, known = 0, 1
+        while done < known:
+            state = reached[done]
+            done += 1
+            for a in range(first[state], first[state + 1]):
+                score, to = total[state] + scores[a], target[a]
+                if before[node] + score + rest[to] < worst:
+                    continue
+                if words[a] > 0 or to == states - 1:
+                    froms, tos = grown(froms, count + 1), grown(tos, count + 1)
+                    spoken = grown(spoken, count + 1)
+                    by_graph = grown(by_graph, count + 1)
+                    by_acoustics = grown(by_acoustics, count + 1)
+                    froms[count], tos[count], spoken[count] = node, to, words[a]
+                    by_graph[count] = graphs[state] + graph[a]
+                    by_acoustics[count] = acoustics[state] + acoustic[a]
+                    count += 1
+                elif score > total[to]:
+                    if total[to] == -np.inf:
+                        reached[known] = to
+                        known += 1
+                    total[to] = score
+                    graphs[to] = graphs[state] + graph[a]
+                    acoustics[to] = acoustics[state] + acoustic[a]
+            total[state] = -np.inf
     return froms[:count], tos[:count], spoken[:count], by_graph[:count], by_acoustics[:count]
 
 
