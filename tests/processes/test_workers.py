@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.processes.workers import WorkerPool
+from toolkit.processes.workers import WorkerPool, map_in_processes, processor_seconds
 
 
 def made(number):
@@ -77,3 +77,32 @@ def test_interrupted_workers_end_with_their_parent(tmp_path, importing):
     assert said.count("Traceback") == 1  # none of the workers'
     assert time.monotonic() - began < 4
     assert not [*tmp_path.glob("[ab]")]
+
+
+def environment(name):
+    return os.environ.get(name), os.getppid()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
+def test_workers_of_all_pools_are_forked_from_one_server_but_have_the_environment_of_now(
+    monkeypatch,
+):
+    found = []
+    for value in ("one", "two"):
+        monkeypatch.setenv("TOOLKIT_TRIED", value)
+        found += map_in_processes(environment, ["TOOLKIT_TRIED"] * 2, 2)
+    assert [value for value, _ in found] == ["one", "one", "two", "two"]
+    (server,) = {parent for _, parent in found}
+    assert server != os.getpid()
+
+
+def busy(seconds):
+    began = time.process_time()
+    while time.process_time() < began + seconds:
+        pass
+
+
+def test_the_work_of_workers_counts_as_processor_time():
+    before = processor_seconds()
+    list(map_in_processes(busy, [0.5, 0.5], 2))
+    assert processor_seconds() - before >= 1

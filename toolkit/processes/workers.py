@@ -5,13 +5,15 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from time import process_time
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
+from toolkit.processes.context import worker_context
 from toolkit.processes.sampler import sample_worker
 
 Item = TypeVar("Item")
@@ -25,9 +27,9 @@ class WorkerError(ToolkitError):
 class WorkerPool:
     """Worker processes that live for several calls of `map`; use it in a `with` statement.
 
-    With one job this process does the work itself. Otherwise processes are spawned, not forked:
-    k2's search leaves threads behind that do not survive a fork. Either way torch computes with
-    one thread, since the number of threads decides the last bits of its sums.
+    With one job this process does the work itself, otherwise processes of `worker_context`. Either
+    way torch computes with one thread, since the number of threads decides the last bits of its
+    sums.
 
     Args:
       jobs: number of processes.
@@ -36,8 +38,9 @@ class WorkerPool:
     def __init__(self, jobs: int) -> None:
         self._pool: ProcessPoolExecutor | None = None
         if jobs > 1:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=start_worker)
+            self._pool = ProcessPoolExecutor(
+                jobs, worker_context(), initializer=start_worker, initargs=(dict(os.environ),)
+            )
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply `function` to every item and yield the results in the items' order.
@@ -49,6 +52,7 @@ class WorkerPool:
         Raises:
           WorkerError: a worker was killed, for instance because memory ran out.
         """
+        global _spent
         if self._pool is None:
             from toolkit.processes.threads import one_thread
 
@@ -58,10 +62,12 @@ class WorkerPool:
                 yield result
             return
         with deaf_to_interrupts():
-            futures = deque(self._pool.submit(function, item) for item in items)
+            futures = deque(self._pool.submit(_timed, function, item) for item in items)
         try:
             while futures:  # let go one by one, with their results
-                yield futures.popleft().result()
+                result, seconds = futures.popleft().result()
+                _spent += seconds
+                yield result
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a worker process was killed, perhaps because memory ran out: run the same command"
@@ -80,6 +86,22 @@ class WorkerPool:
                 for child in multiprocessing.active_children():
                     child.terminate()
             self._pool.shutdown(cancel_futures=True)
+
+
+_spent = 0.0  # processor seconds of the workers of all pools
+
+
+def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    before = process_time()
+    return function(item), process_time() - before
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process, and of its workers for the items they have done.
+
+    The system knows the workers' only from their parent, which this process need not be.
+    """
+    return process_time() + _spent
 
 
 def map_in_processes(
@@ -105,8 +127,15 @@ def deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start_worker() -> None:
-    """Prepare a worker process: one torch thread, and exit when the parent is gone."""
+def start_worker(environment: Mapping[str, str]) -> None:
+    """Prepare a worker process: one torch thread, and exit when the parent is gone.
+
+    Args:
+      environment: the variables of the process that started it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.clear()
+    os.environ.update(environment)
     sample_worker()
     import torch
 

@@ -163,7 +163,8 @@ class Pool:
     """Works at once, and counts how much was worked ahead of what was taken."""
 
     def __init__(self, *args, initargs, **kwargs):
-        self.read = BatchReader(module.Records(initargs[0]), initargs[1], None)
+        _, records, pad_to, _ = initargs
+        self.read = BatchReader(module.Records(records), pad_to, None)
         self.submitted = self.cancelled = 0
 
     def submit(self, function, group):

@@ -116,8 +116,7 @@ def _work(
     folder: Path,
 ) -> None:
     """Run in each process: train, and report the seconds of the epochs."""
-    os.environ.update({name: str(value) for name, value in place.items()})
-    start_worker()
+    start_worker({**os.environ, **{name: str(value) for name, value in place.items()}})
     rank = place["RANK"]
     found = {}
     for name, config in {ALONE: None, **methods}.items():

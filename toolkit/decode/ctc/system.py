@@ -2,11 +2,9 @@
 
 import json
 import logging
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from time import process_time
 
 from toolkit.config.convert import from_plain
 from toolkit.config.settings import older_runs
@@ -21,6 +19,7 @@ from toolkit.decode.ctc.tune_beam import Widened, widen
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.lang.ngram.arpa import read_arpa
 from toolkit.lang.units.units import Units
+from toolkit.processes.workers import processor_seconds
 from toolkit.score.results import Result, read_results, record_results
 from toolkit.score.split import score_split
 from toolkit.storage.files import write_atomically
@@ -188,15 +187,9 @@ def _row(
     """
     if found := read_results(out / ROW):
         return found
-    before = _processor_seconds()
+    before = processor_seconds()
     hypotheses = search.decode_many(list(data.posteriors.values()), jobs)
     texts = dict(zip(data.posteriors, [best.text for best, *_ in hypotheses], strict=True))
-    rtf = (_processor_seconds() - before) / data.seconds
+    rtf = (processor_seconds() - before) / data.seconds
     row = score_split(data.references, texts, data.speakers, out, rtf=rtf, **named)
     return record_results(out / ROW, [row])
-
-
-def _processor_seconds() -> float:
-    """Return the processor time of this process and of its children that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return process_time() + children.ru_utime + children.ru_stime

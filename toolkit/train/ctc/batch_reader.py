@@ -1,6 +1,7 @@
 """Reading, normalising and padding of batches, in a reader process."""
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,12 @@ class BatchReader:
 _reader: BatchReader | None = None  # the reader of this process
 
 
-def start_reader(records: Path, pad_to: int | None, normaliser: bytes) -> None:
-    """Initialise a reader process; the normaliser is passed pickled."""
+def start_reader(
+    environment: Mapping[str, str], records: Path, pad_to: int | None, normaliser: bytes
+) -> None:
+    """Initialise a reader process, see `start_worker`; the normaliser is passed pickled."""
     global _reader
-    start_worker()
+    start_worker(environment)
     _reader = BatchReader(Records(records), pad_to, pickle.loads(normaliser))
 
 

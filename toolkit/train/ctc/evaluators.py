@@ -10,13 +10,13 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
-from multiprocessing import get_context
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
 from toolkit.models.store import CONFIG, load_model, save_model
+from toolkit.processes.context import worker_context
 from toolkit.processes.workers import start_worker
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
@@ -219,7 +219,7 @@ class BackgroundEvaluator:
         if self._process is not None:
             self._process.join()
         arguments = (self._out, self._evaluation, self._device, self._kind == "resident")
-        self._process = get_context("spawn").Process(target=_serve, args=arguments)
+        self._process = worker_context().Process(target=_serve, args=(dict(os.environ), *arguments))
         self._process.start()
 
     def _check(self, epoch: int) -> None:
@@ -236,6 +236,12 @@ class BackgroundEvaluator:
         raise TrainingError(f"{model} was removed before it was evaluated: train from scratch")
 
 
-def _serve(out: Path, evaluation: Evaluation, device: str, until_finished: bool) -> None:
-    start_worker()
+def _serve(
+    environment: Mapping[str, str],
+    out: Path,
+    evaluation: Evaluation,
+    device: str,
+    until_finished: bool,
+) -> None:
+    start_worker(environment)
     evaluate_elsewhere(out, evaluation, device, until_finished)

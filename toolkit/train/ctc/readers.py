@@ -1,11 +1,11 @@
 """Parallel readers of record files, which shuffle, batch and pad into a buffer (A8)."""
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from toolkit.config.settings import NO_EFFECT_ON_RESULTS
+from toolkit.processes.context import worker_context
 from toolkit.processes.workers import WorkerError
 from toolkit.train.corpus import FeatureNormaliser
 from toolkit.train.ctc.batch import CtcBatch
@@ -202,12 +203,17 @@ class RecordSource:
     def _started_pool(self) -> ProcessPoolExecutor:
         if self._pool is None:
             # Pickled here: torch would pass the tensors of an argument as file descriptors.
-            settings = (self.records.path, self._config.pad_to, pickle.dumps(self._normaliser))
+            normaliser = pickle.dumps(self._normaliser)
             self._pool = ProcessPoolExecutor(
                 self._config.readers,
-                mp_context=get_context("spawn"),
+                worker_context(),
                 initializer=start_reader,
-                initargs=settings,
+                initargs=(
+                    dict(os.environ),
+                    self.records.path,
+                    self._config.pad_to,
+                    normaliser,
+                ),
             )
         return self._pool
 
