@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from pathlib import Path
@@ -106,3 +107,10 @@ def test_the_work_of_workers_counts_as_processor_time():
     before = processor_seconds()
     list(map_in_processes(busy, [0.5, 0.5], 2))
     assert processor_seconds() - before >= 1
+
+
+def test_workers_start_where_a_socket_has_no_place(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert list(map_in_processes(len, ["a", "bc"], 2)) == [1, 2]

@@ -1,10 +1,15 @@
 """How worker processes come about: forked from a process that has imported what they need."""
 
 import multiprocessing
+import os
 import sys
+import tempfile
 from multiprocessing.context import BaseContext
 
 PACKAGES = ("toolkit", "local", "recipes")
+LONGEST_FOLDER = 64
+"""Bytes of the temporary folder's path: the server's socket lies below it, and a socket's path ends
+after 107."""
 
 
 def worker_context() -> BaseContext:
@@ -17,7 +22,7 @@ def worker_context() -> BaseContext:
     time. Its environment variables are those of that moment; `start_worker` takes over today's.
     Elsewhere they are spawned.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # In the order of their imports, on which the choice of the BLAS depends.
