@@ -194,7 +194,6 @@ def mini() -> Config:
         augment=THREE_SPEEDS,
         adapted=True,
         ce=_small_lstm(hidden=320, epochs=6),
-        bidirectional=True,
         chain=True,
         # With 3,000 active states the WER is two points higher for 20,000 words. When rescoring, a
         # beam of 10 makes 4 errors of 1,861 fewer than 6, and lattices 2.6 times as large.
