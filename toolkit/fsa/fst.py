@@ -128,6 +128,11 @@ class Lattice(Fst):
             graph_arc=graph_arc,
         )
 
+    @property
+    def state_frames(self) -> np.ndarray:
+        """[S] the frame in which each state is; the last one's is T."""
+        return np.append(self.frame[self.first[:-2]], self.frame[-1])
+
 
 def _columns(kind: type) -> set[str]:
     """The fields with an entry for each arc."""

@@ -10,7 +10,7 @@ from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.sampling import sampled_arcs
 from toolkit.fsa.traversal import LatticeTraversal
 
-BEAMS = (1.0, 2.0, 4.0, 8.0, np.inf)
+BEAMS = (1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 """How far n-best lists may reach below the best path, in turn until they are full."""
 
 
@@ -35,7 +35,7 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
     result, since all of them can continue in the same ways. Those whose best completion is worse
     than the best path by more than a beam are left out, and the beam is widened until `count`
     sequences are within it, so that work grows with what is near the best path rather than with
-    the lattice.
+    the lattice. Which of sequences with the same score are taken, and their order, is arbitrary.
 
     Args:
       lattice: of one utterance.

@@ -81,6 +81,16 @@ def _lattice(tensors: dict[str, np.ndarray], arcs: slice, words: slice) -> Score
         splits=np.append(0, np.cumsum(counts)).astype(np.int32),
         words=tensors["words"][words],
     )
-    if not in_order(lattice.source, lattice.target, lattice.num_states):
-        raise ValueError("no lattice")  # compiled loops would read beyond its arrays
+    # Compiled loops would read and write beyond its arrays.
+    if not in_order(lattice.source, lattice.target, lattice.num_states) or not _by_frame(lattice):
+        raise ValueError("no lattice")
     return ScoredLattice(lattice, tensors["acoustic"][arcs], tensors["graph"][arcs])
+
+
+def _by_frame(lattice: Lattice) -> bool:
+    """Whether arcs, but for those to the end, lead from one frame to the next."""
+    if not lattice.num_arcs:
+        return True
+    frames, inner = lattice.state_frames, lattice.target < lattice.num_states - 1
+    ahead = frames[lattice.target] - frames[lattice.source]
+    return bool((ahead[inner] == 1).all())

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from toolkit.fsa.best_scores import backward_scores, forward_scores
-from toolkit.fsa.fst import Fst, Lattice
+from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import ScoredLattice
 from toolkit.fsa.tables import grown
 from toolkit.fsa.word_lattice import WordLattice
@@ -109,7 +109,7 @@ class _Arcs:
 def _single_words(scored: ScoredLattice) -> _Arcs:
     """The arcs of a lattice; those of several words become chains."""
     lattice, counts = scored.lattice, scored.lattice.word_counts
-    frames = _frames(lattice)
+    frames = lattice.state_frames
     links = np.maximum(counts, 1)
     arc = np.repeat(np.arange(lattice.num_arcs), links)
     place = np.arange(len(arc)) - np.repeat(np.cumsum(links) - links, links)
@@ -135,11 +135,6 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
         np.where(first, scored.acoustic[arc], 0.0)[sort],
         np.append(frames, frames[lattice.target[arc[inner]]])[order],
     )
-
-
-def _frames(lattice: Lattice) -> Array:
-    """[S] the frame in which each state of a lattice is; the last one's is T."""
-    return np.append(lattice.frame[lattice.first[:-2]], lattice.frame[-1])
 
 
 @dataclass(frozen=True)
@@ -183,8 +178,9 @@ def _without_epsilons(
 ) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover (compiled)
     """The edges of `_Edges` that are on paths with a score of at least `worst`.
 
-    Arcs without words lead from one frame to the next, so that states come in the order in which
-    they are reached: each way to a state is known when its turn comes.
+    Arcs without words lead from one frame to the next (`Lattice`; files are checked when they are
+    read), so that states come in the order in which they are reached: each way to a state is known
+    when its turn comes.
     """
     states = len(rest)
     begins = np.zeros(states, np.bool_)

@@ -27,7 +27,7 @@ from toolkit.pipeline.faults import redact
 from toolkit.pipeline.markers import Marker, finished
 from toolkit.pipeline.objects import DamagedObjectError, StoreConfig
 from toolkit.pipeline.step import Partition, Resources, Step, StepResult, work_digest
-from toolkit.processes.workers import deaf_to_interrupts
+from toolkit.processes.context import deaf_to_interrupts
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import threading
 from types import TracebackType
 
 from toolkit.environment import peak_bytes
+from toolkit.processes.context import server_pid
 
 INTERVAL = 0.5  # seconds
 
@@ -14,7 +15,8 @@ class MemoryWatch:
     """Measures, in a `with` block, the peak resident size of this process and of its descendants.
 
     Every `INTERVAL` seconds the sizes of all are added up; what they share counts for each of them.
-    Of this process alone the system also knows the peak in between.
+    The process from which workers are forked does not count: they have what it has. Of this process
+    alone the system also knows the peak in between.
     """
 
     def __init__(self) -> None:
@@ -54,6 +56,8 @@ class MemoryWatch:
 
         me, total = psutil.Process(), 0
         for process in (me, *me.children(recursive=True)):
+            if process.pid == server_pid():
+                continue
             try:
                 total += process.memory_info().rss
             except psutil.Error:  # it has just ended

@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from time import process_time
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
-from toolkit.processes.context import worker_context
+from toolkit.processes.context import deaf_to_interrupts, worker_context
 from toolkit.processes.sampler import sample_worker
 
 Item = TypeVar("Item")
@@ -110,21 +109,6 @@ def map_in_processes(
     """Map once, in a `WorkerPool` of at most `jobs` processes and no more than there are items."""
     with WorkerPool(min(jobs, len(items))) as pool:
         yield from pool.map(function, items)
-
-
-@contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """Let Ctrl-C, which reaches them too, do nothing to processes that start in the `with` block.
-
-    Their parent ends them. While they import it would end them with tracebacks, and where C code
-    calls back an exception would be ignored: a worker would go on without the piece of speech, say,
-    that it was about to get, and write the rest.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_worker(environment: Mapping[str, str]) -> None:

@@ -128,7 +128,10 @@ def _threads_told() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Lead a stream, and what is still in its buffer, to nowhere, here and in new processes."""
+    """Lead a stream, and what is still in its buffer, to nowhere, here and in new processes.
+
+    Not in workers of a server that runs already (`toolkit.processes.context`).
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

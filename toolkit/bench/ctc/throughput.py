@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from toolkit.environment import peak_bytes
+from toolkit.processes.context import server_pid
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import TrainerConfig, make_optimizer
 from toolkit.train.ctc.batch import CtcBatch
@@ -151,4 +152,5 @@ def _peak_with_children() -> int:
     import psutil
 
     children = psutil.Process().children(recursive=True)
-    return peak_bytes() + sum(peak_bytes(child.pid) for child in children)
+    readers = (child.pid for child in children if child.pid != server_pid())
+    return peak_bytes() + sum(map(peak_bytes, readers))

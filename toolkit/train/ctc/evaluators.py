@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from toolkit.models.store import CONFIG, load_model, save_model
-from toolkit.processes.context import worker_context
+from toolkit.processes.context import deaf_to_interrupts, worker_context
 from toolkit.processes.workers import start_worker
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
@@ -219,8 +219,10 @@ class BackgroundEvaluator:
         if self._process is not None:
             self._process.join()
         arguments = (self._out, self._evaluation, self._device, self._kind == "resident")
-        self._process = worker_context().Process(target=_serve, args=(dict(os.environ), *arguments))
-        self._process.start()
+        process = worker_context().Process(target=_serve, args=(dict(os.environ), *arguments))
+        with deaf_to_interrupts():
+            process.start()
+        self._process = process
 
     def _check(self, epoch: int) -> None:
         model, process = self._folder.model(epoch), self._process
