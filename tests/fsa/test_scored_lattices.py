@@ -65,3 +65,14 @@ def test_an_arc_beyond_the_arrays_is_refused(lattices, tmp_path, name):
     save_file(tensors, path)
     with pytest.raises(ScoredLatticesError, match=r"lattices\.safetensors"):
         read_scored(path)
+
+
+def test_an_arc_that_skips_a_frame_is_refused(lattices, tmp_path):
+    """It would be waited for in no frame: compiled queues of states have a place for each once."""
+    path = tmp_path / "lattices.safetensors"
+    write_scored(path, lattices, "")
+    tensors = load_file(path)
+    tensors["target"][0] = lattices[0].lattice.num_states - 2
+    save_file(tensors, path)
+    with pytest.raises(ScoredLatticesError, match="no lattice"):
+        read_scored(path)
