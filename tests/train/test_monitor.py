@@ -19,8 +19,12 @@ def test_lost_events_are_an_error_and_no_traceback(tmp_path, capsys):
         monitor.events(0, {"loss": 1.0})  # may see it already
         monitor.close()
 
-    with outlive(lambda line: None), pytest.raises(OSError, match="tensorboard"):
-        lose_events()
+    before = set(threading.enumerate())
+    with outlive(lambda line: None):
+        with pytest.raises(OSError, match="tensorboard"):
+            lose_events()
+        for thread in set(threading.enumerate()) - before:
+            thread.join()  # the flush may have failed before the writer's thread was told
     said = capsys.readouterr().err
     assert "warning: Thread-" in said
     assert "Traceback" not in said
