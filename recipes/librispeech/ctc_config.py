@@ -15,6 +15,7 @@ from toolkit.decode.ctc.tune_beam import BeamTuneConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
+from toolkit.features.normalise import Scope
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.units.factory import UnitsConfig
 from toolkit.models.ctc import CtcConfig
@@ -50,6 +51,9 @@ class Config:
     """93 values per frame (A1)."""
     prior_frames: int = 200
     """Weight, in frames, of the global mean in the running mean of a speaker."""
+    normalisation: Scope = field(default="causal", metadata=older_runs("causal"))
+    """What features are normalised with: `causal`, the speaker's frames so far; `whole`, also the
+    rest of the file, and by its variance, which cannot be streamed."""
     augment: AugmentConfig = AugmentConfig()
     """Augmented copies of the training utterances; none in the paper."""
     records: RecordConfig = RecordConfig()

@@ -75,7 +75,8 @@ def extract_features(run: Run) -> dict[str, float]:
             utterances += copies(run)
         hours[f"hours {split}"] = extract_changed(run, utterances, run.config.features, out, split)
     store = FeatureStore(out / splits(run).train)
-    estimate_normaliser(store, run.config.prior_frames).save(out / "normaliser.json")
+    normaliser = estimate_normaliser(store, run.config.prior_frames, run.config.normalisation)
+    normaliser.save(out / "normaliser.json")
     return hours
 
 

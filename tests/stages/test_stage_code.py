@@ -129,6 +129,32 @@ def test_files_that_are_being_edited_count_without_their_imports(project):
     assert before.changes(project.code("first")) == changes
 
 
+@pytest.mark.parametrize(
+    ("code", "imported"),
+    [
+        ("import toolkit.a as b, local.c", {"toolkit.a", "local.c"}),
+        ("from toolkit import a as b, c  # d", {"toolkit", "toolkit.a", "toolkit.c"}),
+        (
+            "from local.a import (\n  b,  # (c, d\n  e as f,\n)",
+            {"local.a", "local.a.b", "local.a.e"},
+        ),
+        ("from local.a import b, \\\n  c", {"local.a", "local.a.b", "local.a.c"}),
+        (
+            "try: import toolkit.a\nfinally: x = 1; from local import b",
+            {"toolkit.a", "local", "local.b"},
+        ),
+        ("import_module('toolkit.a:B')", {"toolkit.a"}),
+        ('import_module(f"local.{name}")', {"local."}),
+        ("from . import a\nfrom .b import c\nimported = a  # from local\n'recipe.a'", set()),
+        ("important = 1\nraise E from a\n", set()),
+        (b"import toolkit.\xff", {"toolkit.\ufffd"}),
+    ],
+)
+def test_imports_of_every_form_are_found(code, imported):
+    code = code if isinstance(code, bytes) else code.encode()
+    assert stage_code._imports(code) == imported
+
+
 NAMED_IN_STRINGS = {
     "local",
     "toolkit.bench.suite.measure",

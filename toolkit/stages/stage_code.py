@@ -6,6 +6,7 @@ Names of modules in strings, such as those of `import_module`, count as imports.
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,9 +16,17 @@ from toolkit.environment import project_root
 from toolkit.storage.digest import digest_bytes, stamp
 
 TREES = ("recipes", "local", "toolkit")
-_PREFIXES = tuple(f"{tree}." for tree in TREES)
 DIGITS = 12
 """Of a digest that are recorded."""
+_IMPORT = re.compile(
+    rb"""
+    (?: ^ | [:;] ) [ \t]*
+    (?: from [ \t]+ (?P<module> \w [\w.]* ) [ \t]+ )?
+    import (?= [ \t(\\] ) [ \t]* (?P<names> \( [^)]* \) | (?: [^\n;\\] | \\. )* )
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+_STRING = re.compile(rf"""["']((?:{"|".join(TREES)})\.[\w.]*)""".encode())
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -122,32 +131,33 @@ def present_sources(folder: Path) -> Sources:
 
 @cache
 def _imports(text: bytes) -> frozenset[str]:
-    """Return what a file names in imports, those inside functions too, and in strings."""
-    tree = _parsed(text)
-    return frozenset(_imported(tree)) if tree else frozenset()
+    """Return the modules, and names in them, that code imports, inside functions too, or names.
 
-
-def _parsed(text: bytes) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):  # somebody is editing it
-        return None
-
-
-def _imported(node: ast.AST) -> set[str]:
-    """Return the modules, and names in them, that a part of a file imports.
-
-    One that ends in a dot stands for all modules below it, as in `f"local.{name}"`.
+    A name that ends in a dot stands for all modules below it, as in `import_module` of an f-string.
+    Code is searched by patterns, in a tenth of the time of parsing it, which took a second of each
+    command. What looks like an import in a text of several lines counts too.
     """
-    named = set()
-    for part in ast.walk(node):
-        if isinstance(part, ast.Import):
-            named |= {alias.name for alias in part.names}
-        elif isinstance(part, ast.ImportFrom) and part.module and not part.level:
-            named |= {part.module, *(f"{part.module}.{alias.name}" for alias in part.names)}
-        elif isinstance(value := getattr(part, "value", None), str):
-            named |= {value.partition(":")[0]} if value.startswith(_PREFIXES) else set()
-    return named
+    named = {name.decode() for name in _STRING.findall(text)}
+    for match in _IMPORT.finditer(text):
+        module, names = (
+            (match[group] or b"").decode(errors="replace") for group in _IMPORT.groupindex
+        )
+        listed = _listed(names.strip("()"))
+        named |= {module, *(f"{module}.{name}" for name in listed)} if module else listed
+    return frozenset(named)
+
+
+def _listed(names: str) -> set[str]:
+    """Return the names of a list such as `a, b as c`, which may have comments."""
+    without = " ".join(line.partition("#")[0].rstrip("\\") for line in names.splitlines())
+    return {words[0].rstrip(".") for name in without.split(",") if (words := name.split())}
+
+
+def _statements(text: bytes) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError):  # somebody is editing it
+        return []
 
 
 def _used(text: bytes, function: str) -> tuple[str, set[str]]:
@@ -156,9 +166,8 @@ def _used(text: bytes, function: str) -> tuple[str, set[str]]:
     What declares it as a stage does not count. All of the file does where the function is not at
     its top level.
     """
-    tree = _parsed(text)
     bound: dict[str, list[ast.stmt]] = {}
-    for statement in tree.body if tree else ():
+    for statement in _statements(text):
         for name in _bound(statement):
             bound.setdefault(name, []).append(statement)
     if function not in bound:
@@ -168,15 +177,16 @@ def _used(text: bytes, function: str) -> tuple[str, set[str]]:
     waiting, imported = [function], set[str]()
     while waiting:
         for statement in bound.pop(name := waiting.pop(), ()):
-            imported |= _imported(statement)
+            source = lines[statement.lineno - 1 : statement.end_lineno]
+            imported |= _imports(b"".join(source))
             if not isinstance(statement, ast.Import | ast.ImportFrom):
                 decorators = getattr(statement, "decorator_list", [])
                 parts = [node for node in ast.iter_child_nodes(statement) if node not in decorators]
                 parts += decorators if name != function else []
                 waiting += [n.id for part in parts for n in ast.walk(part) if _is_name(n)]
-                chosen |= {statement.lineno: lines[statement.lineno - 1 : statement.end_lineno]}
-    source = b"".join(line for number in sorted(chosen) for line in chosen[number])
-    return digest_bytes(source)[:DIGITS], imported
+                chosen |= {statement.lineno: source}
+    everything = b"".join(line for number in sorted(chosen) for line in chosen[number])
+    return digest_bytes(everything)[:DIGITS], imported
 
 
 def _bound(statement: ast.stmt) -> list[str]:
