@@ -13,7 +13,8 @@ from torch import nn
 from toolkit.parallel.config import AdpsgdConfig, AsgdConfig, ParallelConfig, ParallelError
 
 TIMEOUT = 100.0
-CONTEXT = multiprocessing.get_context("fork")  # torch is imported already
+CONTEXT = multiprocessing.get_context("fork")  # torch is imported already, and this its compiler:
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 FIXED, RANDOM, DELAYED = (
     ParallelConfig("adpsgd", adpsgd=AdpsgdConfig(pattern=p)) for p in ("fixed", "random", "delayed")
 )
