@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+from toolkit.models.padded import _packed, run_padded
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("lengths", [[4, 9, 1, 7], [9, 9], [0, 5]])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_outputs_and_gradients_are_those_of_packed_rows(layers, lengths, precision):
+    torch.manual_seed(layers)
+    lstm = torch.nn.LSTM(3, 5, layers, batch_first=True, bidirectional=True).to(precision)
+    lengths = torch.tensor(lengths)
+    x = torch.randn(len(lengths), 9, 3, dtype=precision, requires_grad=True)
+    weights = torch.randn(len(lengths), 9, 10, dtype=precision)
+    found = []
+    for run in (run_padded, lambda *args: _packed(*args[:2], args[2].clamp(min=1))):
+        output = run(lstm, x, lengths)
+        leaves = (x, *lstm.parameters())
+        found.append((output, *torch.autograd.grad((output * weights).sum(), leaves)))
+    for own, reference in zip(*found, strict=True):
+        torch.testing.assert_close(own, reference)
+
+
+def test_nothing_comes_of_padding():
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(3, 5, 2, batch_first=True, bidirectional=True)
+    lengths, x = torch.tensor([4, 9]), torch.randn(2, 9, 3)
+    bad = x.clone()
+    bad[0, 4:] = torch.nan
+    results = []
+    for inputs in (x, bad):
+        inputs.requires_grad_()
+        output = run_padded(lstm, inputs, lengths)
+        assert not output[0, 4:].any()
+        results.append(torch.autograd.grad(output.square().sum(), lstm.parameters()))
+        assert not torch.autograd.grad(run_padded(lstm, inputs, lengths).sum(), inputs)[0][
+            0, 4:
+        ].any()
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_dropout_is_between_layers_alone():
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(3, 5, 2, batch_first=True, bidirectional=True, dropout=0.5)
+    lengths, x = torch.tensor([4, 9]), torch.randn(2, 9, 3)
+    one = torch.nn.LSTM(3, 5, 1, batch_first=True, bidirectional=True, dropout=0.0)
+    assert not torch.equal(run_padded(lstm, x, lengths), run_padded(lstm, x, lengths))
+    assert torch.equal(run_padded(one, x, lengths), run_padded(one, x, lengths))
+    torch.testing.assert_close(run_padded(lstm.eval(), x, lengths), _packed(lstm, x, lengths))
