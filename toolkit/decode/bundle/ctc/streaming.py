@@ -36,7 +36,7 @@ class CtcStreamingRecogniser:
             raise BundleError(
                 "streaming needs LSTMs of one direction and running means, but this network needs"
                 " the whole utterance: transcribe without --stream, or train one with"
-                " train.model.bidirectional=false"
+                " train.model.bidirectional=false and normalisation=causal"
             )
         self._recogniser, self._endpoint, self._details = recogniser, endpoint, details
         units = recogniser.scorer.units
