@@ -96,14 +96,17 @@ class Config:
             )
 
 
-MASKS = UtteranceMaskConfig(frequency_masks=1, time_masks=0.5)
+MASKS = UtteranceMaskConfig(time_masks=0.2)
+STRONG_MASKS = UtteranceMaskConfig(frequency_masks=1, time_masks=0.5)
 """For little data and many epochs."""
-TWO_VIEWS = UtteranceMaskConfig(frequency_masks=1, time_masks=1.0)
-"""For two views of an utterance, which have to differ."""
 
 
 def _small_training(
-    epochs: int, stride: int, dropout: float, masks: UtteranceMaskConfig
+    hidden: int,
+    epochs: int,
+    stride: int,
+    dropout: float = 0.1,
+    masks: UtteranceMaskConfig = MASKS,
 ) -> CtcTrainingConfig:
     """Return a network of one convolution and three BLSTMs that one core can train in minutes.
 
@@ -122,7 +125,7 @@ def _small_training(
         model=CtcConfig(
             channels=(256,),
             strides=(stride,),
-            hidden=192,
+            hidden=hidden,
             lstm_layers=3,
             bidirectional=True,
             dropout=dropout,
@@ -137,15 +140,13 @@ SMALL_READERS = ReaderConfig(batch=16, readers=1, buffer=8, order="buckets", sho
 
 def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
-    training = _small_training(epochs=6, stride=4, dropout=0.2, masks=TWO_VIEWS)
     return Config(
         corpus=SyntheticConfig(),
-        normalisation="whole",
         dataset=Dataset("Made-up voices", "continuous", "independent", "medium", "low"),
         augment=THREE_SPEEDS,
         records=RecordConfig(stride=4),
         readers=SMALL_READERS,
-        train=replace(training, consistency=0.2),
+        train=_small_training(hidden=128, epochs=12, stride=4),
         evaluation_width=16,
         evaluation=EvaluationConfig("words+lm"),
         decode=CtcDecodeConfig(widest=4096),
@@ -156,12 +157,11 @@ def demo() -> Config:
 
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
-    training = _small_training(epochs=14, stride=3, dropout=0.3, masks=MASKS)
+    training = _small_training(192, epochs=14, stride=3, dropout=0.3, masks=STRONG_MASKS)
     return replace(
         demo(),
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         dataset=Dataset("AN4", "connected", "independent", "small"),
-        normalisation="causal",
         augment=SEVEN_SPEEDS,
         records=RecordConfig(stride=3),
         train=replace(training, warmup_steps=200),
