@@ -135,7 +135,7 @@ def test_files_that_are_being_edited_count_without_their_imports(project):
         ("import toolkit.a as b, local.c", {"toolkit.a", "local.c"}),
         ("from toolkit import a as b, c  # d", {"toolkit", "toolkit.a", "toolkit.c"}),
         (
-            "from local.a import (\n  b,  # (c, d\n  e as f,\n)",
+            "from local.a import (\n  b,  # (c, d)\n  e as f,\n)",
             {"local.a", "local.a.b", "local.a.e"},
         ),
         ("from local.a import b, \\\n  c", {"local.a", "local.a.b", "local.a.c"}),

@@ -22,7 +22,7 @@ _IMPORT = re.compile(
     rb"""
     (?: ^ | [:;] ) [ \t]*
     (?: from [ \t]+ (?P<module> \w [\w.]* ) [ \t]+ )?
-    import (?= [ \t(\\] ) [ \t]* (?P<names> \( [^)]* \) | (?: [^\n;\\] | \\. )* )
+    import (?= [ \t(\\] ) [ \t]* (?P<names> \( (?: \#[^\n]* | [^)\#] )* \) | (?: [^\n;\\] | \\. )* )
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
