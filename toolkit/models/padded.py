@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from toolkit.models.recurrence import ordered, reversal
 from toolkit.processes.devices import to_device
 
 
@@ -42,26 +43,21 @@ def _turned(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
     to 110 frames, 384 values, 192 cells: 0.28 against 1.78; of 8 rows of 255 to 300, 800 values,
     400 cells: 2.1 against 13.9.
     """
-    place = torch.arange(inputs.shape[1])
-    real = place < lengths[:, None]
-    turned = torch.where(real, lengths[:, None] - 1 - place, place)[:, :, None]
-    padding = ~real[:, :, None]
-    hidden = inputs.masked_fill(padding, 0)
+    frames = inputs.shape[1]
+    turned = reversal(frames, len(inputs), lengths)
+    padding = (torch.arange(frames)[:, None] >= lengths)[:, :, None]
+    hidden = inputs.transpose(0, 1).masked_fill(padding, 0)
     for layer in range(lstm.num_layers):
         if layer:
             hidden = functional.dropout(hidden, lstm.dropout, lstm.training)
-        start = hidden.new_zeros(1, len(hidden), lstm.hidden_size)
+        start = hidden.new_zeros(1, len(inputs), lstm.hidden_size)
         outputs = []
         for backwards in (False, True):
-            x = _reordered(hidden, turned) if backwards else hidden
+            x = ordered(hidden, turned) if backwards else hidden
             weights = lstm.all_weights[2 * layer + backwards]
             output = torch.lstm(
-                x, (start, start), weights, lstm.bias, 1, 0.0, lstm.training, False, True
+                x, (start, start), weights, lstm.bias, 1, 0.0, lstm.training, False, False
             )[0]
-            outputs.append(_reordered(output, turned) if backwards else output)
+            outputs.append(ordered(output, turned) if backwards else output)
         hidden = torch.cat(outputs, dim=2).masked_fill(padding, 0)
-    return hidden
-
-
-def _reordered(x: Tensor, index: Tensor) -> Tensor:
-    return x.gather(1, index.expand(-1, -1, x.shape[2]))
+    return hidden.transpose(0, 1)

@@ -45,19 +45,19 @@ def run_lstm(
     hidden, finals = inputs.transpose(0, 1).contiguous(), []
     backwards = None
     if lstm.bidirectional:
-        backwards = _reversal(hidden.shape[0], hidden.shape[1], lengths)
+        backwards = reversal(hidden.shape[0], hidden.shape[1], lengths)
     for layer in range(lstm.num_layers):
         outputs = []
         for direction in range(1 + lstm.bidirectional):
             index = layer * (1 + lstm.bidirectional) + direction
-            x = _ordered(hidden, backwards) if direction else hidden
+            x = ordered(hidden, backwards) if direction else hidden
             if state is None:
                 before = [x.new_zeros(x.shape[1], lstm.hidden_size)] * 2
             else:
                 before = [part[index] for part in state]
             output, last = _Layer.apply(x, *before, *lstm.all_weights[index], bfloat16)
             finals.append((output[-1], last))
-            outputs.append(_ordered(output, backwards) if direction else output)
+            outputs.append(ordered(output, backwards) if direction else output)
         hidden = torch.cat(outputs, dim=2) if lstm.bidirectional else outputs[0]
         if layer + 1 < lstm.num_layers:
             hidden = functional.dropout(hidden, lstm.dropout, lstm.training)
@@ -72,7 +72,7 @@ def _autocast_enabled() -> bool:
         return torch.is_autocast_cpu_enabled()
 
 
-def _reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:
+def reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:
     """Index [T, N] of the frame that stands at each place when each row is reversed."""
     place = torch.arange(frames)[:, None].expand(-1, rows)
     if lengths is None:
@@ -80,7 +80,8 @@ def _reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:
     return torch.where(place < lengths, lengths - 1 - place, place)
 
 
-def _ordered(x: Tensor, index: Tensor) -> Tensor:
+def ordered(x: Tensor, index: Tensor) -> Tensor:
+    """Put the frames of each row of x [T, N, F] in the order of `index` [T, N]."""
     return x.gather(0, index[:, :, None].expand(-1, -1, x.shape[2]))
 
 

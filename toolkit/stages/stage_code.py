@@ -21,8 +21,8 @@ DIGITS = 12
 _IMPORT = re.compile(
     rb"""
     (?: ^ | [:;] ) [ \t]*
-    (?: from [ \t]+ (?P<module> \w [\w.]* ) [ \t]+ )?
-    import (?= [ \t(\\] ) [ \t]* (?P<names> \( (?: \#[^\n]* | [^)\#] )* \) | (?: [^\n;\\] | \\. )* )
+    (?: from [ \t]+ ( \w [\w.]* ) [ \t]+ )?
+    import (?= [ \t(\\] ) [ \t]* ( \( (?: \#[^\n]* | [^)\#] )* \) | (?: [^\n;\\] | \\. )* )
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
@@ -139,9 +139,7 @@ def _imports(text: bytes) -> frozenset[str]:
     """
     named = {name.decode() for name in _STRING.findall(text)}
     for match in _IMPORT.finditer(text):
-        module, names = (
-            (match[group] or b"").decode(errors="replace") for group in _IMPORT.groupindex
-        )
+        module, names = (part.decode(errors="replace") for part in match.groups(b""))
         listed = _listed(names.strip("()"))
         named |= {module, *(f"{module}.{name}" for name in listed)} if module else listed
     return frozenset(named)
