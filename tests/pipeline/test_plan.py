@@ -3,6 +3,7 @@ import math
 import pytest
 
 from toolkit.pipeline.plan import Cluster, PlanError, nodes_for, plan, planned_figures
+from toolkit.pipeline.plan_report import PlanReport, plan_page
 from toolkit.pipeline.rates import Rates, RatesError, StepRate
 
 RATES = Rates(
@@ -82,6 +83,39 @@ def test_nodes_for_is_the_least_number():
     assert seconds[0] > 7.6 * 86400 >= seconds[1]
     with pytest.raises(PlanError, match="not enough"):
         nodes_for(1e-6, 1e6, Cluster(), RATES)
+
+
+def test_intervals_and_measured_fusion_carry_over():
+    steps = {name: rate for name, rate in RATES.steps.items() if name in ("select", "repartition")}
+    steps["extract+shuffle+stats"] = StepRate(800.0, low=400.0, high=1600.0, measured_on="a pilot")
+    steps["targets"] = StepRate(60.0)
+    own = Cluster(nodes=1, cores=2, latency=0.0, bandwidth=1e18, network=1e18)
+    made = plan(100.0, own, Rates(steps))
+    extract = row(made, "extract+shuffle+stats")
+    waves = [10 * (5 * 3600 / speed + 0.1) for speed in (1600, 800, 400)]
+    assert [extract.least, extract.seconds, extract.most] == pytest.approx(waves)
+    assert extract.measured_on == "a pilot"
+    least, most = made.interval
+    assert (most - least) == pytest.approx(waves[2] - waves[0])
+    assert made.saved is None
+    assert made.features_seconds == pytest.approx(row(made, "select").seconds + extract.seconds)
+    with pytest.raises(PlanError, match="no rates for extract, shuffle, stats"):
+        plan(100.0, own, Rates(steps), fuse=False)
+
+
+def test_the_page_has_every_step_and_what_a_day_takes():
+    steps = RATES.steps | {"targets": StepRate(60.0, low=50.0, high=70.0, measured_on="<noise>")}
+    rates = Rates(steps, measured={"cpu": "A core", "date": "2026-11-26"})
+    cluster = Cluster(price=2.0)
+    report = PlanReport(plan(1e6, cluster, rates), plan(1e6, cluster, rates, fuse=False), rates)
+    page = plan_page(report)
+    assert "1,000,000 hours on 50 nodes of 16 cores" in page
+    for step in report.plan.steps:
+        assert f"<td>{step.name}</td>" in page
+    assert "&lt;noise&gt;" in page
+    nodes = nodes_for(1.0, 1e6, cluster, rates)
+    assert f"{nodes:,} such nodes would take at most a day, for up to {nodes * 48:,}." in page
+    assert "a core as fast as one of A core (2026-11-26)" in page
 
 
 def test_rates_come_back_and_lacking_ones_are_named(tmp_path):

@@ -230,11 +230,14 @@ class _Bench:
         steps = {"select": self._select_rate()}
         for name, work in self.work.items():
             counts = extract if name == "extract" else self.calls[name]
-            hours = work.seconds / 3600
+            hours, row = work.seconds / 3600, table.row(name)
             steps[name] = StepRate(
-                speed=table.row(name).rate,
+                speed=row.rate,
                 read=counts.bytes_read / hours,
                 written=counts.bytes_written / hours,
+                low=row.rate * (1 - row.spread / 2),
+                high=row.rate * (1 + row.spread / 2),
+                measured_on=f"{60 * hours:.1f} min of noise, {table.repeats} rounds",
             )
         targets = steps["targets"].written  # the measured shards have no targets
         moved = steps["repartition"]

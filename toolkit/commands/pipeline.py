@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ def pipeline() -> None:
     Example:
       toolkit pipeline plan --hours 1000000 --nodes 50 --rates rates.json
 
-    `toolkit bench pipeline --rates rates.json` measures the rates.
+    The rates come from a finished run (`toolkit pipeline rates`) or from `toolkit bench pipeline`.
     """
 
 
@@ -70,7 +69,7 @@ def pipeline() -> None:
     "--rates",
     "rates_file",
     type=TEXT_IN,
-    help="Speed of each step, as `toolkit bench pipeline --rates` writes it.",
+    help="Speed of each step, as `toolkit pipeline rates` or `toolkit bench pipeline` writes it.",
 )
 @click.option(
     "--gpu-speed",
@@ -90,6 +89,14 @@ def pipeline() -> None:
     help="Whether objects in the lake hold the audio of many utterances or of one.",
 )
 @click.option(
+    "--hours-per-file",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Hours of audio per partition.",
+)
+@click.option("--page", type=TEXT_OUT, help="Also write the plan to this file, as an HTML page.")
+@click.option(
     "--json",
     "json_file",
     type=JSON_OUT,
@@ -108,22 +115,26 @@ def plan(
     gpu_speed: float | None,
     fuse: bool,
     aggregated: bool,
+    hours_per_file: float,
+    page: Path | None,
     json_file: Path | None,
 ) -> None:
     """Predict the time, cost, storage calls and bytes of a run.
 
     Prints the paper's figures beside the prediction. Without --rates, the speed of each step is
-    measured first, which takes about a minute. Target generation is planned on CPU cores, or with
-    --gpu-speed on GPUs.
+    measured first on some minutes of noise, which takes about a minute; a run of a few hours of
+    your audio gives better ones (`toolkit pipeline rates`). Target generation is planned on CPU
+    cores, or with --gpu-speed on GPUs.
 
     \b
     Example:
       toolkit pipeline plan --hours 7000 --nodes 8 --gpu-speed 400 --rates rates.json
     """
-    from toolkit.pipeline.plan import Cluster
+    from toolkit.pipeline.plan import FUSIBLE, Cluster
     from toolkit.pipeline.plan import plan as make_plan
-    from toolkit.pipeline.plan_report import print_plan, write_plan
+    from toolkit.pipeline.plan_report import PlanReport, plan_page, print_plan, write_plan
     from toolkit.pipeline.rates import Rates
+    from toolkit.storage.files import write_atomically
 
     if rates_file is None:
         from toolkit.bench.pipeline import benchmark
@@ -142,11 +153,44 @@ def plan(
         latency=latency,
         bandwidth=bandwidth * 1e6,
     )
-    chosen = make_plan(hours, cluster, rates, fuse=fuse, aggregated=aggregated)
-    other = make_plan(hours, replace(cluster), rates, fuse=not fuse, aggregated=aggregated)
-    print_plan(chosen, other, rates)
+    how: tuple[float, Cluster, Rates, float] = (hours, cluster, rates, hours_per_file)
+    chosen = make_plan(*how, fuse=fuse, aggregated=aggregated)
+    both = all(name in rates.steps for name in FUSIBLE)
+    other = make_plan(*how, fuse=not fuse, aggregated=aggregated) if both else None
+    report = PlanReport(chosen, other, rates)
+    print_plan(report)
+    if page is not None:
+        write_atomically(page, plan_page(report))
     if json_file is not None:
         write_plan(chosen, rates, json_file)
+
+
+@pipeline.command("rates")
+@click.argument("outputs", nargs=-1, required=True)
+@click.option("--out", type=TEXT_OUT, required=True, help="File of rates to write.")
+@click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
+def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) -> None:
+    """Write the speed of each step as a finished run has recorded it, for `toolkit pipeline plan`.
+
+    OUTPUTS are prefixes below which steps of one run have written, URLs or folders. Speeds are
+    hours of audio per hour of a core's computing, or of a GPU's time, with 95 % intervals from the
+    differences between partitions: a pilot run of ten partitions or more tells what a large one
+    will take.
+
+    \b
+    Example:
+      toolkit pipeline rates work/features work/targets --out rates.json
+    """
+    from toolkit.pipeline.measured_rates import rates_of_runs
+    from toolkit.pipeline.objects import ObjectStore, StoreConfig
+
+    store = ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
+    rates = rates_of_runs(store, outputs)
+    rates.save(out)
+    for name, rate in rates.steps.items():
+        ends = "" if rate.low is None else f" ({rate.low:,.1f} to {rate.high:,.1f})"
+        where = "GPU" if rate.device else "core"
+        click.echo(f"{name}: {rate.speed:,.1f}{ends} h per {where}-hour, {rate.measured_on}")
 
 
 @pipeline.command()

@@ -16,6 +16,9 @@ TASK_SECONDS = 0.1
 SPAN_BYTES = 32e6
 """Audio in aggregated objects is fetched in spans of about this size."""
 FUSIBLE = ("extract", "shuffle", "stats")
+FUSED = "+".join(FUSIBLE)
+FEATURES = ("select", *FUSIBLE, FUSED)
+"""Steps that make the features; the others make targets and training shards of them."""
 
 
 class PlanError(ToolkitError):
@@ -64,6 +67,12 @@ class StepPlan:
     """Workers that run at the same time: cores or devices of the whole cluster."""
     seconds: float
     """Wall time in seconds."""
+    least: float
+    """The same at the upper end of the speed's interval; `seconds` where there is none."""
+    most: float
+    """At its lower end."""
+    measured_on: str
+    """On what the speed was measured, in words."""
     bound: str
     """The bottleneck: computing, calls, connection, network or scheduling."""
     cost: float
@@ -79,13 +88,24 @@ class Plan:
     steps: tuple[StepPlan, ...]
     fused: tuple[str, ...]
     """Names of the steps that are fused into one; empty: none."""
-    saved: float
-    """Bytes that are not moved because of the fusion."""
+    saved: float | None
+    """Bytes that are not moved because of the fusion; None where only the fused step was measured.
+    """
 
     @property
     def seconds(self) -> float:
         """Wall time of all steps, one after the other."""
         return sum(step.seconds for step in self.steps)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wall time with every speed at the upper end of its interval, and at the lower one."""
+        return sum(step.least for step in self.steps), sum(step.most for step in self.steps)
+
+    @property
+    def features_seconds(self) -> float:
+        """Wall time until the features are there, before targets and training shards."""
+        return sum(step.seconds for step in self.steps if step.name in FEATURES)
 
     @property
     def cost(self) -> float:
@@ -117,15 +137,20 @@ def plan(
       PlanError: a step of the pipeline has no rate.
     """
     steps = dict(rates.steps)
-    if missing := {"select", *FUSIBLE, "targets", "repartition"} - set(steps):
+    measured_fused = steps.pop(FUSED, None)
+    needed = {"select", "targets", "repartition"}
+    if not fuse or measured_fused is None:
+        needed |= set(FUSIBLE)
+    if missing := needed - set(steps):
         raise PlanError(f"no rates for {', '.join(sorted(missing))}")
     fused: tuple[str, ...] = ()
-    saved = 0.0
+    saved: float | None = None
     if fuse:
-        parts = [steps.pop(name) for name in FUSIBLE]
-        fused, joined = FUSIBLE, _fuse(parts)
-        saved = hours * (sum(p.read + p.written for p in parts) - joined.read - joined.written)
-        steps = {"select": steps.pop("select"), "+".join(FUSIBLE): joined, **steps}
+        parts = [steps.pop(name) for name in FUSIBLE if name in steps]
+        fused, joined = FUSIBLE, measured_fused or _fuse(parts)
+        if measured_fused is None:
+            saved = hours * (sum(p.read + p.written for p in parts) - joined.read - joined.written)
+        steps = {"select": steps.pop("select"), FUSED: joined, **steps}
     rows = []
     for name, rate in steps.items():
         per_partition = 1000.0 if name == "select" else hours_per_file
@@ -143,8 +168,22 @@ def plan(
 
 def _fuse(parts: Sequence[StepRate]) -> StepRate:
     """Add up the computation; bytes are the first input, the last shards and the statistics."""
-    speed = 1 / sum(1 / part.speed for part in parts)
-    return StepRate(speed, parts[0].read, parts[1].written + parts[2].written)
+
+    def speed(end: str) -> float:
+        return 1 / sum(1 / (getattr(part, end) or part.speed) for part in parts)
+
+    written = parts[1].written + parts[2].written
+    known = any(part.low is not None for part in parts)
+    low, high = (speed("low"), speed("high")) if known else (None, None)
+    measured = dict.fromkeys(part.measured_on for part in parts)
+    return StepRate(
+        speed("speed"),
+        parts[0].read,
+        written,
+        low=low,
+        high=high,
+        measured_on=", ".join(filter(None, measured)),
+    )
 
 
 def _outputs(name: str, hours_per_file: float, hours_per_shard: float) -> float:
@@ -170,18 +209,24 @@ def _row(
     partitions = max(1, math.ceil(hours / per_partition))
     own = min(per_partition, hours)
     calls = gets + puts + 1  # and the marker
+    computing = 3600 * own / rate.speed
     waits = {
-        "computing": 3600 * own / rate.speed,
+        "computing": computing,
         "calls": calls * cluster.latency,
         "connection": own * (rate.read + rate.written) / cluster.bandwidth,
         "scheduling": TASK_SECONDS,
     }
     waves = math.ceil(partitions / workers)
-    seconds = waves * sum(waits.values())
     bound = max(waits, key=lambda reason: waits[reason])
     through = hours * (rate.read + rate.written) / (cluster.nodes * cluster.network)
-    if through > seconds:
-        seconds, bound = through, "network"
+
+    def wall(speed: float | None) -> float:
+        other = sum(waits.values()) - computing
+        return max(through, waves * (other + 3600 * own / (speed or rate.speed)))
+
+    seconds = wall(None)
+    if through >= seconds:
+        bound = "network"
     return StepPlan(
         name=name,
         partitions=partitions,
@@ -191,6 +236,9 @@ def _row(
         written=hours * rate.written,
         workers=min(workers, partitions),
         seconds=seconds,
+        least=wall(rate.high),
+        most=wall(rate.low),
+        measured_on=rate.measured_on,
         bound=bound,
         cost=cluster.nodes * cluster.price * seconds / 3600,
     )
@@ -199,7 +247,9 @@ def _row(
 PAPER_HOURS = 1_000_000.0
 PAPER_PIPELINE_DAYS = 7.6
 PAPER = (
-    ("time of the data pipeline", f"{PAPER_PIPELINE_DAYS} d (Figure 3)"),
+    ("time of features and targets", f"{PAPER_PIPELINE_DAYS} d (Figure 3)"),
+    ("of which features", ""),
+    ("of which targets, shards", ""),
     ("its speed", f"{PAPER_HOURS / PAPER_PIPELINE_DAYS / 24:,.0f} hours per hour"),
     ("training afterwards", "4.5 d on 64 GPUs"),
     ("audio", "107 TB at 256 kbps, about 1e9 utterances"),
@@ -214,9 +264,11 @@ def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
     """Return a plan's figures under the names of `PAPER`."""
     features = next(s for s in plan.steps if s.name.startswith("extract"))
     shards = next(s for s in plan.steps if s.name == "repartition")
-    days = plan.seconds / 86400
+    days, until_features = plan.seconds / 86400, plan.features_seconds / 86400
     return {
-        "time of the data pipeline": f"{days:,.2f} d",
+        "time of features and targets": f"{days:,.2f} d",
+        "of which features": f"{until_features:,.2f} d",
+        "of which targets, shards": f"{days - until_features:,.2f} d",
         "its speed": f"{plan.hours / (days * 24):,.0f} hours per hour",
         "training afterwards": "",
         "audio": f"{plan.hours * rates.audio_bytes / 1e12:,.1f} TB, "

@@ -1,66 +1,121 @@
-"""Plans of pipeline runs as printed tables and as JSON."""
+"""Plans of pipeline runs as printed tables, as JSON and as a page."""
 
+import html
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from toolkit.pipeline.plan import PAPER, PAPER_PIPELINE_DAYS, Plan, nodes_for, planned_figures
+from toolkit.pipeline.page import html_page, html_table
+from toolkit.pipeline.plan import (
+    PAPER,
+    PAPER_PIPELINE_DAYS,
+    Cluster,
+    Plan,
+    nodes_for,
+    planned_figures,
+)
 from toolkit.pipeline.rates import Rates
 from toolkit.stages.stage_log import duration
 from toolkit.storage.files import write_atomically
 
+DAYS = (PAPER_PIPELINE_DAYS, 1.0)
+"""Days for which the number of nodes is told: the paper's, and one."""
+COLUMNS = (
+    "step", "partitions", "objects", "calls", "TB in", "TB out", "time", "95 %", "bound by",
+    "measured on",
+)  # fmt: skip
+LEFT = ("step", "bound by", "measured on")
 
-def print_plan(plan: Plan, other: Plan, rates: Rates) -> None:
-    """Print a plan beside the paper's figures.
 
-    Args:
-      plan: the plan to print.
-      other: the plan of the same run without fusion if `plan` has it, and with it otherwise.
-      rates: the rates that both plans use.
-    """
+@dataclass(frozen=True)
+class PlanReport:
+    """What is told about a plan, in whatever form."""
+
+    plan: Plan
+    other: Plan | None
+    """That of the same run without fusion if `plan` has it, and with it otherwise; None where the
+    steps were not measured for both."""
+    rates: Rates
+    """The rates that both use."""
+
+    @property
+    def title(self) -> str:
+        """The run and the cluster."""
+        cluster = self.plan.cluster
+        node = f"{cluster.cores} cores" + (f" and {cluster.devices} GPUs" * bool(cluster.devices))
+        return f"{self.plan.hours:,.0f} hours on {cluster.nodes} nodes of {node}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of `rows`."""
+        return (*COLUMNS, *(("cost",) if self.plan.cluster.price else ()))
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a row of cells per step."""
+        rows = []
+        for step in self.plan.steps:
+            cells = (
+                step.name,
+                f"{step.partitions:,}",
+                f"{step.objects:,}",
+                f"{step.calls:,.0f}",
+                f"{step.read / 1e12:,.2f}",
+                f"{step.written / 1e12:,.2f}",
+                duration(step.seconds),
+                _interval(step.least, step.most),
+                step.bound,
+                step.measured_on,
+            )
+            rows.append((*cells, *((f"{step.cost:,.2f}",) if self.plan.cluster.price else ())))
+        return rows
+
+    def sentences(self) -> list[str]:
+        """Return what the table does not show: totals, assumptions, and what less time takes."""
+        plan, rates = self.plan, self.rates
+        told = [f"All steps, one after the other: {duration(plan.seconds)}"]
+        interval = _interval(*plan.interval)
+        told[0] += f" ({interval} at the ends of all intervals)." if interval else "."
+        if self.other is not None:
+            told.append(_fusion(plan, self.other))
+        if plan.cluster.price:
+            told.append(f"Cost of all steps: {plan.cost:,.2f}.")
+        for days in DAYS:
+            nodes = nodes_for(days, plan.hours, plan.cluster, rates, fuse=bool(plan.fused))
+            when = "a day" if days == 1 else f"{days:g} days"
+            cost = nodes * plan.cluster.price * 24 * days
+            price = f", for up to {cost:,.0f}" if plan.cluster.price else ""
+            told.append(f"{nodes:,} such nodes would take at most {when}{price}.")
+        told.append(_assumptions(plan.cluster, rates))
+        return told
+
+    def comparison(self) -> list[tuple[str, str, str]]:
+        """Return rows of name, planned and the paper's figure."""
+        figures = planned_figures(self.plan, self.rates)
+        return [(name, figures[name], value) for name, value in PAPER]
+
+
+def print_plan(report: PlanReport) -> None:
+    """Print a plan beside the paper's figures."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     if not console.is_terminal:
-        console.width = 120
-    cluster = plan.cluster
-    table = Table(
-        title=f"{plan.hours:,.0f} hours on {cluster.nodes} nodes of {cluster.cores} cores"
-        + (f" and {cluster.devices} GPUs" if cluster.devices else "")
-    )
-    for name in ("step", "partitions", "objects", "calls", "TB in", "TB out", "time", "bound by"):
-        table.add_column(name, justify="left" if name in ("step", "bound by") else "right")
-    if cluster.price:
-        table.add_column("cost", justify="right")
-    for step in plan.steps:
-        cells = [
-            step.name,
-            f"{step.partitions:,}",
-            f"{step.objects:,}",
-            f"{step.calls:,.0f}",
-            f"{step.read / 1e12:,.2f}",
-            f"{step.written / 1e12:,.2f}",
-            duration(step.seconds),
-            step.bound,
-        ]
-        table.add_row(*cells, *([f"{step.cost:,.2f}"] if cluster.price else []))
+        console.width = 150
+    table = Table(title=report.title)
+    for name in report.columns:
+        table.add_column(name, justify="left" if name in LEFT else "right")
+    for cells in report.rows():
+        table.add_row(*cells)
     console.print(table)
-    console.print(_fusion(plan, other))
-    if cluster.price:
-        console.print(f"Cost of all steps: {plan.cost:,.2f}")
+    for sentence in report.sentences():
+        console.print(sentence)
     comparison = Table(title="Comparison with the paper's run on a million hours")
     for name in ("", "planned", "paper"):
         comparison.add_column(name)
-    figures = planned_figures(plan, rates)
-    for name, value in PAPER:
-        comparison.add_row(name, figures[name], value)
+    for row in report.comparison():
+        comparison.add_row(*row)
     console.print(comparison)
-    options = {"fuse": bool(plan.fused)}
-    nodes = nodes_for(PAPER_PIPELINE_DAYS, plan.hours, cluster, rates, **options)
-    console.print(f"{nodes:,} such nodes would take at most {PAPER_PIPELINE_DAYS} days.")
-    if rates.measured:
-        console.print("Rates: " + ", ".join(f"{k} {v}" for k, v in rates.measured.items()))
 
 
 def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
@@ -68,6 +123,7 @@ def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
     plain = {
         **asdict(plan),
         "seconds": plan.seconds,
+        "interval": plan.interval,
         "cost": plan.cost,
         "rates": asdict(rates),
         "figures": planned_figures(plan, rates),
@@ -76,10 +132,37 @@ def write_plan(plan: Plan, rates: Rates, path: Path) -> None:
     write_atomically(path, json.dumps(plain, indent=1) + "\n")
 
 
+def plan_page(report: PlanReport) -> str:
+    """Render a plan as an HTML page."""
+    sentences = "".join(f"<p>{html.escape(told)}</p>\n" for told in report.sentences())
+    compared = html_table(("", "planned", "paper"), report.comparison())
+    body = (
+        f"<h1>{html.escape(report.title)}</h1>\n{html_table(report.columns, report.rows())}"
+        f"{sentences}<h2>The paper's run on a million hours</h2>\n{compared}"
+    )
+    return html_page("Plan of a data pipeline", body)
+
+
+def _interval(least: float, most: float) -> str:
+    return "" if least == most else f"{duration(least)} to {duration(most)}"
+
+
 def _fusion(plan: Plan, other: Plan) -> str:
     fused, apart = (plan, other) if plan.fused else (other, plan)
     names = ", ".join(fused.fused)
-    saved = f"{fused.saved / 1e12:,.2f} TB and {duration(max(0, apart.seconds - fused.seconds))}"
+    saved = f"{(fused.saved or 0) / 1e12:,.2f} TB and"
+    saved += f" {duration(max(0, apart.seconds - fused.seconds))}"
     if plan.fused:
         return f"Fused into one step: {names}; that saves {saved}."
     return f"Not fused: {names}; fusing them would save {saved}."
+
+
+def _assumptions(cluster: Cluster, rates: Rates) -> str:
+    """Say what the cluster is taken to be, since the paper names instances, not speeds."""
+    where = rates.measured.get("cpu", "the machine where the rates were measured")
+    when = f" ({rates.measured['date']})" if "date" in rates.measured else ""
+    return (
+        f"Assumed: a core as fast as one of {where}{when}, {cluster.latency:g} s per call of the"
+        f" store, {cluster.bandwidth / 1e6:g} MB/s per connection,"
+        f" {8 * cluster.network / 1e9:g} Gbit/s per node, files of equal length, and no other load."
+    )

@@ -28,6 +28,12 @@ class StepRate:
     """Bytes written per hour of audio."""
     device: bool = False
     """Whether it runs on devices (GPUs) rather than cores."""
+    low: float | None = None
+    """Lower end of the speed's 95 % interval, or of its range over the rounds; None: unknown."""
+    high: float | None = None
+    """Its upper end."""
+    measured_on: str = ""
+    """On what the speed was measured, in words."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,8 @@ class Rates:
         """Return rates with another speed of one step, on a core or on a device."""
         if name not in self.steps:
             raise RatesError(f"no step {name!r}: {', '.join(self.steps)}")
-        rate = replace(self.steps[name], speed=speed, device=device)
+        given = {"low": None, "high": None, "measured_on": "given"}
+        rate = replace(self.steps[name], speed=speed, device=device, **given)
         return replace(self, steps={**self.steps, name: rate})
 
     def save(self, path: Path) -> None:
@@ -61,7 +68,7 @@ class Rates:
         Raises:
           RatesError: naming the file.
         """
-        advice = "`toolkit bench pipeline --rates` writes them"
+        advice = "`toolkit pipeline rates` and `toolkit bench pipeline --rates` write them"
         with reading(path, RatesError, advice, "no rates"):
             plain = read_json(path, {"steps": {str: {str: Any}}})
             steps = {name: from_plain(StepRate, rate) for name, rate in plain["steps"].items()}

@@ -8,6 +8,7 @@ from typing import Any
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.attempt_store import plain_name
 from toolkit.pipeline.objects import Counts, MissingObjectError, ObjectStore, StoreConfig
+from toolkit.pipeline.page import html_page, html_table
 from toolkit.pipeline.progress import Progress
 from toolkit.pipeline.step import Partition, Step, StepResult, config_plain, step_digest
 from toolkit.pipeline.worker_process import Attempt
@@ -128,20 +129,9 @@ def summary_page(summaries: Sequence[Mapping[str, Any]]) -> str:
         "step", "partitions", "hours", "wall", "hours/hour", "objects", "GB", "GET", "PUT", "HEAD",
         "LIST", "repeated", "failed elements", "set aside", "peak memory",
     )  # fmt: skip
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    rows = "".join(_row(summary) for summary in summaries)
-    lists = "".join(_poisoned(summary) for summary in summaries)
-    style = (
-        "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
-        "td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #ccc}"
-        "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1em}"
-    )
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Data pipeline</title>"
-        f"<style>{style}</style></head>\n<body><h1>Data pipeline</h1>\n"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>\n{lists}</body></html>"
-        "\n"
-    )
+    table = html_table(columns, map(_row, summaries))
+    lists = "".join(map(_poisoned, summaries))
+    return html_page("Data pipeline", f"<h1>Data pipeline</h1>\n{table}{lists}")
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
@@ -160,12 +150,12 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _row(summary: Mapping[str, Any]) -> str:
+def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
     wall = max(summary["wall_seconds"], 1e-9)
     calls = summary["calls"]
     kept = f" ({summary['kept']} kept)" if summary["kept"] else ""
     rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
-    cells = (
+    return (
         summary["step"],
         f"{summary['done']:,} of {summary['partitions']:,}{kept}",
         f"{summary['hours']:,.2f}",
@@ -178,7 +168,6 @@ def _row(summary: Mapping[str, Any]) -> str:
         f"{len(summary['poisoned']):,}",
         f"{summary['peak_bytes'] / 1e6:,.0f} MB",
     )
-    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>\n"
 
 
 def _poisoned(summary: Mapping[str, Any]) -> str:
@@ -193,7 +182,8 @@ def _poisoned(summary: Mapping[str, Any]) -> str:
 
 
 def _counts(run: Mapping[str, Any]) -> Counts:
-    return Counts(**{name: run[name] for name in Counts().to_dict() if name in run})
+    calls = {**run, "seconds": run.get("store_seconds", 0.0)}
+    return Counts(**{name: calls[name] for name in Counts().to_dict() if name in calls})
 
 
 def _totals(results: Sequence[StepResult]) -> dict[str, float]:

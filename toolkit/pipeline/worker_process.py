@@ -59,8 +59,9 @@ class Attempt:
     trace: str = ""
     """Traceback of the failure."""
     run: Mapping[str, Any] = field(default_factory=dict)
-    """`seconds`, `peak_bytes` (the process's peak memory so far), `device`, and the store's calls
-    and bytes."""
+    """`hours` of the partition, where it says so; `seconds`, `cpu_seconds`, and of the former
+    `store_seconds` in calls of the store; `peak_bytes` (the process's peak memory so far),
+    `device`, and the store's calls and bytes."""
     counted: bool = True
     """Whether a failure counts towards the partition's number of tries."""
     damaged: str | None = None
@@ -190,17 +191,22 @@ def _exit_with_parent(scratch: Path) -> None:
 def attempt(job: Job, scratch: Path) -> Attempt:
     """Run one partition and create its marker, or take over what another attempt has committed."""
     start, folder = time.perf_counter(), scratch / "work"
+    cpu_start = time.process_time()
     store = AttemptStore(job.store, job.out, folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     partition = job.partition
 
     def statistics() -> dict[str, Any]:
+        calls = store.counts.to_dict()
         return {
+            "hours": partition.about.get("hours"),
             "seconds": round(time.perf_counter() - start, 3),
+            "cpu_seconds": round(time.process_time() - cpu_start, 3),
+            "store_seconds": round(calls.pop("seconds"), 3),
             "peak_bytes": peak_bytes(),
             "device": job.device,
-            **store.counts.to_dict(),
+            **calls,
         }
 
     try:

@@ -51,8 +51,8 @@ def selected(records, store, base):
     hours = sum(ref.about["hours"] for ref in lake.objects)
     size = sum(ref.size for ref in lake.objects)
     print(
-        f"\n{records:,} records, {hours:,.0f} h, {size / 1e9:.2f} GB in {len(lake.objects)} objects,"
-        f" made in {time.monotonic() - start:.0f} s"
+        f"\n{records:,} records, {hours:,.0f} h, {size / 1e9:.2f} GB in {len(lake.objects)}"
+        f" objects, made in {time.monotonic() - start:.0f} s"
     )
     with LocalExecutor(slots=cpu_slots(2)) as executor:
         timed = Timed(executor, store)

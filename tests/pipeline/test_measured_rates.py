@@ -1,0 +1,98 @@
+"""Rates from the markers of finished runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from toolkit.pipeline.local import LocalExecutor, cpu_slots
+from toolkit.pipeline.measured_rates import MeasuredRatesError, rates_of_runs
+from toolkit.pipeline.objects import ObjectStore
+from toolkit.pipeline.summary import SummaryError
+
+STORE = ObjectStore()
+
+
+def write_run(out, step, partitions, done=None):
+    """What an executor leaves of partitions of (hours, processor seconds)."""
+    for number, (hours, seconds) in enumerate(partitions):
+        marker = {
+            "work": "w",
+            "result": {"outputs": [], "failures": [], "about": {"hours": 7.0}},
+            "run": {
+                "hours": hours,
+                "cpu_seconds": seconds,
+                "seconds": 3 * seconds,
+                "store_seconds": seconds,
+                "device": "cpu",
+                "bytes_read": 1000,
+                "bytes_written": 10,
+            },
+        }
+        STORE.put(f"{out}/_done/{number:06d}.json", json.dumps(marker).encode())
+    counts = dict.fromkeys(("get", "put", "head", "list", "repeated"), 0)
+    whole = dict.fromkeys(("kept", "attempts_failed", "peak_bytes", "elements_failed"), 0)
+    summary = {
+        **{"step": step, "hours": 1.0, "wall_seconds": 1.0, "output_digest": ""},
+        **{"partitions": len(partitions), "done": len(partitions) if done is None else done},
+        **{"objects": 0, "bytes": 0, "calls": counts, "poisoned": [], **whole},
+    }
+    STORE.put(f"{out}/_summary.json", json.dumps(summary).encode())
+
+
+def test_speed_bytes_and_selection_by_hand(tmp_path):
+    write_run(f"{tmp_path}/a/sample-1", "sample", [(100.0, 30.0)])
+    write_run(f"{tmp_path}/a/sample-2", "sample", [(100.0, 20.0)])  # a second, larger sample
+    write_run(f"{tmp_path}/a/group-1", "group", [(6.0, 5.0), (4.0, 5.0)])
+    write_run(f"{tmp_path}/b/targets-1", "targets", [(2.0, 100.0), (3.0, 150.0)])
+    rates = rates_of_runs(STORE, [f"{tmp_path}/a", f"{tmp_path}/b/"])
+    assert list(rates.steps) == ["select", "targets"]
+    assert rates.steps["select"].speed == pytest.approx(10 * 3600 / 60)
+    assert rates.steps["select"].read == pytest.approx(4 * 1000 / 10)
+    targets = rates.steps["targets"]
+    assert targets.speed == pytest.approx(targets.low) == pytest.approx(5 * 3600 / 250)
+    assert (targets.read, targets.written) == (400.0, 4.0)
+    assert targets.measured_on == "5 h in 2 partitions"
+
+
+def test_the_interval_holds_the_speed_in_19_of_20_runs(tmp_path):
+    draw = np.random.default_rng(0)
+    held = 0
+    for trial in range(200):
+        hours = draw.uniform(0.5, 1.5, 30)
+        seconds = hours * 60 * draw.gamma(20, 1 / 20, 30)
+        place = f"{tmp_path}/{trial}"
+        write_run(place, "extract", list(zip(hours.tolist(), seconds.tolist(), strict=True)))
+        rate = rates_of_runs(STORE, [place]).steps["extract"]
+        held += rate.low <= 60.0 <= rate.high
+    assert 180 <= held <= 198
+
+
+def test_what_an_executor_records(tmp_path, make_step, make_partitions):
+    step, out = make_step(), f"{tmp_path}/out/reverse-1"
+    with LocalExecutor(slots=cpu_slots(1)) as executor:
+        executor.run(step, make_partitions(3), out)
+    rate = rates_of_runs(STORE, [f"{tmp_path}/out"]).steps[step.name]
+    assert rate.measured_on == "1.5 h in 3 partitions"
+    assert rate.low < rate.speed < rate.high
+    assert rate.read > 0 < rate.written
+    runs = [json.loads(p.read_text())["run"] for p in (tmp_path / "out").rglob("_done/*.json")]
+    assert all(0 <= run["store_seconds"] <= run["seconds"] for run in runs)
+
+
+def test_what_gives_no_rates(tmp_path):
+    with pytest.raises(MeasuredRatesError, match="no step has finished"):
+        rates_of_runs(STORE, [str(tmp_path)])
+    write_run(f"{tmp_path}/one", "stats", [(1.0, 1.0)])
+    write_run(f"{tmp_path}/two", "stats", [(1.0, 2.0)])
+    with pytest.raises(MeasuredRatesError, match=r"stats has finished twice, in .*one and in"):
+        rates_of_runs(STORE, [str(tmp_path)])
+    write_run(f"{tmp_path}/three", "targets", [(1.0, 2.0)], done=0)
+    with pytest.raises(SummaryError, match="three: partitions are missing"):
+        rates_of_runs(STORE, [f"{tmp_path}/three"])
+    path = tmp_path / "one/_done/000000.json"
+    old = json.loads(path.read_text())
+    del old["run"]["cpu_seconds"]
+    path.write_text(json.dumps(old))
+    with pytest.raises(MeasuredRatesError, match="earlier versions"):
+        rates_of_runs(STORE, [f"{tmp_path}/one"])
