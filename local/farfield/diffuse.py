@@ -26,7 +26,7 @@ def isotropic(sounds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     samples = sounds.shape[1]
     frequencies, _, spectra = signal.stft(sounds, SAMPLING_RATE, nperseg=WINDOW)  # [M, F, T]
     coherence = isotropic_coherence(positions, frequencies)
-    factors = np.linalg.cholesky(coherence + 1e-6 * np.eye(len(positions))).astype(np.float32)
-    mixed = np.einsum("fmn,nft->mft", factors, spectra)
-    found = signal.istft(mixed, SAMPLING_RATE, nperseg=WINDOW)[1]
+    factors = np.linalg.cholesky(coherence + 1e-6 * np.eye(len(positions)))
+    mixed = factors.astype(spectra.dtype) @ spectra.transpose(1, 0, 2)  # [F, M, T]
+    found = signal.istft(mixed.transpose(1, 0, 2), SAMPLING_RATE, nperseg=WINDOW)[1]
     return found[:, :samples].astype(np.float32)

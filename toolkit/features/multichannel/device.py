@@ -100,8 +100,8 @@ class DeviceFrontend:
         before = np.concatenate([self._before[:, None], blocks[:, :-1]], axis=1)
         self._before = blocks[:, -1].copy()
         spectra = fft.rfft(np.concatenate([before, blocks], axis=2))  # [M, n, F]
-        mixed = np.einsum("bmf,mnf->bnf", self._filters, spectra)
-        found = fft.irfft(mixed)[..., block:]
+        mixed = self._filters.transpose(2, 0, 1) @ spectra.transpose(2, 0, 1)  # [F, B, n]
+        found = fft.irfft(mixed.transpose(1, 2, 0))[..., block:]
         return found.reshape(len(found), -1).astype(np.float32)
 
     def hear(self, microphones: np.ndarray, playback: np.ndarray) -> Heard:
