@@ -1,8 +1,9 @@
 """Speech recognition recipes in Python, on torch, lhotse and numba."""
 
-from toolkit.environment import tune_blas
+from toolkit.environment import limit_primitives, tune_blas
 
 tune_blas()
+limit_primitives()
 
 
 def __getattr__(name: str) -> str:
