@@ -75,7 +75,7 @@ def extract_features(run: Run) -> dict[str, float]:
             utterances += copies(run)
         hours[f"hours {split}"] = extract_changed(run, utterances, run.config.features, out, split)
     store = FeatureStore(out / splits(run).train)
-    normaliser = estimate_normaliser(store, run.config.prior_frames, run.config.normalisation)
+    normaliser = estimate_normaliser(store, run.config.prior_frames, run.config.scope)
     normaliser.save(out / "normaliser.json")
     return hours
 

@@ -9,7 +9,7 @@ from toolkit.corpus.manifest import read_cuts, text_of
 from toolkit.environment import machine
 from toolkit.score.wer import score
 
-SEARCHES = ["greedy", "prefixes", "words", "words+3gram", "graph+3gram"]
+SEARCHES = ["greedy", "prefixes", "words", "words+4gram", "graph+4gram"]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_network_learns(exp):
 def test_the_dictionary_and_the_language_model_help(exp):
     rows = json.loads((exp / "results.json").read_text())
     wer = {(row["lm"], row["split"]): row["wer"] for row in rows}
-    assert wer["words+3gram", "dev"] < wer["words", "dev"] < wer["greedy", "dev"]
+    assert wer["words+4gram", "dev"] < wer["words", "dev"] < wer["greedy", "dev"]
 
 
 def test_states_are_logged_and_shown(exp):
@@ -82,7 +82,7 @@ def test_the_bundle_searches_as_the_recipe_did(exp):
     from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
     from toolkit.decode.ctc.posteriors import Posteriors
 
-    decoded = exp / "decode/ctc/words+3gram"
+    decoded = exp / "decode/ctc/words+4gram"
     width = json.loads((decoded / "widths.json").read_text())[-1]["width"]
     search = CtcRecogniser(exp / "final" / "ctc").decoder.with_beam(width, 25.0)
     wanted = dict(
@@ -102,7 +102,7 @@ def test_the_bundle_transcribes_nearly_as_well(commands, exp):
     cuts = read_cuts(exp / "data" / "dev.jsonl")
     scored = score({cut.id: text_of(cut) for cut in cuts}, found)
     rows = json.loads((exp / "results.json").read_text())
-    (table,) = [r["wer"] for r in rows if (r["lm"], r["split"]) == ("words+3gram", "dev")]
+    (table,) = [r["wer"] for r in rows if (r["lm"], r["split"]) == ("words+4gram", "dev")]
     assert 100 * scored.errors / scored.ref_units < table + 15
 
 

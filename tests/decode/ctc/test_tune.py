@@ -1,6 +1,7 @@
 """Tuning of weight and bonus: the fewest errors, the mildest choice among equals."""
 
 import json
+import math
 
 import pytest
 
@@ -27,14 +28,34 @@ def test_the_fewest_errors_win_and_the_grid_is_written(tmp_path):
         (2.0, 0.0): ["", ""],
         (2.0, 2.0): ["A B C", "C"],
     }
+    table |= {(w, b): ["", ""] for w in (0.5, 1.0, 2.0) for b in (0.0, 2.0, 3.0)} | table
     config = TuneConfig(lm_weights=(1.0, 2.0), word_bonuses=(0.0, 2.0))
     best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus, best.errors, best.words) == (1.0, 2.0, 0, 3)
     rows = [line.split("\t") for line in (tmp_path / "grid.tsv").read_text().splitlines()]
     assert rows[0] == ["lm_weight", "word_bonus", "errors", "words", "wer"]
-    assert [row[2] for row in rows[1:]] == ["1", "0", "3", "1"]
+    errors = {(float(row[0]), float(row[1])): int(row[2]) for row in rows[1:]}
+    assert errors == dict.fromkeys(table, 3) | {(1.0, 0.0): 1, (1.0, 2.0): 0, (2.0, 2.0): 1}
     stored = json.loads((tmp_path / "tuned.json").read_text())
     assert (stored["lm_weight"], stored["word_bonus"]) == (1.0, 2.0)
+
+
+def test_the_grid_grows_where_the_best_lies_at_its_end(tmp_path):
+    class Formula:
+        """Fewest errors at a weight of 0.05 and a bonus of 3: a word lacks per step away."""
+
+        def texts(self, utterances, pairs, jobs=1):
+            for weight, bonus in pairs:
+                steps = round(abs(math.log2(weight / 0.05))) + abs(bonus - 3)
+                yield [" ".join("A" * (20 - int(steps)))]
+
+    config = TuneConfig(lm_weights=(0.4, 0.8, 1.6), word_bonuses=(0.0, 1.0, 2.0))
+    references = {"u1": " ".join("A" * 20)}
+    best = tune(Formula(), {"u1": None}, references, config, tmp_path / "far")
+    assert (best.lm_weight, best.word_bonus, best.errors) == (0.05, 3.0, 0)
+    own = TuneConfig(lm_weights=(0.4,), word_bonuses=(1.0,))
+    best = tune(Formula(), {"u1": None}, references, own, tmp_path / "own")
+    assert (best.lm_weight, best.word_bonus) == (0.4, 1.0)
 
 
 def test_what_was_tuned_before_is_taken(tmp_path):
@@ -49,6 +70,7 @@ def test_what_was_tuned_before_is_taken(tmp_path):
 
 def test_among_equals_the_mildest_wins(tmp_path):
     table = {(w, b): ["A B", "C"] for w in (0.5, 1.0) for b in (-1.0, 0.0, 1.0)}
+    table |= {(0.25, b): ["", ""] for b in (-1.0, 0.0, 1.0)}
     config = TuneConfig(lm_weights=(1.0, 0.5), word_bonuses=(-1.0, 1.0, 0.0))
     best = tune(Told(table), {"u1": None, "u2": None}, REFERENCES, config, tmp_path)
     assert (best.lm_weight, best.word_bonus) == (0.5, 0.0)

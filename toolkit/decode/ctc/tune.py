@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,9 @@ from toolkit.storage.files import write_atomically
 
 Pair = tuple[float, float]
 """(language model weight, word bonus)."""
+EXTENSIONS = 4
+"""How often a grid is extended where the best pair lies at its end. On AN4 (CR-CTC, 581 words) the
+grid's own corner, 0.4 and 2, makes 37 errors."""
 
 
 class Tunable(Protocol):
@@ -28,7 +31,7 @@ class Tunable(Protocol):
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """The grid of weights to try."""
+    """The grid of weights to try; it is extended where the best pair lies at its end."""
 
     lm_weights: tuple[float, ...] = (0.4, 0.7, 1.0, 1.5, 2.0)
     """Factors on the language model's log-probability."""
@@ -81,19 +84,44 @@ def tune(
     stored = out / "tuned.json"
     if os.path.lexists(stored):
         return read_plain(stored, Tuned, CtcDecodeError, "remove it to tune again")
-    pairs = list(product(config.lm_weights, config.word_bonuses))
-    tried = []
-    found = decoder.texts(list(log_probs.values()), pairs, jobs)
-    for pair, texts in zip(pairs, found, strict=True):
-        scored = score(references, dict(zip(log_probs, texts, strict=True)))
-        tried.append(Tuned(*pair, scored.errors, scored.ref_units))
+    weights, bonuses = sorted(set(config.lm_weights)), sorted(set(config.word_bonuses))
+    tried: dict[Pair, Tuned] = {}
+    for _ in range(1 + EXTENSIONS):
+        pairs = [pair for pair in product(weights, bonuses) if pair not in tried]
+        found = decoder.texts(list(log_probs.values()), pairs, jobs)
+        for pair, texts in zip(pairs, found, strict=True):
+            scored = score(references, dict(zip(log_probs, texts, strict=True)))
+            tried[pair] = Tuned(*pair, scored.errors, scored.ref_units)
+        best = min(tried.values(), key=lambda t: (t.errors, abs(t.word_bonus), t.lm_weight))
+        more = _beyond(weights, best.lm_weight, lambda w: w / 2, lambda w: 1.5 * w)
+        more += _beyond(bonuses, best.word_bonus, lambda b: b - 1, lambda b: b + 1)
+        if not more:
+            break
     lines = ["lm_weight\tword_bonus\terrors\twords\twer"]
     lines += [
         f"{t.lm_weight:g}\t{t.word_bonus:g}\t{t.errors}\t{t.words}\t"
         f"{100 * t.errors / max(1, t.words):.2f}"
-        for t in tried
+        for _, t in sorted(tried.items())
     ]
-    best = min(tried, key=lambda t: (t.errors, abs(t.word_bonus), t.lm_weight))
     write_atomically(out / "grid.tsv", "\n".join(lines) + "\n")
     write_atomically(stored, json.dumps(asdict(best), indent=1) + "\n")
     return best
+
+
+def _beyond(
+    values: list[float],
+    best: float,
+    below: Callable[[float], float],
+    above: Callable[[float], float],
+) -> int:
+    """Add a value beyond the end of an ordered axis if the best one lies there; how many.
+
+    An axis of one value is the user's choice.
+    """
+    if len(values) == 1 or best not in (values[0], values[-1]):
+        return 0
+    if best == values[0]:
+        values.insert(0, below(best))
+    else:
+        values.append(above(best))
+    return 1
