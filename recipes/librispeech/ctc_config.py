@@ -116,7 +116,7 @@ def _small_training(epochs: int, stride: int, dropout: float) -> CtcTrainingConf
         final_rate=1.5e-4,
         warmup_steps=100,
         amp="auto",
-        threads=2,
+        threads=1,
         average_epochs=3,
         consistency=0.2,
         model=CtcConfig(
