@@ -44,9 +44,11 @@ def test_speed_bytes_and_selection_by_hand(tmp_path):
     write_run(f"{tmp_path}/a/sample-1", "sample", [(100.0, 30.0)])
     write_run(f"{tmp_path}/a/sample-2", "sample", [(100.0, 20.0)])  # a second, larger sample
     write_run(f"{tmp_path}/a/group-1", "group", [(6.0, 5.0), (4.0, 5.0)])
+    write_run(f"{tmp_path}/b/repartition-1", "repartition", [(5.0, 1.0)])
     write_run(f"{tmp_path}/b/targets-1", "targets", [(2.0, 100.0), (3.0, 150.0)])
     rates = rates_of_runs(STORE, [f"{tmp_path}/a", f"{tmp_path}/b/"])
-    assert list(rates.steps) == ["select", "targets"]
+    assert list(rates.steps) == ["select", "targets", "repartition"]
+    assert rates.steps["repartition"].low is None
     assert rates.steps["select"].speed == pytest.approx(10 * 3600 / 60)
     assert rates.steps["select"].read == pytest.approx(4 * 1000 / 10)
     targets = rates.steps["targets"]

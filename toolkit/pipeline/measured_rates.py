@@ -10,11 +10,13 @@ from toolkit.environment import machine
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.markers import FOLDER, Marker
 from toolkit.pipeline.objects import ObjectStore
+from toolkit.pipeline.plan import FEATURES
 from toolkit.pipeline.rates import Rates, StepRate
 from toolkit.pipeline.summary import SUMMARY, SummaryError, read_summary
 
 SELECT = ("sample", "group")
 """The steps of the selection, which a plan counts as one."""
+ORDER = {name: number for number, name in enumerate((*FEATURES, "targets", "repartition"))}
 DEVIATIONS = 1.96
 """Standard errors on either side of a 95 % interval."""
 
@@ -83,13 +85,14 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
     steps = {}
     if all(name in runs for name in SELECT):
         steps["select"] = _select_rate(*(runs.pop(name) for name in SELECT))
-    steps |= {name: _rate(own) for name, own in runs.items() if name not in SELECT}
+    others = sorted(runs.keys() - set(SELECT), key=lambda name: (ORDER.get(name, len(ORDER)), name))
+    steps |= {name: _rate(runs[name]) for name in others}
     about = {"cpu": str(machine()["cpu"]), "date": time.strftime("%Y-%m-%d")}
     return Rates(steps, measured=about)
 
 
 def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield prefix and name of every step with a summary, in the order in which they finished."""
+    """Yield prefix and name of every step with a summary."""
     found = {ref.path for prefix in prefixes for ref in store.list(prefix.rstrip("/"))}
     for path in sorted(path for path in found if path.endswith(f"/{SUMMARY}")):
         out = path.removesuffix(f"/{SUMMARY}")
