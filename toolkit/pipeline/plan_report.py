@@ -84,7 +84,8 @@ class PlanReport:
             when = "a day" if days == 1 else f"{days:g} days"
             cost = nodes * plan.cluster.price * 24 * days
             price = f", for up to {cost:,.0f}" if plan.cluster.price else ""
-            told.append(f"{nodes:,} such nodes would take at most {when}{price}.")
+            such = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"
+            told.append(f"{such} would take at most {when}{price}.")
         told.append(_assumptions(plan.cluster, rates))
         return told
 
