@@ -102,12 +102,12 @@ class Config:
             )
 
 
-def _small_training(epochs: int, stride: int, dropout: float) -> CtcTrainingConfig:
-    """Return a network of one convolution and three BLSTMs that two cores can train in minutes.
+def _small_training(hidden: int, epochs: int, stride: int, dropout: float) -> CtcTrainingConfig:
+    """Return a network of one convolution and three BLSTMs that one core can train in minutes.
 
     It uses Adam, since AdaDelta needs longer, and 25 or 33 output frames per second instead of the
     paper's 50, to save computation in the LSTMs. Each utterance is seen in two views that are
-    masked differently and have to agree (CR-CTC): that halves the errors of such little data.
+    masked differently and have to agree (CR-CTC), which suits so little data.
     """
     return CtcTrainingConfig(
         epochs=epochs,
@@ -122,7 +122,7 @@ def _small_training(epochs: int, stride: int, dropout: float) -> CtcTrainingConf
         model=CtcConfig(
             channels=(256,),
             strides=(stride,),
-            hidden=192,
+            hidden=hidden,
             lstm_layers=3,
             bidirectional=True,
             dropout=dropout,
@@ -144,7 +144,7 @@ def demo() -> Config:
         records=RecordConfig(stride=4),
         readers=SMALL_READERS,
         lm=NgramConfig(order=4),
-        train=_small_training(epochs=10, stride=4, dropout=0.2),
+        train=_small_training(hidden=160, epochs=8, stride=4, dropout=0.2),
         evaluation_width=64,
         evaluation=EvaluationConfig("words+lm", lm_weight=1.5, word_bonus=1.0),
         decode=CtcDecodeConfig(widest=4096),
@@ -155,7 +155,7 @@ def demo() -> Config:
 
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
-    training = _small_training(epochs=12, stride=3, dropout=0.3)
+    training = _small_training(hidden=192, epochs=12, stride=3, dropout=0.3)
     return replace(
         demo(),
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
