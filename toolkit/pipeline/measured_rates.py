@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy import special
+
 from toolkit.environment import machine
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.markers import FOLDER, Marker
@@ -17,8 +19,6 @@ from toolkit.pipeline.summary import SUMMARY, SummaryError, read_summary
 SELECT = ("sample", "group")
 """The steps of the selection, which a plan counts as one."""
 ORDER = {name: number for number, name in enumerate((*FEATURES, "targets", "repartition"))}
-DEVIATIONS = 1.96
-"""Standard errors on either side of a 95 % interval."""
 
 
 class MeasuredRatesError(ToolkitError):
@@ -124,7 +124,8 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
     low = high = None
     if len(runs) > 1:
         squares = math.fsum((run.seconds - ratio * run.hours) ** 2 for run in runs)
-        margin = DEVIATIONS * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
+        deviations = float(special.stdtrit(len(runs) - 1, 0.975))  # Student's t
+        margin = deviations * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
         low, high = 3600 / (ratio + margin), 3600 / max(ratio - margin, 1e-9)
     return StepRate(
         3600 / ratio,
