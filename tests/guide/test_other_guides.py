@@ -58,4 +58,4 @@ def test_ctc_has_pieces_of_the_language(outputs, project):
 
 def test_the_plan_of_the_cluster_page(project):
     ((_, block),) = blocks(PROJECT / "docs/cluster.md")
-    assert "such nodes would take at most" in typed(block, project)
+    assert "would take at most a day" in typed(block, project)
