@@ -188,7 +188,8 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
     rates = rates_of_runs(store, outputs)
     rates.save(out)
     for name, rate in rates.steps.items():
-        ends = "" if rate.low is None else f" ({rate.low:,.1f} to {rate.high:,.1f})"
+        upper = "any" if rate.high is None else f"{rate.high:,.1f}"
+        ends = "" if rate.low is None else f" ({rate.low:,.1f} to {upper})"
         where = "GPU" if rate.device else "core"
         click.echo(f"{name}: {rate.speed:,.1f}{ends} h per {where}-hour, {rate.measured_on}")
 

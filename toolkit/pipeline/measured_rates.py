@@ -126,7 +126,8 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
         squares = math.fsum((run.seconds - ratio * run.hours) ** 2 for run in runs)
         deviations = float(special.stdtrit(len(runs) - 1, 0.975))  # Student's t
         margin = deviations * math.sqrt(len(runs) / (len(runs) - 1) * squares) / hours
-        low, high = 3600 / (ratio + margin), 3600 / max(ratio - margin, 1e-9)
+        low = 3600 / (ratio + margin)
+        high = 3600 / (ratio - margin) if margin < ratio else None
     return StepRate(
         3600 / ratio,
         sum(run.read for run in runs) / hours,

@@ -31,7 +31,7 @@ class StepRate:
     low: float | None = None
     """Lower end of the speed's 95 % interval, or of its range over the rounds; None: unknown."""
     high: float | None = None
-    """Its upper end."""
+    """Its upper end; None: unknown, or no bound."""
     measured_on: str = ""
     """On what the speed was measured, in words."""
 
