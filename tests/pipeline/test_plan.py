@@ -118,6 +118,12 @@ def test_the_page_has_every_step_and_what_a_day_takes():
     assert "a core as fast as one of A core (2026-11-26)" in page
 
 
+def test_what_no_number_of_nodes_can_do_is_told():
+    slow = Rates(RATES.steps | {"targets": StepRate(0.01)})
+    report = PlanReport(plan(1e6, Cluster(), slow), None, slow)
+    assert any(told.startswith("1 days are not enough") for told in report.sentences())
+
+
 def test_rates_come_back_and_lacking_ones_are_named(tmp_path):
     RATES.save(tmp_path / "rates.json")
     assert Rates.load(tmp_path / "rates.json") == RATES

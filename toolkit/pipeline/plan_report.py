@@ -11,6 +11,7 @@ from toolkit.pipeline.plan import (
     PAPER_PIPELINE_DAYS,
     Cluster,
     Plan,
+    PlanError,
     nodes_for,
     planned_figures,
 )
@@ -71,7 +72,7 @@ class PlanReport:
 
     def sentences(self) -> list[str]:
         """Return what the table does not show: totals, assumptions, and what less time takes."""
-        plan, rates = self.plan, self.rates
+        plan = self.plan
         told = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
         told[0] += f" ({interval} at the ends of all intervals)." if interval else "."
@@ -79,15 +80,21 @@ class PlanReport:
             told.append(_fusion(plan, self.other))
         if plan.cluster.price:
             told.append(f"Cost of all steps: {plan.cost:,.2f}.")
-        for days in DAYS:
-            nodes = nodes_for(days, plan.hours, plan.cluster, rates, fuse=bool(plan.fused))
-            when = "a day" if days == 1 else f"{days:g} days"
-            cost = nodes * plan.cluster.price * 24 * days
-            price = f", for up to {cost:,.0f}" if plan.cluster.price else ""
-            such = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"
-            told.append(f"{such} would take at most {when}{price}.")
-        told.append(_assumptions(plan.cluster, rates))
+        told += [self._nodes_within(days) for days in DAYS]
+        told.append(_assumptions(plan.cluster, self.rates))
         return told
+
+    def _nodes_within(self, days: float) -> str:
+        plan = self.plan
+        try:
+            nodes = nodes_for(days, plan.hours, plan.cluster, self.rates, fuse=bool(plan.fused))
+        except PlanError as error:
+            return f"{error}."
+        such = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"
+        when = "a day" if days == 1 else f"{days:g} days"
+        cost = nodes * plan.cluster.price * 24 * days
+        price = f", for up to {cost:,.0f}" if plan.cluster.price else ""
+        return f"{such} would take at most {when}{price}."
 
     def comparison(self) -> list[tuple[str, str, str]]:
         """Return rows of name, planned and the paper's figure."""
