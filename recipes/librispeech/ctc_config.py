@@ -147,7 +147,7 @@ def demo() -> Config:
         train=_small_training(hidden=160, epochs=8, stride=4, dropout=0.2),
         evaluation_width=64,
         evaluation=EvaluationConfig("words+lm", lm_weight=1.5, word_bonus=1.0),
-        decode=CtcDecodeConfig(widest=4096),
+        decode=CtcDecodeConfig(widest=4096, tune_width=512),
         sweep=(1, 4, 16, 64, 256, 512),
         tta=TtaConfig(cer=(20.0, 15.0, 12.0), wer=(60.0, 50.0, 40.0)),
     )
