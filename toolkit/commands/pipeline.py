@@ -11,7 +11,10 @@ from toolkit.config.parameters import AS_JSON, FILE, JSON_OUT, TEXT_IN, TEXT_OUT
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
+    from toolkit.pipeline.objects import ObjectStore
     from toolkit.pipeline.progress import Progress
+
+ENDPOINT = click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
 
 
 @click.group()
@@ -168,7 +171,7 @@ def plan(
 @pipeline.command("rates")
 @click.argument("outputs", nargs=-1, required=True)
 @click.option("--out", type=TEXT_OUT, required=True, help="File of rates to write.")
-@click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
+@ENDPOINT
 def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) -> None:
     """Write the speed of each step as a finished run has recorded it, for `toolkit pipeline plan`.
 
@@ -182,10 +185,8 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
       toolkit pipeline rates work/features work/targets --out rates.json
     """
     from toolkit.pipeline.measured_rates import rates_of_runs
-    from toolkit.pipeline.objects import ObjectStore, StoreConfig
 
-    store = ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
-    rates = rates_of_runs(store, outputs)
+    rates = rates_of_runs(_store(endpoint), outputs)
     rates.save(out)
     for name, rate in rates.steps.items():
         upper = "any" if rate.high is None else f"{rate.high:,.1f}"
@@ -264,7 +265,7 @@ def _progress_line(progress: "Progress") -> None:
 @AS_JSON
 @click.argument("outputs", nargs=-1, required=True)
 @click.option("--page", type=TEXT_OUT, help="Also write an HTML page to this file.")
-@click.option("--endpoint", help="URL of an S3 server that is not Amazon's.")
+@ENDPOINT
 @click.pass_context
 def summary(
     ctx: click.Context,
@@ -283,11 +284,10 @@ def summary(
     Example:
       toolkit pipeline summary lake/selected lake/features --page summary.html
     """
-    from toolkit.pipeline.objects import ObjectStore, StoreConfig
     from toolkit.pipeline.summary import read_summary, run_totals, summary_page, summary_text
     from toolkit.storage.files import write_atomically
 
-    store = ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
+    store = _store(endpoint)
     found = {out: read_summary(store, out) for out in outputs}
     for out, content in found.items():
         if content is None:
@@ -302,3 +302,10 @@ def summary(
         write_atomically(page, summary_page(summaries))
     complete = len(summaries) == len(found) and all(s["done"] == s["partitions"] for s in summaries)
     ctx.exit(0 if complete else 1)
+
+
+def _store(endpoint: str | None) -> "ObjectStore":
+    """Return the store with the outputs of a run."""
+    from toolkit.pipeline.objects import ObjectStore, StoreConfig
+
+    return ObjectStore(StoreConfig({} if endpoint is None else {"endpoint_url": endpoint}))
