@@ -82,18 +82,31 @@ class CephServer:
             named = ("--uid=tests", "--display-name=tests")
             self._run("radosgw-admin", "user", "create", *named,
                       f"--access-key={key}", f"--secret-key={secret}")  # fmt: skip
-            frontend = f"--rgw-frontends=beast endpoint=127.0.0.1:{self.port}"
-            self._start("radosgw", "-n", "client.rgw", frontend, "--no-mon-config")
-            self._until(self._answers)
+            self._start_gateway()
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def gateway(self) -> subprocess.Popen:
+        """The process that speaks S3; the others keep what it was sent."""
+        return self._running[-1]
+
+    def restart_gateway(self) -> None:
+        """Start the gateway again, after it was killed."""
+        self._running.pop().wait()
+        self._start_gateway()
 
     def stop(self) -> None:
         """End all programs."""
         for process in reversed(self._running):
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+    def _start_gateway(self) -> None:
+        frontend = f"--rgw-frontends=beast endpoint=127.0.0.1:{self.port}"
+        self._start("radosgw", "-n", "client.rgw", frontend, "--no-mon-config")
+        self._until(self._answers)
 
     def _command(self, program: str, *arguments: str) -> list[str]:
         return [program, "-c", str(self._config), *arguments]

@@ -64,6 +64,7 @@ def s3_server(request):
 
     server, port = _ceph() if request.param == "ceph" else _moto()
     proxy = FaultyS3(port)
+    proxy.server = server
     patch = pytest.MonkeyPatch()
     patch.setenv("AWS_ACCESS_KEY_ID", KEY)
     patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)

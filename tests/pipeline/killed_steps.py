@@ -10,6 +10,9 @@ from sample_steps import executor_pid, misbehave
 
 from toolkit.pipeline.step import Step
 
+NAMED, KILLED = "named", "killed "
+"""Files of a ledger: whom to kill, and what its names begin with where that is done."""
+
 
 @dataclass(frozen=True)
 class KilledStep:
@@ -24,7 +27,8 @@ class KilledStep:
     victim: str
     """Id of the partition; empty: none is killed."""
     how: str
-    """`kill` (the worker), `kill-executor` (Spark's), `kill-driver` (the worker's parent)."""
+    """`kill` (the worker), `kill-executor` (Spark's), `kill-driver` (the worker's parent),
+    `kill-named` (the process whose id is in the ledger's file `named`)."""
 
     @property
     def name(self):
@@ -40,16 +44,20 @@ class KilledStep:
         Path(self.ledger, f"{mine} {time.time_ns()} {os.getpid()}").touch()
         if partition.id == self.victim and not earlier:
             for call in ("put", "put_file"):
-                setattr(store, call, self._last_words(getattr(store, call)))
+                setattr(store, call, self._last_words(getattr(store, call), mine))
         return self.step.run(partition, store, out, resources)
 
-    def _last_words(self, put):
+    def _last_words(self, put, mine):
         def write(*arguments, **named):
             put(*arguments, **named)
             if self.how == "kill-driver":
                 psutil.Process(os.getppid()).kill()
                 time.sleep(600)  # until this process notices
-            misbehave(self.how, self.victim)
+            elif self.how != "kill-named":
+                misbehave(self.how, self.victim)
+            elif not attempts(self.ledger, KILLED + mine):
+                Path(self.ledger, f"{KILLED}{mine} ").touch()
+                psutil.Process(int(Path(self.ledger, NAMED).read_text())).kill()
 
         return write
 

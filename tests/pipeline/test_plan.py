@@ -77,12 +77,14 @@ def test_the_papers_counts_come_out():
     assert figures["audio"] == "115.2 TB, 1e+09 utterances"
 
 
-def test_nodes_for_is_the_least_number():
-    nodes = nodes_for(7.6, 1e6, Cluster(), RATES)
-    seconds = [plan(1e6, Cluster(nodes=n), RATES).seconds for n in (nodes - 1, nodes)]
+@pytest.mark.parametrize("options", [{}, {"hours_per_file": 0.5}, {"aggregated": False}])
+def test_nodes_for_is_the_least_number(options):
+    nodes = nodes_for(7.6, plan(1e6, Cluster(), RATES, **options), RATES)
+    around = (nodes - 1, nodes)
+    seconds = [plan(1e6, Cluster(nodes=n), RATES, **options).seconds for n in around]
     assert seconds[0] > 7.6 * 86400 >= seconds[1]
     with pytest.raises(PlanError, match="not enough"):
-        nodes_for(1e-6, 1e6, Cluster(), RATES)
+        nodes_for(1e-6, plan(1e6, Cluster(), RATES), RATES)
 
 
 def test_intervals_and_measured_fusion_carry_over():
@@ -113,7 +115,7 @@ def test_the_page_has_every_step_and_what_a_day_takes():
     for step in report.plan.steps:
         assert f"<td>{step.name}</td>" in page
     assert "&lt;noise&gt;" in page
-    nodes = nodes_for(1.0, 1e6, cluster, rates)
+    nodes = nodes_for(1.0, report.plan, rates)
     assert f"{nodes:,} such nodes would take at most a day, for up to {nodes * 48:,}." in page
     assert "a core as fast as one of A core (2026-11-26)" in page
 

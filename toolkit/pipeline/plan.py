@@ -91,6 +91,10 @@ class Plan:
     saved: float | None
     """Bytes that are not moved because of the fusion; None where only the fused step was measured.
     """
+    hours_per_file: float
+    hours_per_shard: float
+    aggregated: bool
+    """As given to `plan`."""
 
     @property
     def seconds(self) -> float:
@@ -163,7 +167,8 @@ def plan(
             gets += 1 + (name == "repartition")  # cuts and features (and targets)
         outputs = _outputs(name, hours_per_file, hours_per_shard)
         rows.append(_row(name, hours, cluster, rate, per_partition, gets, outputs))
-    return Plan(hours, cluster, tuple(rows), fused, saved)
+    sizes = hours_per_file, hours_per_shard, aggregated
+    return Plan(hours, cluster, tuple(rows), fused, saved, *sizes)
 
 
 def _fuse(parts: Sequence[StepRate]) -> StepRate:
@@ -279,15 +284,28 @@ def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
     }
 
 
-def nodes_for(days: float, hours: float, cluster: Cluster, rates: Rates, **options: bool) -> int:
-    """Find the smallest number of nodes that need at most `days`, by bisection up to 100,000."""
+def nodes_for(days: float, made: Plan, rates: Rates) -> int:
+    """Find the least number of nodes that do the same in `days`, by bisection up to 100,000.
+
+    Args:
+      days: the limit.
+      made: a plan, with any number of nodes.
+      rates: those of the plan.
+
+    Raises:
+      PlanError: no such number is enough.
+    """
+
+    def seconds(nodes: int) -> float:
+        how = (made.hours_per_file, made.hours_per_shard, bool(made.fused), made.aggregated)
+        return plan(made.hours, replace(made.cluster, nodes=nodes), rates, *how).seconds
+
     low, high = 1, 100_000
-    if plan(hours, replace(cluster, nodes=high), rates, **options).seconds > days * 86400:
-        raise PlanError(f"{days:g} days are not enough for {hours:,.0f} h with {high:,} nodes")
+    if seconds(high) > days * 86400:
+        raise PlanError(f"{days:g} days are not enough for {made.hours:,.0f} h with {high:,} nodes")
     while low < high:
         middle = (low + high) // 2
-        nodes = replace(cluster, nodes=middle)
-        if plan(hours, nodes, rates, **options).seconds <= days * 86400:
+        if seconds(middle) <= days * 86400:
             high = middle
         else:
             low = middle + 1

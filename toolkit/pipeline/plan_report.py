@@ -87,7 +87,7 @@ class PlanReport:
     def _nodes_within(self, days: float) -> str:
         plan = self.plan
         try:
-            nodes = nodes_for(days, plan.hours, plan.cluster, self.rates, fuse=bool(plan.fused))
+            nodes = nodes_for(days, plan, self.rates)
         except PlanError as error:
             return f"{error}."
         such = "1 such node" if nodes == 1 else f"{nodes:,} such nodes"

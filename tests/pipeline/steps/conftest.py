@@ -10,6 +10,7 @@ import soundfile
 import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from toolkit.corpus import manifest
 from toolkit.features.audio import Decoded
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.shards import write_shard
@@ -24,6 +25,7 @@ from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 RATE = 16000
 FRONTEND = FrontendConfig(num_mel_bins=4)
 FILES = 12
+NOISES = 120
 
 
 @dataclass
@@ -71,6 +73,22 @@ def cuts(tmp_path_factory):
                 supervisions=[supervision], recording=recording,
             )
         )  # fmt: skip
+    return made
+
+
+@pytest.fixture
+def noises(tmp_path):
+    """Six minutes of noise, to be repeated."""
+    (tmp_path / "audio").mkdir()
+    made = []
+    for number in range(NOISES):
+        name = f"u{number:03d}"
+        path = tmp_path / "audio" / f"{name}.wav"
+        size = RATE * (2 + number % 4)
+        samples = np.random.default_rng(number).standard_normal(size) * 3000
+        soundfile.write(path, samples.astype(np.int16), RATE)
+        recording, _ = manifest.recording_or_fault(path, name)
+        made.append(manifest.make_cut(name, recording, "", f"s{number % 40}"))
     return made
 
 

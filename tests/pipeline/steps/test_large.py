@@ -8,12 +8,9 @@ import os
 import shutil
 import time
 
-import numpy as np
 import pytest
-import soundfile
 from all_steps import make_teacher, outputs_digest
 
-from toolkit.corpus.manifest import make_cut, recording_or_fault
 from toolkit.features.frontend import FrontendConfig
 from toolkit.pipeline.local import LocalExecutor, cpu_slots
 from toolkit.pipeline.prepare import (
@@ -28,25 +25,8 @@ from toolkit.pipeline.steps.targets import TargetsConfig
 from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_lake
 
 HOURS = float(os.environ.get("LAKE_HOURS", "20"))
-SPEAKERS, FILES, RATE = 40, 120, 16000
 LIMIT = 1e9  # bytes per worker
 FRONTEND = FrontendConfig()
-
-
-@pytest.fixture
-def noises(tmp_path):
-    """Six minutes of noise, to be repeated."""
-    (tmp_path / "audio").mkdir()
-    made = []
-    for number in range(FILES):
-        name = f"u{number:03d}"
-        path = tmp_path / "audio" / f"{name}.wav"
-        size = RATE * (2 + number % 4)
-        samples = np.random.default_rng(number).standard_normal(size) * 3000
-        soundfile.write(path, samples.astype(np.int16), RATE)
-        recording, _ = recording_or_fault(path, name)
-        made.append(make_cut(name, recording, "", f"s{number % SPEAKERS}"))
-    return made
 
 
 class Told:
