@@ -62,6 +62,8 @@ class Config(HybridConfig):
     """Triphone GMMs on features adapted to each speaker."""
     gmm_decode: DecodeConfig = DecodeConfig()
     """Decoding with GMMs, 100 frames per second."""
+    mono_beam: Beam = Beam(search=13.0, output=4.0, max_active=3000)
+    """Pruning of the monophones' search, whose words nothing else uses."""
     ce: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     """The LSTM and its cross entropy training (C6, C7)."""
     lstm: bool = field(default=True, metadata=older_runs(True))

@@ -34,6 +34,9 @@ from toolkit.processes import ranks
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
 
+BESIDE = "chain or adapted or bidirectional"
+"""With these the stages of the LSTM run beside those of another network, where there are cores."""
+
 recipe = Recipe("librispeech", Path(__file__), PROFILES, title=__doc__, show=show_results)
 
 
@@ -138,32 +141,38 @@ def tie(run: Run) -> dict[str, float]:
 
 
 @recipe.stage(
-    17, "Train the LSTM with cross entropy on shuffled 32-frame chunks", parallel=True, when="lstm"
+    17,
+    "Train the LSTM with cross entropy on shuffled 32-frame chunks",
+    parallel=True,
+    when="lstm",
+    beside=BESIDE,
 )
 def train_ce(run: Run) -> dict[str, float]:
     """Feature offsets rotate by epoch (C7); realigned and retrained align.rounds times (C4)."""
     return train_network(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(18, "Decode with the LSTM", when="lstm")
+@recipe.stage(18, "Decode with the LSTM", when="lstm", beside=BESIDE)
 def decode_ce(run: Run) -> dict[str, float]:
     """Log-posteriors minus log-priors, a graph of low-frame-rate HMMs, rescoring (C2, C3)."""
     return decode_network(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(19, "Make denominator lattices", when="lstm")
+@recipe.stage(19, "Make denominator lattices", when="lstm", beside=BESIDE)
 def make_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the LSTM itself (C8)."""
     return make_denominators(run, "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(20, "Train the LSTM with sMBR on the lattices", parallel=True, when="lstm")
+@recipe.stage(
+    20, "Train the LSTM with sMBR on the lattices", parallel=True, when="lstm", beside=BESIDE
+)
 def train_smbr(run: Run) -> dict[str, float]:
     """Three epochs at a small learning rate (C7, C8)."""
     return train_on_lattices(run, "lstm_smbr", "lstm_ce", run.need("fbank"))
 
 
-@recipe.stage(21, "Decode with the sMBR-trained LSTM", when="lstm")
+@recipe.stage(21, "Decode with the sMBR-trained LSTM", when="lstm", beside=BESIDE)
 def decode_smbr(run: Run) -> dict[str, float]:
     """The same graph, tuned again; also n-best lists, word times and confidences."""
     return decode_network(run, "lstm_smbr", run.need("fbank"), nbest=True)

@@ -85,7 +85,7 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     compose_graph(run, senones, out / "graph.safetensors")
     scorers, decoder = (
         gmm_scorers(run, system, transforms or {}),
-        gmm_decoder(run, out, rescore=last),
+        gmm_decoder(run, system, out, rescore=last),
     )
     found = decode_passes(
         system,
@@ -98,11 +98,14 @@ def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = No
     return found | write_nbest(run, system, scorers, decoder, senones) if last else found
 
 
-def gmm_decoder(run: Run, out: Path, rescore: bool) -> Decoder:
+def gmm_decoder(run: Run, system: str, out: Path, rescore: bool) -> Decoder:
     """Return the search in the graph of a GMM system's decode."""
+    config = run.config.gmm_decode
+    if system == "mono":
+        config = replace(config, beam=run.config.mono_beam)
     rescorer = run.need("rescoring/lm.safetensors") if rescore else None
     words = run.need("lang/words.txt")
-    return Decoder(out / "graph.safetensors", words, run.config.gmm_decode, rescorer)
+    return Decoder(out / "graph.safetensors", words, config, rescorer)
 
 
 def gmm_scorers(run: Run, system: str, transforms: Mapping[str, Path]) -> dict[str, Scorer]:

@@ -62,7 +62,8 @@ def system_scorers(run: Run, system: DecodedSystem) -> dict[str, Scorer]:
 def system_decoder(run: Run, system: DecodedSystem) -> Decoder:
     """Return the search of a system, with all its passes."""
     if system.is_gmm:
-        return gmm_decoder(run, run.need(f"decode/{system.name}"), system.rescored)
+        decoded = run.need(f"decode/{system.name}")
+        return gmm_decoder(run, system.name, decoded, system.rescored)
     return network_decoder(run, system.graphs)
 
 

@@ -32,6 +32,8 @@ def choose_device(requested: str | None) -> str:
       ToolkitError: it is no name of a device, or a GPU is requested on a machine that has none.
     """
     check_device(requested)
+    if requested == "cpu":
+        return requested
     import torch
 
     available = torch.cuda.is_available()

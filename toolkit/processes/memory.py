@@ -1,5 +1,6 @@
 """The peak of the memory of this process and of the processes that it starts."""
 
+import contextlib
 import threading
 from types import TracebackType
 
@@ -8,6 +9,8 @@ from toolkit.processes.context import server_pid
 
 INTERVAL = 0.5  # seconds
 
+counted_apart: set[int] = set()
+"""Processes that, with their descendants, do not count: another watch measures them."""
 _held = 0  # bytes, as of the last sample of a watch that is running
 
 
@@ -55,8 +58,12 @@ class MemoryWatch:
         import psutil
 
         me, total = psutil.Process(), 0
+        left_out = {server_pid(), *counted_apart}
+        for pid in counted_apart:
+            with contextlib.suppress(psutil.Error):
+                left_out |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
         for process in (me, *me.children(recursive=True)):
-            if process.pid == server_pid():
+            if process.pid in left_out:
                 continue
             try:
                 total += process.memory_info().rss

@@ -112,7 +112,16 @@ def map_in_processes(
 
 
 def start_worker(environment: Mapping[str, str]) -> None:
-    """Prepare a worker process: one torch thread, and exit when the parent is gone.
+    """Prepare a worker process: one torch thread, and what `follow_parent` does."""
+    follow_parent(environment)
+    sample_worker()
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def follow_parent(environment: Mapping[str, str]) -> None:
+    """Prepare a process: its parent ends it on Ctrl-C, and it exits when the parent is gone.
 
     Args:
       environment: the variables of the process that started it.
@@ -120,10 +129,6 @@ def start_worker(environment: Mapping[str, str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.clear()
     os.environ.update(environment)
-    sample_worker()
-    import torch
-
-    torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

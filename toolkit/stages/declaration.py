@@ -46,19 +46,21 @@ class Declaration:
         parallel: bool = False,
         check: Callable[[Any], None] | None = None,
         when: str = "",
+        beside: str = "",
     ) -> Callable[[Body], Body]:
         """Declare the decorated function as stage `number`; stages are declared in order.
 
         With `parallel`, all ranks that torchrun starts run the stage together: each calls the
         function with a run that names the same paths, and what rank 0 returns is recorded. `check`
         is called with the configuration before anything runs, and raises if the stage cannot. With
-        `when`, the name of a setting, the stage does nothing where that setting is false.
+        `when`, the name of a setting, the stage does nothing where that setting is false. With
+        `beside`, settings too, it may run in a process of its own while those that follow begin.
         """
 
         def declare(body: Body) -> Body:
             if number < 0 or (self.stages and number <= self.stages[-1].number):
                 raise ValueError(f"stage {number} ({title}): stages are numbered upwards from 0")
-            self.stages.append(Stage(number, title, body, parallel, check, when))
+            self.stages.append(Stage(number, title, body, parallel, check, when, beside))
             return body
 
         return declare

@@ -18,6 +18,10 @@ from toolkit.storage.places import PLACES, places_text
 LEAST_FREE = 1 << 16  # bytes; with less, any error is put down to the full disk
 
 
+TRASHES = "trash", "trash-beside"
+"""Folders in `.partial` for what is being deleted: the run's, and that of the process beside it."""
+
+
 class StorageError(ToolkitError):
     """The run directory cannot be written: the disk is full or read-only, the size of files is
     limited, or the directory is not the user's."""
@@ -33,9 +37,13 @@ class RunDirectory:
     `.partial/NN.progress.json` how far they are.
 
     The directory itself may be a link. Below it nothing is written, moved or deleted through one.
+
+    Args:
+      root: the directory.
+      trash: one of `TRASHES`.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, trash: str = TRASHES[0]) -> None:
         self.root = Path(root).absolute()
         self.stages = self.root / "stages"
         self.lock = self.stages / ".lock"
@@ -44,7 +52,7 @@ class RunDirectory:
         self.log = self.root / "log.txt"
         self.profiles = self.root / "profiles"
         self.partials = self.root / ".partial"
-        self._trash = self.partials / "trash"
+        self._trash = self.partials / trash
 
     @contextmanager
     def held(self, command: str) -> Iterator[None]:

@@ -7,7 +7,7 @@ renames and written the marker, the next run does what remains, each step only o
 import os
 from pathlib import Path
 
-from toolkit.stages.directory import RunDirectory
+from toolkit.stages.directory import TRASHES, RunDirectory
 from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
 from toolkit.stages.plan import overlap
 from toolkit.storage.digest import Digests
@@ -40,7 +40,8 @@ def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
             path.unlink()
             continue
         _put_in_place(directory, marker, digests)
-    directory.empty_trash()
+    for trash in TRASHES:
+        RunDirectory(directory.root, trash).empty_trash()
     remove_temporaries(directory.stages)
     remove_temporaries(directory.partials)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,6 +46,8 @@ class Run:
       stage: the stage's number.
       jobs: how many worker processes to use; results must not depend on it.
       command: the command line of this run, for result tables.
+
+    `settle` waits for an input that a stage beside this one makes.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Run:
         jobs: int,
         command: str,
         seconds_before: float = 0.0,
+        settle: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.stage, self.jobs, self.command = stage, jobs, command
         self.config = RecordedConfig(inspector.config, self)
@@ -66,6 +69,7 @@ class Run:
         self._inspector = inspector
         self._directory: RunDirectory = inspector.directory
         self._other_stages, self._device = other_stages, device
+        self._settle = settle
         self._needed: set[str] = set()
         self._seen: dict[str, str] = {}
         self._started = time.monotonic() - seconds_before
@@ -88,6 +92,7 @@ class Run:
                 raise DeclarationError(
                     f"stage {self.stage} needs `{name}`, which stage {other.number} makes later"
                 )
+        self._settle(name)
         content = self._inspector.present(name, "content")
         if content is None:
             raise MissingInputError(self._missing(name))

@@ -1,26 +1,33 @@
 """Runs the stages of a recipe in order, skips those that are done, resumes interrupted ones."""
 
+import itertools
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 
 from toolkit.engines import VARIABLES, engines
 from toolkit.environment import numeric_environment
 from toolkit.errors import ToolkitError
+from toolkit.processes import ranks
+from toolkit.processes.devices import choose_device
 from toolkit.processes.memory import MemoryWatch
+from toolkit.stages.beside import Beside, BesideError, HeldLog
 from toolkit.stages.code import Attempt, Difference, code_on_disk, differences, present_code
-from toolkit.stages.directory import RunDirectory, memory_error, storage_error
+from toolkit.stages.directory import TRASHES, RunDirectory, memory_error, storage_error
 from toolkit.stages.distributed import joined_by_followers
-from toolkit.stages.inputs import InputNames
+from toolkit.stages.inputs import InputNames, is_outside
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Record, read_progress, read_record
-from toolkit.stages.plan import Inspector, State, join_reasons, plan, settled
+from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
 from toolkit.stages.profile import profiled
 from toolkit.stages.publish import complete_interrupted, publish
 from toolkit.stages.run import DeclarationError, OtherStage, Run, plain_headline
 from toolkit.stages.stage import Request, Stage
 from toolkit.stages.stage_code import StageCode, present_sources
-from toolkit.stages.stage_log import StageLog, duration, headline
+from toolkit.stages.stage_log import StageLog, duration, headline, toolkit_logs
 from toolkit.stages.termination import TerminatedError, interruption
 from toolkit.storage.digest import Content
 from toolkit.storage.encoding import encoding_error, printable
@@ -54,6 +61,7 @@ class Runner:
         self.sources = present_sources(request.source)
         titles = {stage.number: stage.title for stage in stages}
         self.inspector = Inspector(directory, request.config, self.digests, titles)
+        self._beside: Beside | None = None
 
     def run(self) -> None:
         """Run each stage of the request that is not done.
@@ -65,23 +73,94 @@ class Runner:
         self._check_engines()
         self._check()
         for stage in self.stages:
-            state = self._state(stage)
-            off = not stage.asked_for(self.request.config)
-            if stage.number < self.request.first:
-                if not state.done:
-                    self.stage_log.write(
-                        f"warning: stage {stage.number} ({stage.title}) is {state}; "
-                        f"not run because of --stage {self.request.first}"
-                    )
-            elif stage.number <= self.request.last:
-                if state.done and stage.number not in self.request.forced:
-                    kept = f"{stage.when} is off, what it made before stays" if off else ""
-                    self.stage_log.write(
-                        f"-- {stage.number} {stage.title}: {kept or 'done, skipped'}"
-                    )
-                else:
-                    self._attempt(stage, state)
+            if stage.number < self.request.first and not (state := self._state(stage)).done:
+                self.stage_log.write(
+                    f"warning: stage {stage.number} ({stage.title}) is {state}; "
+                    f"not run because of --stage {self.request.first}"
+                )
+        try:
+            for stage in self._chosen():
+                if self._beside is None or stage.number not in self._beside.numbers:
+                    self._settle_inputs(stage)
+                    self.run_stage(stage, beside=True)
+            self._join()
+        finally:
+            if self._beside is not None:
+                self._beside.stop()
         self.digests.save()
+
+    def run_stage(self, stage: Stage, beside: bool = False) -> None:
+        """Run a stage unless it is done.
+
+        Args:
+          stage: the stage.
+          beside: whether it may be left to a process of its own.
+        """
+        state = self._state(stage)
+        if state.done and stage.number not in self.request.forced:
+            off = not stage.asked_for(self.request.config)
+            kept = f"{stage.when} is off, what it made before stays" if off else ""
+            self.stage_log.write(f"-- {stage.number} {stage.title}: {kept or 'done, skipped'}")
+        elif not (beside and self._left_to_another(stage)):
+            self._attempt(stage, state)
+
+    def _chosen(self) -> list[Stage]:
+        return [s for s in self.stages if self.request.first <= s.number <= self.request.last]
+
+    def _left_to_another(self, stage: Stage) -> bool:
+        """Begin a stage, and those after it that may too, in a process of their own, if that helps.
+
+        There is one such process at a time, with half of the jobs; not on a GPU, which one stage
+        fills, nor under torchrun.
+        """
+        after = [s for s in self._chosen() if s.number >= stage.number]
+        may = itertools.takewhile(lambda s: s.may_run_beside(self.request.config), after)
+        if len(together := list(may)) in (0, len(after)) or self._beside is not None:
+            return False
+        if self.request.jobs == 1 or ranks.world_size() > 1 or self._device != "cpu":
+            return False
+        for one in together:
+            self.stage_log.write(f"=> {one.number} {one.title}: beside those that follow")
+        numbers = [one.number for one in together]
+        request = replace(
+            self.request, first=numbers[0], last=numbers[-1], jobs=self.request.jobs // 2
+        )
+        made = [name for number in numbers for name in self.inspector.outputs(number)]
+        work = partial(_run_stages, self.stages, self.directory.root, request)
+        self._beside = Beside(numbers, made, request.jobs, work, self.stage_log)
+        return True
+
+    @property
+    def _device(self) -> str:
+        return choose_device(self.request.device)
+
+    def _join(self) -> None:
+        """Wait for the stages that run beside; raises a `BesideError` if one failed."""
+        if self._beside is not None:
+            self._beside.wait()
+            self._beside = None
+
+    def _settle_inputs(self, stage: Stage) -> None:
+        """Wait for what a stage read the last time, if it is made anew: its state depends on it."""
+        if self._beside is None or not self._beside.running:
+            self._join()
+            return
+        marker = self.inspector.marker(stage.number)
+        for name in marker.inputs if marker is not None else ():
+            self._settle(name, missing=False)
+
+    def _settle(self, name: str, missing: bool = True) -> None:
+        """Wait for an input that is being made.
+
+        Args:
+          name: of the input.
+          missing: whether what is not there may be one that is being made.
+        """
+        if self._beside is None or is_outside(name):
+            return
+        made = any(overlap(name, output) for output in self._beside.made)
+        if made or (missing and not (self.directory.root / name).exists()):
+            self._join()
 
     def _check_engines(self) -> None:
         """Refuse to run stages beside others that stay and were run with another engine.
@@ -143,9 +222,10 @@ class Runner:
             record,
             self._other_stages(number),
             self.request.device,
-            self.request.jobs,
+            self.request.jobs - (self._beside.jobs if self._beside is not None else 0),
             self.request.command,
             seconds_before,
+            self._settle,
         )
         try:
             with (
@@ -176,6 +256,8 @@ class Runner:
                 stage_code=self._stage_code(stage, run.record.attempts),
             )
             publish(self.directory, marker, self.digests)
+        except BesideError:  # of a stage for whose output this one has waited
+            raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise self._ended(stage, interruption() or error) from error
         results = headline(numbers)
@@ -277,6 +359,16 @@ class Runner:
         if not user_error:
             self.stage_log.write(text.rstrip(), urgent=True)
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
+
+
+def _run_stages(stages: Sequence[Stage], root: Path, request: Request, log: HeldLog) -> None:
+    """Run the stages of a request beside those of the process that holds the run's lock."""
+    with toolkit_logs(log):
+        runner = Runner(stages, RunDirectory(root, TRASHES[1]), request, log)
+        for stage in runner._chosen():
+            runner.run_stage(stage)
+            log.release()
+        runner.digests.save()
 
 
 def refusal(number: int, changes: Sequence[Difference]) -> str:

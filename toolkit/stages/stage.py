@@ -24,10 +24,21 @@ class Stage:
     when: str = ""
     """The setting that asks for the stage, such as `lstm` or `rooms.array_hours`, or several with
     " or " between them; where it is false, the stage does nothing."""
+    beside: str = ""
+    """The settings, as in `when`, with which it may run beside stages that follow, see
+    `toolkit.stages.beside`."""
 
     def asked_for(self, config: Any) -> bool:
         """Whether the configuration asks for the stage."""
-        return not self.when or any(attrgetter(key)(config) for key in self.when.split(" or "))
+        return not self.when or _any_set(self.when, config)
+
+    def may_run_beside(self, config: Any) -> bool:
+        """Whether it has something to do, and may do so beside stages that follow."""
+        return bool(self.beside) and _any_set(self.beside, config) and self.asked_for(config)
+
+
+def _any_set(keys: str, config: Any) -> bool:
+    return any(attrgetter(key)(config) for key in keys.split(" or "))
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ class Digests:
     def save(self) -> None:
         """Write the cache if that is possible; if not, files are merely hashed again."""
         if self._changed:
+            self._known = _read_cache(self._file) | self._known  # another stage's, run beside
             lines = [
                 f"{json.dumps(key)}: {json.dumps(known)}"
                 for key, known in sorted(self._known.items())

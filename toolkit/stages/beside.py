@@ -1,0 +1,126 @@
+"""Stages that run in a process of their own, beside those that follow them.
+
+As Kaldi's recipes decode in the background while they train the next system. Which process runs a
+stage decides nothing but the time: whoever reads what the other one makes waits for it.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.processes.bars import without_bars
+from toolkit.processes.context import deaf_to_interrupts, worker_context
+from toolkit.processes.memory import counted_apart
+from toolkit.processes.workers import follow_parent
+from toolkit.stages.stage_log import Amount, StageLog
+from toolkit.stages.termination import terminable
+
+Work = Callable[["HeldLog"], None]
+
+
+class BesideError(ToolkitError):
+    """A stage that ran beside others failed."""
+
+
+class Beside:
+    """Stages in a process of their own, from now on.
+
+    Args:
+      numbers: of the stages.
+      made: names of what they made when they last finished.
+      jobs: the worker processes that they use.
+      work: runs them and writes to a log; picklable.
+      log: gets their lines, those of a stage at once when it has ended.
+    """
+
+    def __init__(
+        self, numbers: Sequence[int], made: Sequence[str], jobs: int, work: Work, log: StageLog
+    ) -> None:
+        self.numbers, self.made, self.jobs = numbers, made, jobs
+        self._log = log
+        which = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        self._failure: str | None = (
+            f"the process of {which} was killed, perhaps because memory ran out: the same command"
+            " continues, with --jobs 1 one stage after the other"
+        )
+        context = worker_context()
+        self._lines, sender = context.Pipe(duplex=False)
+        arguments = (sender, work, log.amount, dict(os.environ))
+        with deaf_to_interrupts():
+            self._process = context.Process(target=_begin, args=arguments)
+            self._process.start()
+        sender.close()
+        counted_apart.add(self._process.pid)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether they are not done."""
+        return self._process.is_alive()
+
+    def wait(self) -> None:
+        """Wait until all of them are done.
+
+        Raises:
+          BesideError: one of them failed; the message is its own.
+        """
+        self._end()
+        if self._failure is not None:
+            raise BesideError(self._failure)
+
+    def stop(self) -> None:
+        """End them, as SIGTERM does; what is unfinished stays for the next run."""
+        self._process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.join()
+        self._listener.join()
+        counted_apart.discard(self._process.pid)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                kind, value = self._lines.recv()
+            except EOFError:
+                return
+            if kind == "ended":
+                self._failure = value
+            else:
+                for line, urgent in value:
+                    self._log.write(line, urgent)
+
+
+class HeldLog(StageLog):
+    """Holds the lines of a stage back until it has ended, and sends them to the main process."""
+
+    def __init__(self, sender: Connection, amount: Amount) -> None:
+        super().__init__(Path(os.devnull), amount)
+        self._sender, self._held = sender, []
+
+    def write(self, line: str, urgent: bool = False) -> None:
+        """Hold one line back."""
+        self._held.append((line, urgent))
+
+    def release(self) -> None:
+        """Send what was held back."""
+        self._sender.send(("lines", self._held))
+        self._held = []
+
+
+def _begin(sender: Connection, work: Work, amount: Amount, environment: dict[str, str]) -> None:
+    follow_parent(environment)
+    log, failure = HeldLog(sender, amount), None
+    try:
+        with terminable(), without_bars():
+            work(log)
+    except ToolkitError as error:
+        failure = str(error)
+    except KeyboardInterrupt:
+        pass
+    log.release()
+    sender.send(("ended", failure))
