@@ -97,8 +97,9 @@ def test_the_same_outputs_in_less_time(recipe, expected):
 
 
 def test_who_reads_what_is_being_made_waits(recipe, expected):
-    recipe.run(WAIT_3="5 begins")
+    recipe.run(WAIT_2="5 begins", FAULT_2="pause")
     assert recipe.outputs() == expected
+    assert {jobs for stage, _, _, jobs in recipe.events() if stage == 3} == {2}
     read, made = order(recipe, (5, "has read"), (3, "ends"))
     assert made < read
 

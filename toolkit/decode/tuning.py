@@ -111,9 +111,10 @@ def tune(searched: Searched, start: float, grid: Grid) -> Tuning:
     """Find the weights with the fewest errors.
 
     Searches at `start`, then at the best scale found in the lattices, until that is one at which it
-    has searched already, or promises little, see `WORTH`. Where the best weights lie on a side of the grid, the grid is widened.
-    Ties go to the smallest absolute penalty, then to the scale nearest to that of the search, so
-    that a set with few errors does not draw the weights to a side.
+    has searched already, or promises little, see `WORTH`. Where the best weights lie on a side of
+    the grid, the grid is widened. Ties go to the smallest absolute penalty, then to the scale
+    nearest to that of the search, so that a set with few errors does not draw the weights to a
+    side.
 
     Args:
       searched: makes a search and counts errors.

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numba import njit
 
 from toolkit.fsa.best_scores import backward_scores
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.sampling import sampled_arcs
-from toolkit.fsa.traversal import LatticeTraversal
+from toolkit.fsa.tables import grown, roomy, slot_of
 
+Array = np.ndarray
 BEAMS = (1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 """How far n-best lists may reach below the best path, in turn until they are full."""
 
@@ -42,49 +44,119 @@ def n_best(lattice: ScoredLattice, weights: Weights, count: int) -> list[Hypothe
       weights: the weights of the score.
       count: most sequences to return; a lattice may have fewer.
     """
-    scores = lattice.weighted(weights)
-    columns = np.stack(
-        [scores, lattice.acoustic, lattice.lattice.lm_scores], axis=1, dtype=np.float64
-    )
-    traversal = LatticeTraversal(lattice.lattice)
-    rest = backward_scores(replace(lattice.lattice, scores=scores))
+    fst, scores = lattice.lattice, lattice.weighted(weights)
+    rest = backward_scores(replace(fst, scores=scores))
+    entering = np.argsort(fst.target, kind="stable")
+    columns = np.stack([scores, lattice.acoustic, fst.lm_scores], axis=1, dtype=np.float64)
+    arcs = entering, np.searchsorted(fst.target[entering], np.arange(fst.num_states + 1))
+    words = fst.splits, fst.words, int(fst.words.max(initial=0)) + 1
     for beam in BEAMS:
         worst = rest[0] - beam - 1e-6 * abs(rest[0])
-        found = _within(traversal, columns, rest, worst, count)
-        if len(found) == count:
+        sums, histories, before, last = _best_sequences(
+            fst.source, *arcs, *words, columns, rest, worst, count
+        )
+        if len(sums) == count:
             break
-    return found
+    return [
+        Hypothesis(_history(number, before, last), *each)
+        for number, each in zip(histories.tolist(), sums.tolist(), strict=True)
+    ]
 
 
-def _within(
-    traversal: LatticeTraversal, columns: np.ndarray, rest: np.ndarray, worst: float, count: int
-) -> list[Hypothesis]:
+@njit(nogil=True, cache=True)
+def _best_sequences(
+    source: Array,
+    entering: Array,
+    first: Array,
+    splits: Array,
+    words: Array,
+    vocabulary: int,
+    columns: Array,
+    rest: Array,
+    worst: float,
+    count: int,
+) -> tuple[Array, Array, Array, Array]:  # pragma: no cover (compiled)
     """At most `count` of the word sequences whose score is at least `worst`, the best first.
 
     Args:
-      traversal: the lattice.
+      source: [A].
+      entering: [A] the arcs by target.
+      first: [S + 1] where those that enter each state begin there.
+      splits, words: of `Lattice`.
+      vocabulary: more than any word id.
       columns: [A, 3] float64, of each arc the three scores of a `Hypothesis`.
       rest: [S] float64, the best score from each state to the end.
-      worst: see above.
-      count: see above.
+      worst, count: see above.
+
+    Returns:
+      [N, 3] scores and [N] the histories of the sequences; of each history [H] the one before its
+      last word, and that word. History 0 is the empty one.
     """
-    histories = _Histories()
-    states, history = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    sums = np.zeros((1, 3))
-    while True:
-        source, arc = traversal.out_arcs(states)
-        if not len(arc):
-            break
-        near = sums[source, 0] + columns[arc, 0] + rest[traversal.target[arc]] >= worst
-        source, arc = source[near], arc[near]
-        read = history[source]
-        for writing, words in traversal.output_words(arc):
-            read[writing] = histories.extend(read[writing], words)
-        total = sums[source] + columns[arc]
-        kept = _best(traversal.target[arc], read, total[:, 0], count)
-        states, history, sums = traversal.target[arc[kept]], read[kept], total[kept]
-    order = np.lexsort((history, -sums[:, 0]))
-    return [Hypothesis(histories.words(int(history[i])), *sums[i].tolist()) for i in order]
+    states = len(rest)
+    begins = np.zeros(states + 1, np.int64)  # of each state's sequences, the best first
+    sums, history = np.zeros((256, 3)), np.zeros(256, np.int64)
+    begins[1:] = 1
+    tried, read = np.empty((256, 3)), np.empty(256, np.int64)
+    before, last = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    keys, slots, histories = np.full(256, -1, np.int64), np.full(1024, -1, np.int32), 1
+    seen = np.full(256, -1, np.int64)
+    for state in range(1, states):
+        found = 0
+        for arc in entering[first[state] : first[state + 1]]:
+            start, score = source[arc], columns[arc, 0]
+            for one in range(begins[start], begins[start + 1]):
+                if sums[one, 0] + score + rest[state] < worst:
+                    break
+                if found == len(read):
+                    larger = np.empty((2 * found, 3))
+                    larger[:found] = tried
+                    tried, read = larger, grown(read, 2 * found)
+                number = history[one]
+                for word in words[splits[arc] : splits[arc + 1]]:
+                    key = number * vocabulary + word
+                    slot = slot_of(key, keys, slots)
+                    if slots[slot] < 0:
+                        before, last = grown(before, histories + 1), grown(last, histories + 1)
+                        keys = grown(keys, histories + 1)
+                        before[histories], last[histories], keys[histories] = number, word, key
+                        slots[slot] = histories
+                        histories += 1
+                        number = histories - 1
+                        slots = roomy(slots, keys, histories, histories + 1)
+                    else:
+                        number = slots[slot]
+                for column in range(3):
+                    tried[found, column] = sums[one, column] + columns[arc, column]
+                read[found] = number
+                found += 1
+        if len(seen) < histories:
+            known = len(seen)
+            seen = grown(seen, histories)
+            seen[known:] = -1
+        kept = begins[state]
+        for one in np.argsort(-tried[:found, 0], kind="mergesort"):
+            if kept == begins[state] + count:
+                break
+            if seen[read[one]] != state:
+                seen[read[one]] = state
+                if kept == len(history):
+                    larger = np.empty((2 * kept, 3))
+                    larger[:kept] = sums
+                    sums, history = larger, grown(history, 2 * kept)
+                sums[kept], history[kept] = tried[one], read[one]
+                kept += 1
+        begins[state + 1] = kept
+    ends = slice(begins[states - 1], begins[states])
+    return sums[ends], history[ends], before[:histories], last[:histories]
+
+
+def _history(number: int, before: Array, last: Array) -> tuple[int, ...]:
+    """The words of a history."""
+    found = []
+    while number:
+        found.append(int(last[number]))
+        number = int(before[number])
+    return tuple(reversed(found))
 
 
 def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[tuple[int, ...]]:
@@ -102,43 +174,3 @@ def sampled_words(lattice: ScoredLattice, weights: Weights, count: int) -> list[
 
 def _words(lattice: Lattice, arc: int) -> list[int]:
     return lattice.words[lattice.splits[arc] : lattice.splits[arc + 1]].tolist()
-
-
-def _best(states: np.ndarray, history: np.ndarray, score: np.ndarray, count: int) -> np.ndarray:
-    """For each state the positions of its `count` best histories, each once."""
-    order = np.lexsort((-score, history, states))
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (np.diff(states[order]) != 0) | (np.diff(history[order]) != 0)
-    once = order[new]
-    once = once[np.lexsort((history[once], -score[once], states[once]))]
-    first = np.flatnonzero(np.diff(states[once], prepend=-1))
-    rank = np.arange(len(once)) - np.repeat(first, np.diff(first, append=len(once)))
-    return once[rank < count]
-
-
-class _Histories:
-    """Integer ids of word sequences; 0 is the empty one."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._entries: list[tuple[int, int]] = [(0, 0)]
-
-    def extend(self, history: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """The ids of histories [N], each extended by one word."""
-        pairs, place = np.unique(np.stack([history, words]), axis=1, return_inverse=True)
-        numbers = [self._number(pair) for pair in zip(*pairs.tolist(), strict=True)]
-        return np.array(numbers, dtype=np.int64)[place.reshape(-1)]
-
-    def _number(self, pair: tuple[int, int]) -> int:
-        if pair not in self._numbers:
-            self._numbers[pair] = len(self._entries)
-            self._entries.append(pair)
-        return self._numbers[pair]
-
-    def words(self, number: int) -> tuple[int, ...]:
-        """The words of a history."""
-        found = []
-        while number:
-            number, word = self._entries[number]
-            found.append(word)
-        return tuple(reversed(found))

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
@@ -18,7 +19,8 @@ from toolkit.processes.workers import follow_parent
 from toolkit.stages.stage_log import Amount, StageLog
 from toolkit.stages.termination import terminable
 
-Work = Callable[["HeldLog"], None]
+Work = Callable[["HeldLog", Callable[[], bool]], None]
+"""Runs stages and writes to a log; is told whether the main process is waiting for them."""
 
 
 class BesideError(ToolkitError):
@@ -32,7 +34,7 @@ class Beside:
       numbers: of the stages.
       made: names of what they made when they last finished.
       jobs: the worker processes that they use.
-      work: runs them and writes to a log; picklable.
+      work: runs them; picklable.
       log: gets their lines, those of a stage at once when it has ended.
     """
 
@@ -48,7 +50,8 @@ class Beside:
         )
         context = worker_context()
         self._lines, sender = context.Pipe(duplex=False)
-        arguments = (sender, work, log.amount, dict(os.environ))
+        self._awaited = context.Event()
+        arguments = (sender, work, self._awaited, log.amount, dict(os.environ))
         with deaf_to_interrupts():
             self._process = context.Process(target=_begin, args=arguments)
             self._process.start()
@@ -68,6 +71,7 @@ class Beside:
         Raises:
           BesideError: one of them failed; the message is its own.
         """
+        self._awaited.set()
         self._end()
         if self._failure is not None:
             raise BesideError(self._failure)
@@ -112,12 +116,14 @@ class HeldLog(StageLog):
         self._held = []
 
 
-def _begin(sender: Connection, work: Work, amount: Amount, environment: dict[str, str]) -> None:
+def _begin(
+    sender: Connection, work: Work, awaited: Event, amount: Amount, environment: dict[str, str]
+) -> None:
     follow_parent(environment)
     log, failure = HeldLog(sender, amount), None
     try:
         with terminable(), without_bars():
-            work(log)
+            work(log, awaited.is_set)
     except ToolkitError as error:
         failure = str(error)
     except KeyboardInterrupt:

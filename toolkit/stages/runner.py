@@ -2,7 +2,7 @@
 
 import itertools
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -122,12 +122,11 @@ class Runner:
         for one in together:
             self.stage_log.write(f"=> {one.number} {one.title}: beside those that follow")
         numbers = [one.number for one in together]
-        request = replace(
-            self.request, first=numbers[0], last=numbers[-1], jobs=self.request.jobs // 2
-        )
+        request = replace(self.request, first=numbers[0], last=numbers[-1])
+        half = request.jobs // 2
         made = [name for number in numbers for name in self.inspector.outputs(number)]
-        work = partial(_run_stages, self.stages, self.directory.root, request)
-        self._beside = Beside(numbers, made, request.jobs, work, self.stage_log)
+        work = partial(_run_stages, self.stages, self.directory.root, request, half)
+        self._beside = Beside(numbers, made, half, work, self.stage_log)
         return True
 
     @property
@@ -361,11 +360,22 @@ class Runner:
         return StageFailedError(f"stage {stage.number} ({stage.title}) failed: {message}{where}")
 
 
-def _run_stages(stages: Sequence[Stage], root: Path, request: Request, log: HeldLog) -> None:
-    """Run the stages of a request beside those of the process that holds the run's lock."""
+def _run_stages(
+    stages: Sequence[Stage],
+    root: Path,
+    request: Request,
+    jobs: int,
+    log: HeldLog,
+    awaited: Callable[[], bool],
+) -> None:
+    """Run the stages of a request beside those of the process that holds the run's lock.
+
+    With `jobs`, or with all of the request's where that process waits.
+    """
     with toolkit_logs(log):
         runner = Runner(stages, RunDirectory(root, TRASHES[1]), request, log)
         for stage in runner._chosen():
+            runner.request = replace(request, jobs=request.jobs if awaited() else jobs)
             runner.run_stage(stage)
             log.release()
         runner.digests.save()

@@ -38,8 +38,8 @@ def work(run, name, *needed, value=0):
         raise ValueError("the loss is not a number")
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "sleep":
-        time.sleep(60)
+    if fault in ("sleep", "pause"):
+        time.sleep({"sleep": 60, "pause": 2}[fault])
     texts = [run.need(one).read_text() for one in needed]
     told(run, "has read")
     run.make(name).write_text(f"{name} {value} ({', '.join(texts)})")
