@@ -24,6 +24,7 @@ from toolkit.fsa.phone_ngram import phone_ngram
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.processes import ranks
+from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
 from toolkit.train.lfmmi.training import train_lfmmi
 
@@ -75,6 +76,7 @@ def _make_graphs(run: Run, aligner: str, out: Path) -> None:
     compose_graph(run, senones, graph, network_lang(run))
 
 
+@shared_workers()
 def decode_chain(run: Run, system: str, features: Path) -> dict[str, float]:
     """Decode with the network's own graph at acoustic scale 1, and rescore; n-best lists."""
     out, graphs = run.make(f"decode/{system}"), f"{system}/graphs"

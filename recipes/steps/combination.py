@@ -6,9 +6,11 @@ from pathlib import Path
 from recipes.steps.data import cuts, splits
 from toolkit.decode.combination_inputs import LATTICES, TEXT
 from toolkit.decode.combined_output import NAME, CombinedSplit, combine_decodes
+from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
 
 
+@shared_workers()
 def combine_systems(run: Run, systems: Sequence[str]) -> dict[str, float]:
     """Combine decoded systems, which have word lattices; weights are tuned and all is scored."""
     found = splits(run)

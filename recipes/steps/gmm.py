@@ -25,6 +25,7 @@ from toolkit.features.gmm_features import load_transforms
 from toolkit.hmm.senones import Senones
 from toolkit.lang.lang import Lang
 from toolkit.lang.pronunciation_counts import estimate_probabilities
+from toolkit.processes.workers import shared_workers
 from toolkit.score.read import read_transcripts
 from toolkit.stages.run import Run
 
@@ -72,6 +73,7 @@ def _train(
     )
 
 
+@shared_workers()
 def decode_gmm(run: Run, system: str, transforms: Mapping[str, Path] | None = None) -> dict:
     """Decode with a GMM system; on adapted features also rescore, and write n-best lists.
 

@@ -12,6 +12,7 @@ from toolkit.features.store import FeatureStore
 from toolkit.hmm.senones import Senones
 from toolkit.hmm.topology import Topology
 from toolkit.models.scorer import NeuralScorer
+from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.realignment import train_with_realignment
@@ -84,6 +85,7 @@ def network_decoder(run: Run, graphs: str | None = None) -> Decoder:
     return Decoder(graph, run.need("lang/words.txt"), config, run.need("rescoring/lm.safetensors"))
 
 
+@shared_workers()
 def decode_network(
     run: Run, system: str, features: Path, normaliser: Path | None = None, nbest: bool = False
 ) -> dict[str, float]:

@@ -19,6 +19,7 @@ from toolkit.lang.lang import Lang
 from toolkit.lang.letters import normaliser
 from toolkit.lang.text import read_sentences
 from toolkit.models.neural_lm import NeuralLm
+from toolkit.processes.workers import shared_workers
 from toolkit.stages.run import Run
 from toolkit.train.language.training import train_neural_lm
 
@@ -72,6 +73,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     return [*adapted, *sorted(networks, key=errors)[:1]]
 
 
+@shared_workers()
 def rescore_neural(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float]:
     """Rescore n-best lists of systems' last passes with the LSTM language model."""
     model, found = NeuralLm.load(run.need("lstm_lm"), run.device), {}

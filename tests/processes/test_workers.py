@@ -1,6 +1,7 @@
 """Worker processes."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.processes.workers import WorkerPool, map_in_processes, processor_seconds
+from toolkit.processes.workers import (
+    WorkerError,
+    WorkerPool,
+    map_in_processes,
+    processor_seconds,
+    shared_workers,
+)
 
 
 def made(number):
@@ -31,6 +38,40 @@ def test_results_come_in_order_and_are_let_go():
             del result
             gc.collect()
             assert sum(ref() is not None for ref in seen) <= 1
+
+
+def pid(number):
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def test_shared_workers_stay_until_the_end_of_the_block():
+    with shared_workers():
+        first = set(map_in_processes(pid, range(8), 2))
+        with WorkerPool(2) as pool:
+            first |= set(pool.map(pid, range(8)))
+        first |= set(map_in_processes(pid, range(3), 2))
+        assert len(first) <= 2
+        assert set(map_in_processes(pid, [0], 2)) == {os.getpid()}
+        with pytest.raises(WorkerError):
+            list(map_in_processes(pid, [-1, 1], 2))
+        others = set(map_in_processes(pid, range(8), 2))
+        assert not first & others
+    assert not multiprocessing.active_children()
+    assert not others & set(map_in_processes(pid, range(8), 2))
+
+
+@shared_workers()
+def pids_of_two_maps():
+    return set().union(*(map_in_processes(pid, range(8), 2) for _ in range(2)))
+
+
+def test_a_function_can_share_workers():
+    first = pids_of_two_maps()
+    assert len(first) <= 2
+    assert not first & pids_of_two_maps()
 
 
 IMPORTING = """

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from time import process_time
 from typing import TypeVar
 
@@ -35,11 +36,12 @@ class WorkerPool:
     """
 
     def __init__(self, jobs: int) -> None:
+        self._jobs, self._shared = jobs, _shared is not None
         self._pool: ProcessPoolExecutor | None = None
         if jobs > 1:
-            self._pool = ProcessPoolExecutor(
-                jobs, worker_context(), initializer=start_worker, initargs=(dict(os.environ),)
-            )
+            self._pool = (_shared or {}).get(jobs) or _new_pool(jobs)
+            if _shared is not None:
+                _shared[jobs] = self._pool
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply `function` to every item and yield the results in the items' order.
@@ -68,6 +70,8 @@ class WorkerPool:
                 _spent += seconds
                 yield result
         except BrokenProcessPool as error:
+            if self._shared and _shared is not None:
+                _shared.pop(self._jobs, None)
             raise WorkerError(
                 "a worker process was killed, perhaps because memory ran out: run the same command"
                 " again (finished work is kept), with a smaller --jobs"
@@ -84,7 +88,38 @@ class WorkerPool:
             if kind is not None and issubclass(kind, KeyboardInterrupt):
                 for child in multiprocessing.active_children():
                     child.terminate()
-            self._pool.shutdown(cancel_futures=True)
+            if not self._shared:
+                self._pool.shutdown(cancel_futures=True)
+
+
+def _new_pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        jobs, worker_context(), initializer=start_worker, initargs=(dict(os.environ),)
+    )
+
+
+_shared: dict[int, ProcessPoolExecutor] | None = None
+"""By number of processes, in a `with` block of `shared_workers`."""
+
+
+@contextmanager
+def shared_workers() -> Iterator[None]:
+    """Let all pools of a `with` block, or of a function that it decorates, use the same processes.
+
+    A process takes a second to begin, most of it to load compiled kernels, and a decode maps a
+    dozen times. They hold what they have cached until the end of the block.
+    """
+    global _shared
+    if _shared is not None:
+        yield
+        return
+    _shared = {}
+    try:
+        yield
+    finally:
+        pools, _shared = _shared, None
+        for pool in pools.values():
+            pool.shutdown(cancel_futures=True)
 
 
 _spent = 0.0  # processor seconds of the workers of all pools
@@ -107,7 +142,9 @@ def map_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[Result]:
     """Map once, in a `WorkerPool` of at most `jobs` processes and no more than there are items."""
-    with WorkerPool(min(jobs, len(items))) as pool:
+    # Shared ones are as many as may be, and begin as they are needed.
+    jobs = jobs if _shared is not None and len(items) > 1 else min(jobs, len(items))
+    with WorkerPool(jobs) as pool:
         yield from pool.map(function, items)
 
 
