@@ -108,20 +108,20 @@ def tie(run: Run) -> dict[str, float]:
     return tie_senones(run, ALIGNER, "clean")
 
 
-@recipe.stage(13, "Train the baseline LSTM with cross entropy", parallel=True)
+@recipe.stage(13, "Train the baseline LSTM with cross entropy", parallel=True, beside="teacher")
 def baseline_ce(run: Run) -> dict[str, float]:
     """Chunks, then whole utterances (C7), of the labelled far-field speech."""
     fbank, valid = run.need("fbank"), validation(run, ALIGNER)
     return train_network(run, "baseline_ce", fbank, run.config.baseline, ALIGNER, valid)
 
 
-@recipe.stage(14, "Make the baseline's denominator lattices")
+@recipe.stage(14, "Make the baseline's denominator lattices", beside="teacher")
 def baseline_lattices(run: Run) -> dict[str, float]:
     """Lattices with a weak language model, and reference alignments by the network itself (C8)."""
     return make_denominators(run, "baseline_ce", run.need("fbank"), "lattices/baseline")
 
 
-@recipe.stage(15, "Train the baseline with sMBR on the lattices", parallel=True)
+@recipe.stage(15, "Train the baseline with sMBR on the lattices", parallel=True, beside="teacher")
 def baseline(run: Run) -> dict[str, float]:
     """The system to beat (C33)."""
     return train_on_lattices(run, "baseline", "baseline_ce", run.need("fbank"), "lattices/baseline")
@@ -170,20 +170,22 @@ def label(run: Run) -> dict[str, float]:
     return label_with_teacher(run, "teacher", run.need("fbank/normaliser.json"))
 
 
-@recipe.stage(23, "Train the student by scheduled learning", parallel=True)
+@recipe.stage(23, "Train the student by scheduled learning", parallel=True, beside="self_training")
 def student_ce(run: Run) -> dict[str, float]:
     """Sub-epochs of unlabelled speech, each followed by the labelled speech (C10, C12)."""
     return learning.train_student(run, "student_ce", ALIGNER, "baseline_ce")
 
 
-@recipe.stage(24, "Make the student's denominator lattices")
+@recipe.stage(24, "Make the student's denominator lattices", beside="self_training")
 def student_lattices(run: Run) -> dict[str, float]:
     """Lattices of the labelled speech only (C14)."""
     fbank, normaliser = run.need("fbank"), student_normaliser(run)
     return make_denominators(run, "student_ce", fbank, "lattices/student", normaliser)
 
 
-@recipe.stage(25, "Train the student with sMBR on the lattices", parallel=True)
+@recipe.stage(
+    25, "Train the student with sMBR on the lattices", parallel=True, beside="self_training"
+)
 def student_smbr(run: Run) -> dict[str, float]:
     """Trained like the baseline and the teacher."""
     fbank, normaliser = run.need("fbank"), student_normaliser(run)
@@ -192,7 +194,7 @@ def student_smbr(run: Run) -> dict[str, float]:
     )
 
 
-@recipe.stage(26, "Decode with the student, before and after sMBR")
+@recipe.stage(26, "Decode with the student, before and after sMBR", beside="self_training")
 def decode_student(run: Run) -> dict[str, float]:
     """The same graph, with scale and penalty tuned again on val."""
     return decode_systems(run, "student_ce", "student_smbr", normaliser=student_normaliser(run))
