@@ -129,9 +129,15 @@ def test_a_failure_of_the_run_ends_what_is_beside(recipe, expected):
     assert recipe.outputs() == expected
 
 
-def test_a_killed_process_beside_is_told(recipe, expected):
-    said = recipe.run(status=1, FAULT_3="kill")
-    assert "the process of stages 2 and 3 was killed, perhaps because memory ran out" in said
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ("SIGKILL", "the process of stages 2 and 3 was killed, perhaps because memory ran out"),
+        ("SIGTERM", "stopped by SIGTERM in stage 3"),
+    ],
+)
+def test_an_ended_process_beside_is_told(recipe, expected, number, message):
+    assert f"error: {message}" in recipe.run(status=1, FAULT_3=number)
     recipe.run()
     assert recipe.outputs() == expected
 

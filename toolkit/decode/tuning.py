@@ -18,8 +18,8 @@ FEWEST_WORDS = 3
 """Words of the references below which nothing is tuned."""
 WORTH = 0.03
 """Share of its errors that the lattices of a search must promise to save at another scale, for a
-search there. Without it most tunings of the demo went back and forth between neighbours, for one
-error or none in the end, which took half of their time."""
+search there. Without it tunings of the demo went back and forth between neighbouring scales, for
+one error or none in the end."""
 MOST_SEARCHES = 10
 MOST_WIDENINGS = 6
 """Times that a grid is widened on each of its four sides."""

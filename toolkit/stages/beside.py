@@ -126,7 +126,7 @@ def _begin(
             work(log, awaited.is_set)
     except ToolkitError as error:
         failure = str(error)
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt as interrupt:
+        failure = str(interrupt) or "interrupted"
     log.release()
     sender.send(("ended", failure))

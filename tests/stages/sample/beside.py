@@ -36,8 +36,8 @@ def work(run, name, *needed, value=0):
     fault = os.environ.get(f"FAULT_{run.stage}")
     if fault == "value":
         raise ValueError("the loss is not a number")
-    if fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if fault in ("SIGKILL", "SIGTERM"):
+        os.kill(os.getpid(), getattr(signal, fault))
     if fault in ("sleep", "pause"):
         time.sleep({"sleep": 60, "pause": 2}[fault])
     texts = [run.need(one).read_text() for one in needed]
