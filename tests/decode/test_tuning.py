@@ -89,19 +89,6 @@ def test_what_only_lattices_promise_does_not_count():
     assert found.tried[Weights(0.2, 0.0)] == (0.2, (50, 1000))
 
 
-def test_little_is_no_reason_for_another_search():
-    """Two errors fewer of 100 at 0.2, and then four."""
-    for fewer, searches in ((2, [0.3]), (4, [0.3, 0.2])):
-
-        def errors(searched, pair, fewer=fewer):
-            lower = pair.acoustic_scale == 0.2
-            return 100 - fewer * lower + 5 * abs(round(pair.word_penalty + 1))
-
-        found, scales = tuned(errors, scales=(0.1, *SCALES))
-        assert scales == searches
-        assert found.best == Weights(searches[-1], -1.0)
-
-
 def test_a_set_without_differences_leaves_the_scale_where_it_was():
     found, scales = tuned(lambda searched, pair: 3)
     assert found.best == Weights(0.3, 0.0)

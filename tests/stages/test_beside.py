@@ -1,5 +1,6 @@
 """Stages beside those that follow: the same outputs, whoever waits, fails or is killed."""
 
+import json
 import os
 import shutil
 import signal
@@ -100,6 +101,8 @@ def test_who_reads_what_is_being_made_waits(recipe, expected):
     recipe.run(WAIT_2="5 begins", FAULT_2="pause")
     assert recipe.outputs() == expected
     assert {jobs for stage, _, _, jobs in recipe.events() if stage == 3} == {2}
+    marker = json.loads((recipe.exp / "stages" / "05.json").read_text())
+    assert marker["seconds"] < 2  # without the two that it has waited
     read, made = order(recipe, (5, "has read"), (3, "ends"))
     assert made < read
 

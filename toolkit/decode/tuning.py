@@ -16,10 +16,6 @@ logger = logging.getLogger(__name__)
 
 FEWEST_WORDS = 3
 """Words of the references below which nothing is tuned."""
-WORTH = 0.03
-"""Share of its errors that the lattices of a search must promise to save at another scale, for a
-search there. Without it tunings of the demo went back and forth between neighbouring scales, for
-one error or none in the end."""
 MOST_SEARCHES = 10
 MOST_WIDENINGS = 6
 """Times that a grid is widened on each of its four sides."""
@@ -111,10 +107,9 @@ def tune(searched: Searched, start: float, grid: Grid) -> Tuning:
     """Find the weights with the fewest errors.
 
     Searches at `start`, then at the best scale found in the lattices, until that is one at which it
-    has searched already, or promises little, see `WORTH`. Where the best weights lie on a side of
-    the grid, the grid is widened. Ties go to the smallest absolute penalty, then to the scale
-    nearest to that of the search, so that a set with few errors does not draw the weights to a
-    side.
+    has searched already. Where the best weights lie on a side of the grid, the grid is widened.
+    Ties go to the smallest absolute penalty, then to the scale nearest to that of the search, so
+    that a set with few errors does not draw the weights to a side.
 
     Args:
       searched: makes a search and counts errors.
@@ -130,16 +125,11 @@ def tune(searched: Searched, start: float, grid: Grid) -> Tuning:
         tried |= {(scale, pair): count for pair, count in found.items()}
         last[scale] = grid
         best = _fewest(found, scale)
-        here = {pair: count for pair, count in found.items() if pair.acoustic_scale == scale}
         logger.info(
             "searched at an acoustic scale of %g: at best %.2f %% WER, with %g and a word penalty"
             " of %g",
             *(scale, percent(*found[best]), best.acoustic_scale, best.word_penalty),
         )
-        if here:
-            own = _fewest(here, scale)
-            if here[own][0] - found[best][0] <= WORTH * here[own][0]:
-                best = own
         for side in grid.edges(best):
             if widened.get(side, 0) < MOST_WIDENINGS:
                 widened[side] = widened.get(side, 0) + 1

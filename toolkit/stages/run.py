@@ -92,7 +92,9 @@ class Run:
                 raise DeclarationError(
                     f"stage {self.stage} needs `{name}`, which stage {other.number} makes later"
                 )
+        begun = time.monotonic()
         self._settle(name)
+        self._started += time.monotonic() - begun  # the time of another stage
         content = self._inspector.present(name, "content")
         if content is None:
             raise MissingInputError(self._missing(name))
