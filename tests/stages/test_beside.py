@@ -31,6 +31,8 @@ class Recipe:
             [sys.executable, self.script, *map(str, options)],
             env=os.environ | {"PYTHONPATH": str(PROJECT)} | env,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            # A shell ignores interrupts in what it starts in the background, and so would we.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
     def run(self, *arguments, status=0, **env):
