@@ -59,7 +59,7 @@ class CephServer:
 
     def __init__(self, folder: Path, key: str, secret: str) -> None:
         self._folder, self._running = folder, []
-        self.port, monitor = _free_port(), _free_port()
+        self.port, monitor = free_port(), free_port()
         for name in ("mon", "osd", "run", "log"):
             (folder / name).mkdir()
         self._config = folder / "ceph.conf"
@@ -141,7 +141,8 @@ class CephServer:
             time.sleep(0.5)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

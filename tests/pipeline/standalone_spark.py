@@ -1,12 +1,13 @@
 """A standalone Spark cluster on this machine: a master, and workers of one core each."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+
+from ceph_server import free_port
 
 SECONDS = 90.0
 """Time that the cluster may take to start on a busy machine."""
@@ -22,7 +23,7 @@ class StandaloneSpark:
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder, self._running = folder, []
-        port, page = _free_port(), _free_port()
+        port, page = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
         # Executors run where the workers do, with the Python of the driver.
         self._environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
@@ -67,9 +68,3 @@ class StandaloneSpark:
                 pass
             time.sleep(0.5)
         raise RuntimeError(f"Spark has not started; see {self._folder}")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

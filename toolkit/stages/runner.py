@@ -117,7 +117,9 @@ class Runner:
         may = itertools.takewhile(lambda s: s.may_run_beside(self.request.config), after)
         if len(together := list(may)) in (0, len(after)) or self._beside is not None:
             return False
-        if self.request.jobs == 1 or ranks.world_size() > 1 or self._device != "cpu":
+        if self.request.jobs == 1 or ranks.world_size() > 1:
+            return False
+        if choose_device(self.request.device) != "cpu":
             return False
         for one in together:
             self.stage_log.write(f"=> {one.number} {one.title}: beside those that follow")
@@ -128,10 +130,6 @@ class Runner:
         work = partial(_run_stages, self.stages, self.directory.root, request, half)
         self._beside = Beside(numbers, made, half, work, self.stage_log)
         return True
-
-    @property
-    def _device(self) -> str:
-        return choose_device(self.request.device)
 
     def _join(self) -> None:
         """Wait for the stages that run beside; raises a `BesideError` if one failed."""
