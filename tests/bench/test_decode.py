@@ -33,6 +33,7 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
     table = decode.benchmark(sizes=sizes)
     narrow, wide = (table.row(decode.OURS.format(beam)) for beam in (6.0, 16.0))
     assert narrow.rate == wide.rate >= 2 * 2.0  # s of speech, sentences not cut off
+    assert table.row(decode.BEST_PATH.format(16.0)).rate == wide.rate
     about, *without_k2, missing, rates, torchaudio = table.notes
     if find_spec("k2"):
         theirs = [table.row(decode.K2.format(beam)) for beam in (6.0, 16.0)]
@@ -48,7 +49,8 @@ def test_compares_all_beams(monkeypatch, ticking_clock):
 
 
 def test_decoders_are_compared_at_equal_error_rates():
-    ours, theirs = decode.OURS.format, decode.FASTER_DECODER.format
+    ours, theirs = decode.BEST_PATH.format, decode.FASTER_DECODER.format
+    names = decode.BEST_PATH, decode.FASTER_DECODER
     rows = {
         ours(8.0): (0.004, 11.0),
         ours(12.0): (0.010, 8.0),
@@ -58,9 +60,11 @@ def test_decoders_are_compared_at_equal_error_rates():
         theirs(20.0): (0.020, 8.1),
     }
     # 8.1 is within 2 % of 7.95, and so is 8.0.
-    ratios = decode.ratios_at_equal_wer(rows)
+    ratios = decode.ratios_at_equal_wer(rows, *names)
     assert ratios == pytest.approx({7.95: 0.5, 9.0: 2.0, 12.0: 4.0})
-    assert decode.ratios_at_equal_wer({ours(8.0): (0.1, 20.0), theirs(8.0): (0.1, 9.0)}) == {}
+    other = {ours(8.0): (0.1, 20.0), theirs(8.0): (0.1, 9.0)}
+    assert decode.ratios_at_equal_wer(other, *names) == {}
+    assert decode.ratios_at_equal_wer({ours(8.0): (0.1, 20.0)}, *names) == {}
 
 
 def test_a_run_directory_without_a_decode_is_told(tmp_path):

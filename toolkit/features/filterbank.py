@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 PREEMPHASIS = 0.97  # Kaldi's
-BLOCK = 512
+BLOCK = 256
 """Frames computed at a time on a CPU: what lies between samples and energies stays in its cache."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from toolkit.fsa.fst import Fst
-from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam
+from toolkit.fsa.search_kernels import FINAL_FRAMES, GraphArrays, adapted_beam, padded
 from toolkit.fsa.tables import grown
 
 Array = np.ndarray
@@ -34,7 +34,7 @@ def best_path(lattice: Fst) -> BestPath:
 
 def path_of(fst: Fst, arcs: Array, score: float) -> BestPath:
     """The path along arcs of a graph or lattice, one per frame and one to the final state."""
-    counts = fst.word_counts[arcs]
+    counts = fst.splits[arcs + 1] - fst.splits[arcs]
     # What is written at the end belongs to the last frame.
     frames = np.repeat(np.minimum(np.arange(len(arcs)), len(arcs) - 2), counts)
     words = [fst.words[fst.splits[arc] : fst.splits[arc + 1]] for arc in arcs[counts > 0]]
@@ -86,42 +86,51 @@ def viterbi(
     previous, entry = np.full(1, -1), np.full(1, -1, np.int32)  # of all levels, one after the other
     begin, end, beam = 0, 1, np.float32(limits[0])
     for t in range(frames + 1):
-        ending, room, best = t == frames, 0, -np.inf
+        row, room = padded(scores[min(t, frames - 1)], t == frames), 0
         for state in states:
             room += graph.first[state + 1] - graph.first[state]
-        source, arc, total = np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room)
-        count = 0
+        reached, tops = np.empty(room, np.float64), np.empty(len(states), np.float64)
+        count, best = 0, -np.inf
         for i in range(len(states)):
+            top = -np.inf
             for a in range(graph.first[states[i]], graph.first[states[i] + 1]):
-                label = graph.label[a]
-                if (label < 0) != ending:
-                    continue
-                source[count], arc[count] = begin + i, a
-                total[count] = forward[i] + graph.score[a]
-                if not ending:
-                    total[count] += scores[t, label - 1]
-                best = max(best, total[count])
+                total = forward[i] + graph.score[a] + row[np.uint32(graph.label[a] + 1)]
+                reached[count] = total
+                top = total if total > top else top
                 count += 1
+            tops[i] = top
+            best = top if top > best else best
         beam = adapted_beam(beam, len(states), limits)
         cutoff = best - beam * 1.25 ** max(0, FINAL_FRAMES - (frames - 1 - t))
-        begin = end
-        previous, entry = grown(previous, end + count), grown(entry, end + count)
-        after, reached = np.full(count, -np.inf), np.empty(count, np.int32)
-        for k in range(count):
-            if total[k] > cutoff:
-                to = graph.target[arc[k]]
-                if place[to] < 0:
-                    place[to] = end - begin
-                    reached[end - begin] = to
-                    end += 1
+        room = 0
+        for total in reached:
+            room += total > cutoff
+        previous, entry = grown(previous, end + room), grown(entry, end + room)
+        after, to_states, size, read = np.empty(room, np.float64), np.empty(room, np.int32), 0, 0
+        for i in range(len(states)):
+            first, after_last = graph.first[states[i]], graph.first[states[i] + 1]
+            if not tops[i] > cutoff:
+                read += after_last - first
+                continue
+            for a in range(first, after_last):
+                total = reached[read]
+                read += 1
+                if not total > cutoff:
+                    continue
+                to = graph.target[a]
                 position = place[to]
-                if total[k] > after[position]:
-                    after[position] = total[k]
-                    previous[begin + position], entry[begin + position] = source[k], arc[k]
-        for state in reached[: end - begin]:
+                if position < 0:
+                    position = place[to] = size
+                    to_states[size], after[size] = to, -np.inf
+                    size += 1
+                if total > after[position]:
+                    after[position] = total
+                    previous[end + position], entry[end + position] = begin + i, a
+        for state in to_states[:size]:
             place[state] = -1
-        states, forward = reached[: end - begin].copy(), after[: end - begin].copy()
-        if not len(states):
+        states, forward = to_states[:size].copy(), after[:size].copy()
+        begin, end = end, end + size
+        if not size:
             return np.empty(0, np.int64), -np.inf
     path, at = np.empty(frames + 1, np.int64), begin
     for t in range(frames, -1, -1):

@@ -109,7 +109,9 @@ class OnlineSearch:
         return lattice_of(self._trellis, self._graph)
 
     def _step(self, row: np.ndarray, left: int) -> None:
-        self._trellis = extended(self._trellis, self._arrays, row, left, self._limits, self._place)
+        self._trellis = extended(
+            self._trellis, self._arrays, row, left, self._limits, self._output, self._place
+        )
 
     def _active(self) -> tuple[np.ndarray, np.ndarray]:
         """The states of the graph after the last frame, and the best scores to each."""

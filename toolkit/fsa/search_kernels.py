@@ -18,6 +18,8 @@ FINAL_FRAMES = 4
 PRUNE_EVERY, PRUNE_BACK = 20, 30
 """When, and how many frames back, arcs outside the output beam are dropped. The lattice depends on
 it where arcs are further behind the best path than that beam."""
+ROUNDING = 0.01
+"""How far float32 and float64 may be apart in what falls outside the output beam."""
 
 
 class GraphArrays(NamedTuple):
@@ -101,12 +103,27 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 
 
 @njit(cache=True, nogil=True)
+def padded(row: Array, ending: bool) -> Array:
+    """A frame's scores [P] such that those of label l stand at l + 1, that of the final arcs at 0.
+
+    One of both is out of reach: without branches a loop over arcs takes half the time.
+    """
+    scores = np.full(len(row) + 2, -np.inf, np.float32)
+    if ending:
+        scores[0] = 0.0
+    else:
+        scores[2:] = row
+    return scores
+
+
+@njit(cache=True, nogil=True)
 def extended(
     trellis: Trellis,
     graph: GraphArrays,
     row: Array,
     left: int,
     limits: tuple[float, int, int],
+    output: float,
     place: Array,
 ) -> Trellis:
     """Read a frame: expand the states of the last level, drop what falls outside the beam.
@@ -118,47 +135,61 @@ def extended(
       left: frames that follow; if that is not known, many. -1 follows the arcs to the final state
         instead, after the last frame.
       limits: see `adapted_beam`.
+      output: see `prune_trellis`. An arc below the beam is kept if it leads to a state within it,
+        unless `prune_trellis` would drop it.
       place: [states] int32 scratch memory, all -1 before and after the call.
     """
     n = trellis.frames[0]
     begin, end = trellis.states_at[n], trellis.states_at[n + 1]
-    ending, room = left < 0, 0
+    scores, room = padded(row, left < 0), 0
     for state in trellis.state[begin:end]:
         room += graph.first[state + 1] - graph.first[state]
-    arcs_before = trellis.arcs_at[n]
-    source, target = grown(trellis.source, arcs_before + room), trellis.target
-    arc, score = grown(trellis.arc, arcs_before + room), grown(trellis.score, arcs_before + room)
-    target = grown(target, arcs_before + room)
-    reached = np.empty(room, np.float32)
-    count, best = arcs_before, np.float32(-np.inf)
+    reached, tops = np.empty(room, np.float32), np.empty(end - begin, np.float32)
+    count, best = 0, np.float32(-np.inf)
     for i in range(begin, end):
-        forward = trellis.forward[i]
-        for a in range(graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]):
-            label = graph.label[a]
-            if (label < 0) != ending:
-                continue
-            value = graph.score[a] if ending else graph.score[a] + row[label - 1]
-            source[count], arc[count], score[count] = i - begin, a, value
-            total = forward + value
-            reached[count - arcs_before] = total
-            best = max(best, total)
+        state, forward, top = trellis.state[i], trellis.forward[i], np.float32(-np.inf)
+        for a in range(graph.first[state], graph.first[state + 1]):
+            total = forward + (graph.score[a] + scores[np.uint32(graph.label[a] + 1)])
+            reached[count] = total
+            top = total if total > top else top
             count += 1
+        tops[i - begin] = top
+        best = top if top > best else best
     beam = adapted_beam(trellis.beam[n], end - begin, limits)
     # Wider in the last frames: an utterance may not be able to end in the best states.
     cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - left))
-    size = 0
-    for k in range(count - arcs_before):
-        if reached[k] > cutoff:
-            to = graph.target[arc[arcs_before + k]]
-            if place[to] < 0:
-                place[to] = size
-                size += 1
+    low = cutoff - np.float32(output + ROUNDING)
+    room = 0
+    for total in reached:
+        room += total > low
+    arcs_before = trellis.arcs_at[n]
+    source = grown(trellis.source, arcs_before + room)
+    target = grown(trellis.target, arcs_before + room)
+    arc, score = grown(trellis.arc, arcs_before + room), grown(trellis.score, arcs_before + room)
+    read, near, size = 0, arcs_before, 0
+    for i in range(begin, end):
+        first, after_last = graph.first[trellis.state[i]], graph.first[trellis.state[i] + 1]
+        if not tops[i - begin] > low:
+            read += after_last - first
+            continue
+        for a in range(first, after_last):
+            total = reached[read]
+            read += 1
+            if total > low:
+                to = graph.target[a]
+                source[near], arc[near], target[near] = i - begin, a, to
+                score[near] = graph.score[a] + scores[np.uint32(graph.label[a] + 1)]
+                reached[near - arcs_before] = total  # not before what is still to be read
+                near += 1
+                if total > cutoff and place[to] < 0:
+                    place[to] = size
+                    size += 1
     states = grown(trellis.state, end + size)
     after, entry = grown(trellis.forward, end + size), grown(trellis.entry, end + size)
     after[end : end + size] = -np.inf
     kept = arcs_before
-    for k in range(arcs_before, count):
-        to = graph.target[arc[k]]
+    for k in range(arcs_before, near):
+        to = target[k]
         position = place[to]
         if position < 0:
             continue
@@ -281,10 +312,10 @@ def search(
     trellis = new_trellis(limits[0])
     frames = len(scores)
     for t in range(frames):
-        trellis = extended(trellis, graph, scores[t], frames - 1 - t, limits, place)
+        trellis = extended(trellis, graph, scores[t], frames - 1 - t, limits, output, place)
         if (t + 1) % PRUNE_EVERY == 0:
             prune_trellis(trellis, np.int64(PRUNE_BACK), 0, output)  # typed as in `prune_end`
-    trellis = extended(trellis, graph, scores[0], np.int64(-1), limits, place)
+    trellis = extended(trellis, graph, scores[0], np.int64(-1), limits, output, place)
     prune_end(trellis, output)
     return trellis
 

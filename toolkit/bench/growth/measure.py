@@ -20,8 +20,8 @@ from toolkit.storage.files import write_atomically
 
 FACTORS = (1, 2, 4, 8)
 """Sizes, relative to the smallest."""
-ROUNDS = 2
-"""Of each size the quicker round counts."""
+ROUNDS = 3
+"""Of each size the quickest round counts."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 
 from toolkit.align.gmm.em import accumulate_gmm, accumulate_tree, sum_statistics
 from toolkit.bench.instruments.noise import write_noise
-from toolkit.bench.instruments.noise_features import NoiseFeatures
+from toolkit.bench.instruments.noise_features import SHARD, NoiseFeatures
 from toolkit.bench.instruments.synthetic_sentences import SyntheticSentences
 from toolkit.bench.instruments.synthetic_speech import SyntheticSpeech
 from toolkit.bench.score import synthetic_texts
@@ -111,13 +111,18 @@ class _Targets:
 
 
 def chunks(folder: Path, largest: int) -> Work:
-    """An epoch of chunks for training; a unit is an utterance of 5 s."""
+    """An epoch of chunks for training; a unit is an utterance of 5 s.
+
+    A window holds a shard instead of the eleven hours that bound the memory of training, which the
+    sizes here do not reach.
+    """
     frames = round(100 * SECONDS)
+    config = ChunkConfig(window=SHARD * frames)
 
     def work(units: int) -> object:
         noise = NoiseFeatures(64, units, frames)
         corpus = Corpus([(noise, _Targets(noise.ids, frames))], noise, 10)
-        source = Chunks(corpus, ChunkConfig(), lookahead=5, seed=0)
+        source = Chunks(corpus, config, lookahead=5, seed=0)
         return sum(batch.frames for batch in source.batches(0))
 
     return work

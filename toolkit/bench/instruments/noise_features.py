@@ -3,13 +3,16 @@
 import torch
 from torch import Tensor
 
+SHARD = 100
+"""Utterances of a shard at most: what is read at a time does not grow with the corpus."""
+
 
 class NoiseFeatures:
     """The same noise [T, F] for every utterance; also a normaliser, which leaves it as it is."""
 
     def __init__(self, dimension: int, utterances: int, frames: int) -> None:
         self.ids = [f"utterance-{i}" for i in range(utterances)]
-        self.shards = [self.ids]
+        self.shards = [self.ids[i : i + SHARD] for i in range(0, utterances, SHARD)]
         self._features = torch.randn(frames, dimension)
 
     def num_frames(self, name: str) -> int:

@@ -76,6 +76,7 @@ TARGETS = (
         _ratio(features.TO_SHARD, features.KALDIFEAT),
     ),
     Target("decode", decode.LARGEST, 1.0, _figure(decode.LARGEST), at_most=True),
+    Target("decode", decode.LARGEST_K2, 1.0, _figure(decode.LARGEST_K2), at_most=True),
     Target(
         "compression",
         "GTC encoding at a density of 0.001, relative to copying memory",
