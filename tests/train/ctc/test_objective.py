@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.train.consistency import view_divergence
 from toolkit.train.ctc.batch import CtcBatch
-from toolkit.train.ctc.objective import CtcObjective, ctc_losses, view_divergence
+from toolkit.train.ctc.objective import CtcObjective, ctc_losses
 
 
 def collapse(path, blank):

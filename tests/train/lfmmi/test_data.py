@@ -10,8 +10,9 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.models.store import make_model
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.lfmmi.data import MaskedPieces, PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
+from toolkit.train.specaugment import SpecAugmentConfig
 from toolkit.train.windows import Windows
 
 
@@ -126,3 +127,24 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         PieceConfig(**wrong)
+
+
+def test_two_views_of_a_piece_differ_in_their_masks_alone(make):
+    _, data = make()
+    config = SpecAugmentConfig(time_masks=3.0, time_width=3)
+    source = MaskedPieces(data, config, seed=0, views=2)
+    hidden = 0
+    for plain, both in zip(data.batches(1), source.batches(1), strict=True):
+        assert both.views == 2
+        assert both.ids == plain.ids * 2
+        assert both.numerators == both.numerators[: len(plain.numerators)] * 2
+        assert both.frames == 2 * plain.frames
+        first, second = both.inputs.chunk(2)
+        for view in (first, second):
+            masked = (view == 0).all(dim=2)
+            hidden += int(masked.sum())
+            assert torch.equal(view[~masked], plain.inputs[~masked])
+        assert not torch.equal(first, second)
+    assert hidden
+    again = next(MaskedPieces(data, config, seed=0, views=2).batches(1))
+    assert torch.equal(again.inputs, next(source.batches(1)).inputs)

@@ -15,8 +15,12 @@ from toolkit.models.tdnnf import TdnnfConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig, train_cross_entropy
 from toolkit.train.errors import TrainingError
+from toolkit.train.lfmmi.data import PieceBatch
 from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.lfmmi.training import LfmmiConfig, first_head
+from toolkit.train.specaugment import SpecAugmentConfig
+
+TWO_VIEWS = {"specaugment": SpecAugmentConfig(time_masks=2.0, time_width=3), "consistency": 0.2}
 
 
 def history(folder):
@@ -60,11 +64,12 @@ def test_learns_the_phones_and_leaves_a_network_of_one_head(planted, config, tmp
     assert found.train(tmp_path, replace(config, epochs=6)) == headline
 
 
-def test_a_killed_run_ends_with_the_same_bits(planted, config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("regularised", [{}, TWO_VIEWS], ids=["one view", "two views"])
+def test_a_killed_run_ends_with_the_same_bits(planted, config, regularised, tmp_path, monkeypatch):
     class KilledError(Exception):
         pass
 
-    config = replace(config, epochs=3, checkpoint_seconds=0, average_epochs=2)
+    config = replace(config, epochs=3, checkpoint_seconds=0, average_epochs=2, **regularised)
     headline = planted().train(tmp_path / "whole", config)
     called = LfmmiObjective.__call__
     for call in (3, 25, 40):
@@ -105,7 +110,35 @@ def test_the_loss_is_the_criterion_and_in_training_its_regularisers(planted):
     assert stats["weight"] == batch.frames
 
 
-@pytest.mark.parametrize("wrong", [{"leak": -0.1}, {"tolerance": -1}, {"l2": -1.0}])
+def test_two_views_have_a_loss_each_and_the_divergence_between_them(planted):
+    found = planted(2)
+    batch = found.batch()
+    model = LstmModel(LstmConfig(12, 2 * found.senones.num_pdfs, hidden=8, layers=1, lookahead=0))
+    objective = LfmmiObjective(found.denominator, 0.1, 0.3, 0.7, consistency=0.4)
+    other = replace(batch, inputs=batch.inputs.flip(2))
+    one, _ = objective(model.train(), batch)
+    two, _ = objective(model, other)
+    loss, stats = objective(model, PieceBatch.of_views([batch, other]))
+    divergence = 0.0
+    for n, length in enumerate(batch.piece_lengths.tolist()):
+        rows = slice(batch.left_context, batch.left_context + length)
+        first, second = (
+            model(x.inputs[n : n + 1])[0][0, rows, found.senones.num_pdfs :].log_softmax(1)
+            for x in (batch, other)
+        )
+        divergence += float(((first.exp() - second.exp()) * (first - second)).sum().detach())
+    assert divergence > 0
+    torch.testing.assert_close(stats["divergence"].item(), divergence, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(loss.item(), (one + two).item() + 0.4 * divergence)
+    assert stats["weight"] == 2 * batch.frames
+    same, stats = objective(model, PieceBatch.of_views([batch, batch]))
+    assert stats["divergence"] == 0
+    torch.testing.assert_close(same, 2 * one)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"leak": -0.1}, {"tolerance": -1}, {"l2": -1.0}, {"consistency": 0.2}]
+)
 def test_impossible_configurations_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LfmmiConfig(**wrong)

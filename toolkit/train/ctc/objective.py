@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.processes.devices import to_device
+from toolkit.train.consistency import view_divergence
 from toolkit.train.ctc.batch import CtcBatch
 
 Weight = Literal["utterances", "labels"]
@@ -70,24 +71,6 @@ class CtcObjective:
             loss = loss + self._consistency * divergence
             stats["divergence"] = divergence.detach()
         return loss, {"weight": weight, **stats}
-
-
-def view_divergence(log_probs: Tensor, lengths: Tensor) -> Tensor:
-    """Compute the divergence between the outputs for two views of each utterance.
-
-    Args:
-      log_probs: [2 N, T, C], rows n and n + N for the same utterance.
-      lengths: [2 N] int64 on the CPU, the same for both views.
-
-    Returns:
-      The sum over rows and valid frames of KL(other view || row), whose gradient goes into the row
-      alone, as if the other view's outputs were labels.
-    """
-    other = log_probs.detach().roll(len(log_probs) // 2, dims=0)
-    by_frame = (other.exp() * (other - log_probs)).sum(dim=2)
-    frames = torch.arange(log_probs.shape[1], device=log_probs.device)
-    valid = frames < to_device(lengths, log_probs.device)[:, None]
-    return by_frame.masked_fill(~valid, 0).sum()
 
 
 def ctc_losses(

@@ -17,6 +17,7 @@ from toolkit.parallel.strategy import Strategy
 from toolkit.processes import ranks
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import OptimizerName, TrainerConfig
+from toolkit.train.consistency import check_consistency
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import Evaluation, Recognition
 from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
@@ -65,11 +66,7 @@ class CtcTrainingConfig(TrainerConfig):
         super().__post_init__()
         if self.weight not in get_args(Weight):
             raise ValueError(f"weight is {self.weight!r}, needs to be utterances or labels")
-        if self.consistency < 0 or (self.consistency > 0 and not self.masks.active):
-            raise ValueError(
-                f"consistency is {self.consistency}, needs to be 0 or more, and above 0 it needs"
-                " masks, in which the two views differ"
-            )
+        check_consistency(self.consistency, self.masks.active)
         if self.log_every < 1:
             raise ValueError(f"log_every is {self.log_every}, needs to be at least 1")
 

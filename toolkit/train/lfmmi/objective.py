@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.lfmmi import lfmmi
+from toolkit.train.consistency import view_divergence
 from toolkit.train.lfmmi.data import PieceBatch
 
 
@@ -14,22 +15,34 @@ class LfmmiObjective:
     The network has 2 P outputs: the first P are the criterion's scores, the softmax of the others
     learns the numerator's posteriors from the same trunk (Povey et al. 2016, section 2.7).
 
-    `stats`: `weight`, the scored frames; `objective`, the criterion; `cross_entropy`.
+    Batches of two views have the consistency regularisation of CR-CTC (Yao et al. 2024) besides:
+    `consistency` times the divergence of the second head's outputs for each view from those for the
+    other, which count as given. Where CTC has one distribution per frame, here the second head has.
+
+    `stats`: `weight`, the scored frames; `objective`, the criterion; `cross_entropy`; `divergence`,
+    of batches of two views.
 
     Args:
       denominator: of P pdfs.
       leak: of the leaky HMM.
       cross_entropy: weight of the second head's cross entropy.
       l2: weight of half the squared norm of a frame's scores.
+      consistency: weight of the divergence between two views of a piece.
     """
 
     def __init__(
-        self, denominator: Denominator, leak: float, cross_entropy: float, l2: float
+        self,
+        denominator: Denominator,
+        leak: float,
+        cross_entropy: float,
+        l2: float,
+        consistency: float = 0.0,
     ) -> None:
         self._denominator = denominator
         self._leak = leak
         self._cross_entropy = cross_entropy
         self._l2 = l2
+        self._consistency = consistency
 
     def __call__(self, model: nn.Module, batch: PieceBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `toolkit.train.objectives.Objective`."""
@@ -41,7 +54,8 @@ class LfmmiObjective:
         scores, other = logits[:, scored].float().chunk(2, dim=2)
         found = lfmmi(scores, batch.piece_lengths, batch.numerators, self._denominator, self._leak)
         objective = found.objective.sum()
-        entropy = -(found.numerator_posteriors * other.log_softmax(dim=2)).sum()
+        log_probs = other.log_softmax(dim=2)
+        entropy = -(found.numerator_posteriors * log_probs).sum()
         loss = -objective
         if model.training:
             squares = scores.square().sum(dim=2) * batch.weights[:, scored]
@@ -51,6 +65,10 @@ class LfmmiObjective:
             "objective": objective.detach(),
             "cross_entropy": entropy.detach(),
         }
+        if batch.views == 2:
+            divergence = view_divergence(log_probs, batch.piece_lengths)
+            loss = loss + self._consistency * divergence
+            stats["divergence"] = divergence.detach()
         return loss, stats
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from toolkit.align.store import LowRateAlignments
+from toolkit.config.settings import older_runs
 from toolkit.fsa.denominator import Denominator
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes
 from toolkit.fsa.phone_ngram import PhoneNgramConfig
@@ -21,9 +22,11 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.models.priors import save_priors
 from toolkit.models.store import make_model, save_model
 from toolkit.models.tdnnf import TdnnfConfig
+from toolkit.parallel.batch import DataSource
 from toolkit.parallel.config import make_strategy
 from toolkit.processes.threads import torch_threads
 from toolkit.train.config import CorpusTrainerConfig
+from toolkit.train.consistency import check_consistency
 from toolkit.train.corpus import (
     Alignments,
     Corpus,
@@ -33,10 +36,11 @@ from toolkit.train.corpus import (
     write_excluded,
 )
 from toolkit.train.headline import finished, settings_of, write_headline
-from toolkit.train.lfmmi.data import PieceConfig, Pieces
+from toolkit.train.lfmmi.data import MaskedPieces, PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
+from toolkit.train.specaugment import SpecAugmentConfig
 from toolkit.train.windows import OFFSETS, Windows
 
 logger = logging.getLogger(__name__)
@@ -61,8 +65,17 @@ class LfmmiConfig(CorpusTrainerConfig):
     l2: float = 5e-5
     """Weight of half the squared norm of a frame's outputs (Kaldi's l2_regularize: 5e-5)."""
 
+    specaugment: SpecAugmentConfig = field(
+        default=SpecAugmentConfig(), metadata=older_runs(SpecAugmentConfig())
+    )
+    """SpecAugment's masks on the training batches; none by default."""
+    consistency: float = field(default=0.0, metadata=older_runs(0.0))
+    """Weight of the divergence between the outputs for two differently masked views of each piece,
+    see `LfmmiObjective`. It needs masks and doubles the computation of a step. 0: one view."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_consistency(self.consistency, self.specaugment.active)
         for name in ("tolerance", "leak", "cross_entropy", "l2"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
@@ -149,10 +162,16 @@ def train_lfmmi(
         *(len(corpus.utterances), len(held_out.utterances), senones.num_pdfs),
         *(denominator.num_states, len(denominator.source)),
     )
+    data: DataSource = pieces(corpus)
+    if config.specaugment.active:
+        views = 2 if config.consistency else 1
+        data = MaskedPieces(data, config.specaugment, config.seed, views)
     trainer = Trainer(
         model,
-        LfmmiObjective(denominator, config.leak, config.cross_entropy, config.l2),
-        pieces(corpus),
+        LfmmiObjective(
+            denominator, config.leak, config.cross_entropy, config.l2, config.consistency
+        ),
+        data,
         config,
         out,
         device=device,
