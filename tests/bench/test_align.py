@@ -9,7 +9,7 @@ from toolkit.bench.peers import kaldi_hmm_gmm, process
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.fsa.alignment import TrainingGraph
 from toolkit.fsa.fst import fst_from_arcs
-from toolkit.hmm.gmm import Gmm
+from toolkit.hmm.gmm import Gmm, GmmStatistics
 
 STUB = """
 import sys
@@ -18,7 +18,7 @@ task = np.load(sys.argv[1])
 print("ready", flush=True)
 for _ in sys.stdin:
     {answer}
-    np.save(sys.argv[2], task["arcs"][:, 2])
+    np.save(sys.argv[2], task["arcs"][:, 2] if _ == "align\\n" else task["pdfs"].sum())
     print(0.25, flush=True)
 """
 
@@ -74,7 +74,8 @@ def test_synthetic_model_has_the_size_asked_for():
 def task():
     gmm = Gmm(torch.arange(9), torch.ones(9), torch.zeros(9, 2), torch.ones(9, 2))
     fst = fst_from_arcs([(0, 0, 1, 0, 0.0), (0, 1, 2, 0, 0.0)], finals=[1])
-    return gmm, [TrainingGraph(fst, torch.tensor([4, 7]))], [torch.zeros(5, 2)]
+    pdfs = torch.tensor([4, 4, 4, 7, 7])
+    return gmm, [TrainingGraph(fst, torch.tensor([4, 7]))], [torch.zeros(5, 2)], [pdfs]
 
 
 def stand_in(monkeypatch, tmp_path, answer):
@@ -91,7 +92,10 @@ def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch
         aligner.align()
         aligner.align()
         assert aligner.processor_seconds == 0.5
-        assert aligner.pdfs().tolist() == [5, 8, -1]
+        assert aligner.pdfs.tolist() == [5, 8, -1]
+        aligner.accumulate()
+        assert aligner.processor_seconds == 0.75
+        assert aligner.log_likelihood == 26
 
 
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
@@ -118,15 +122,19 @@ def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pin
         kaldi_hmm_gmm.KaldiHmmGmmAligner(*task, tmp_path)
 
 
-def test_kaldis_own_paths_are_those_of_exhaustive_search(monkeypatch, tmp_path, task):
-    gmm, graphs, _ = task
+def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_sums_are_ours(monkeypatch, tmp_path, task):
+    gmm, graphs, _, pdfs = task
     gmm = Gmm(gmm.owner, gmm.weights, torch.arange(9.0)[:, None].expand(9, 2), gmm.variances)
     x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])
     try:
-        aligner = kaldi_hmm_gmm.KaldiHmmGmmAligner(gmm, graphs, [x], tmp_path)
+        aligner = kaldi_hmm_gmm.KaldiHmmGmmAligner(gmm, graphs, [x], pdfs, tmp_path)
     except PeerUnavailableError as error:
         pytest.skip(str(error))
     with aligner:
         aligner.align()
         # Pdf 4 loops, pdf 7 ends: only the last frame can be 7.
-        assert np.array_equal(aligner.pdfs(), [4, 4, 4, 4, 7])
+        assert np.array_equal(aligner.pdfs, [4, 4, 4, 4, 7])
+        aligner.accumulate()
+        sums = GmmStatistics.zeros(9, 2)
+        gmm.accumulate(x, pdfs[0], sums)
+        assert aligner.log_likelihood == pytest.approx(sums.log_likelihood)

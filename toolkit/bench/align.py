@@ -1,4 +1,7 @@
-"""Forced alignment with a GMM: the whole, its parts, kaldi-hmm-gmm, and an hour-long recording."""
+"""Forced alignment with a GMM: the whole, its parts, kaldi-hmm-gmm, and an hour-long recording.
+
+Also the E step along an alignment, the other half of training GMMs.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterable
@@ -20,6 +23,7 @@ from toolkit.bench.peers.kaldi_hmm_gmm import PINNED, KaldiHmmGmmAligner
 from toolkit.bench.peers.process import PeerUnavailableError
 from toolkit.features.gmm_features import GmmFrontend
 from toolkit.fsa.alignment import AlignConfig, UtteranceAlignment, force_align_batch
+from toolkit.hmm.gmm import GmmStatistics
 from toolkit.processes.threads import one_thread
 
 # Targets: processor seconds per second of speech, and peak memory in bytes for an hour of speech.
@@ -29,7 +33,9 @@ MEMORY_TARGET = 2e9
 OURS = "ours, features to alignments"
 SEARCH = "search alone, scores and graphs ready"
 BOTH = "ours, graphs ready"
-KALDI = f"{PINNED[0].replace('==', ' ')}, graphs ready"
+NAME = PINNED[0].replace("==", " ")
+KALDI = f"{NAME}, graphs ready"
+SUMS, KALDI_SUMS = "statistics of EM", f"{NAME}, statistics of EM"
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,11 @@ def benchmark(sizes: Sizes = Sizes()) -> Table:
             cases, kaldi, missing = task.cases(), None, ()
             try:
                 kaldi = KaldiHmmGmmAligner(
-                    task.speech.gmm, task.graphs, task.features, Path(folder)
+                    task.speech.gmm, task.graphs, task.features, task.true_pdfs, Path(folder)
                 )
                 stack.callback(kaldi.close)
                 cases.append(task.case(KALDI, kaldi.align))
+                cases.append(task.case(KALDI_SUMS, kaldi.accumulate))
             except PeerUnavailableError as error:
                 missing = (str(error),)
             table = compare(
@@ -75,8 +82,12 @@ def benchmark(sizes: Sizes = Sizes()) -> Table:
             )
             notes = [task.description(), _real_time_factors(table), task.correctness()]
             if kaldi:
-                equal = float((kaldi.pdfs() == task.path()).mean())
-                notes.append(f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames.")
+                equal = float((kaldi.pdfs == task.path()).mean())
+                difference = abs(kaldi.log_likelihood / task.log_likelihood - 1)
+                notes.append(
+                    f"kaldi-hmm-gmm's pdfs are ours in {equal:.2%} of the frames, its statistics'"
+                    f" log-likelihood differs from ours by {difference:.0e} of it."
+                )
     return table.with_notes(
         *notes, *missing, _long_recording_note(align_long_recording(sizes.long_seconds))
     )
@@ -91,6 +102,7 @@ class _Task:
         spoken = [self.speech.utterance(seed, sizes.seconds) for seed in range(1, count + 1)]
         self.features = [utterance.features for utterance in spoken]
         self.true_states = [utterance.states for utterance in spoken]
+        self.true_pdfs = [self.speech.senones.pdfs(states) for states in self.true_states]
         self.seconds = sum(map(len, self.features)) / 100
         self._transcripts = [(str(i), utterance.words) for i, utterance in enumerate(spoken)]
         self._compiler = TrainingGraphCompiler(self.speech.lang, self.speech.senones)
@@ -99,6 +111,7 @@ class _Task:
         size = max(1, round(SEARCH_FRAMES / (100 * sizes.seconds)))
         self._batches = [range(i, min(i + size, count)) for i in range(0, count, size)]
         self.found: list[UtteranceAlignment | None] = []
+        self.log_likelihood = 0.0
 
     def cases(self) -> list[Case]:
         """Return all cases except kaldi-hmm-gmm's."""
@@ -112,6 +125,7 @@ class _Task:
             self.case("graphs alone", lambda: self._each(self._compile, self._transcripts)),
             self.case(SEARCH, lambda: self._search(self._scores)),
             self.case(BOTH, lambda: self._search(self._score())),
+            self.case(SUMS, self._accumulate),
             self.case(
                 "cepstra to features (deltas, splicing, LDA)",
                 lambda: self._each(lambda x: frontend(x, mean), cepstra),
@@ -139,6 +153,12 @@ class _Task:
     def _score(self) -> list[Tensor]:
         pairs = zip(self.features, self.graphs, strict=True)
         return [self.speech.gmm.log_likelihoods(x, graph.pdfs) for x, graph in pairs]
+
+    def _accumulate(self) -> None:
+        gmm = self.speech.gmm
+        sums = GmmStatistics.zeros(gmm.num_gaussians, gmm.means.shape[1])
+        gmm.accumulate(torch.cat(self.features), torch.cat(self.true_pdfs), sums)
+        self.log_likelihood = sums.log_likelihood
 
     def _compile(self, transcript: tuple[str, tuple[str, ...]]) -> object:
         return self._compiler.compile(transcript[1])

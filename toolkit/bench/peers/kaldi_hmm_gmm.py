@@ -32,12 +32,13 @@ for pinned in {pinned!r}:
 
 
 class KaldiHmmGmmAligner(PeerProcess):
-    """Aligns utterances with kaldi-hmm-gmm; a context manager.
+    """Aligns utterances with kaldi-hmm-gmm, and sums up statistics; a context manager.
 
     Args:
       gmm: the acoustic model.
       graphs: alignment graphs of the utterances.
       features: [T, D] of each.
+      pdfs: [T] of each, along which statistics are summed up.
       folder: folder for the files that are exchanged.
 
     Raises:
@@ -45,7 +46,12 @@ class KaldiHmmGmmAligner(PeerProcess):
     """
 
     def __init__(
-        self, gmm: Gmm, graphs: "Sequence[TrainingGraph]", features: Sequence[Tensor], folder: Path
+        self,
+        gmm: Gmm,
+        graphs: "Sequence[TrainingGraph]",
+        features: Sequence[Tensor],
+        pdfs: Sequence[Tensor],
+        folder: Path,
     ) -> None:
         python = os.environ.get(VARIABLE)
         if not python:
@@ -63,23 +69,32 @@ class KaldiHmmGmmAligner(PeerProcess):
                 f"kaldi-hmm-gmm: the Python that {VARIABLE} names, {python}, does not have"
                 f" {', '.join(PINNED)}: {written.splitlines()[-1]}"
             ) from error
-        self._paths = folder / "paths.npy"
+        self._found = folder / "found.npy"
         task = folder / "task.npz"
-        np.savez(task, **_task(gmm, graphs, features))
-        files = (task, self._paths)
+        np.savez(task, **_task(gmm, graphs, features, pdfs))
+        files = (task, self._found)
+        self.pdfs = np.zeros(0, np.int64)
+        """The pdf of every frame of all utterances, after `align`."""
+        self.log_likelihood = 0.0
+        """Of all frames, after `accumulate`."""
         super().__init__("kaldi-hmm-gmm", python, "kaldi_hmm_gmm_worker.py", files, TIMEOUT)
 
     def align(self) -> None:
         """Align all utterances once and add the time to `processor_seconds`."""
-        self.request()
+        self.request("align")
+        self.pdfs = np.load(self._found)
 
-    def pdfs(self) -> np.ndarray:
-        """Return the pdf of every frame of all utterances, after `align`."""
-        return np.load(self._paths)
+    def accumulate(self) -> None:
+        """Sum up the statistics of all frames once and add the time to `processor_seconds`."""
+        self.request("accumulate")
+        self.log_likelihood = float(np.load(self._found))
 
 
 def _task(
-    gmm: Gmm, graphs: "Sequence[TrainingGraph]", features: Sequence[Tensor]
+    gmm: Gmm,
+    graphs: "Sequence[TrainingGraph]",
+    features: Sequence[Tensor],
+    pdfs: Sequence[Tensor],
 ) -> dict[str, np.ndarray]:
     arcs = []
     for graph in graphs:
@@ -97,4 +112,5 @@ def _task(
         "arc_bounds": np.cumsum([len(table) for table in arcs])[:-1],
         "features": np.concatenate([x.numpy() for x in features]),
         "frame_bounds": np.cumsum([len(x) for x in features])[:-1],
+        "pdfs": np.concatenate([x.numpy() for x in pdfs]),
     }

@@ -1,8 +1,9 @@
 """Worker script of `toolkit.bench.peers.kaldi_hmm_gmm`, run by a Python that has kaldi-hmm-gmm.
 
 That Python does not have this package. Arguments: the input file that the module wrote, and the
-output file for the pdfs. The script prints `ready`; for every line on standard input it aligns all
-utterances once and prints the processor time in seconds. It needs a process without k2, since both
+output file for the pdfs. The script prints `ready`; for every line `align` on standard input it
+aligns all utterances once, for every line `accumulate` it sums up the statistics of EM along the
+true pdfs, and prints the processor time in seconds. It needs a process without k2, since both
 contain copies of OpenFst that differ.
 """
 
@@ -54,6 +55,15 @@ def align(model: Any, graph: Any, features: np.ndarray) -> list[int]:
     return [label - 1 for label in found[5]]
 
 
+def accumulate(model: Any, features: np.ndarray, pdfs: np.ndarray) -> float:
+    """Sum up the statistics of frames [T, D] along pdfs [T]; return their log-likelihood."""
+    statistics = kaldi_hmm_gmm.AccumAmDiagGmm()
+    statistics.init(model, int(kaldi_hmm_gmm.GmmUpdateFlags.kGmmAll))
+    for x, pdf in zip(features, pdfs.tolist()):  # noqa: B905 - may be an old Python
+        statistics.accumulate_for_gmm(model, x, pdf, 1.0)
+    return statistics.tot_log_like
+
+
 def main(task_file: str, out: str) -> None:
     """Answer requests until the input ends."""
     with np.load(task_file) as stored:
@@ -62,11 +72,16 @@ def main(task_file: str, out: str) -> None:
     graphs = [make_graph(arcs) for arcs in np.split(task["arcs"], task["arc_bounds"])]
     features = np.split(task["features"], task["frame_bounds"])
     print("ready", flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         before = process_time()
-        paths = [align(model, graph, x) for graph, x in zip(graphs, features)]  # noqa: B905
-        seconds = process_time() - before
-        np.save(out, np.array([pdf for path in paths for pdf in path]))
+        if line.strip() == "align":
+            paths = [align(model, graph, x) for graph, x in zip(graphs, features)]  # noqa: B905
+            seconds = process_time() - before
+            np.save(out, np.array([pdf for path in paths for pdf in path]))
+        else:
+            likelihood = accumulate(model, task["features"], task["pdfs"])
+            seconds = process_time() - before
+            np.save(out, np.array(likelihood))
         print(seconds, flush=True)
 
 
