@@ -1,5 +1,6 @@
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,13 +96,15 @@ def test_the_objective_is_the_likelihood_up_to_a_constant():
 def test_no_row_update_lowers_the_objective_and_none_can_be_bettered():
     gmm = single()
     statistics = statistics_of(gmm, *distorted(gmm, distortion()))
-    inverses = torch.linalg.inv(statistics.quadratic)
+    inverses, linear = torch.linalg.inv(statistics.quadratic).numpy(), statistics.linear.numpy()
     transform = torch.eye(3, 4, dtype=torch.float64)
+    square = np.eye(3)
     objective = fmllr_objective(statistics, transform)
     generator = torch.Generator().manual_seed(0)
     for step in range(12):
         d = step % 3
-        update_row(transform, d, inverses[d], statistics.linear[d], statistics.beta)
+        update_row(transform.numpy(), square, d, inverses[d], linear[d], statistics.beta)
+        np.testing.assert_allclose(square @ transform.numpy()[:, :-1], np.eye(3), atol=1e-12)
         previous, objective = objective, fmllr_objective(statistics, transform)
         assert objective >= previous - 1e-9
         for _ in range(10):

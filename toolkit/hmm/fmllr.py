@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,11 +84,13 @@ def estimate_fmllr(
     count, quadratic = statistics.beta, statistics.quadratic
     if count < min_count or bool((torch.linalg.cholesky_ex(quadratic).info != 0).any()):
         return identity, 0.0
-    inverses = torch.linalg.inv(quadratic)
-    transform = identity.clone()
+    inverses, linear = torch.linalg.inv(quadratic).numpy(), statistics.linear.numpy()
+    rows = identity.numpy().copy()
     for _ in range(iterations):
+        square = np.linalg.inv(rows[:, :-1])  # anew, as updates add up their rounding
         for d in range(dimension):
-            update_row(transform, d, inverses[d], statistics.linear[d], count)
+            update_row(rows, square, d, inverses[d], linear[d], count)
+    transform = torch.from_numpy(rows)
     gain = fmllr_objective(statistics, transform) - fmllr_objective(statistics, identity)
     return (transform, gain / count) if gain > 0 else (identity, 0.0)
 
@@ -100,11 +103,19 @@ def fmllr_objective(statistics: FmllrStatistics, transform: Tensor) -> float:
     return statistics.beta * float(volume) + float(linear) - 0.5 * float(quadratic)
 
 
-def update_row(transform: Tensor, d: int, inverse: Tensor, linear: Tensor, count: float) -> None:
+def update_row(
+    transform: np.ndarray,
+    square: np.ndarray,
+    d: int,
+    inverse: np.ndarray,
+    linear: np.ndarray,
+    count: float,
+) -> None:
     """Replace row d of the transform [D, D+1] by its optimum given the other rows.
 
     Args:
       transform: changed in place.
+      square: [D, D], the inverse of the transform without its offsets; changed in place.
       d: the row.
       inverse: [D+1, D+1] of the quadratic statistics of d.
       linear: [D+1], those of d.
@@ -112,17 +123,19 @@ def update_row(transform: Tensor, d: int, inverse: Tensor, linear: Tensor, count
     """
     # The best row is inverse (a c + linear), where the cofactors c are those of the other rows
     # and the number a solves a^2 c'ic + a c'il = count.
-    cofactors = torch.zeros_like(linear)
-    cofactors[:-1] = torch.linalg.inv(transform[:, :-1])[:, d]  # up to a factor
-    direction = inverse @ cofactors
-    curvature, slope = float(direction @ cofactors), float(direction @ linear)
+    cofactors = square[:, d].copy()  # up to a factor
+    direction = inverse[:, :-1] @ cofactors
+    curvature, slope = float(direction[:-1] @ cofactors), float(direction @ linear)
     root = math.sqrt(slope**2 + 4 * curvature * count)
 
     def objective(a: float) -> float:
         return count * math.log(abs(a * curvature + slope)) - 0.5 * a**2 * curvature
 
     steps = [(sign * root - slope) / (2 * curvature) for sign in (1, -1)]
-    transform[d] = max(steps, key=objective) * direction + inverse @ linear
+    row = max(steps, key=objective) * direction + inverse @ linear
+    change = (row - transform[d])[:-1] @ square  # Sherman and Morrison's formula
+    square -= np.outer(cofactors, change / (1 + change[d]))
+    transform[d] = row
 
 
 def _extend(x: Tensor) -> Tensor:
