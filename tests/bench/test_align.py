@@ -122,7 +122,9 @@ def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pin
         kaldi_hmm_gmm.KaldiHmmGmmAligner(*task, tmp_path)
 
 
-def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_sums_are_ours(monkeypatch, tmp_path, task):
+def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_sums_are_ours(
+    monkeypatch, tmp_path, task
+):
     gmm, graphs, _, pdfs = task
     gmm = Gmm(gmm.owner, gmm.weights, torch.arange(9.0)[:, None].expand(9, 2), gmm.variances)
     x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])

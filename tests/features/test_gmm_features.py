@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.features import gmm_features
 from toolkit.features.deltas import add_deltas
 from toolkit.features.gmm_features import GmmFeatures, GmmFrontend, load_transforms, save_transforms
+from toolkit.features.store import FeatureStore
 
 SPLICED = 3 * 4 * 5  # four cepstra with deltas, two frames on either side
 
@@ -55,6 +57,34 @@ def test_features_are_deltas_then_splicing_then_projection_then_transform(
         torch.testing.assert_close(found.double(), expected, atol=2e-4, rtol=1e-4)
         assert features.dimension == found.shape[1]
         assert features.speaker(utterance) == speaker
+
+
+def test_what_is_kept_is_what_is_computed(small_store, monkeypatch):
+    """Whether there is room or not, for each front end, and whatever callers do to it."""
+    matrices = projection(), -projection()
+    monkeypatch.setattr(gmm_features, "KEPT_BYTES", 0)
+    gmm_features._kept.cache_clear()
+    systems = [GmmFeatures(small_store.path, GmmFrontend(2, matrix)) for matrix in matrices]
+    systems += [systems[0].adapted(transforms(6)), GmmFeatures(small_store.path)]
+    expected = [{u: found.load(u) for u in small_store.features} for found in systems]
+    monkeypatch.undo()
+    gmm_features._kept.cache_clear()
+    read, computed = [], []
+    monkeypatch.setattr(
+        FeatureStore,
+        "load",
+        lambda self, u, load=FeatureStore.load: read.append(u) or load(self, u),
+    )
+    for number in (0, 1, 2, 0, 1, 2):  # the third is a transform of the first
+        before = len(read)
+        again = pickle.loads(pickle.dumps(systems[number]))
+        for utterance in small_store.features:
+            x = again.load(utterance)
+            assert torch.equal(x, expected[number][utterance])
+            x.zero_()
+        computed.append(len(read) > before)
+    assert computed == [True, True, False, False, False, False]
+    assert torch.equal(systems[3].load(utterance), expected[3][utterance])
 
 
 def test_each_speakers_static_features_are_centred(small_store):
