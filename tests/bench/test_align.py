@@ -88,7 +88,7 @@ def stand_in(monkeypatch, tmp_path, answer):
 
 def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch, tmp_path, task):
     stand_in(monkeypatch, tmp_path, "pass")
-    with kaldi_hmm_gmm.KaldiHmmGmmAligner(*task, tmp_path) as aligner:
+    with kaldi_hmm_gmm.KaldiHmmGmm(*task, tmp_path) as aligner:
         aligner.align()
         aligner.align()
         assert aligner.processor_seconds == 0.5
@@ -101,7 +101,7 @@ def test_other_process_gets_graphs_over_the_models_pdfs_and_is_timed(monkeypatch
 @pytest.mark.parametrize("answer", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_a_process_that_crashes_or_hangs_is_told(monkeypatch, tmp_path, task, answer):
     stand_in(monkeypatch, tmp_path, answer)
-    with kaldi_hmm_gmm.KaldiHmmGmmAligner(*task, tmp_path) as aligner:
+    with kaldi_hmm_gmm.KaldiHmmGmm(*task, tmp_path) as aligner:
         aligner.timeout = 0.5
         with pytest.raises(PeerUnavailableError, match="crashed, or gave no answer"):
             aligner.align()
@@ -119,17 +119,17 @@ def test_a_python_without_kaldi_is_told(monkeypatch, tmp_path, task, python, pin
     monkeypatch.setenv(kaldi_hmm_gmm.VARIABLE, python)
     monkeypatch.setattr(kaldi_hmm_gmm, "PINNED", (pinned,))
     with pytest.raises(PeerUnavailableError, match=reason):
-        kaldi_hmm_gmm.KaldiHmmGmmAligner(*task, tmp_path)
+        kaldi_hmm_gmm.KaldiHmmGmm(*task, tmp_path)
 
 
-def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_sums_are_ours(
+def test_kaldis_own_paths_are_those_of_exhaustive_search_and_its_likelihood_is_ours(
     monkeypatch, tmp_path, task
 ):
     gmm, graphs, _, pdfs = task
     gmm = Gmm(gmm.owner, gmm.weights, torch.arange(9.0)[:, None].expand(9, 2), gmm.variances)
     x = torch.tensor([[4.0, 4.0], [4.0, 5.0], [7.0, 6.5], [4.5, 4.5], [7.0, 7.0]])
     try:
-        aligner = kaldi_hmm_gmm.KaldiHmmGmmAligner(gmm, graphs, [x], pdfs, tmp_path)
+        aligner = kaldi_hmm_gmm.KaldiHmmGmm(gmm, graphs, [x], pdfs, tmp_path)
     except PeerUnavailableError as error:
         pytest.skip(str(error))
     with aligner:

@@ -14,9 +14,10 @@ from toolkit.fsa.best_path import best_path
 from toolkit.fsa.engine import searching_with
 from toolkit.fsa.files import load_fst
 from toolkit.fsa.fst import fst_from_arcs
-from toolkit.fsa.native_engine import NativeEngine
+from toolkit.fsa.native_engine import NativeEngine, graph_arrays, rows_of
 from toolkit.fsa.online import OnlineSearch
 from toolkit.fsa.search import search_best_paths, search_lattice
+from toolkit.fsa.search_kernels import FINAL_FRAMES, extended, new_trellis
 
 WIDE = Beam(1000.0, 1000.0, 1, 10**6)
 # Ones that meet the bounds on the states too, and a lattice wider than the search.
@@ -125,6 +126,39 @@ def test_both_engines_keep_the_same_arcs(language, graph, beam, seconds):
         assert max(abs(mine[place] - other[place]) for place in both) < 1e-4
         assert best_path(ours).words == best_path(theirs).words == path.words
         assert best_path(ours).pdfs.tolist() == best_path(theirs).pdfs.tolist()
+
+
+@pytest.mark.parametrize("beam", BEAMS, ids=str)
+def test_a_frame_keeps_all_arcs_into_states_within_the_beam(language, graph, beam):
+    """But those that are further than the output beam behind the best one into their state."""
+    arrays, limits = graph_arrays(graph), (beam.search, beam.min_active, beam.max_active)
+    rows = rows_of(language.sentence(0, 1.0).scores * 0.3)
+    place = np.full(graph.num_states, -1, np.int32)
+    trellis, below = new_trellis(beam.search), 0
+    for t, row in enumerate(rows):
+        begin, end = trellis.states_at[t : t + 2]
+        states, forward = trellis.state[begin:end], trellis.forward[begin:end]
+        left = len(rows) - 1 - t
+        trellis = extended(trellis, arrays, row, left, limits, beam.output, place)
+        found = slice(*trellis.arcs_at[t : t + 2])
+        source, arc = trellis.source[found], trellis.arc[found]
+        assert (place == -1).all()
+
+        every = np.concatenate([np.arange(*graph.first[state : state + 2]) for state in states])
+        origin = np.repeat(np.arange(len(states)), np.diff(graph.first)[states])
+        emits = graph.labels[every] > 0
+        every, origin = every[emits], origin[emits]
+        score = graph.scores[every] + row[graph.labels[every] - 1]
+        total = forward[origin] + score
+        cutoff = total.max() - trellis.beam[t + 1] * 1.25 ** max(0, FINAL_FRAMES - left)
+        best = np.full(graph.num_states, -np.inf)
+        np.maximum.at(best, graph.target[every], total)
+        behind = best[graph.target[every]] - total
+        kept = (best[graph.target[every]] > cutoff) & (behind <= beam.output)
+        pairs = set(zip(origin[kept], every[kept], strict=True))
+        assert pairs <= set(zip(source, arc, strict=True))
+        below += int((kept & (total <= cutoff)).sum())
+    assert below
 
 
 def test_the_engine_is_chosen_by_a_variable(monkeypatch):

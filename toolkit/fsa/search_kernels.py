@@ -18,8 +18,8 @@ FINAL_FRAMES = 4
 PRUNE_EVERY, PRUNE_BACK = 20, 30
 """When, and how many frames back, arcs outside the output beam are dropped. The lattice depends on
 it where arcs are further behind the best path than that beam."""
-ROUNDING = 0.01
-"""How far float32 and float64 may be apart in what falls outside the output beam."""
+ROUNDING = 2.0**-18
+"""What sums of scores in float32 may be off after `PRUNE_BACK` frames, relative to the sums."""
 
 
 class GraphArrays(NamedTuple):
@@ -110,7 +110,7 @@ def padded(row: Array, ending: bool) -> Array:
     """
     scores = np.full(len(row) + 2, -np.inf, np.float32)
     if ending:
-        scores[0] = 0.0
+        scores[0] = -0.0  # adds nothing to any score, not even to -0.0
     else:
         scores[2:] = row
     return scores
@@ -158,7 +158,7 @@ def extended(
     beam = adapted_beam(trellis.beam[n], end - begin, limits)
     # Wider in the last frames: an utterance may not be able to end in the best states.
     cutoff = best - beam * np.float32(1.25 ** max(0, FINAL_FRAMES - left))
-    low = cutoff - np.float32(output + ROUNDING)
+    low = cutoff - np.float32(output + ROUNDING * (1 + abs(best)))
     room = 0
     for total in reached:
         room += total > low

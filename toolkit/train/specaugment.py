@@ -54,12 +54,17 @@ class SpecAugmented:
       data: batches of stacked frames, [N, T + lookahead, 3 F].
       config: number and width of the masks.
       seed: of the masks.
+      views: how often each row is in a batch, masked differently; for several, batches need
+        `of_views`.
     """
 
-    def __init__(self, data: DataSource, config: SpecAugmentConfig, seed: int) -> None:
+    def __init__(
+        self, data: DataSource, config: SpecAugmentConfig, seed: int, views: int = 1
+    ) -> None:
         self._data = data
         self._config = config
         self._seed = seed
+        self._views = views
 
     def steps(self, epoch: int, world_size: int = 1) -> int:
         """See `DataSource`."""
@@ -75,6 +80,10 @@ class SpecAugmented:
             yield self._masked(batch, np.random.default_rng(key))
 
     def _masked(self, batch: Any, rng: np.random.Generator) -> Any:
+        views = [self._view(batch, rng) for _ in range(self._views)]
+        return views[0] if len(views) == 1 else batch.of_views(views)
+
+    def _view(self, batch: Any, rng: np.random.Generator) -> Any:
         return masked(batch, self._config, rng)
 
 

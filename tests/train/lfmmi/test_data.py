@@ -10,9 +10,9 @@ from toolkit.models.lstm import LstmConfig
 from toolkit.models.store import make_model
 from toolkit.train.corpus import Corpus
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.lfmmi.data import MaskedPieces, PieceConfig, Pieces
+from toolkit.train.lfmmi.data import PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
-from toolkit.train.specaugment import SpecAugmentConfig
+from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
 from toolkit.train.windows import Windows
 
 
@@ -132,13 +132,17 @@ def test_impossible_configurations_are_refused(wrong):
 def test_two_views_of_a_piece_differ_in_their_masks_alone(make):
     _, data = make()
     config = SpecAugmentConfig(time_masks=3.0, time_width=3)
-    source = MaskedPieces(data, config, seed=0, views=2)
+    source = SpecAugmented(data, config, seed=0, views=2)
     hidden = 0
     for plain, both in zip(data.batches(1), source.batches(1), strict=True):
         assert both.views == 2
         assert both.ids == plain.ids * 2
-        assert both.numerators == both.numerators[: len(plain.numerators)] * 2
         assert both.frames == 2 * plain.frames
+        for name in ("targets", "weights", "lengths", "piece_lengths"):
+            one = getattr(plain, name)
+            assert torch.equal(getattr(both, name), torch.cat([one, one])), name
+        pairs = zip(both.numerators, (*plain.numerators, *plain.numerators), strict=True)
+        assert all(np.array_equal(one.scores, other.scores) for one, other in pairs)
         first, second = both.inputs.chunk(2)
         for view in (first, second):
             masked = (view == 0).all(dim=2)
@@ -146,5 +150,5 @@ def test_two_views_of_a_piece_differ_in_their_masks_alone(make):
             assert torch.equal(view[~masked], plain.inputs[~masked])
         assert not torch.equal(first, second)
     assert hidden
-    again = next(MaskedPieces(data, config, seed=0, views=2).batches(1))
+    again = next(SpecAugmented(data, config, seed=0, views=2).batches(1))
     assert torch.equal(again.inputs, next(source.batches(1)).inputs)

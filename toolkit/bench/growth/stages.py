@@ -113,11 +113,11 @@ class _Targets:
 def chunks(folder: Path, largest: int) -> Work:
     """An epoch of chunks for training; a unit is an utterance of 5 s.
 
-    A window holds a shard instead of the eleven hours that bound the memory of training, which the
-    sizes here do not reach.
+    A window holds one shard instead of the eleven hours that bound the memory of training, which
+    the sizes here do not reach.
     """
     frames = round(100 * SECONDS)
-    config = ChunkConfig(window=SHARD * frames)
+    config = ChunkConfig(window=SHARD * frames - 1)  # so that no size is kept as a whole
 
     def work(units: int) -> object:
         noise = NoiseFeatures(64, units, frames)

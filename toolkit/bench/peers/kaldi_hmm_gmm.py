@@ -31,7 +31,7 @@ for pinned in {pinned!r}:
 """
 
 
-class KaldiHmmGmmAligner(PeerProcess):
+class KaldiHmmGmm(PeerProcess):
     """Aligns utterances with kaldi-hmm-gmm, and sums up statistics; a context manager.
 
     Args:

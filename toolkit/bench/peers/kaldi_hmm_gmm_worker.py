@@ -78,10 +78,12 @@ def main(task_file: str, out: str) -> None:
             paths = [align(model, graph, x) for graph, x in zip(graphs, features)]  # noqa: B905
             seconds = process_time() - before
             np.save(out, np.array([pdf for path in paths for pdf in path]))
-        else:
+        elif line.strip() == "accumulate":
             likelihood = accumulate(model, task["features"], task["pdfs"])
             seconds = process_time() - before
             np.save(out, np.array(likelihood))
+        else:
+            raise ValueError(line)
         print(seconds, flush=True)
 
 

@@ -1,12 +1,10 @@
 """SpecAugment for batches of whole utterances at the full frame rate."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from toolkit.parallel.batch import DataSource
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, draw_masks
 
@@ -30,24 +28,7 @@ class UtteranceMaskConfig(SpecAugmentConfig):
 
 
 class MaskedUtterances(SpecAugmented):
-    """A source of `CtcBatch` whose batches are masked, see `SpecAugmented`.
-
-    Args:
-      data: batches of one view.
-      config: number and width of the masks.
-      seed: of the masks.
-      views: how often each utterance is in a batch, masked differently.
-    """
-
-    def __init__(
-        self, data: DataSource, config: UtteranceMaskConfig, seed: int, views: int = 1
-    ) -> None:
-        super().__init__(data, config, seed)
-        self._views = views
-
-    def _masked(self, batch: Any, rng: np.random.Generator) -> CtcBatch:
-        views = [self._view(batch, rng) for _ in range(self._views)]
-        return views[0] if len(views) == 1 else CtcBatch.of_views(views)
+    """A source of `CtcBatch` whose batches are masked, see `SpecAugmented`."""
 
     def _view(self, batch: CtcBatch, rng: np.random.Generator) -> CtcBatch:
         config, frames = self._config, batch.inputs.shape[1]

@@ -3,16 +3,14 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from toolkit.fsa.fst import Lattice
 from toolkit.fsa.numerator import NumeratorMaker, PhoneTimes, Piece
-from toolkit.parallel.batch import Batch, DataSource
+from toolkit.parallel.batch import Batch
 from toolkit.train.errors import TrainingDataError
-from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented, masked
 from toolkit.train.whole_utterances import ShuffledUtterances, WholeUtteranceConfig
 from toolkit.train.windows import Stacked, Windows
 
@@ -63,7 +61,7 @@ class PieceBatch(Batch):
     lost: tuple[str, ...] = ()
     """The utterances of pieces that were left out."""
     views: int = 1
-    """How often each piece is in the batch: rows n, n + N, ... for N pieces."""
+    """How often each piece is in the batch, and its frames count: in rows n, n + N, ... of N."""
 
     @staticmethod
     def of_views(views: "Sequence[PieceBatch]") -> "PieceBatch":
@@ -179,24 +177,3 @@ class Pieces(ShuffledUtterances):
             piece_lengths=length.clone(),
             lost=tuple(name for n, name in enumerate(names) if made[n] is None),
         )
-
-
-class MaskedPieces(SpecAugmented):
-    """A source of `PieceBatch` whose batches are masked, see `SpecAugmented`.
-
-    Args:
-      data: batches of one view.
-      config: number and width of the masks.
-      seed: of the masks.
-      views: how often each piece is in a batch, masked differently.
-    """
-
-    def __init__(
-        self, data: DataSource, config: SpecAugmentConfig, seed: int, views: int = 1
-    ) -> None:
-        super().__init__(data, config, seed)
-        self._views = views
-
-    def _masked(self, batch: Any, rng: np.random.Generator) -> PieceBatch:
-        views = [masked(batch, self._config, rng) for _ in range(self._views)]
-        return PieceBatch.of_views(views)

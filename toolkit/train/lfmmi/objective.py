@@ -65,7 +65,7 @@ class LfmmiObjective:
             "objective": objective.detach(),
             "cross_entropy": entropy.detach(),
         }
-        if batch.views == 2:
+        if model.training and batch.views == 2:
             divergence = view_divergence(log_probs, batch.piece_lengths)
             loss = loss + self._consistency * divergence
             stats["divergence"] = divergence.detach()

@@ -36,11 +36,11 @@ from toolkit.train.corpus import (
     write_excluded,
 )
 from toolkit.train.headline import finished, settings_of, write_headline
-from toolkit.train.lfmmi.data import MaskedPieces, PieceConfig, Pieces
+from toolkit.train.lfmmi.data import PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.loop import Trainer
 from toolkit.train.monitor import Progress
-from toolkit.train.specaugment import SpecAugmentConfig
+from toolkit.train.specaugment import SpecAugmentConfig, SpecAugmented
 from toolkit.train.windows import OFFSETS, Windows
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def train_lfmmi(
     data: DataSource = pieces(corpus)
     if config.specaugment.active:
         views = 2 if config.consistency else 1
-        data = MaskedPieces(data, config.specaugment, config.seed, views)
+        data = SpecAugmented(data, config.specaugment, config.seed, views)
     trainer = Trainer(
         model,
         LfmmiObjective(

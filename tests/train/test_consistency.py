@@ -1,0 +1,27 @@
+import pytest
+import torch
+
+from toolkit.train.consistency import check_consistency, view_divergence
+
+
+def test_the_gradient_of_the_divergence_takes_the_other_view_as_given():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).requires_grad_()
+    view_divergence(logits.log_softmax(-1), torch.tensor([2, 2])).backward()
+    softmax = logits.detach().softmax(-1)
+    expected = softmax - softmax.flip(0)  # of a cross-entropy with the other view's outputs
+    expected[:, 2] = 0
+    torch.testing.assert_close(logits.grad, expected)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.2])
+def test_views_that_differ_may_have_any_weight(weight):
+    check_consistency(weight, masked=True)
+
+
+def test_equal_views_have_none():
+    check_consistency(0.0, masked=False)
+    with pytest.raises(ValueError, match=r"consistency is 0\.2"):
+        check_consistency(0.2, masked=False)
+    with pytest.raises(ValueError, match="consistency is -1"):
+        check_consistency(-1.0, masked=True)
