@@ -155,7 +155,8 @@ def demo() -> Config:
 
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
-    training = _small_training(hidden=192, epochs=12, stride=3, dropout=0.3)
+    training = _small_training(hidden=192, epochs=20, stride=3, dropout=0.3)
+    masks = replace(training.masks, frequency_masks=2)
     return replace(
         demo(),
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
@@ -164,13 +165,16 @@ def an4() -> Config:
         lm=NgramConfig(),
         evaluation=EvaluationConfig("words+lm", lm_weight=0.4, word_bonus=1.0),
         records=RecordConfig(stride=3),
-        train=replace(training, warmup_steps=200),
+        train=replace(training, warmup_steps=200, masks=masks),
     )
 
 
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
-    return replace(an4(), corpus=CorpusConfig("kaldi"), dataset=None)
+    own = an4()
+    # More speech than AN4's half hour needs fewer passes and less masking.
+    train = replace(own.train, epochs=12, masks=replace(own.train.masks, frequency_masks=1))
+    return replace(own, corpus=CorpusConfig("kaldi"), dataset=None, train=train)
 
 
 def full() -> Config:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-SHARD = 100
+SHARD = 25
 """Utterances of a shard at most: what is read at a time does not grow with the corpus."""
 
 
