@@ -106,7 +106,7 @@ def adapted_beam(beam: np.float32, active: int, limits: tuple[float, int, int]) 
 def padded(row: Array, ending: bool) -> Array:
     """A frame's scores [P] such that those of label l stand at l + 1, that of the final arcs at 0.
 
-    One of both is out of reach: without branches a loop over arcs takes half the time.
+    One of both is out of reach, so that a loop over arcs needs no branches.
     """
     scores = np.full(len(row) + 2, -np.inf, np.float32)
     if ending:
