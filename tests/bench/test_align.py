@@ -16,9 +16,9 @@ import sys
 import numpy as np
 task = np.load(sys.argv[1])
 print("ready", flush=True)
-for _ in sys.stdin:
+for line in sys.stdin:
     {answer}
-    np.save(sys.argv[2], task["arcs"][:, 2] if _ == "align\\n" else task["pdfs"].sum())
+    np.save(sys.argv[2], task["arcs"][:, 2] if line == "align\\n" else task["pdfs"].sum())
     print(0.25, flush=True)
 """
 

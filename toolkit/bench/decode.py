@@ -236,9 +236,10 @@ class _Task:
 
     def best_path(self, beam: float) -> list[list[int]]:
         """Find the best path alone."""
+        beams = DecodeConfig(beam=Beam(beam, max_active=MAX_ACTIVE)).beams()
         found = []
         for scores in self.inputs.scores:
-            for wider in DecodeConfig(beam=Beam(beam, max_active=MAX_ACTIVE)).beams():
+            for wider in beams:
                 [path] = search_best_paths([scores], [self._graph], wider)
                 if path is not None:
                     break
