@@ -53,8 +53,9 @@ class Config:
     """Weight, in frames, of the global mean in the running mean of a speaker."""
     normalisation: Scope | None = field(default=None, metadata=older_runs("causal"))
     """What features are normalised with: `causal`, the speaker's frames so far; `whole`, also the
-    rest of the file, and by its variance, which cannot be streamed. None: `whole` for bidirectional
-    networks, which wait for the end anyway, `causal` for others."""
+    rest of the file, and by its variance, which cannot be streamed; `global`, the training data
+    alone. None: `whole` for bidirectional networks, which wait for the end anyway, `causal` for
+    others."""
     augment: AugmentConfig = AugmentConfig()
     """Augmented copies of the training utterances; none in the paper."""
     records: RecordConfig = RecordConfig()

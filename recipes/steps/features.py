@@ -7,7 +7,7 @@ from lhotse import MonoCut
 
 from recipes.steps.data import copies, cuts, has_copies, splits
 from toolkit.features.extract import ExtractConfig, extract
-from toolkit.features.normalise import estimate_normaliser
+from toolkit.features.normalise import Scope, estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.stages.run import Run
 from toolkit.storage.places import places_of
@@ -60,8 +60,14 @@ def extract_fbank(run: Run, out: Path) -> dict[str, float]:
     return {f"hours {split}": found for split, found in hours.items()}
 
 
-def write_normaliser(run: Run, features: Path) -> None:
-    """Estimate the normaliser of a folder of features on its training split."""
+def write_normaliser(run: Run, features: Path, scope: Scope | None = None) -> None:
+    """Estimate the normaliser of a folder of features on its training split.
+
+    Args:
+      run: the run of the stage.
+      features: the folder.
+      scope: what a frame is normalised with; None: the setting `normalisation`.
+    """
     store, config = FeatureStore(features / "train"), run.config
-    normaliser = estimate_normaliser(store, config.prior_frames, config.normalisation)
+    normaliser = estimate_normaliser(store, config.prior_frames, scope or config.normalisation)
     normaliser.save(features / "normaliser.json")

@@ -10,6 +10,7 @@ from toolkit.align.gmm.features import write_gmm_features
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.corpus.manifest import text_of
 from toolkit.features.gmm_features import load_transforms
+from toolkit.features.normalise import Scope
 from toolkit.stages.run import Run
 
 
@@ -23,7 +24,8 @@ def write_adapted(run: Run, adapted: str, independent: str, out: Path) -> None:
         transforms["copies"] = out / "copies.safetensors"
         words = {cut.id: text_of(cut).split() for cut in copies(run)}
         estimate_transforms(run, adapted, independent, "copies", words, transforms["copies"])
-    _write_features(run, adapted, transforms, out)
+    # Their transforms have taken each speaker's mean away; a running one would hold what was said.
+    _write_features(run, adapted, transforms, out, scope="global")
 
 
 def write_independent(run: Run, independent: str, out: Path) -> None:
@@ -39,10 +41,14 @@ def _written(features: Path) -> bool:
 
 
 def _write_features(
-    run: Run, system: str, transforms: Mapping[str, Path | None], out: Path
+    run: Run,
+    system: str,
+    transforms: Mapping[str, Path | None],
+    out: Path,
+    scope: Scope | None = None,
 ) -> None:
     for part, path in transforms.items():
         found = GmmSystem.load(run.need(system), run.need(f"plp/{part}"))
         found = found.adapted(load_transforms(path)) if path else found
         write_gmm_features(found, out / part, run.jobs)
-    write_normaliser(run, out)
+    write_normaliser(run, out, scope)

@@ -13,7 +13,8 @@ LAYERS = 7, 12
 HIDDEN = 256, 1024
 BOTTLENECK = 64, 128
 SMALL_UP_TO = 20.0
-"""Hours up to which one processor core trains the network fastest."""
+"""Hours up to which one processor core trains the network fastest, and dropout is used."""
+DROPOUT = 0.3
 
 
 def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
@@ -34,6 +35,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         bottleneck=_between(*BOTTLENECK, share),
         final=_between(*BOTTLENECK, share) * 3 // 2,
         strides=(*[1] * full, 0, *[3] * (layers - full - 1)),
+        dropout=DROPOUT if hours <= SMALL_UP_TO else 0.0,
     )
     return LfmmiConfig(
         epochs=epochs,
@@ -42,6 +44,7 @@ def lattice_free(hours: float, epochs: int) -> LfmmiConfig:
         amp="auto",
         threads=1 if hours <= SMALL_UP_TO else None,
         average_epochs=4,
+        prefer_average=True,
         model=model,
         pieces=PieceConfig(
             batch_frames=1600, left_context=model.context, right_context=model.context

@@ -51,7 +51,8 @@ class HybridConfig:
     """Weight, in frames, of the global mean in the running mean of a speaker (Kaldi: 200)."""
     normalisation: Scope = "causal"
     """What the networks' features are normalised with: `causal`, the speaker's frames so far;
-    `whole`, also the rest of the file, and by its variance, which cannot be streamed."""
+    `whole`, also the rest of the file, and by its variance, which cannot be streamed; `global`, the
+    training data alone. Features of speaker-adapted GMMs always are by `global`."""
     augment: AugmentConfig = AugmentConfig()
     """Augmented copies of the training utterances, for the networks; none in the paper."""
     mono: MonophoneConfig = MonophoneConfig()

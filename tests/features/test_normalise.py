@@ -1,12 +1,19 @@
 import json
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from toolkit.features.cmn_state import CmnState
-from toolkit.features.normalise import GlobalStats, Normaliser, NormaliserError, estimate_normaliser
+from toolkit.features.normalise import (
+    GlobalStats,
+    Normaliser,
+    NormaliserError,
+    Scope,
+    estimate_normaliser,
+)
 
 
 def loop(x, prior_mean, prior_frames, frames=0, total=0.0):
@@ -71,6 +78,17 @@ def test_a_long_whole_file_has_mean_0_and_variance_1_at_any_gain(normaliser):
         assert (y.std(dim=0) - 1).abs().max() < 0.1
     assert whole.apply(x[:0]).shape == (0, 3)
     assert replace(whole, prior_frames=0).apply(torch.ones(1, 3)).abs().max() == 0
+
+
+def test_a_global_mean_depends_on_the_training_data_alone(normaliser):
+    x, fixed = 10 + 3 * torch.randn(57, 3), replace(normaliser, scope="global")
+    state = CmnState(31, torch.tensor([300.0, 50.0, -90.0], dtype=torch.float64))
+    stats = normaliser.residual
+    expected = ((x.double() - normaliser.prior_mean - stats.mean) / stats.std).float()
+    for given in (None, state):
+        torch.testing.assert_close(fixed.apply(x, given), expected, rtol=0, atol=2e-6)
+    assert torch.equal(fixed.apply(x)[20:], fixed.apply(x[20:]))
+    assert [replace(fixed, scope=scope).online for scope in get_args(Scope)] == [True, False, True]
 
 
 def test_the_scope_comes_back_from_disk_and_is_causal_in_older_files(normaliser, tmp_path):

@@ -22,7 +22,7 @@ ONSET = 3
 
 def can_stream(model: NeuralModel) -> bool:
     """Whether a model and the normalisation of its features do without what is yet to come."""
-    return online(model.model) is not None and model.normaliser.scope == "causal"
+    return online(model.model) is not None and model.normaliser.online
 
 
 class StreamingScorer:
@@ -41,7 +41,7 @@ class StreamingScorer:
                 "streaming needs an LSTM of one direction or a TDNN-F, but this model needs the"
                 " whole utterance: transcribe without --stream"
             )
-        if model.normaliser.scope != "causal":
+        if not model.normaliser.online:
             raise BundleError(
                 "streaming needs features that are normalised with earlier frames alone, but this"
                 " model's are with the whole file: transcribe without --stream"

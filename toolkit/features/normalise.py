@@ -21,8 +21,9 @@ from toolkit.processes.threads import one_thread
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, quoted, read_json, reading
 
-Scope = Literal["causal", "whole"]
-"""What a frame is normalised with: the frames up to it, or all of its file and the earlier ones."""
+Scope = Literal["causal", "whole", "global"]
+"""What a frame is normalised with: the frames up to it, all of its file and the earlier ones, or
+the training data alone, for features that are adapted to the speaker already."""
 _FORM = {
     "prior_frames": NATURAL,
     "prior_mean": [float],
@@ -96,6 +97,7 @@ class Normaliser:
     With the scope `whole` instead y_t = (x_t - m) / sqrt(v) with
     m = (prior_frames * prior_mean + S + x_0 + ... + x_T) / (prior_frames + n + T + 1) and
     v = (prior_frames * std^2 + (x_0 - m)^2 + ... + (x_T - m)^2) / (prior_frames + T + 1).
+    With the scope `global` m_t is the prior mean, and the state is not used.
     """
 
     prior_mean: Tensor
@@ -105,7 +107,12 @@ class Normaliser:
     prior_frames: int = 200
     """Weight of the prior in frames; 0 for none."""
     scope: Scope = "causal"
-    """Whether frames are normalised with those before them or with all."""
+    """Which frames a frame is normalised with."""
+
+    @property
+    def online(self) -> bool:
+        """Whether a frame is normalised without what comes after it."""
+        return self.scope != "whole"
 
     def apply(self, features: Tensor, state: CmnState | None = None) -> Tensor:
         """Normalise one utterance.
@@ -135,6 +142,8 @@ class Normaliser:
 
     def subtract_mean(self, features: Tensor, state: CmnState | None) -> np.ndarray:
         """Compute x_t - m_t, or x_t - m: [T, F] raw to [T, F] float64."""
+        if self.scope == "global":
+            return features.numpy().astype(np.float64) - self.prior_mean.numpy()
         subtract = subtract_whole_mean if self.scope == "whole" else subtract_causal_mean
         return subtract(features, self.prior_mean, self.prior_frames, state)
 

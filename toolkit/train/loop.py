@@ -101,7 +101,9 @@ class Trainer:
                 "processes or a smaller batch"
             )
         self._checkpoints = Checkpoints(self._out / "checkpoints")
-        self._epoch_models = EpochModels(self._out / "checkpoints", config.average_epochs)
+        self._epoch_models = EpochModels(
+            self._out / "checkpoints", config.average_epochs, config.prefer_average
+        )
         shown = self._rank == 0
         self._monitor = Monitor(self._out, sum(self._steps), progress if shown else None, shown)
         self._epoch = self._step = 0  # position of the next step

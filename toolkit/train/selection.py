@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from safetensors.torch import load, save
@@ -19,11 +20,18 @@ def score_of(means: dict[str, float], prefix: str = "") -> float:
 
 
 class EpochModels:
-    """Stored weights of the epochs that may still be selected."""
+    """Stored weights of the epochs that may still be selected.
 
-    def __init__(self, folder: Path, average_epochs: int) -> None:
+    Args:
+      folder: of the stored weights.
+      average_epochs: number of last epochs that are averaged; 1: no averaging.
+      prefer_average: see `TrainerConfig`.
+    """
+
+    def __init__(self, folder: Path, average_epochs: int, prefer_average: bool = False) -> None:
         self._folder = Path(folder)
         self._average_epochs = average_epochs
+        self._prefer_average = prefer_average
 
     def add(self, model: nn.Module, scores: list[float]) -> None:
         """Store the weights of the newest epoch, and remove those that cannot be selected any more.
@@ -50,7 +58,8 @@ class EpochModels:
         """Load into `model` the weights of the best epoch or, if better, the average.
 
         The average is over the weights of the last `average_epochs` epochs, in float64. Thus an
-        epoch that lowered the score never decides the result.
+        epoch that lowered the score never decides the result. With `prefer_average` it is better
+        where it scores no less than these epochs do in the mean.
 
         Args:
           model: gets the weights.
@@ -68,7 +77,7 @@ class EpochModels:
             model.load_state_dict(average)
             score = evaluate()
             logger.info("average of the last %d epochs: %.4f, %s: %.4f", number, score, *chosen)
-            if score >= scores[best]:
+            if score >= (fmean(scores[-number:]) if self._prefer_average else scores[best]):
                 return f"average of the last {number} epochs", score
         model.load_state_dict(self._load(best))
         return chosen

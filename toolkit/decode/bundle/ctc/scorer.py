@@ -54,7 +54,7 @@ class CtcScorer:
     @property
     def can_stream(self) -> bool:
         """Whether network and normaliser do without what is yet to come."""
-        return self._forward and self.normaliser.scope == "causal"
+        return self._forward and self.normaliser.online
 
     @property
     def _forward(self) -> bool:
