@@ -103,7 +103,14 @@ class Config:
             )
 
 
-def _small_training(hidden: int, epochs: int, stride: int, dropout: float) -> CtcTrainingConfig:
+def _small_training(
+    hidden: int,
+    epochs: int,
+    stride: int,
+    dropout: float,
+    warmup_steps: int = 100,
+    frequency_masks: int = 1,
+) -> CtcTrainingConfig:
     """Return a network of one convolution and three BLSTMs that one core can train in minutes.
 
     It uses Adam, since AdaDelta needs longer, and 25 or 33 output frames per second instead of the
@@ -115,7 +122,7 @@ def _small_training(hidden: int, epochs: int, stride: int, dropout: float) -> Ct
         optimizer="adam",
         initial_rate=3e-3,
         final_rate=1.5e-4,
-        warmup_steps=100,
+        warmup_steps=warmup_steps,
         amp="auto",
         threads=1,
         average_epochs=3,
@@ -128,7 +135,7 @@ def _small_training(hidden: int, epochs: int, stride: int, dropout: float) -> Ct
             bidirectional=True,
             dropout=dropout,
         ),
-        masks=UtteranceMaskConfig(frequency_masks=1, time_masks=1.0),
+        masks=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
     )
 
 
@@ -154,28 +161,40 @@ def demo() -> Config:
     )
 
 
-def an4() -> Config:
-    """AN4, some 50 minutes of letters and digits: set corpus.root."""
-    training = _small_training(hidden=192, epochs=20, stride=3, dropout=0.3)
-    masks = replace(training.masks, frequency_masks=2)
+def _on_seven_speeds(
+    corpus: CorpusConfig, dataset: Dataset | None, epochs: int, frequency_masks: int
+) -> Config:
+    """Return the network of `an4` for a corpus, which is trained on seven speeds of its speech."""
     return replace(
         demo(),
-        corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
-        dataset=Dataset("AN4", "connected", "independent", "small"),
+        corpus=corpus,
+        dataset=dataset,
         augment=SEVEN_SPEEDS,
         lm=NgramConfig(),
         evaluation=EvaluationConfig("words+lm", lm_weight=0.4, word_bonus=1.0),
         records=RecordConfig(stride=3),
-        train=replace(training, warmup_steps=200, masks=masks),
+        train=_small_training(
+            hidden=192,
+            epochs=epochs,
+            stride=3,
+            dropout=0.3,
+            warmup_steps=200,
+            frequency_masks=frequency_masks,
+        ),
     )
+
+
+def an4() -> Config:
+    """AN4, some 50 minutes of letters and digits: set corpus.root."""
+    corpus = CorpusConfig("an4", dev_speakers=8, test_speakers=9)
+    dataset = Dataset("AN4", "connected", "independent", "small")
+    return _on_seven_speeds(corpus, dataset, epochs=20, frequency_masks=2)
 
 
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
-    own = an4()
     # More speech than AN4's half hour needs fewer passes and less masking.
-    train = replace(own.train, epochs=12, masks=replace(own.train.masks, frequency_masks=1))
-    return replace(own, corpus=CorpusConfig("kaldi"), dataset=None, train=train)
+    return _on_seven_speeds(CorpusConfig("kaldi"), None, epochs=12, frequency_masks=1)
 
 
 def full() -> Config:

@@ -11,8 +11,8 @@ def model_of(value):
     return model
 
 
-def run(tmp_path, scores, average_epochs, average_score):
-    models = EpochModels(tmp_path, average_epochs)
+def run(tmp_path, scores, average_epochs, average_score, prefer_average=False):
+    models = EpochModels(tmp_path, average_epochs, prefer_average)
     for epoch in range(len(scores)):
         models.add(model_of(epoch), scores[: epoch + 1])
     stored = sorted(int(path.stem[-4:]) for path in tmp_path.iterdir())
@@ -43,12 +43,8 @@ def test_choice(tmp_path, scores, average_epochs, average_score, stored, score, 
     [(0.36, 0.36, 2.5), (0.34, 0.5, 1.0)],  # above, and below the mean of epochs 2 and 3, 0.35
 )
 def test_a_preferred_average_needs_the_mean_of_its_epochs(tmp_path, average_score, score, weight):
-    models, scores = EpochModels(tmp_path, 2, prefer_average=True), [0.1, 0.5, 0.4, 0.3]
-    for epoch in range(4):
-        models.add(model_of(epoch), scores[: epoch + 1])
-    model = model_of(-1)
-    assert models.choose(model, scores, lambda: average_score)[1] == score
-    assert model.weight.item() == weight
+    found = run(tmp_path, [0.1, 0.5, 0.4, 0.3], 2, average_score, prefer_average=True)
+    assert found[2:] == (score, weight)
 
 
 def test_an_epoch_may_be_repeated_with_a_lower_score(tmp_path):

@@ -58,8 +58,8 @@ class EpochModels:
         """Load into `model` the weights of the best epoch or, if better, the average.
 
         The average is over the weights of the last `average_epochs` epochs, in float64. Thus an
-        epoch that lowered the score never decides the result. With `prefer_average` it is better
-        where it scores no less than these epochs do in the mean.
+        epoch that lowered the score never decides the result. With `prefer_average` the average
+        counts as better where it scores no less than these epochs do in the mean.
 
         Args:
           model: gets the weights.
