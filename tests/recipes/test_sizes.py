@@ -41,6 +41,14 @@ def test_factorised_networks_grow_with_the_hours(hours, strides, hidden, bottlen
     assert (model.strides, model.hidden, model.bottleneck) == (strides, hidden, bottleneck)
     assert config.pieces.left_context == config.pieces.right_context == model.context
     assert config.epochs == 5
+    assert config.average_epochs == 2
+
+
+@pytest.mark.parametrize(("hours", "held_out"), [(0.01, 0), (20, 0), (20.1, 100), (5000, 100)])
+def test_speakers_are_held_out_where_there_are_enough_hours(hours, held_out):
+    config = lattice_free(hours, epochs=5)
+    assert config.valid_utterances == held_out
+    assert config.prefer_average
 
 
 def test_halfway_is_the_geometric_mean():

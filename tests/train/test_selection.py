@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -57,7 +59,8 @@ def test_an_epoch_may_be_repeated_with_a_lower_score(tmp_path):
     assert result.weight.item() == 1.0
 
 
-def test_the_average_is_what_gets_evaluated(tmp_path):
+def test_the_average_is_what_gets_evaluated(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     models = EpochModels(tmp_path, 2)
     for epoch in range(2):
         models.add(model_of(epoch), [0.0] * (epoch + 1))
@@ -70,4 +73,5 @@ def test_the_average_is_what_gets_evaluated(tmp_path):
 
     assert models.choose(model, [0.0, 0.0], evaluate)[0] == "average of the last 2 epochs"
     assert seen == [0.5]
+    assert not caplog.messages  # there is no score to tell of
     assert torch.equal(model.weight, model_of(0.5).weight)

@@ -148,7 +148,8 @@ class Trainer:
             self._strategy.stop(failed)
             self._monitor.close()
         self._monitor.report_progress(sum(self._steps))
-        logger.info("kept %s, score %.4f", chosen, score)
+        told = f"score {score:.4f}" if any(self._scores()) else "nothing is held out"
+        logger.info("kept %s, %s", chosen, told)
         return {**self.history[-1], "score": score}
 
     def clean(self) -> None:

@@ -63,7 +63,7 @@ class EpochModels:
 
         Args:
           model: gets the weights.
-          scores: of all epochs.
+          scores: of all epochs; all 0: nothing is held out, and the average is taken.
           evaluate: returns the score of the weights in `model`.
 
         Returns:
@@ -76,7 +76,8 @@ class EpochModels:
             average = _average([self._load(e) for e in range(len(scores) - number, len(scores))])
             model.load_state_dict(average)
             score = evaluate()
-            logger.info("average of the last %d epochs: %.4f, %s: %.4f", number, score, *chosen)
+            if any(scores):
+                logger.info("average of the last %d epochs: %.4f, %s: %.4f", number, score, *chosen)
             if score >= (fmean(scores[-number:]) if self._prefer_average else scores[best]):
                 return f"average of the last {number} epochs", score
         model.load_state_dict(self._load(best))
