@@ -5,8 +5,11 @@ import shlex
 
 import jiwer
 import pytest
+import torch
 
 from tests.recipes.librispeech_run import GMMS, NETWORKS, SPEAKERS, STAGES, errors_on_dev, table_of
+from toolkit.features.normalise import Normaliser
+from toolkit.features.store import FeatureStore
 
 pytest.importorskip("soundfile")
 
@@ -82,6 +85,14 @@ def test_adaptation_helps(finished):
     """The test speakers are not those of the training data."""
     wer = {row["system"]: row["wer"] for row in finished.rows if row["split"] == "test"}
     assert wer["sat"] < wer["lda_mllt"] - 5  # measured: 36 and 8 %
+
+
+def test_adapted_features_lose_no_running_mean(finished):
+    """The transforms have taken the mean away: no frame depends on others."""
+    folder = finished.root / "adapted"
+    normaliser, store = Normaliser.load(folder / "normaliser.json"), FeatureStore(folder / "train")
+    features = store.load(store.ids[0])
+    assert torch.equal(normaliser.apply(features)[7:], normaliser.apply(features[7:]))
 
 
 def test_word_error_rates_are_jiwers_on_the_corpus_own_transcripts(finished, transcripts):
