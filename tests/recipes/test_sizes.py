@@ -41,7 +41,7 @@ def test_factorised_networks_grow_with_the_hours(hours, strides, hidden, bottlen
     assert (model.strides, model.hidden, model.bottleneck) == (strides, hidden, bottleneck)
     assert config.pieces.left_context == config.pieces.right_context == model.context
     assert config.epochs == 5
-    assert config.average_epochs == 2
+    assert config.average_epochs == 3
 
 
 @pytest.mark.parametrize(("hours", "held_out"), [(0.01, 0), (20, 0), (20.1, 100), (5000, 100)])
