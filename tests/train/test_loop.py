@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -305,13 +306,15 @@ def test_fp16_scales_the_loss_and_goes_on_with_the_same_losses(make_trainer, mon
         assert all(torch.equal(value, whole[key]) for key, value in weights(model).items())
 
 
-def test_without_held_out_data_the_last_weights_are_kept(make_trainer):
+def test_without_held_out_data_the_last_weights_are_kept(make_trainer, caplog):
+    caplog.set_level("INFO")
     model, trainer = make_trainer("run", valid=None)
     kept = {}
     finish = trainer._finish_epoch
     trainer._finish_epoch = lambda watch: (kept.update(weights(model)), finish(watch))
     assert trainer.run()["score"] == 0.0
     assert torch.equal(kept["output.weight"], weights(model)["output.weight"])
+    assert "kept epoch 3, nothing is held out" in caplog.messages
 
 
 def test_reports(make_trainer, tmp_path, capfd, caplog):
@@ -328,6 +331,7 @@ def test_reports(make_trainer, tmp_path, capfd, caplog):
     assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
     assert capfd.readouterr().err == ""  # no bar where there is no terminal
     assert [r.message for r in caplog.records if r.message.startswith("epoch 3/3")]
+    assert any(re.fullmatch(r"kept epoch \d, score [\d.]+", m) for m in caplog.messages)
 
 
 @pytest.mark.parametrize(("waited", "seconds", "warned"), [(0.1, 90, 0), (0.6, 90, 1), (0.6, 3, 0)])

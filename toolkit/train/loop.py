@@ -148,7 +148,7 @@ class Trainer:
             self._strategy.stop(failed)
             self._monitor.close()
         self._monitor.report_progress(sum(self._steps))
-        told = f"score {score:.4f}" if any(self._scores()) else "nothing is held out"
+        told = f"score {score:.4f}" if "valid_loss" in self.history[-1] else "nothing is held out"
         logger.info("kept %s, %s", chosen, told)
         return {**self.history[-1], "score": score}
 
