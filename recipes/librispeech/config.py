@@ -105,9 +105,9 @@ class Config(HybridConfig):
     neural: bool = False
     """Also train an LSTM language model, and rescore n-best lists with it."""
     neural_systems: tuple[str, ...] = ()
-    """The systems that it rescores; none named: the speaker-adapted GMMs, and the network with the
-    fewest errors on the development splits. Where `nbest.count` is `lstm_rescoring.count` or more,
-    the lists that are made when a system is decoded are used."""
+    """The systems that it rescores; none named: the one with the fewest errors on the development
+    splits. Where `nbest.count` is `lstm_rescoring.count` or more, the lists that are made when a
+    system is decoded are used."""
     lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
     """The LSTM language model of `neural` and its training."""
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()

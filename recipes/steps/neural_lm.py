@@ -68,9 +68,7 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     def errors(system: DecodedSystem) -> int:
         return tuning_errors(run, last_rows(run, system))
 
-    adapted = [system for system in systems if system.is_gmm and system.first_pass]
-    networks = [system for system in systems if not system.is_gmm]
-    return [*adapted, *sorted(networks, key=errors)[:1]]
+    return [min((system for system in systems if system.rescored), key=errors)]
 
 
 @shared_workers()

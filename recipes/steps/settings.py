@@ -81,7 +81,7 @@ class HybridConfig:
     sequence_copies: bool = True
     """Also make lattices of the augmented copies, and train on them."""
     decode: DecodeConfig = DecodeConfig(
-        acoustic_scale=0.4,
+        acoustic_scale=0.25,
         scales=(0.2, 0.25, 0.3, 0.4, 0.5),
         penalties=(-2.0, -1.0, 0.0, 1.0),
         # On the demo's dev and test splits 157 errors with 15 and 4,000, 149 with these and with 19

@@ -54,8 +54,14 @@ def names(run):
     return [system.name for system in neural_systems(run, SYSTEMS)]
 
 
-def test_the_adapted_gmms_and_the_best_network_on_dev(run):
-    assert names(run) == ["sat", "blstm"]
+def test_the_best_on_dev_of_those_that_the_larger_model_has_rescored(run):
+    assert names(run) == ["blstm"]
+
+
+def test_the_simpler_one_of_equals(run):
+    path = run.need("decode/sat/rows.json")
+    path.write_text(path.read_text().replace('"sub": 8', '"sub": 6'))
+    assert names(run) == ["sat"]
 
 
 def test_the_setting_names_others(run):

@@ -21,7 +21,7 @@ from toolkit.lang.tables import SymbolTable
 class DecodeConfig:
     """The search, and the grid of weights tried on the development set (C2)."""
 
-    acoustic_scale: float = 0.1
+    acoustic_scale: float = 0.08
     """Factor on acoustic log-likelihoods in the first search; others are at the scale tuned."""
     scales: tuple[float, ...] = (0.05, 0.06, 0.08, 0.1, 0.12)
     """Acoustic scales tried on the development set."""
