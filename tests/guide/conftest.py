@@ -1,6 +1,7 @@
 """Made-up corpora in the guides' forms, spoken by voices that the demo does not have."""
 
 import csv
+import hashlib
 import itertools
 import os
 import re
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import soundfile
 from scipy.signal import resample_poly
+
+from toolkit.kernel_cache import VARIABLE, kernels_digest
 
 ENGLISH = {"ann": "en+f1", "ben": "en-gb-scotland+m1", "cleo": "en+f5"}
 SENTENCE = (
@@ -48,8 +51,27 @@ def make_project(root):
     ignored = shutil.ignore_patterns("exp", "__pycache__")
     for part in ("toolkit", "local", "recipes"):
         shutil.copytree(PROJECT / part, root / part, ignore=ignored)
+    copy_kernels(PROJECT / "toolkit", root / "toolkit")
     (root / ".venv").symlink_to(sys.prefix)
     return root
+
+
+def copy_kernels(package, copied):
+    """Give a copy of the package its compiled kernels too, which numba names by their place."""
+    cache = Path("__pycache__") / f"kernels-{kernels_digest(package)}"
+    for folder in {path.parent.relative_to(package) for path in package.rglob("*.py")}:
+        made, wanted = (cache / named_by_numba(root / folder) for root in (package, copied))
+        if (package / made).is_dir():
+            shutil.copytree(package / made, copied / wanted)
+
+
+def named_by_numba(folder):
+    return f"{folder.name}_{hashlib.sha1(str(folder).encode()).hexdigest()}"
+
+
+def environment():
+    """That of a user's shell: kernels are kept where a project's own package says."""
+    return {k: v for k, v in os.environ.items() if k != VARIABLE} | {"OMP_NUM_THREADS": "1"}
 
 
 def blocks(page):
@@ -66,7 +88,7 @@ def typed(block, project):
     done = subprocess.run(
         ["bash", "-e", "-c", block],
         cwd=project,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(project)},
+        env={**environment(), "PYTHONPATH": str(project)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,7 +1,6 @@
 """The cells of examples/recordings_to_wer.ipynb, run in order in a project of its own."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -9,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.guide.conftest import PROJECT, make_project
+from tests.guide.conftest import PROJECT, environment, make_project
 
 pytest.importorskip("espeakng_loader")
 pytestmark = pytest.mark.timeout(900)
@@ -41,7 +40,7 @@ def test_it_leads_from_recordings_to_a_word_error_rate(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(cells("code"))],
         cwd=project / "examples",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

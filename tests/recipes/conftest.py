@@ -56,7 +56,7 @@ SMALL = (
     "gmm_decode.penalties=0",
     "gmm_decode.beam.search=13",
     "gmm_decode.beam.max_active=3000",
-    "ce.epochs=20",
+    "ce.epochs=10",
     "ce.initial_rate=4e-3",
     "ce.model.hidden=64",
     "ce.model.layers=1",
@@ -65,7 +65,7 @@ SMALL = (
     "augment.speeds=0.9",
     "adapted=true",
     "bidirectional=true",
-    "blstm.epochs=20",
+    "blstm.epochs=10",
     "blstm.initial_rate=4e-3",
     "blstm.model.hidden=32",
     "blstm.model.layers=1",
@@ -73,8 +73,10 @@ SMALL = (
     "blstm.whole.epochs=1",
     "sequence.epochs=2",
     "chain_tree.max_leaves=60",
-    "lfmmi.epochs=8",
+    "lfmmi.epochs=4",
+    "lfmmi.average_epochs=2",
     "lfmmi.initial_rate=4e-3",
+    "lfmmi.model.strides=1,0,3,3",
     "lfmmi.model.hidden=48",
     "lfmmi.model.bottleneck=16",
     "lfmmi.model.final=24",
@@ -147,6 +149,7 @@ class Commands:
 
     def __init__(self, lexicon):
         """With a lexicon of few words the aligner's G2P is trained in no time."""
+        self.lexicon = lexicon
         settings = (*DEMO, *SMALL, f"lang.lexicon={lexicon}")
         self.demo = ("--profile", "demo", *(word for key in settings for word in ("--set", key)))
         self.quick = (*self.demo, *(word for key in QUICKEST for word in ("--set", key)))

@@ -141,6 +141,8 @@ def test_a_corpus_with_every_fault_runs_to_a_word_error_rate(
     corpus, exp = tmp_path / "corpus", tmp_path / "exp"
     write(parts, corpus)
     settings = (f"corpus.root={corpus}", f"lm.text={demo / 'lm.txt'}", *FEWER, *NARROW)
+    if profile == "kaldi":
+        settings += (f"lang.lexicon={commands.lexicon}",)
     if profile == "mini":  # the network aligns for a second training of itself
         settings += ("align.rounds=1", "align.max_failed=0.5")
         settings += ("lang.words=none", "lang.g2p_for_lm_words=false")  # not all of cmudict
