@@ -16,7 +16,7 @@ def test_rows_of_the_table_are_met(row):
 
 def test_sizes_grow_with_the_hours_and_stop_at_the_ends():
     hours = [0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 2, 7, 30, 300, 1000, 20_000]
-    for name in ("leaves", "gaussians", "senones", "hidden"):
+    for name in ("leaves", "gaussians", "senones", "biphones", "hidden"):
         found = [getattr(sizes(h), name) for h in hours]
         assert found == sorted(found)
     assert sizes(0.001) == TABLE[0]
