@@ -135,6 +135,7 @@ def _small_systems(
     leaves: int,
     gaussians: int,
     senones: int,
+    biphones: int,
     chain_epochs: int,
     iterations: int = 20,
 ) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _small_systems(
         "lda_mllt": LdaMlltConfig(tree, em),
         "sat": SatConfig(tree, em),
         "senones": TreeConfig(max_leaves=senones),
-        "chain_tree": TreeConfig(max_leaves=senones, context=("left",)),
+        "chain_tree": TreeConfig(max_leaves=biphones, context=("left",)),
         "lfmmi": lattice_free(hours, chain_epochs),
         "blstm": small_network(blstm, epochs=6, chunks=replace(BIDIRECTIONAL_CHUNKS, batch=32)),
         "sequence": SMALL_SEQUENCE,
@@ -162,7 +163,13 @@ def _small_systems(
 def demo() -> Config:
     """The offline demo corpus, minutes on two cores."""
     gmms = _small_systems(
-        hours=1.2, leaves=400, gaussians=4000, senones=250, chain_epochs=12, iterations=12
+        hours=1.2,
+        leaves=400,
+        gaussians=4000,
+        senones=250,
+        biphones=250,
+        chain_epochs=12,
+        iterations=12,
     )
     return Config(
         corpus=SyntheticConfig(),
@@ -209,18 +216,24 @@ def mini() -> Config:
         decode=replace(HybridConfig.decode, beam=WIDE_BEAM),
         lattice_lm=NgramConfig(order=2, min_counts=(1, 3), mix_transcripts=False),
         lattice_text="lm",
-        **_small_systems(hours=1.6, leaves=1000, gaussians=10_000, senones=400, chain_epochs=8)
-        | {
-            "sequence": HIGH_RATES,
-            # Errors of two seeds with the 4-gram: 1,424 and 1,410 with 400 leaves, 1,377 and 1,391.
-            "chain_tree": TreeConfig(max_leaves=1000, context=("left",)),
-        },
+        # Errors of two seeds with the 4-gram: 1,424 and 1,410 with 400 biphones, 1,377 and 1,391.
+        **_small_systems(
+            hours=1.6,
+            leaves=1000,
+            gaussians=10_000,
+            senones=400,
+            biphones=1000,
+            chain_epochs=8,
+        )
+        | {"sequence": HIGH_RATES},
     )
 
 
 def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
-    gmms = _small_systems(hours=0.5, leaves=250, gaussians=2000, senones=250, chain_epochs=6)
+    gmms = _small_systems(
+        hours=0.5, leaves=250, gaussians=2000, senones=250, biphones=250, chain_epochs=6
+    )
     return Config(
         corpus=CorpusConfig("an4", dev_speakers=8, test_speakers=9),
         augment=SEVEN_SPEEDS,
