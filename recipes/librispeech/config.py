@@ -24,7 +24,7 @@ from toolkit.config.settings import older_runs
 from toolkit.corpus.config import CorpusConfig
 from toolkit.decode.first_pass import DecodeConfig
 from toolkit.decode.nbest import NbestConfig
-from toolkit.decode.rescoring.system import NeuralRescoringConfig
+from toolkit.decode.rescoring.lists import NeuralRescoringConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import FrontendConfig
 from toolkit.fsa.beam import Beam
@@ -204,6 +204,9 @@ def mini() -> Config:
         adapted=True,
         ce=_small_lstm(hidden=320, epochs=6),
         chain=True,
+        # 9 % fewer errors of the best system, for 11 minutes of a core.
+        neural=True,
+        nbest=NbestConfig(count=100),
         # With 3,000 active states the WER is two points higher for 20,000 words. When rescoring, a
         # beam of 10 makes 4 errors of 1,861 fewer than 6, and lattices 2.6 times as large.
         gmm_decode=DecodeConfig(

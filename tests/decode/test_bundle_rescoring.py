@@ -10,8 +10,9 @@ from tests.decode.conftest import make_bundle
 from toolkit.decode.bundle.recogniser import Recogniser
 from toolkit.decode.bundle.writing import NeuralFiles
 from toolkit.decode.first_pass import DecodeConfig, Decoder
+from toolkit.decode.rescoring.lists import NeuralRescoringConfig
 from toolkit.decode.rescoring.rescorer import RescoringWeights
-from toolkit.decode.rescoring.system import NeuralRescoringConfig, rescore_system
+from toolkit.decode.rescoring.system import rescore_system
 from toolkit.fsa.beam import Beam
 from toolkit.lang.ngram.binary import write_binary
 from toolkit.lang.shortlist import Shortlist

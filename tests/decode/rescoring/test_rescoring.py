@@ -15,8 +15,9 @@ from toolkit.decode.rescoring.candidates import (
     list_candidates,
     read_candidates,
 )
+from toolkit.decode.rescoring.lists import NeuralRescoringConfig
 from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights, neural_scores
-from toolkit.decode.rescoring.system import NeuralRescoringConfig, rescore_system
+from toolkit.decode.rescoring.system import rescore_system
 from toolkit.decode.rescoring.tuning import tune_rescoring
 from toolkit.decode.tuning import Grid
 from toolkit.fsa.beam import Beam

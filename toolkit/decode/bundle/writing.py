@@ -62,7 +62,7 @@ class NeuralFiles:
     model: Path
     """Its folder."""
     weights: Path
-    """`weights.json` of `toolkit.decode.rescoring.system.rescore_system`."""
+    """`weights.json` of `toolkit.decode.rescoring.lists.tune_lists`."""
     tuned: Path
     """`tuned.json` of the pass whose n-best lists are rescored."""
     count: int
