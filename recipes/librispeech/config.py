@@ -8,6 +8,7 @@ from recipes.steps.lattice_free import lattice_free
 from recipes.steps.settings import (
     SEVEN_SPEEDS,
     SHORT_MONO,
+    SMALL_LSTM_LM,
     SMALL_SEQUENCE,
     THREE_SPEEDS,
     WIDE_BEAM,
@@ -33,7 +34,6 @@ from toolkit.hmm.tree.build import TreeConfig
 from toolkit.lang.config import LangConfig, NgramConfig
 from toolkit.models.blstm import BlstmConfig
 from toolkit.models.lstm import LstmConfig
-from toolkit.models.word_lstm import WordLstmConfig
 from toolkit.train.chunks import ChunkConfig
 from toolkit.train.cross_entropy import CrossEntropyConfig
 from toolkit.train.language.training import NeuralLmConfig
@@ -177,13 +177,7 @@ def demo() -> Config:
         chain=True,
         neural=True,
         nbest=NbestConfig(count=100),
-        lstm_lm=NeuralLmConfig(
-            epochs=4,
-            initial_rate=1e-2,
-            batch=200,
-            threads=1,
-            model=WordLstmConfig(hidden=128),
-        ),
+        lstm_lm=SMALL_LSTM_LM,
         **gmms
         | {
             "mono": replace(SHORT_MONO, max_utterances=600),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from local.synthetic.corpus import SyntheticConfig
-from recipes.steps.settings import SEVEN_SPEEDS, THREE_SPEEDS
+from recipes.steps.settings import SEVEN_SPEEDS, SMALL_LSTM_LM, THREE_SPEEDS
 from toolkit.bench.tta.dataset import Dataset
 from toolkit.bench.tta.rules import TtaConfig
 from toolkit.config.settings import older_runs
@@ -12,6 +12,7 @@ from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.decode.ctc.evaluation import EvaluationConfig
 from toolkit.decode.ctc.system import CtcDecodeConfig
 from toolkit.decode.ctc.tune_beam import BeamTuneConfig
+from toolkit.decode.rescoring.lists import NeuralRescoringConfig
 from toolkit.features.augment import AugmentConfig
 from toolkit.features.extract import ExtractConfig
 from toolkit.features.frontend import PRESETS
@@ -24,6 +25,7 @@ from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.readers import ReaderConfig
 from toolkit.train.ctc.records import RecordConfig
 from toolkit.train.ctc.training import CtcTrainingConfig
+from toolkit.train.language.training import NeuralLmConfig
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ class Config:
     """Network, optimizer and states (A12-A24)."""
     decode: CtcDecodeConfig = CtcDecodeConfig()
     """The searches of the final table (A21, A24)."""
+    neural: bool = field(default=False, metadata=older_runs(False))
+    """Also train an LSTM language model, and rescore with it the n-best lists of the search with
+    dictionary and n-grams."""
+    lstm_lm: NeuralLmConfig = field(default_factory=NeuralLmConfig)
+    """The LSTM language model of `neural` and its training."""
+    lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
+    """Rescoring with it."""
     bundle: BeamTuneConfig = BeamTuneConfig()
     """The beams that are tried for the bundle of `toolkit transcribe`."""
     dataset: Dataset | None = None
@@ -156,6 +165,8 @@ def demo() -> Config:
         evaluation_width=64,
         evaluation=EvaluationConfig("words+lm", lm_weight=1.5, word_bonus=1.0),
         decode=CtcDecodeConfig(widest=4096, tune_width=512),
+        neural=True,
+        lstm_lm=SMALL_LSTM_LM,
         sweep=(1, 4, 16, 64, 256, 512),
         tta=TtaConfig(cer=(20.0, 15.0, 12.0), wer=(60.0, 50.0, 40.0)),
     )
@@ -188,13 +199,15 @@ def an4() -> Config:
     """AN4, some 50 minutes of letters and digits: set corpus.root."""
     corpus = CorpusConfig("an4", dev_speakers=8, test_speakers=9)
     dataset = Dataset("AN4", "connected", "independent", "small")
-    return _on_seven_speeds(corpus, dataset, epochs=20, frequency_masks=2)
+    config = _on_seven_speeds(corpus, dataset, epochs=20, frequency_masks=2)
+    return replace(config, neural=False)
 
 
 def kaldi() -> Config:
     """Your own Kaldi data directories, train, dev and test under corpus.root."""
     # More speech than AN4's half hour needs fewer passes and less masking.
-    return _on_seven_speeds(CorpusConfig("kaldi"), None, epochs=12, frequency_masks=1)
+    config = _on_seven_speeds(CorpusConfig("kaldi"), None, epochs=12, frequency_masks=1)
+    return replace(config, lstm_lm=NeuralLmConfig())
 
 
 def full() -> Config:

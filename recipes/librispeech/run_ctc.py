@@ -14,6 +14,7 @@ from recipes.librispeech.ctc_config import PROFILES
 from recipes.steps.ctc import (
     check_letters,
     decode,
+    decodes,
     extract_features,
     prepare_units,
     sweep_widths,
@@ -22,6 +23,7 @@ from recipes.steps.ctc import (
     write_tta_page,
 )
 from recipes.steps.ctc_bundle import write_bundle
+from recipes.steps.ctc_neural import rescore, train_lstm_lm
 from recipes.steps.data import get_corpus, list_results, show_results, write_corpus
 from toolkit.stages.recipe import Recipe
 from toolkit.stages.run import Run
@@ -79,20 +81,32 @@ def decode_all(run: Run) -> dict[str, float]:
     return decode(run)
 
 
-@recipe.stage(9, "Sweep the beam width")
+@recipe.stage(9, "Train an LSTM language model", parallel=True, when="neural")
+def train_neural_lm(run: Run) -> dict[str, float]:
+    """On lm.text and the training transcripts; skipped without `neural`."""
+    return train_lstm_lm(run)
+
+
+@recipe.stage(10, "Rescore with the LSTM language model", when="neural")
+def rescore_lists(run: Run) -> dict[str, float]:
+    """N-best lists of the search with dictionary and n-grams; tuned again."""
+    return rescore(run)
+
+
+@recipe.stage(11, "Sweep the beam width")
 def sweep(run: Run) -> dict[str, float]:
     """Seconds and error rates by width (A31)."""
     return sweep_widths(run)
 
 
-@recipe.stage(10, "Write the time-to-accuracy page and list the results")
+@recipe.stage(12, "Write the time-to-accuracy page and list the results")
 def report(run: Run) -> dict[str, float]:
     """Writes tta/index.html and results.json."""
     write_tta_page(run)
-    return list_results(run, ["ctc"])
+    return list_results(run, [Path(folder).name for folder in decodes(run)])
 
 
-@recipe.stage(11, "Write the recogniser bundle")
+@recipe.stage(13, "Write the recogniser bundle")
 def bundle(run: Run) -> dict[str, float]:
     """`toolkit transcribe` and `toolkit align` need nothing but exp/ctc-<profile>/final."""
     return write_bundle(run)

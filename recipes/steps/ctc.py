@@ -1,7 +1,8 @@
 """Steps of the CTC recipe: units, records, training, decoding, time to accuracy."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from recipes.steps.data import check_audio, copies, cuts, has_copies, lm_config, splits, texts
@@ -25,6 +26,7 @@ from toolkit.features.normalise import estimate_normaliser
 from toolkit.features.store import FeatureStore
 from toolkit.lang.lm import prepare_lm, word_weights
 from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
 from toolkit.models.store import load_model
@@ -33,6 +35,9 @@ from toolkit.score.results import read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.train.ctc.records import count_too_long, write_records
+
+RESCORED = "decode/ctc_lstm_lm"
+"""The folder of the search whose lists the LSTM language model has rescored."""
 
 
 def check_letters(run: Run) -> dict[str, float]:
@@ -151,14 +156,19 @@ def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
         features = run.need(f"features/{split}")
         model, normaliser = run.need("ctc"), run.need("features/normaliser.json")
         write_posteriors(model, normaliser, features, out / split, run.device)
-        own = {cut.id: cut for cut in cuts(run, split)}
-        found[split] = SplitData(
-            Posteriors(out / split),
-            {name: text_of(cut) for name, cut in own.items()},
-            {name: speaker_of(cut) for name, cut in own.items()},
-            sum(cut.duration for cut in own.values()),
-        )
+        found[split] = split_data(run, split, out / split)
     return found
+
+
+def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
+    """Return the posteriors of a split with its references."""
+    own = {cut.id: cut for cut in cuts(run, split)}
+    return SplitData(
+        Posteriors(posteriors),
+        {name: text_of(cut) for name, cut in own.items()},
+        {name: speaker_of(cut) for name, cut in own.items()},
+        sum(cut.duration for cut in own.values()),
+    )
 
 
 def decode(run: Run) -> dict[str, float]:
@@ -178,30 +188,56 @@ def decode(run: Run) -> dict[str, float]:
         run.command,
         run.progress,
     )
+    write_times(run, data, sorted(out.glob("*/*/text")))
+    return found
+
+
+def write_times(run: Run, data: Mapping[str, SplitData], texts: Sequence[Path]) -> None:
+    """Write the word times of hypotheses, each in the folder of a split."""
     network = load_model(run.need("ctc")).config
     frame = run.config.features.frontend.frame_shift_ms / 1000
     offset = (network.frames_needed - network.subsampling) / 2
+    units = load_units(run.need("units"))
     aligner = CtcWordAligner(units, network.subsampling * frame, offset * frame)
-    for text in sorted(out.glob("*/*/text")):
+    for text in texts:
         write_ctc_word_times(data[text.parent.name].posteriors, aligner, text.parent)
-    return found
+
+
+def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, BackoffModel]:
+    """Return the search with dictionary and n-grams, with tuned weights, and the n-grams.
+
+    Args:
+      run: the run of the stage.
+      width: of its beam; None: that of the results.
+    """
+    decoded, lm = run.need(f"decode/ctc/{with_lm(run)}"), read_arpa(run.need("lm/lm.arpa"))
+    tuned = json.loads((decoded / "tuned.json").read_text(encoding="utf-8"))
+    if width is None:
+        width = json.loads((decoded / "widths.json").read_text(encoding="utf-8"))[-1]["width"]
+    words = run.need("words.txt").read_text(encoding="utf-8").split()
+    config = replace(run.config.decode.words, width=width)
+    decoder = WordsDecoder(load_units(run.need("units")), words, lm, config)
+    return decoder.tuned(tuned["lm_weight"], tuned["word_bonus"]), lm
+
+
+def with_lm(run: Run) -> str:
+    """Return the name of that search."""
+    return f"words+{run.config.lm.order}gram"
 
 
 def sweep_widths(run: Run) -> dict[str, float]:
     """Decode a split once per beam width with dictionary and language model (A31)."""
     split = splits(run).decoded[-1]
-    name = f"words+{run.config.lm.order}gram"
-    tuned = json.loads(run.need(f"decode/ctc/{name}/tuned.json").read_text(encoding="utf-8"))
-    decoder = WordsDecoder(
-        load_units(run.need("units")),
-        run.need("words.txt").read_text(encoding="utf-8").split(),
-        read_arpa(run.need("lm/lm.arpa")),
-        run.config.decode.words,
-    ).tuned(tuned["lm_weight"], tuned["word_bonus"])
+    decoder, _ = tuned_search(run, run.config.decode.words.width)
     posteriors = Posteriors(run.need(f"posteriors/{split}"))
     given = decoder, posteriors, texts(run)[split], run.config.sweep, run.jobs
     rows = stored_sweep(*given, split, run.make("sweep.json"))
     return {f"wer {row.width}": round(row.wer, 2) for row in rows}
+
+
+def decodes(run: Run) -> list[str]:
+    """Return the folders of results."""
+    return ["decode/ctc", *[RESCORED] * run.config.neural]
 
 
 def write_tta_page(run: Run) -> dict[str, float]:
@@ -209,7 +245,7 @@ def write_tta_page(run: Run) -> dict[str, float]:
     dataset = run.config.dataset
     example = cuts(run, splits(run).tune[0])[0]
     extras = Extras(
-        final=read_results(run.need("decode/ctc/rows.json")),
+        final=[row for name in decodes(run) for row in read_results(run.need(f"{name}/rows.json"))],
         sweep=sweep_table(run.need("sweep.json")),
         dataset=dataset.html() if dataset else "",
         features=utterance_figure(load_cut_audio(example), example.id),

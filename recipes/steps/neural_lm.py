@@ -1,8 +1,8 @@
-"""The LSTM language model of the hybrid recipes: training, and rescoring with it."""
+"""The LSTM language model of the recipes: training; rescoring of hybrid systems with it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from recipes.steps.data import lm_config, texts
+from recipes.steps.data import lm_config, splits, texts
 from recipes.steps.decoding import decoding_options, write_times
 from recipes.steps.systems import (
     DecodedSystem,
@@ -25,18 +25,30 @@ from toolkit.train.language.training import train_neural_lm
 
 
 def train_lstm_lm(run: Run) -> dict[str, float]:
-    """Train on the language model's text and the transcripts of the training data."""
-    lang, text = Lang.load(run.need("lang")), lm_config(run, run.config.lm).text
-    transcripts = [words for _, words in sorted(texts(run)["train"].items())]
+    """Train on the language model's text and the transcripts, for the words of `lang/`."""
+    lang = Lang.load(run.need("lang"))
+    return train_for_words(run, lang.vocabulary, lang.normaliser)
+
+
+def train_for_words(run: Run, vocabulary: Collection[str], rules_id: str) -> dict[str, float]:
+    """Train on the language model's text and the transcripts of the training data.
+
+    Args:
+      run: the run of the stage.
+      vocabulary: the recogniser's words.
+      rules_id: id of the normaliser of text and transcripts (see `toolkit.lang.letters`).
+    """
+    text = lm_config(run, run.config.lm).text
+    transcripts = [words for _, words in sorted(texts(run)[splits(run).train].items())]
 
     def sentences() -> Iterator[list[str]]:
-        rules = normaliser(lang.normaliser)
+        rules = normaliser(rules_id)
         if text is not None:
             yield from read_sentences(text, rules)
         yield from filter(None, map(rules.words, transcripts))
 
     out, config = run.make("lstm_lm"), run.config.lstm_lm
-    return train_neural_lm(sentences, lang.vocabulary, config, out, run.device, run.progress)
+    return train_neural_lm(sentences, vocabulary, config, out, run.device, run.progress)
 
 
 def neural_name(system: DecodedSystem) -> str:

@@ -149,6 +149,7 @@ def transcribe(
     from toolkit.decode.sources import Inputs, check_ids, check_keys
     from toolkit.decode.transcribe import transcribe as transcribe_sources
     from toolkit.processes.devices import check_device, choose_device
+    from toolkit.processes.threads import one_thread
 
     if form in ("srt", "vtt") and out is None and not stream and len(audio) > 1:
         raise click.UsageError(f"several recordings cannot share one {form} file: give --out")
@@ -208,7 +209,10 @@ def transcribe(
                 )
             if lower:
                 recognised = (transcript.in_lower_case() for transcript in recognised)
-            faults = _write(recognised, len(sources), form, out, channel or 1)
+            # As worker processes and streams do: on busy cores threads wait for each other, four
+            # times as long as one computes, on idle ones two gain nothing.
+            with one_thread():
+                faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)

@@ -26,16 +26,23 @@ from toolkit.decode.bundle.folder import (
     write_systems,
 )
 from toolkit.decode.bundle.settings import BundleError
+from toolkit.decode.ctc.rescoring import candidates_of
 from toolkit.decode.ctc.words import WordsConfig
+from toolkit.decode.rescoring.rescorer import RescoringWeights, neural_scores
 from toolkit.decode.streaming import EndpointConfig
 from toolkit.decode.streaming_bundle import StreamingBundle
+from toolkit.errors import ToolkitError
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.lang.ngram.arpa import write_arpa
+from toolkit.lang.ngram.binary import read_binary
 from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.shortlist import Shortlist
 from toolkit.lang.units.characters import Characters
 from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.neural_lm import NeuralLm
 from toolkit.models.store import save_model
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 
 UNITS = Characters()
 WORDS = ("A", "ABBA", "AN", "BAND", "CAB", "DO", "DOG", "OX", "TO", "ZOO")
@@ -46,7 +53,7 @@ def noise(seconds, seed=0):
     return 0.1 * torch.randn(int(16000 * seconds), generator=torch.Generator().manual_seed(seed))
 
 
-def write(folder, mode="forecast", bidirectional=False, inputs=8):
+def write(folder, mode="forecast", bidirectional=False, inputs=8, neural=None):
     """The bundle of a network that is sure of what it makes up."""
     torch.manual_seed(3)
     config = CtcConfig(inputs, UNITS.size, (6,), (5,), (3,), lstm_layers=2, hidden=8)
@@ -62,8 +69,9 @@ def write(folder, mode="forecast", bidirectional=False, inputs=8):
     Normaliser(stats.mean, zero).save(folder / "normaliser.json")
     sentences = [["A", "DOG"], ["TO", "A", "ZOO"], ["DO", "AN", "OX"]]
     write_arpa(estimate(sentences, set(WORDS), 3)[0], folder / "lm.arpa")
-    files = CtcFiles(folder / "net", folder / "normaliser.json", UNITS, WORDS, folder / "lm.arpa")
-    search = WordsConfig(16, mode, lm_weight=0.5, word_bonus=1.0)
+    arpa, normaliser = folder / "lm.arpa", folder / "normaliser.json"
+    files = CtcFiles(folder / "net", normaliser, UNITS, WORDS, arpa, neural)
+    search = WordsConfig(16, mode, lm_weight=0.5, word_bonus=1.0, nbest=12 if neural else 1)
     write_ctc_bundle(files, search, FRONTEND, folder / "final" / "ctc")
     systems = [BundledSystem("ctc", "words+3gram", not bidirectional, {"dev": 12.5})]
     write_systems(folder / "final", systems)
@@ -86,13 +94,28 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def rescored(tmp_path_factory):
+    """The same network; an untrained LSTM language model chooses from lists."""
+    folder = tmp_path_factory.mktemp("rescored")
+    torch.manual_seed(5)
+    shortlist = Shortlist.of(dict.fromkeys(WORDS, 1), WORDS, None)
+    network = WordLstm(WordLstmConfig(vocabulary=len(WORDS) + 3, hidden=4))
+    with torch.no_grad():
+        network.output.bias.normal_(0, 5)
+    NeuralLm(network, shortlist).save(folder / "lm")
+    RescoringWeights(1.0, 0.5, 0.0).save(folder / "weights.json")
+    return write(folder, neural=(folder / "lm", folder / "weights.json"))
+
+
+@pytest.fixture(scope="module")
 def both_ways(tmp_path_factory):
     return write(tmp_path_factory.mktemp("both"), "words", bidirectional=True)
 
 
 @pytest.mark.parametrize("piece", [160, 1600, 7777, 10**6])
-def test_a_stream_has_the_words_of_the_whole(bundle, piece):
-    recogniser = CtcRecogniser(bundle)
+@pytest.mark.parametrize("form", ["bundle", "rescored"])
+def test_a_stream_has_the_words_of_the_whole(request, form, piece):
+    recogniser = CtcRecogniser(request.getfixturevalue(form))
     for seed, seconds in enumerate((0.1, 1.3, 4.0)):
         samples = noise(seconds, seed)
         whole = recogniser.recognise_features(recogniser.frontend(samples), details=True)
@@ -110,6 +133,26 @@ def test_a_stream_has_the_words_of_the_whole(bundle, piece):
     for word in whole.words:
         assert 0 <= word.start < word.end <= 4.0
         assert 0 < word.confidence <= 1
+
+
+def test_the_neural_model_chooses_from_the_list(bundle, rescored):
+    plain, recogniser = CtcRecogniser(bundle), CtcRecogniser(rescored)
+    weights = RescoringWeights(1.0, 0.5, 0.0)
+    lm, neural = read_binary(rescored / "lm.safetensors"), NeuralLm.load(rescored / "neural_lm")
+    changed = 0
+    for seed in range(6):
+        features = recogniser.frontend(noise(2.0, seed))
+        hypotheses = recogniser.decoder.decode(recogniser.scorer.log_probs(features))
+        assert len(hypotheses) > 3
+        listed = candidates_of(hypotheses, lm, recogniser.settings.search)
+        wanted = weights.best(listed, neural_scores(neural, [listed])[0])
+        assert recogniser.recognise(noise(2.0, seed)) == wanted
+        changed += wanted != plain.recognise(noise(2.0, seed))
+    assert changed > 0
+    (rescored / "neural_lm" / "weights.json").rename(rescored / "elsewhere")
+    with pytest.raises(ToolkitError, match=r"weights\.json"):
+        CtcRecogniser(rescored).recognise(noise(1.0))
+    (rescored / "elsewhere").rename(rescored / "neural_lm" / "weights.json")
 
 
 def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):

@@ -363,4 +363,4 @@ def test_a_stream_finds_what_the_whole_utterance_does(
         stream.advance(log_probs[begin:end])
         assert set(stream.text().split()) <= set(vocabulary)
     assert stream.frames == frames
-    assert stream.best() == decoder.decode(log_probs)[0]
+    assert stream.hypotheses() == decoder.decode(log_probs)

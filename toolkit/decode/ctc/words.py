@@ -72,10 +72,11 @@ class OngoingSearch:
     Args:
       search: the compiled search.
       units: the output units.
+      nbest: length of the n-best list.
     """
 
-    def __init__(self, search: BeamSearch, units: Units) -> None:
-        self._search, self._units = search, units
+    def __init__(self, search: BeamSearch, units: Units, nbest: int) -> None:
+        self._search, self._units, self._nbest = search, units, nbest
         self._state = search.begin(EXPECTED_FRAMES)
 
     @property
@@ -95,9 +96,9 @@ class OngoingSearch:
         """Return the finished words of the best hypothesis so far; they may still change."""
         return " ".join(self._units.decode(self._search.likeliest(self._state)).split())
 
-    def best(self) -> Hypothesis:
-        """Return the best text of the frames so far: that of `WordsDecoder.decode` on them all."""
-        return read(self._search.best(self._state, 1), self._units, 1)[0]
+    def hypotheses(self) -> list[Hypothesis]:
+        """Return what `WordsDecoder.decode` returns for the frames so far."""
+        return read(self._search.best(self._state, self._nbest), self._units, self._nbest)
 
 
 class WordsDecoder(Decoder):
@@ -157,7 +158,7 @@ class WordsDecoder(Decoder):
 
     def begin(self) -> "OngoingSearch":
         """Begin to decode an utterance whose posteriors come block by block."""
-        return OngoingSearch(self._search, self._units)
+        return OngoingSearch(self._search, self._units, self.config.nbest)
 
     def tuned(self, lm_weight: float, word_bonus: float) -> "WordsDecoder":
         """Return the same decoder with other weights."""

@@ -167,8 +167,15 @@ class BackoffModel:
 
     def logprob(self, sentence: Sequence[str]) -> float:
         """Return the log10 probability of `sentence` and its end."""
-        tokens = np.array(self.word_ids([START, *sentence, END]), dtype=np.int64)
-        return float(self.token_logprobs(tokens)[1:].sum())
+        return float(self.logprobs([sentence])[0])
+
+    def logprobs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Return the log10 probability of each of N sentences and its end, [N]."""
+        tokens = [self.word_ids([START, *sentence, END]) for sentence in sentences]
+        begin = np.cumsum([0, *map(len, tokens)])[:-1]
+        scores = self.token_logprobs(np.array([x for one in tokens for x in one], dtype=np.int64))
+        scores[begin] = 0.0
+        return np.add.reduceat(scores, begin)
 
     def distribution(self, history: Sequence[str]) -> np.ndarray:
         """Return p(w | history) for every word of the vocabulary, [V]; <s> at the front of

@@ -9,12 +9,15 @@ from torch import Tensor
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
-from toolkit.decode.bundle.settings import ADVICE, BundleError
-from toolkit.decode.ctc.decoder import CtcDecodeError
+from toolkit.decode.bundle.settings import ADVICE, NEURAL_LM, BundleError
+from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis
+from toolkit.decode.ctc.rescoring import CtcRescorer
 from toolkit.decode.ctc.words import WordsDecoder
+from toolkit.decode.rescoring.rescorer import Rescorer
 from toolkit.decode.transcript import Recognised
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.frontend import Frontend
+from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import read_binary
 
 
@@ -59,11 +62,27 @@ class CtcRecogniser:
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
         search = self.settings.search
-        lm = None if search.mode == "words" else read_binary(self._bundle / LM)
         try:
-            return WordsDecoder(self.scorer.units, words, lm, search)
+            return WordsDecoder(self.scorer.units, words, self._lm, search)
         except CtcDecodeError as error:
             raise BundleError(f"{self._bundle / WORDS}: {error}; {ADVICE}") from error
+
+    @cached_property
+    def _lm(self) -> BackoffModel | None:
+        """The n-grams, if the search uses any."""
+        return None if self.settings.search.mode == "words" else read_binary(self._bundle / LM)
+
+    @cached_property
+    def _rescorer(self) -> CtcRescorer | None:
+        """Chooses from n-best lists, if the bundle has a neural language model."""
+        if not self.settings.rescored or self._lm is None:
+            return None
+        rescorer = Rescorer.load(self._bundle / NEURAL_LM)
+        return CtcRescorer(rescorer, self._lm, self.settings.search)
+
+    def chosen(self, hypotheses: Sequence[Hypothesis]) -> str:
+        """Return the text of an n-best list: the first, or the neural language model's choice."""
+        return self._rescorer.best(hypotheses) if self._rescorer else hypotheses[0].text
 
     @cached_property
     def word_aligner(self) -> CtcWordAligner:
@@ -99,7 +118,7 @@ class CtcRecogniser:
         """
         found = []
         for log_probs in self.scorer.batch_log_probs(utterances):
-            text = self.decoder.decode(log_probs)[0].text if len(log_probs) else ""
+            text = self.chosen(self.decoder.decode(log_probs)) if len(log_probs) else ""
             found.append(self.recognised(text, log_probs, details))
         return found
 

@@ -23,6 +23,8 @@ class CtcSettings:
     """The front end of the network's features."""
     search: WordsConfig
     """The dictionary search: weights, width and margin, tuned on development data."""
+    rescored: bool = False
+    """Whether the neural model in `neural_lm/` chooses from the search's n-best list."""
     made_with: dict[str, str] = field(default_factory=dict)
     """The engines of the process that wrote it (`toolkit.engines`)."""
 

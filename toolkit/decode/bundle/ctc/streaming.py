@@ -108,7 +108,7 @@ class CtcStreamingRecogniser:
 
     def _final(self) -> StreamResult:
         begin, onset = self._begin, self._onset
-        text = self._search.best().text if self._search.frames else ""
+        text = self._recogniser.chosen(self._search.hypotheses()) if self._search.frames else ""
         rows = torch.cat(self._rows) if self._rows else torch.zeros(0, 1)
         found = self._recogniser.recognised(text, rows, self._details).later(begin)
         self._begin_utterance()

@@ -15,8 +15,9 @@ from toolkit.decode.bundle.ctc.settings import (
     WORDS,
     CtcSettings,
 )
-from toolkit.decode.bundle.settings import MODEL, NORMALISER
+from toolkit.decode.bundle.settings import MODEL, NEURAL_LM, NEURAL_LM_FILES, NORMALISER
 from toolkit.decode.ctc.words import WordsConfig
+from toolkit.decode.rescoring.rescorer import WEIGHTS
 from toolkit.engines import engines
 from toolkit.features.frontend import FrontendConfig
 from toolkit.lang.ngram.arpa import read_arpa
@@ -39,6 +40,9 @@ class CtcFiles:
     """The dictionary."""
     arpa: Path
     """The language model; copied if the search uses it."""
+    neural: tuple[Path, Path] | None = None
+    """The folder of a neural language model, and the `weights.json` with which it chooses from the
+    search's n-best list; None: the search's best text is taken."""
 
 
 def write_ctc_bundle(
@@ -60,5 +64,11 @@ def write_ctc_bundle(
     write_atomically(out / WORDS, "".join(f"{word}\n" for word in files.words))
     if search.mode != "words":
         write_binary(read_arpa(files.arpa), out / LM)
-    settings = CtcSettings(frontend, search, engines())
+    if files.neural is not None:
+        model, weights = files.neural
+        (out / NEURAL_LM).mkdir(exist_ok=True)
+        for name in NEURAL_LM_FILES:
+            shutil.copyfile(model / name, out / NEURAL_LM / name)
+        shutil.copyfile(weights, out / NEURAL_LM / WEIGHTS)
+    settings = CtcSettings(frontend, search, files.neural is not None, engines())
     write_atomically(out / SETTINGS, json.dumps(to_plain(settings), indent=1) + "\n")

@@ -1,0 +1,142 @@
+"""Rescoring of the dictionary search's n-best lists with a neural language model."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.bench.ctc.emissions import Emissions
+from toolkit.decode.ctc.decoder import Hypothesis
+from toolkit.decode.ctc.rescoring import (
+    CtcRescorer,
+    candidates_of,
+    listing,
+    rescore_ctc,
+    weights_of,
+)
+from toolkit.decode.ctc.system import SplitData
+from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
+from toolkit.decode.rescoring.lists import NeuralRescoringConfig
+from toolkit.decode.rescoring.rescorer import Rescorer, RescoringWeights
+from toolkit.fsa.lattice import Weights
+from toolkit.lang.ngram.kneser_ney import estimate
+from toolkit.lang.units.characters import Characters
+
+UNITS = Characters()
+WORDS = ("BALL", "BIG", "CALL", "CAT", "SAT", "THE")
+SENTENCES = [["THE", "BIG", "BALL"], ["THE", "CAT", "SAT"], ["THE", "BIG", "CAT"]]
+LM = estimate(SENTENCES, set(WORDS), 2)[0]
+SEARCH = WordsConfig(width=30, lm_weight=0.8, word_bonus=0.4)
+WIDE = WordsConfig(width=20_000, margin=math.inf, lm_weight=0.8, word_bonus=0.4)
+"""So wide that the scores of all texts are complete."""
+SAID = ("THE BIG CALL", "THE CAT SAT")
+
+
+class Preference:
+    """A language model that is sure of some texts."""
+
+    def __init__(self, *preferred):
+        self.preferred = [text.split() for text in preferred]
+
+    def score(self, sentences):
+        return [
+            np.full(len(words) + 1, 0.0 if list(words) in self.preferred else -100.0)
+            for words in sentences
+        ]
+
+
+def posteriors(text, seed=0):
+    """Posteriors in which B and C sound alike."""
+    rng = np.random.default_rng(seed)
+    drawn = Emissions().draw(UNITS.encode(text), UNITS.size, UNITS.blank, rng)
+    alike = UNITS.encode("BC")
+    drawn[:, alike] = drawn[:, alike].max(axis=1, keepdims=True)
+    return torch.from_numpy(drawn)
+
+
+@given(st.floats(0.1, 4.0), st.floats(-3.0, 3.0))
+def test_the_weights_of_a_search_are_those_of_its_lists(lm_weight, word_bonus):
+    config = WordsConfig(width=8, lm_weight=lm_weight, word_bonus=word_bonus)
+    again = listing(config, weights_of(config), count=20)
+    assert again.lm_weight == pytest.approx(lm_weight)
+    assert again.word_bonus == pytest.approx(word_bonus)
+    assert (again.width, again.nbest) == (20, 20)
+    assert listing(config, weights_of(config), count=5).width == 8
+
+
+def test_scores_are_taken_apart_and_put_together():
+    config = listing(WIDE, weights_of(WIDE), 20)
+    hypotheses = WordsDecoder(UNITS, WORDS, LM, config).decode(posteriors("THE BIG BALL"))
+    listed = candidates_of(hypotheses, LM, config)
+    assert listed.texts == tuple(one.text for one in hypotheses)
+    assert len(listed.texts) > 5
+    expected = [math.log(10) * LM.logprob(text.split()) for text in listed.texts]
+    assert listed.lm == pytest.approx(expected)
+    # Another weight of the language model changes its share of the scores alone.
+    other = listing(WIDE, Weights(2.0, -1.0), 20)
+    again = WordsDecoder(UNITS, WORDS, LM, other).decode(posteriors("THE BIG BALL"))
+    apart = dict(zip(listed.texts, listed.acoustic, strict=True))
+    acoustic = candidates_of(again, LM, other).acoustic
+    common = [(apart[h.text], a) for h, a in zip(again, acoustic, strict=True) if h.text in apart]
+    assert len(common) > 5
+    assert [a for a, _ in common] == pytest.approx([b for _, b in common], abs=1e-3)
+    total = RescoringWeights.of(0.0, weights_of(config)).total(listed, np.zeros(len(hypotheses)))
+    assert config.lm_weight * total == pytest.approx([one.score for one in hypotheses], abs=1e-4)
+
+
+def test_where_no_text_is_possible_none_is_chosen():
+    nothing = [Hypothesis("", -math.inf)]
+    rescorer = Rescorer(Preference("THE CAT"), RescoringWeights(0.5, 1.0, 0.0))
+    assert CtcRescorer(rescorer, LM, SEARCH).best(nothing) == ""
+
+
+def rescored(out, model, weights=(0.0, 0.5, 1.0), said=SAID):
+    """Dev and test, each with the texts of `said`; half of a minute of speech."""
+    splits = {}
+    for seed, split in enumerate(("dev", "test")):
+        texts = {f"{split}{n}": text for n, text in enumerate(said * 5)}
+        found = {u: posteriors(text, 7 * seed + n) for n, (u, text) in enumerate(texts.items())}
+        splits[split] = SplitData(found, texts, dict.fromkeys(texts, "anna"), 30.0)
+    decoder = WordsDecoder(UNITS, WORDS, LM, SEARCH)
+    named = {"system": "ctc", "lm": "words+2gram+lstm", "command": "./run_ctc.py"}
+    config = NeuralRescoringConfig(count=20, weights=weights)
+    headline = rescore_ctc(splits, ["dev"], decoder, LM, model, config, out, 1, named)
+    return splits, decoder, headline
+
+
+def texts_of(path):
+    return dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+
+
+def test_a_model_that_knows_what_was_said_helps(tmp_path):
+    """The bigrams expect BALL, of which CALL has the sound; the other model does not."""
+    splits, decoder, headline = rescored(tmp_path, Preference(*SAID))
+    assert headline["neural weight"] > 0
+    assert headline["wer test"] == 0.0
+    before = {name: decoder.decode(x)[0].text for name, x in splits["test"].posteriors.items()}
+    assert before != splits["test"].references
+    assert texts_of(tmp_path / "test/text") == dict(splits["test"].references)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(r["system"], r["split"], r["lm"]) for r in rows] == [
+        ("ctc", "dev", "words+2gram+lstm"),
+        ("ctc", "test", "words+2gram+lstm"),
+    ]
+    # The weights written are those with which a bundle finds the same texts.
+    weights = RescoringWeights.load(tmp_path / "weights.json")
+    pair = Weights(weights.acoustic_scale, weights_of(SEARCH).word_penalty)
+    config = listing(SEARCH, pair, 20)
+    rescorer = CtcRescorer(Rescorer(Preference(*SAID), weights), LM, config)
+    search = decoder.configured(config)
+    found = {n: rescorer.best(search.decode(x)) for n, x in splits["test"].posteriors.items()}
+    assert found == texts_of(tmp_path / "test/text")
+
+
+def test_a_model_that_does_not_help_is_not_used(tmp_path):
+    *_, headline = rescored(tmp_path, Preference("CAT CAT"), said=("THE BIG BALL",))
+    assert headline["neural weight"] == 0.0
+    grid = (tmp_path / "grid.tsv").read_text().splitlines()
+    assert {line.split("\t")[0] for line in grid[1:]} == {"0", "0.5", "1"}
