@@ -1,6 +1,7 @@
 """The CTC recipe from audio to error rates and the page of times to accuracy."""
 
 import json
+import shutil
 
 import pytest
 
@@ -10,6 +11,7 @@ from toolkit.environment import machine
 from toolkit.score.wer import score
 
 SEARCHES = ["greedy", "prefixes", "words", "words+4gram", "graph+4gram"]
+RESCORED = "words+4gram+lstm"
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +26,11 @@ def exp(commands, tmp_path_factory):
 def test_every_search_has_word_times_for_the_page(exp):
     page = (exp / "report.html").read_text(encoding="utf-8")
     assert 'class="times"' in page
-    for search in SEARCHES:
-        lines = (exp / "decode/ctc" / search / "test/text").read_text().splitlines()
+    for search in [*(f"ctc/{search}" for search in SEARCHES), "ctc_lstm_lm"]:
+        lines = (exp / "decode" / search / "test/text").read_text().splitlines()
         texts = dict(line.partition(" ")[::2] for line in lines)
         timed = {}
-        for entry in read_ctm(exp / "decode/ctc" / search / "test/words.ctm"):
+        for entry in read_ctm(exp / "decode" / search / "test/words.ctm"):
             timed.setdefault(entry.utterance, []).append(entry.token)
         assert timed, search
         assert all(texts[name].split() == words for name, words in timed.items())
@@ -36,7 +38,8 @@ def test_every_search_has_word_times_for_the_page(exp):
 
 def test_a_row_for_each_search_and_split(exp):
     rows = json.loads((exp / "results.json").read_text())
-    expected = [("ctc", search, split) for search in SEARCHES for split in ("dev", "test")]
+    searches = [*SEARCHES, RESCORED]
+    expected = [("ctc", search, split) for search in searches for split in ("dev", "test")]
     assert [(row["system"], row["lm"], row["split"]) for row in rows] == expected
 
 
@@ -78,18 +81,45 @@ def test_the_page_names_the_search_behind_the_curves(exp):
     assert all('"words+lm, width 4, all utterances"' in row for row in rows[1:])
 
 
-def test_the_bundle_searches_as_the_recipe_did(exp):
+def texts(path):
+    return dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+
+
+def test_the_bundle_chooses_as_the_recipe_did(exp):
     from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
     from toolkit.decode.ctc.posteriors import Posteriors
 
-    decoded = exp / "decode/ctc/words+4gram"
+    recogniser = CtcRecogniser(exp / "final" / "ctc")
+    assert recogniser.settings.rescored
+    for split in ("dev", "test"):
+        wanted = texts(exp / "decode/ctc_lstm_lm" / split / "text")
+        found = {
+            name: recogniser.chosen(recogniser.decoder.decode(rows))
+            for name, rows in Posteriors(exp / "posteriors" / split).items()
+        }
+        assert found == wanted
+
+
+def test_without_the_lstm_language_model_the_bundle_searches_as_the_recipe_did(
+    commands, exp, tmp_path
+):
+    from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
+    from toolkit.decode.ctc.posteriors import Posteriors
+
+    copy = shutil.copytree(exp, tmp_path / "copy")
+    result = commands.run_ctc("--exp", copy, "--set", "neural=false")
+    assert result.status == 0, result.output + result.errors
+    assert result.stages("==") == [12, 13]
+    decoded = copy / "decode/ctc/words+4gram"
     width = json.loads((decoded / "widths.json").read_text())[-1]["width"]
-    search = CtcRecogniser(exp / "final" / "ctc").decoder.with_beam(width, 25.0)
-    wanted = dict(
-        line.partition(" ")[::2] for line in (decoded / "dev/text").read_text().splitlines()
-    )
-    posteriors = Posteriors(exp / "posteriors/dev")
-    assert {name: search.decode(rows)[0].text for name, rows in posteriors.items()} == wanted
+    recogniser = CtcRecogniser(copy / "final" / "ctc")
+    assert not recogniser.settings.rescored
+    search = recogniser.decoder.with_beam(width, 25.0)
+    posteriors = Posteriors(copy / "posteriors/dev")
+    found = {name: search.decode(rows)[0].text for name, rows in posteriors.items()}
+    assert found == texts(decoded / "dev/text")
+    rows = json.loads((copy / "results.json").read_text())
+    assert {row["lm"] for row in rows} == set(SEARCHES)
 
 
 def test_the_bundle_transcribes_nearly_as_well(commands, exp):
