@@ -28,7 +28,7 @@ class StreamingBundle:
     def __init__(self, bundle: Path, fast: bool = False) -> None:
         self._recogniser: CtcRecogniser | Recogniser
         if is_ctc(bundle):
-            self._kind, self._recogniser = CtcStreamingRecogniser, CtcRecogniser(bundle)
+            self._kind, self._recogniser = CtcStreamingRecogniser, CtcRecogniser(bundle, fast=fast)
             self.has_times = True
         else:
             self._kind, self._recogniser = StreamingRecogniser, Recogniser(bundle, fast=fast)

@@ -147,7 +147,9 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
         listed = candidates_of(hypotheses, lm, recogniser.settings.search)
         wanted = weights.best(listed, neural_scores(neural, [listed])[0])
         assert recogniser.recognise(noise(2.0, seed)) == wanted
-        changed += wanted != plain.recognise(noise(2.0, seed))
+        without = plain.recognise(noise(2.0, seed))
+        changed += wanted != without
+        assert load_recogniser(rescored, fast=True).recognise(noise(2.0, seed)) == without
     assert changed > 0
     (rescored / "neural_lm" / "weights.json").rename(rescored / "elsewhere")
     with pytest.raises(ToolkitError, match=r"weights\.json"):

@@ -141,6 +141,6 @@ def load_recogniser(
     if int8 and not (is_ctc(bundle) and device == "cpu"):
         raise BundleError(f"{bundle}: only CTC networks on the CPU compute in 8 bits (--int8)")
     if is_ctc(bundle):
-        return CtcRecogniser(bundle, device, int8)
+        return CtcRecogniser(bundle, device, fast, int8)
     kind = SpeakerRecogniser if read_settings(bundle).by_speaker else Recogniser
     return kind(bundle, device, fast)

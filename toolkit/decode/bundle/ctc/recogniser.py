@@ -1,6 +1,7 @@
 """Recognition with a CTC network, utterance by utterance."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class CtcRecogniser:
     Args:
       bundle: the folder; `find_system` finds one in a run's `final/`.
       device: where the network computes; the front end and the search are the CPU's.
+      fast: leave out rescoring with a neural language model.
       int8: whether the network computes in 8 bits, on the CPU.
 
     Raises:
@@ -36,9 +38,14 @@ class CtcRecogniser:
     silence = None
     """A CTC network has no silence of its own: recordings are cut by their energy."""
 
-    def __init__(self, bundle: Path, device: str = "cpu", int8: bool = False) -> None:
+    def __init__(
+        self, bundle: Path, device: str = "cpu", fast: bool = False, int8: bool = False
+    ) -> None:
         self._bundle = Path(bundle)
         self.settings = read_ctc_settings(self._bundle)
+        if fast:
+            search = replace(self.settings.search, nbest=1)
+            self.settings = replace(self.settings, search=search, rescored=False)
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self.scorer = CtcScorer(self._bundle, device, int8)
