@@ -46,6 +46,7 @@ def test_a_table(root, corpus):
         "table", corpus / "table.csv", train="train", dev_speakers=1, test_speakers=1
     )
     assert (config.lang, config.check) == (LangConfig(), CheckConfig())
+    assert not config.neural
 
 
 def test_another_language(root, corpus):
@@ -58,6 +59,7 @@ def test_another_language(root, corpus):
     assert config.lang == LangConfig("graphemes", "letters-upper-1")
     assert config.check.alphabet == "ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖ'"
     assert config.lm.text == corpus
+    assert config.neural
 
 
 def test_a_lexicon_of_ones_own_and_a_long_alphabet(root, corpus):
