@@ -185,10 +185,16 @@ def transcribe(
         click.echo(f"{without}{reached}", err=True)
     with tempfile.TemporaryDirectory() as work:
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
-        check_ids(sources) if out is None else check_keys(sources, SUFFIXES[form])
+        check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         if stream:
             faults = _stream(bundle, fast, sources, form, piece or 0.1, endpoint)
         else:
+            if reached and len(sources) > 1 and not any(source.speaker for source in sources):
+                click.echo(
+                    "every recording counts as another speaker's; the error rates were reached with"
+                    " speakers known, which --speakers names",
+                    err=True,
+                )
             words, place = form in WITH_WORDS, choose_device(device)
             together = batch or (1 if place == "cpu" else ON_A_GPU)
             if jobs > 1:

@@ -60,7 +60,8 @@ def read_table(path: Path) -> dict[str, list[MonoCut]]:
     - Columns `audio` and `text` are needed, `speaker`, `id`, `start`, `end` (seconds) and `split`
       are not; see `COLUMNS` for other spellings. Further columns are ignored.
     - Relative paths start from the table's folder. Where there is no such file, one is taken whose
-      name has other Unicode normal forms, or / for \\.
+      name has other Unicode normal forms, or / for \\, or one in the folder `clips` beside the
+      table, where Common Voice has it.
     - Without `speaker`, or where it is empty, utterances are one speaker's, named after the file,
       with a warning of the check. Unicode's normal form makes no other speaker.
     - Without `id` an utterance is named after its audio file, followed by its times where the
@@ -114,7 +115,8 @@ def _as_on_disk(row: Row, folder: Path) -> Row:
         return row
     slashes = name.replace("\\", "/")
     forms = (unicodedata.normalize(form, slashes) for form in ("NFC", "NFD"))
-    found = next((one for one in (slashes, *forms) if os.path.exists(folder / one)), name)
+    names = [below + one for below in ("", CLIPS) for one in (slashes, *forms)]
+    found = next((one for one in names if os.path.exists(folder / one)), name)
     return Row(row.line, {**row.values, "audio": found})
 
 
@@ -154,6 +156,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         ) from error
 
 
+CLIPS = "clips/"
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
 _NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}

@@ -1,6 +1,7 @@
 """Input audio of transcription: files, folders, Kaldi's wav.scp, cuts, and standard input."""
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -19,7 +20,7 @@ from toolkit.features.audio import AudioError
 from toolkit.features.blocks import audio_blocks, pcm_blocks
 from toolkit.storage.names import first_clash, safe_name
 from toolkit.storage.places import places_of
-from toolkit.storage.reading import validated
+from toolkit.storage.reading import regular, validated
 
 Blocks = Callable[[int, float], Iterator[Tensor]]
 """(sampling rate in Hz, seconds) -> samples [S] in blocks of at most so many seconds."""
@@ -31,6 +32,16 @@ without suffix; or its path as it was given."""
 MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"NIST", b"ID3", b"caff", b".snd")
 """First bytes of audio files, by which they are told from text."""
 TABLES = (".csv", ".tsv")
+UNREAD = (".m4a", ".m4b", ".mp4", ".aac", ".wma", ".webm", ".mka", ".mkv", ".mov", ".amr", ".3gp")
+"""Suffixes of audio in containers that libsndfile does not read."""
+_AS_CUTS = "`toolkit kaldi import-data {} --out data.jsonl`, and transcribe data.jsonl"
+_WAYS_OUT: dict[Ids, str] = {
+    "stem": "name files by their paths with --ids relative, below a folder, or --ids path",
+    "relative": "name files by their paths with --ids path",
+    "path": "give each once",
+}
+
+logger = logging.getLogger(__name__)
 
 
 class SourceError(ToolkitError):
@@ -145,14 +156,20 @@ class Inputs:
         return Source(name, safe_name(key), blocks)
 
     def _folder(self, folder: Path) -> list[Source]:
-        paths = []
+        paths: list[Path] = []
+        others: list[Path] = []
         for parent, folders, names in os.walk(folder, followlinks=True):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            paths += [
-                Path(parent, name)
-                for name in names
-                if not name.startswith(".") and Path(name).suffix.lower() in AUDIO
-            ]
+            for path in (Path(parent, name) for name in names if not name.startswith(".")):
+                (paths if path.suffix.lower() in AUDIO else others).append(path)
+        if not paths and (folder / "wav.scp").is_file():
+            raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
+        if others := [path for path in sorted(others) if _may_be_audio(path)]:
+            logger.warning(
+                "%s: %d files are left out that may be audio, first %s: give those that can be read"
+                " by name, and convert the others, for example to WAV",
+                *(folder, len(others), others[0]),
+            )
         if not paths:
             raise SourceError(f"{folder}: no audio file in this folder or below it")
         return [
@@ -175,6 +192,11 @@ class Inputs:
             sources.append(Source(id, safe_name(id), partial(_broken, f"{id}: {detail}")))
         if not sources:
             raise SourceError(f"{path}: lists no recording")
+        if (path.parent / "segments").exists():
+            logger.warning(
+                "%s: whole recordings, without the segments beside it; for those: %s",
+                *(path, _AS_CUTS.format(path.parent)),
+            )
         return sources
 
     def _cuts(self, path: Path) -> list[Source]:
@@ -201,7 +223,7 @@ class Inputs:
         if self.raw_rate is not None:
             return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
         head = stdin.read(4)
-        if head.startswith(MAGIC):
+        if _is_audio(head):
             with tempfile.NamedTemporaryFile(dir=work, delete=False) as file:
                 file.write(head)
                 shutil.copyfileobj(stdin, file)
@@ -214,11 +236,17 @@ class Inputs:
                 " their sampling rate with --raw-rate"
             ) from error
         paths = [Path(line.strip()) for line in lines if line.strip()]
+        if not paths:
+            raise SourceError("standard input is empty: neither a list of paths nor audio")
         return [self._file(path, path.stem) for path in paths]
 
 
-def check_ids(sources: Sequence[Source]) -> None:
+def check_ids(sources: Sequence[Source], ids: Ids) -> None:
     """Check that no two recordings have the same id, which programs that score take for one.
+
+    Args:
+      sources: the recordings.
+      ids: what names files, see `Inputs.ids`.
 
     Raises:
       SourceError: two have.
@@ -228,8 +256,8 @@ def check_ids(sources: Sequence[Source]) -> None:
         other = first.setdefault(source.name, source)
         if other is not source:
             raise SourceError(
-                f"{other.called} and {source.called} would both have the id {source.name}: name"
-                " files by their paths with --ids relative or --ids path"
+                f"{other.called} and {source.called} would both have the id {source.name}: "
+                + _WAYS_OUT[ids]
             )
 
 
@@ -249,6 +277,23 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
             f"the results of {one.called} and {other.called} would both be at {one.key}{suffix}:"
             " transcribe them in separate calls"
         )
+
+
+def _is_audio(head: bytes) -> bool:
+    """Whether a file that begins like this is audio; MPEG layers II and III need no header."""
+    mpeg = head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0
+    return head.startswith(MAGIC) or (mpeg and head[1] & 0x06 in (0x02, 0x04))
+
+
+def _may_be_audio(path: Path) -> bool:
+    """Whether a file in a folder, of another suffix than those of audio, is audio."""
+    if path.suffix.lower() in UNREAD:
+        return True
+    try:
+        with regular(path).open("rb") as file:
+            return _is_audio(file.read(4))
+    except OSError:
+        return False
 
 
 def _names(source: Source) -> tuple[str, ...]:

@@ -184,7 +184,7 @@ def _to_mono(samples: np.ndarray, path: str | Path, channel: int | None = None) 
     """Take one channel of samples [S, channels], or the mean of all, as float32."""
     num_channels = samples.shape[1]
     if channel is not None and channel >= num_channels:
-        raise AudioError(f"{path}: has {num_channels} channels, no channel {channel}")
+        raise AudioError(f"{path}: has {num_channels} channels, no channel {channel + 1}")
     mixed = channel is None and num_channels > 1
     if samples.dtype != np.int16:
         return check_finite(samples.mean(axis=1) if mixed else samples[:, channel or 0], path)

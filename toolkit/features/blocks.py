@@ -52,7 +52,7 @@ def audio_blocks(
         if length <= 0:
             raise AudioError(f"{path}: no samples")
         if channel is not None and channel >= file.channels:
-            raise AudioError(f"{path}: has {file.channels} channels, no channel {channel}")
+            raise AudioError(f"{path}: has {file.channels} channels, no channel {channel + 1}")
         file.seek(start)
         blocks = _file_blocks(file, path, length, seconds, channel)
         yield from _resampled(blocks, rate, sampling_rate)

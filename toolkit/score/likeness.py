@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from toolkit.score.normalise import basic
 from toolkit.score.utterance import UtteranceScore
 from toolkit.storage.whitespace import has_other_space
 
@@ -38,7 +39,7 @@ def likeness_remarks(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
             f"{alike} of {len(pairs)} substitutions differ only in Unicode's normal form (composed "
             f"or decomposed letters): {advice}"
         )
-    alike = sum(_bare(ref) == _bare(hyp) for ref, hyp in pairs)
+    alike = sum(_bare(ref) == _bare(hyp) and _helped(ref, hyp) for ref, hyp in pairs)
     if alike > _NOTABLE * len(pairs):
         yield (
             f"{alike} of {len(pairs)} substitutions differ only in case or punctuation: normalise "
@@ -58,6 +59,11 @@ def _composed(text: str) -> str:
         return text
     words = text.split(" ")
     return " ".join(w if len(w) > _LONGEST else unicodedata.normalize("NFC", w) for w in words)
+
+
+def _helped(ref: str, hyp: str) -> bool:
+    """Whether the rules that are advised change one of two words; if not, they were applied."""
+    return len(ref) > _LONGEST or len(hyp) > _LONGEST or (basic(ref), basic(hyp)) != (ref, hyp)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -51,7 +51,8 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
     """Pair audio files with their texts; what has no partner is a recording with a fault.
 
     A text belongs to the audio file whose path below `audio`, without suffix, is the text's name,
-    or else to the only one whose file name without suffix is. Hidden files are left out.
+    or else to the only one whose file name without suffix is, with _ for white space, as
+    `toolkit transcribe` writes names. Hidden files are left out.
 
     Args:
       audio: a folder, searched at any depth.
@@ -77,14 +78,14 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
     for path in files:
         name = path.relative_to(audio).with_suffix("").as_posix()
         if path.suffix.lower() in AUDIO:
-            by_path.setdefault(name, []).append(path)
-            by_stem.setdefault(path.stem, []).append(path)
+            by_path.setdefault(_id(name), []).append(path)
+            by_stem.setdefault(_id(path.stem), []).append(path)
 
     recordings = []
     alike = {_bare(name): name for name in by_path}
     taken: set[Path] = set()
     for name, words in texts.items():
-        found = by_path.get(name) or by_stem.get(name, [])
+        found = by_path.get(_id(name)) or by_stem.get(_id(name), [])
         taken.update(found)
         fault, path = "", found[0] if found else None
         if not found:
@@ -119,11 +120,16 @@ def read_inputs(audio: Path, text: Path, speakers: Path | None = None) -> list[R
 def _recording(
     name: str, path: Path | None, text: str, root: Path, speakers: Mapping[str, str], fault: str
 ) -> Recording:
-    utterance = "_".join(name.split())
+    utterance = _id(name)
     folder = path.parent.relative_to(root).as_posix() if path else "."
-    speaker = speakers.get(name) or (speakers.get(path.stem) if path else None)
+    speaker = speakers.get(utterance) or (speakers.get(_id(path.stem)) if path else None)
     speaker = speaker or (utterance if folder == "." else folder)
     return Recording(utterance, path, text, speaker, fault)
+
+
+def _id(name: str) -> str:
+    """A file's name in texts and results, which end it at white space."""
+    return "_".join(name.split())
 
 
 def _bare(name: str) -> str:

@@ -65,7 +65,7 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
 
 def read_scp(path: Path, run_pipe: RunPipe | None = None) -> list[tuple[str, Audio]]:
     """Read a wav.scp as `read_kaldi_dir` does: recording id and audio, line by line."""
-    return [(id, _recording(path.parent, id, rest, run_pipe)) for id, rest in _lines(path)]
+    return [(id, _recording(path, id, rest, run_pipe)) for id, rest in _lines(path)]
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
@@ -80,9 +80,10 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _recording(folder: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
+def _recording(scp: Path, id: str, source: str, run_pipe: RunPipe | None) -> Audio:
+    folder = scp.parent
     if not source:
-        return Audio(id, fault=("missing-audio", f"{folder}/wav.scp names no file for {id}"))
+        return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
         return Audio(str(_locate(folder, source)), recording_id=id)
     decoded = _decoded_file(source)
@@ -91,7 +92,7 @@ def _recording(folder: Path, id: str, source: str, run_pipe: RunPipe | None) -> 
         return Audio(path, recording_id=id, note=("replaced-pipe", f"{path} for `{source}`"))
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
-    return Audio(source, recording_id=id, fault=("refused-pipe", f"{folder}/wav.scp: {source}"))
+    return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
 
 
 def _locate(folder: Path, name: str) -> Path:
