@@ -254,3 +254,25 @@ def test_recordings_that_failed_are_missing_hypotheses(transcriber, tmp_path):
     said = run("--model", "final", "--format", "json", "broken-2.wav", "a-1.wav").stdout
     scored = score("--ref", tmp_path / "text", "--hyp", "-", stdin=said)
     assert scored.stdout.splitlines()[0] == "%WER 50.00 [ 1 / 2, 0 ins, 1 del, 0 sub ] [PARTIAL]"
+
+
+def test_that_speakers_are_not_known_is_told(transcriber, tmp_path):
+    from toolkit.decode.bundle.folder import BundledSystem, write_systems
+
+    final = tmp_path / "final"
+    (final / "sat").mkdir(parents=True)
+    write_systems(final, [BundledSystem("sat", "4gram", False, {"dev": 12.5})])
+    (final / "sat" / "recogniser.json").write_text("{}")
+    told = "every recording counts as another speaker's"
+    (tmp_path / "utt2spk").write_text("a ann\n")
+    speakers = ("--speakers", tmp_path / "utt2spk")
+    for arguments, wanted in (
+        (("a.wav", "b.wav"), True),
+        (("a.wav",), False),
+        ((*speakers, "a.wav", "b.wav"), False),
+    ):
+        result = run("--model", final, *arguments)
+        assert result.exit_code == 0
+        assert "12.5" in result.stderr
+        assert (told in result.stderr) == wanted
+    assert told not in run("--model", "elsewhere", "a.wav", "b.wav").stderr

@@ -129,6 +129,17 @@ def test_files_are_found_by_other_normal_forms_and_slashes(table, audio, tmp_pat
     assert cut.id == "\u00e4"
 
 
+def test_audio_lies_in_clips_where_common_voice_has_it(table, audio, tmp_path):
+    (tmp_path / "clips").mkdir()
+    for name in ("clips/one.wav", "clips/two.wav", "two.wav"):
+        audio(tmp_path / name)
+    text = "client_id\tpath\tsentence\nann\tone.wav\tA\nann\ttwo.wav\tB\nann\tno.wav\tC\n"
+    one, two, no = read_table(table(text))["train"]
+    assert one.recording.sources[0].source == str(tmp_path / "clips/one.wav")
+    assert two.recording.sources[0].source == str(tmp_path / "two.wav")
+    assert no.custom["fault"].startswith("missing-audio")
+
+
 def test_faults_are_left_to_the_check(table, audio, tmp_path):
     audio(tmp_path / "a.wav")
     path = table(

@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from toolkit.align.recordings.inputs import InputError
-from toolkit.decode.sources import Inputs, SourceError, check_keys
+from toolkit.decode.sources import Inputs, SourceError, check_ids, check_keys
 from toolkit.features.audio import AudioError, load_audio
 
 
@@ -183,3 +184,72 @@ def test_ids_that_become_the_same_path_are_refused(tmp_path):
     assert [source.key for source in sources] == ["x", "x"]
     with pytest.raises(SourceError, match=r"//x and \.\./x would both be at x.txt"):
         check_keys(sources, ".txt")
+
+
+def test_what_else_may_be_audio_in_a_folder_is_told(audio, read, tmp_path, caplog):
+    folder = tmp_path / "talks"
+    audio(folder / "a.wav")
+    (folder / "a.txt").write_text("the words")
+    (folder / "b.M4A").write_bytes(b"any")
+    audio(tmp_path / "c.flac").rename(folder / "c")
+    (folder / "d.dat").write_bytes(b"\xff\xf3\x44")
+    assert list(read(folder)) == [str(folder / "a.wav")]
+    (record,) = caplog.records
+    assert f"{folder}: 3 files are left out that may be audio, first {folder}/b.M4A" in (
+        record.getMessage()
+    )
+    caplog.clear()
+    for name in ("b.M4A", "c", "d.dat"):
+        (folder / name).unlink()
+    read(folder)
+    assert not caplog.records
+
+
+def test_a_kaldi_directory_is_not_taken_for_a_folder_or_a_list_of_utterances(
+    audio, read, tmp_path, caplog
+):
+    path = audio(tmp_path / "x.wav")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "wav.scp").write_text(f"one {path}\n")
+    with pytest.raises(SourceError, match=r"data is a Kaldi data directory: .*import-data"):
+        read(data)
+    assert torch.equal(read(data / "wav.scp")["one"], load_audio(path))
+    assert not caplog.records
+    (data / "segments").write_text("one-1 one 0.0 0.5\n")
+    assert list(read(data / "wav.scp")) == ["one"]
+    (record,) = caplog.records
+    assert "without the segments beside it" in record.getMessage()
+    (data / "lists.scp").write_text("one touch x; cat y |\n")
+    assert f"{data}/lists.scp: touch x" in read(data / "lists.scp")["one"]
+
+
+def test_mp3_without_tags_comes_through_standard_input(read, tmp_path):
+    samples = np.sin(np.arange(16000) / 20).astype(np.float32) / 3
+    path = tmp_path / "x.mp3"
+    soundfile.write(path, samples, 16000, format="MP3")
+    data = path.read_bytes()
+    assert data[0] == 0xFF
+    assert torch.equal(read("-", stdin=data)["-"], read(path)[str(path)])
+    with pytest.raises(SourceError, match="neither a list of paths nor an audio file"):
+        read("-", stdin="x.wav\n".encode("utf-16"))
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\n \n"])
+def test_empty_standard_input_is_no_list_of_paths(read, stdin):
+    with pytest.raises(SourceError, match="standard input is empty"):
+        read("-", stdin=stdin)
+
+
+@pytest.mark.parametrize(
+    ("ids", "way"), [("stem", "--ids relative.* or --ids path"), ("relative", "with --ids path")]
+)
+def test_what_tells_two_files_apart_is_advised(tmp_path, ids, way):
+    inputs = Inputs(ids=ids)
+    sources = inputs.sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path)
+    with pytest.raises(SourceError, match=f"would both have the id s: .*{way}"):
+        check_ids(sources, ids)
+    check_ids(Inputs(ids="path").sources(["x/s.wav", "s.flac"], io.BytesIO(), tmp_path), "path")
+    twice = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
+    with pytest.raises(SourceError, match="give each once"):
+        check_ids(twice, "path")

@@ -27,3 +27,9 @@ def test_white_space_of_unicode_is_part_of_a_word_and_noted(space):
 def test_case_alone_is_noted_where_it_makes_the_difference():
     (remark,) = remarks("A B", "a b")
     assert "2 of 2 substitutions differ only in case or punctuation" in remark
+
+
+def test_rules_that_were_applied_are_not_advised():
+    (remark,) = remarks("It's late", "its late")
+    assert "--normalise basic" in remark
+    assert remarks("it's late", "its late") == []

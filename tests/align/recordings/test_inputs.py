@@ -146,3 +146,20 @@ def _texts_of(tmp_path, audio):
         text.parent.mkdir(parents=True, exist_ok=True)
         text.write_text("one")
     return tmp_path / "texts"
+
+
+def test_names_with_spaces_are_those_that_transcribe_writes(folder, tmp_path):
+    audio = folder("my talk.wav", "day one/b c.wav", "day one/d.wav")
+    text, speakers = tmp_path / "text", tmp_path / "speakers"
+    text.write_text("my_talk one\nday_one/b_c two\nd three\n")
+    speakers.write_text("my_talk ann\nday_one/b_c bob\nd eve\n")
+    found = read_inputs(audio, text, speakers)
+    assert [(r.utterance, r.text, r.speaker, r.fault) for r in found] == [
+        ("d", "three", "eve", ""),
+        ("day_one/b_c", "two", "bob", ""),
+        ("my_talk", "one", "ann", ""),
+    ]
+    assert [r.audio.name for r in found] == ["d.wav", "b c.wav", "my talk.wav"]
+    folder("my_talk.wav")
+    (both,) = [r for r in read_inputs(audio, text) if r.utterance == "my_talk"]
+    assert "several audio files of this name" in both.fault
