@@ -230,7 +230,7 @@ def test_mp3_without_tags_comes_through_standard_input(read, tmp_path):
     soundfile.write(path, samples, 16000, format="MP3")
     data = path.read_bytes()
     assert data[0] == 0xFF
-    assert torch.equal(read("-", stdin=data)["-"], read(path)[str(path)])
+    assert torch.equal(read("-", stdin=data)["-"], load_audio(path))
     with pytest.raises(SourceError, match="neither a list of paths nor an audio file"):
         read("-", stdin="x.wav\n".encode("utf-16"))
 
@@ -253,3 +253,14 @@ def test_what_tells_two_files_apart_is_advised(tmp_path, ids, way):
     twice = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="give each once"):
         check_ids(twice, "path")
+
+
+def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
+    path = audio(tmp_path / "x.wav", 1.0)
+    read(path)
+    assert not caplog.records
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 44 + (len(whole) - 44) // 2])
+    assert len(read(path)[str(path)]) == 8000
+    (record,) = caplog.records
+    assert f"{path}: truncated, its last 0.50 s are missing" in record.getMessage()

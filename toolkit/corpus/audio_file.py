@@ -2,6 +2,7 @@
 
 import io
 import os
+import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,12 +18,16 @@ UNKNOWN = 1 << 62
 """Samples from which on a length is libsndfile's placeholder for one that is not known."""
 BLOCK = 1 << 18  # samples
 MAGIC = b"fLaC"
+TOLERATED = 0.01
+"""Seconds that a file may lack of what its header says: a frame."""
 LATEST = 1 << 20
 """Bytes in which a FLAC file must begin; tags may precede it."""
 
 
 @contextmanager
-def open_audio(source: Path | str | BinaryIO) -> Iterator[soundfile.SoundFile]:
+def open_audio(
+    source: Path | str | BinaryIO, in_order: bool = False
+) -> Iterator[soundfile.SoundFile]:
     """Open a file like `soundfile.SoundFile`, with the true length of a streamed FLAC file.
 
     An encoder that writes to a pipe does not know how many samples will follow: its header says 0.
@@ -31,6 +36,8 @@ def open_audio(source: Path | str | BinaryIO) -> Iterator[soundfile.SoundFile]:
 
     Args:
       source: a file's name, or the opened file, which can seek.
+      in_order: whether reads follow each other. Otherwise soundfile seeks after each one, which
+        makes MP3, whose frames need those before them, sound differently from there on.
 
     Raises:
       soundfile.SoundFileError, OSError: it cannot be read; a streamed file whose end is missing
@@ -39,19 +46,34 @@ def open_audio(source: Path | str | BinaryIO) -> Iterator[soundfile.SoundFile]:
     by_name = isinstance(source, str | os.PathLike)
     if by_name:
         regular(source)
-    with soundfile.SoundFile(source) as file:
+    opened = _Unseekable if in_order else soundfile.SoundFile
+    with opened(source) as file:
         if file.frames < UNKNOWN:
             yield file
             return
     if not by_name:
         source.seek(0)
-        with soundfile.SoundFile(_WithLength(source, _count(source))) as file:
+        with opened(_WithLength(source, _count(source))) as file:
             yield file
         return
     status = os.stat(source)
     length = _count_file(os.fspath(source), status.st_size, status.st_mtime_ns)
-    with open(source, "rb") as content, soundfile.SoundFile(_WithLength(content, length)) as file:
+    with open(source, "rb") as content, opened(_WithLength(content, length)) as file:
         yield file
+
+
+def missing_samples(path: Path | str, file: soundfile.SoundFile) -> int:
+    """Return how many samples a WAV or SPHERE file lacks of what its header says.
+
+    libsndfile lowers that number to what the file holds. 0 for other formats, for less than a
+    hundredth of a second, and for the placeholder sizes of programs that write to a pipe.
+
+    Args:
+      path: of the file.
+      file: the same, opened.
+    """
+    missing = _samples_in_header(str(path)) - file.frames
+    return missing if missing > TOLERATED * file.samplerate else 0
 
 
 def encode_audio(samples: np.ndarray, rate: int, encoding: str = "FLAC") -> bytes:
@@ -128,3 +150,22 @@ class _WithLength:
 
     def tell(self) -> int:
         return self._content.tell()
+
+
+def _samples_in_header(path: str) -> int:
+    """Return the number of samples in a header, 0 where it is not known."""
+    with open(path, "rb") as file:
+        head = file.read(1024)
+    if head.startswith(b"NIST_1A"):
+        for line in head.decode("latin-1").splitlines():
+            name, _, count = line.partition(" -i ")
+            if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
+                return int(count)
+    if head.startswith(b"RIFF"):
+        try:
+            with wave.open(path, "rb") as file:
+                declared, width = file.getnframes(), file.getsampwidth() * file.getnchannels()
+        except (wave.Error, EOFError):
+            return 0
+        return declared if declared * width < 0x7FFFFFFF - 1024 else 0
+    return 0

@@ -1,5 +1,6 @@
 """Reads audio block by block: files of any length, and raw samples from a pipe."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,11 @@ import soundfile
 import torch
 from torch import Tensor
 
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio_file import missing_samples, open_audio
 from toolkit.features.audio import AudioError, check_rate, undecodable
 from toolkit.features.resample import Resampler
+
+logger = logging.getLogger(__name__)
 
 
 def audio_blocks(
@@ -37,7 +40,7 @@ def audio_blocks(
     """
     if not path.is_file():
         raise AudioError(f"{path}: no such audio file")
-    with _reading(path), open_audio(path) as file:
+    with _reading(path), open_audio(path, in_order=True) as file:
         rate = file.samplerate
         check_rate(rate, path)
         start = round(offset * rate)
@@ -53,6 +56,11 @@ def audio_blocks(
             raise AudioError(f"{path}: no samples")
         if channel is not None and channel >= file.channels:
             raise AudioError(f"{path}: has {file.channels} channels, no channel {channel + 1}")
+        if duration is None and (missing := missing_samples(path, file)):
+            logger.warning(
+                "%s: truncated, its last %.2f s are missing; fetch the file again",
+                *(path, missing / rate),
+            )
         file.seek(start)
         blocks = _file_blocks(file, path, length, seconds, channel)
         yield from _resampled(blocks, rate, sampling_rate)

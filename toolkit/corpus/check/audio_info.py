@@ -1,22 +1,19 @@
 """Properties of audio files, found by decoding them from the first sample to the last."""
 
 import hashlib
-import wave
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import soundfile
 
-from toolkit.corpus.audio_file import open_audio
+from toolkit.corpus.audio_file import missing_samples, open_audio
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.digest import FileDigest, file_digest
 from toolkit.storage.reading import regular
 
 FILES_PER_TASK = 16
 BLOCK = 1 << 18
-TOLERATED = 0.01
-"""Seconds that a file may lack of what its header says: a frame."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,9 @@ def decode(path: str) -> AudioInfo:
     content: FileDigest | None = None
     try:
         content = file_digest(regular(path))  # first: the decoder then finds the file in memory
-        with open_audio(path) as file:
+        with open_audio(path, in_order=True) as file:
             rate, channels = file.samplerate, file.channels
-            missing = _samples_in_header(path) - file.frames
-            declared = file.frames + (missing if missing > TOLERATED * rate else 0)
+            declared = file.frames + missing_samples(path, file)
             while len(block := file.read(BLOCK, dtype="int16", always_2d=True)) > 0:
                 decoded += len(block)
                 silent = silent and not np.any(block)
@@ -92,26 +88,3 @@ def decode(path: str) -> AudioInfo:
         error,
         content,
     )
-
-
-def _samples_in_header(path: str) -> int:
-    """Return the number of samples in the header of a WAV or SPHERE file.
-
-    libsndfile lowers that number to what the file holds. 0 for other formats, and for the
-    placeholder sizes of programs that write to a pipe.
-    """
-    with open(path, "rb") as file:
-        head = file.read(1024)
-    if head.startswith(b"NIST_1A"):
-        for line in head.decode("latin-1").splitlines():
-            name, _, count = line.partition(" -i ")
-            if name == "sample_count" and count.strip().isdecimal() and len(count) < 20:
-                return int(count)
-    if head.startswith(b"RIFF"):
-        try:
-            with wave.open(path, "rb") as file:
-                declared, width = file.getnframes(), file.getsampwidth() * file.getnchannels()
-        except (wave.Error, EOFError):
-            return 0
-        return declared if declared * width < 0x7FFFFFFF - 1024 else 0
-    return 0
