@@ -138,6 +138,29 @@ def test_runs_are_listed_with_results_and_size(recipe):
     assert "WER dev 4.00 (b)" in toolkit("runs", recipe).output
 
 
+def test_a_run_that_is_not_done_is_listed_with_what_it_has_decoded(recipe):
+    run(recipe)
+    rows = json.loads((recipe / "exp/demo/results.json").read_text())
+    (recipe / "exp/demo/results.json").unlink()
+    for row in rows:
+        folder = recipe / "exp/demo/decode" / row["system"]
+        folder.mkdir(parents=True)
+        (folder / "rows.json").write_text(json.dumps([row]))
+    (recipe / "exp/demo/decode/c").mkdir()
+    (recipe / "exp/demo/decode/c/rows.json").write_text("[")
+    (found,) = json.loads(toolkit("runs", recipe, "--json").output)
+    assert found["best"] == {"dev": [4.0, "b"]}
+
+
+def test_a_run_of_which_no_stage_is_done_is_listed(recipe):
+    source = (recipe / "run.py").read_text()
+    (recipe / "run.py").write_text(source.replace('run.make("fbank")', 'run.need("nothing")'))
+    with pytest.raises(subprocess.CalledProcessError):
+        run(recipe)
+    (found,) = json.loads(toolkit("runs", recipe, "--json").output)
+    assert (found["profile"], found["stages_done"], found["best"]) == ("demo", 0, {})
+
+
 def test_settings_with_their_sources(recipe):
     assert toolkit("config", recipe).output.splitlines() == [
         "size = 3",

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.report.folder import RunFolder
-from toolkit.score.results import ResultsError, read_results
+from toolkit.score.results import Result, ResultsError, read_results
 
 _MARKER = re.compile(r"\d\d\.json")
 WIDTH = 100
@@ -50,7 +50,10 @@ def find_runs(folder: Path) -> list[Run]:
     found = []
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if "stages" in folders and (markers := _markers(Path(parent, "stages"))):
+        if "stages" not in folders:
+            continue
+        markers = _markers(Path(parent, "stages"))
+        if markers or os.path.lexists(Path(parent, "stages/last_command.json")):
             found.append(_run(Path(parent), markers))
             folders.clear()
     return found
@@ -94,15 +97,21 @@ def _text(value: Any) -> str:
 
 
 def _best(root: Path) -> dict[str, tuple[float, str]]:
-    try:
-        results = read_results(root / "results.json")
-    except ResultsError:
-        return {}
+    """The results of the run, or, before its last stage, of what it has decoded."""
+    results = root / "results.json"
+    paths = [results] if results.exists() else sorted(root.glob("decode/*/rows.json"))
     best: dict[str, tuple[float, str]] = {}
-    for row in results:
+    for row in (row for path in paths for row in _rows(path)):
         if row.split not in best or row.wer < best[row.split][0]:
             best[row.split] = (row.wer, row.system)
     return best
+
+
+def _rows(path: Path) -> list[Result]:
+    try:
+        return read_results(path)
+    except ResultsError:
+        return []
 
 
 def _megabytes(size: int) -> str:
