@@ -157,6 +157,8 @@ def test_faults_are_left_to_the_check(table, audio, tmp_path):
         ("", "first line must name the columns"),
         ("wav/a.wav,hello\n", "no column 'audio'"),
         ("audio,speaker\n", "no column 'text'"),
+        ("LJ001|Printing, in|the same\n", "no column 'audio'.*[|] does not separate columns"),
+        ('{"audio_filepath": "a.wav", "text": "a"}\n', "it holds JSON, as NeMo's"),
         ("audio,text,sentence\n", "'text' and 'sentence' both stand for 'text'"),
         ("audio,text\na.wav,hello, world\n", ":2: 3 fields, the first line names 2"),
         ('audio,text\na.wav,"hello\n', "is a quotation mark open"),

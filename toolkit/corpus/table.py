@@ -216,9 +216,13 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
             )
     for role in ("audio", "text"):
         if role not in roles:
-            found = ", ".join(map(quoted, names[:20]))
+            found, form = ", ".join(map(quoted, names[:20])), ""
+            if names[0].startswith("{"):
+                form = "it holds JSON, as NeMo's manifests do: write its fields as columns; "
+            elif "|" in names[0]:
+                form = "| does not separate columns, but tabs, commas and semicolons do; "
             raise ManifestError(
-                f"{path}: no column {role!r} in the first line ({found}); "
+                f"{path}: no column {role!r} in the first line ({found}); {form}"
                 f"name the columns there, such as {_EXAMPLE}. Other names for {role!r}: "
                 + ", ".join(COLUMNS[role][1:])
             )
