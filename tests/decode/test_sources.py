@@ -264,3 +264,9 @@ def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
     assert len(read(path)[str(path)]) == 8000
     (record,) = caplog.records
     assert f"{path}: truncated, its last 0.50 s are missing" in record.getMessage()
+
+
+def test_faults_of_standard_input_name_it(audio, read, tmp_path):
+    path = audio(tmp_path / "x.wav", 0.5)
+    assert read("-", stdin=path.read_bytes()[:44])["-"].startswith("standard input: no samples")
+    assert "standard input" in read("-", stdin=b"fLaC and nothing else")["-"]

@@ -227,7 +227,8 @@ class Inputs:
             with tempfile.NamedTemporaryFile(dir=work, delete=False) as file:
                 file.write(head)
                 shutil.copyfileobj(stdin, file)
-            return [self._file(Path(file.name), "stdin", "-")]
+            source = self._file(Path(file.name), "stdin", "-")
+            return [replace(source, blocks=partial(_piped, source.blocks, file.name))]
         try:
             lines = (head + stdin.read()).decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
@@ -320,6 +321,14 @@ def _speaker(cut: Any) -> str | None:
     speakers = {one.get("speaker") for one in validated(plain, [{str: Any}])}
     (speaker,) = speakers if len(speakers) == 1 else (None,)
     return speaker if isinstance(speaker, str) else None
+
+
+def _piped(blocks: Blocks, copy: str, rate: int, seconds: float) -> Iterator[Tensor]:
+    """Read the copy of standard input; messages do not name it."""
+    try:
+        yield from blocks(rate, seconds)
+    except AudioError as error:
+        raise AudioError(str(error).replace(copy, "standard input")) from error
 
 
 def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:
