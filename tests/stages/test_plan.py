@@ -6,7 +6,7 @@ from toolkit.config.settings import NO_EFFECT_ON_RESULTS, older_runs, parameters
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.marker import Marker
 from toolkit.stages.partial import Progress, Record
-from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan
+from toolkit.stages.plan import Inspector, State, join_reasons, overlap, plan, settled
 from toolkit.storage.digest import Content, digest_bytes
 
 
@@ -71,12 +71,19 @@ def test_a_stage_is_done_when_everything_matches(directory):
 def test_the_marker_of_a_stage_that_has_another_number_now_is_not_taken_for_this_one(directory):
     marker(2).write(directory.marker(2))
     at = directory.load_digests()
-    moved = Inspector(directory, Config(), at, {2: "new", 3: "title"}).state(2)
+    renumbered = Inspector(directory, Config(), at, {2: "new", 3: "title"})
+    moved = renumbered.state(2)
     assert (moved.kind, moved.why) == (
         "stale",
         "its marker is of stage 3, which had this number before",
     )
     assert Inspector(directory, Config(), at, {2: "reworded", 3: "other"}).state(2).done
+    # What the other stage made is none of this one's, which has nothing to lose if it is off.
+    put(directory, "out")
+    marker(2, outputs=["out"]).write(directory.marker(2))
+    assert renumbered.outputs(2) == []
+    assert Inspector(directory, Config(), at, {2: "reworded", 3: "other"}).outputs(2) == ["out"]
+    assert settled(renumbered.state(2), off=True).kind == "stale"
 
 
 @pytest.mark.parametrize(

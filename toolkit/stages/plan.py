@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.config.settings import flatten, parameters_of, to_plain
 from toolkit.stages.directory import RunDirectory
 from toolkit.stages.inputs import InputNames, audio_input, is_outside, same_setting
-from toolkit.stages.marker import Marker, UnreadableMarkerError, outputs_of
+from toolkit.stages.marker import Marker, UnreadableMarkerError
 from toolkit.stages.partial import Record, read_progress, read_record
 from toolkit.storage.digest import AUDIO, Content, Digests, combined, difference, listing
 from toolkit.storage.manifest_audio import audio_names
@@ -106,6 +106,8 @@ class Inspector:
             marker, reasons = None, [str(error)]
         if marker and not reasons:
             return State("done", marker=marker)
+        if marker and self._number(marker) != stage:
+            marker = None
         why = join_reasons(reasons)
         if directory.failure(stage).exists():
             first = _first_line(directory.failure(stage))
@@ -125,12 +127,17 @@ class Inspector:
 
     def outputs(self, stage: int) -> list[str]:
         """Return the names of what a stage made when it last finished."""
-        return outputs_of(self.directory.marker(stage))
+        marker = self.marker(stage)
+        return sorted(marker.outputs) if marker and self._number(marker) == stage else []
+
+    def _number(self, marker: Marker) -> int:
+        """Return the number that the stage of a marker has now."""
+        return self._numbers.get(marker.title, marker.stage)
 
     def changes(self, marker: Marker) -> list[str]:
         """Return why the stage of `marker` is no longer done; empty when it still is."""
         reasons = self.record_changes(Record(marker.parameters, marker.inputs))
-        if (number := self._numbers.get(marker.title, marker.stage)) != marker.stage:
+        if (number := self._number(marker)) != marker.stage:
             reasons.insert(0, f"its marker is of stage {number}, which had this number before")
         for name, old in marker.outputs.items():
             new = self.digests.content(self.directory.root / name)
