@@ -104,6 +104,8 @@ class Config:
         for name in ("dictionary_size", "prior_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
+        if self.neural and self.decode.words.mode == "words":
+            raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
         records, model = self.records, self.train.model
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(

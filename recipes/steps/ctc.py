@@ -210,18 +210,19 @@ def tuned_search(run: Run, width: int | None = None) -> tuple[WordsDecoder, Back
       run: the run of the stage.
       width: of its beam; None: that of the results.
     """
-    decoded, lm = run.need(f"decode/ctc/{with_lm(run)}"), read_arpa(run.need("lm/lm.arpa"))
-    tuned = json.loads((decoded / "tuned.json").read_text(encoding="utf-8"))
+    decoded, lm = f"decode/ctc/{ngram_search(run)}", read_arpa(run.need("lm/lm.arpa"))
+    tuned = json.loads(run.need(f"{decoded}/tuned.json").read_text(encoding="utf-8"))
     if width is None:
-        width = json.loads((decoded / "widths.json").read_text(encoding="utf-8"))[-1]["width"]
+        widths = run.need(f"{decoded}/widths.json").read_text(encoding="utf-8")
+        width = json.loads(widths)[-1]["width"]
     words = run.need("words.txt").read_text(encoding="utf-8").split()
     config = replace(run.config.decode.words, width=width)
     decoder = WordsDecoder(load_units(run.need("units")), words, lm, config)
     return decoder.tuned(tuned["lm_weight"], tuned["word_bonus"]), lm
 
 
-def with_lm(run: Run) -> str:
-    """Return the name of that search."""
+def ngram_search(run: Run) -> str:
+    """Return the name of the search with dictionary and n-grams."""
     return f"words+{run.config.lm.order}gram"
 
 

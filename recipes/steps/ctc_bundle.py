@@ -3,13 +3,13 @@
 import logging
 from dataclasses import replace
 
-from recipes.steps.ctc import RESCORED, decodes, tuned_search, with_lm
+from recipes.steps.ctc import RESCORED, decodes, ngram_search, tuned_search
 from recipes.steps.data import splits, texts
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
 from toolkit.decode.bundle.folder import BundledSystem, write_systems
+from toolkit.decode.ctc.lists import listing, weights_of
 from toolkit.decode.ctc.posteriors import Posteriors
-from toolkit.decode.ctc.rescoring import listing, weights_of
 from toolkit.decode.ctc.tune_beam import tune_beam
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights
@@ -26,15 +26,17 @@ def write_bundle(run: Run) -> dict[str, float]:
     """Write the bundle with the dictionary search that has the fewest errors on development data.
 
     Of equals the simplest. Its beam is tuned on the same data, the narrowest with no more errors
-    than the widest, but for lists that the LSTM language model rescores.
+    than the widest; lists that the LSTM language model rescores have that of the results.
     """
-    out, tuned_on, lm = run.make("final"), splits(run).tune, with_lm(run)
+    out, tuned_on, lm = run.make("final"), splits(run).tune, ngram_search(run)
     rows = [row for name in decodes(run) for row in read_results(run.need(f"{name}/rows.json"))]
     rescored = f"{lm}+lstm"
-    names = ["words", lm, *[rescored] * run.config.neural]
+    names = ["words", lm, *[rescored] * _helps(run)]
     best = min(names, key=lambda name: _errors(rows, name, tuned_on))
-    search = _rescored_search(run) if best == rescored else _tuned_search(run, best == lm)
-    neural = (run.need("lstm_lm"), run.need(RESCORED) / WEIGHTS) if best == rescored else None
+    search, fast, neural = _tuned_search(run, best != "words"), None, None
+    if best == rescored:
+        neural = run.need("lstm_lm"), run.need(RESCORED) / WEIGHTS
+        search, fast = _rescored_search(run), search
     files = CtcFiles(
         run.need("ctc"),
         run.need("features/normaliser.json"),
@@ -43,7 +45,7 @@ def write_bundle(run: Run) -> dict[str, float]:
         run.need("lm/lm.arpa"),
         neural,
     )
-    write_ctc_bundle(files, search, run.config.features.frontend, out / NAME)
+    write_ctc_bundle(files, search, run.config.features.frontend, out / NAME, fast)
     reached = {row.split: row.wer for row in rows if row.lm == best}
     streams = CtcScorer(out / NAME).can_stream
     system = BundledSystem(NAME, best, streams, reached)
@@ -54,6 +56,11 @@ def write_bundle(run: Run) -> dict[str, float]:
         "margin": search.margin,
         "errors": _errors(rows, best, tuned_on),
     }
+
+
+def _helps(run: Run) -> bool:
+    """Whether the LSTM language model has a weight."""
+    return run.config.neural and RescoringWeights.load(run.need(RESCORED) / WEIGHTS).neural > 0
 
 
 def _tuned_search(run: Run, with_ngrams: bool) -> WordsConfig:

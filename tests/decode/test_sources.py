@@ -191,13 +191,13 @@ def test_what_else_may_be_audio_in_a_folder_is_told(audio, read, tmp_path, caplo
     audio(folder / "a.wav")
     (folder / "a.txt").write_text("the words")
     (folder / "b.M4A").write_bytes(b"any")
+    (folder / "cover.webp").write_bytes(b"RIFF\x00\x01\x00\x00WEBPVP8 ")
     audio(tmp_path / "c.flac").rename(folder / "c")
     (folder / "d.dat").write_bytes(b"\xff\xf3\x44")
     assert list(read(folder)) == [str(folder / "a.wav")]
     (record,) = caplog.records
-    assert f"{folder}: 3 files are left out that may be audio, first {folder}/b.M4A" in (
-        record.getMessage()
-    )
+    told = f"{folder}: files are left out that may be audio, 3, first {folder}/b.M4A"
+    assert told in record.getMessage()
     caplog.clear()
     for name in ("b.M4A", "c", "d.dat"):
         (folder / name).unlink()
@@ -253,6 +253,10 @@ def test_what_tells_two_files_apart_is_advised(tmp_path, ids, way):
     twice = Inputs(ids="path").sources(["s.flac", "s.flac"], io.BytesIO(), tmp_path)
     with pytest.raises(SourceError, match="give each once"):
         check_ids(twice, "path")
+    (tmp_path / "wav.scp").write_text("u1 a.wav\nu1 b.wav\n")
+    listed = inputs.sources([str(tmp_path / "wav.scp")], io.BytesIO(), tmp_path)
+    with pytest.raises(SourceError, match="id u1: rename one"):
+        check_ids(listed, ids)
 
 
 def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
@@ -266,7 +270,11 @@ def test_that_a_file_is_truncated_is_told(audio, read, tmp_path, caplog):
     assert f"{path}: truncated, its last 0.50 s are missing" in record.getMessage()
 
 
-def test_faults_of_standard_input_name_it(audio, read, tmp_path):
+def test_faults_of_standard_input_name_it(audio, read, tmp_path, caplog):
     path = audio(tmp_path / "x.wav", 0.5)
     assert read("-", stdin=path.read_bytes()[:44])["-"].startswith("standard input: no samples")
     assert "standard input" in read("-", stdin=b"fLaC and nothing else")["-"]
+    data = path.read_bytes()
+    read("-", stdin=data[: len(data) // 2])
+    (record,) = caplog.records
+    assert record.getMessage().startswith("standard input: truncated")

@@ -166,8 +166,8 @@ class Inputs:
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
         if others := [path for path in sorted(others) if _may_be_audio(path)]:
             logger.warning(
-                "%s: %d files are left out that may be audio, first %s: give those that can be read"
-                " by name, and convert the others, for example to WAV",
+                "%s: files are left out that may be audio, %d, first %s: give those that can be"
+                " read by name, and convert the others, for example to WAV",
                 *(folder, len(others), others[0]),
             )
         if not paths:
@@ -222,13 +222,15 @@ class Inputs:
     def _stdin(self, stdin: BinaryIO, work: Path) -> list[Source]:
         if self.raw_rate is not None:
             return [Source("-", "stdin", partial(pcm_blocks, stdin, self.raw_rate))]
-        head = stdin.read(4)
+        head = stdin.read(12)
         if _is_audio(head):
             with tempfile.NamedTemporaryFile(dir=work, delete=False) as file:
                 file.write(head)
                 shutil.copyfileobj(stdin, file)
-            source = self._file(Path(file.name), "stdin", "-")
-            return [replace(source, blocks=partial(_piped, source.blocks, file.name))]
+            blocks = partial(
+                audio_blocks, Path(file.name), channel=self.channel, called="standard input"
+            )
+            return [Source("-", safe_name("stdin"), blocks)]
         try:
             lines = (head + stdin.read()).decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
@@ -258,7 +260,7 @@ def check_ids(sources: Sequence[Source], ids: Ids) -> None:
         if other is not source:
             raise SourceError(
                 f"{other.called} and {source.called} would both have the id {source.name}: "
-                + _WAYS_OUT[ids]
+                + (_WAYS_OUT[ids] if source.origin else "rename one, or transcribe them apart")
             )
 
 
@@ -283,6 +285,8 @@ def check_keys(sources: Sequence[Source], suffix: str) -> None:
 def _is_audio(head: bytes) -> bool:
     """Whether a file that begins like this is audio; MPEG layers II and III need no header."""
     mpeg = head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0
+    if head.startswith(b"RIFF"):
+        return head[8:12] == b"WAVE"  # and no picture or film
     return head.startswith(MAGIC) or (mpeg and head[1] & 0x06 in (0x02, 0x04))
 
 
@@ -292,7 +296,7 @@ def _may_be_audio(path: Path) -> bool:
         return True
     try:
         with regular(path).open("rb") as file:
-            return _is_audio(file.read(4))
+            return _is_audio(file.read(12))
     except OSError:
         return False
 
@@ -321,14 +325,6 @@ def _speaker(cut: Any) -> str | None:
     speakers = {one.get("speaker") for one in validated(plain, [{str: Any}])}
     (speaker,) = speakers if len(speakers) == 1 else (None,)
     return speaker if isinstance(speaker, str) else None
-
-
-def _piped(blocks: Blocks, copy: str, rate: int, seconds: float) -> Iterator[Tensor]:
-    """Read the copy of standard input; messages do not name it."""
-    try:
-        yield from blocks(rate, seconds)
-    except AudioError as error:
-        raise AudioError(str(error).replace(copy, "standard input")) from error
 
 
 def _broken(fault: str, rate: int, seconds: float) -> Iterator[Tensor]:

@@ -25,12 +25,14 @@ def audio_blocks(
     offset: float = 0.0,
     duration: float | None = None,
     channel: int | None = None,
+    called: str | None = None,
 ) -> Iterator[Tensor]:
     """Yield the samples that `load_audio` returns, in blocks.
 
     Args:
       path, sampling_rate, offset, duration, channel: see `load_audio`.
       seconds: length of a block, at most.
+      called: its name in messages; None: `path`.
 
     Yields:
       [S] float32 within [-1, 1].
@@ -38,59 +40,60 @@ def audio_blocks(
     Raises:
       AudioError: see `load_audio`; for a truncated file only when its end is reached.
     """
+    name = called or str(path)
     if not path.is_file():
-        raise AudioError(f"{path}: no such audio file")
-    with _reading(path), open_audio(path, in_order=True) as file:
+        raise AudioError(f"{name}: no such audio file")
+    with _reading(path, name), open_audio(path, in_order=True) as file:
         rate = file.samplerate
-        check_rate(rate, path)
+        check_rate(rate, name)
         start = round(offset * rate)
         length = file.frames - start
         if duration is not None:
             length = min(length, round(duration * rate))
             if offset + duration > (file.frames + 1) / rate:
                 raise AudioError(
-                    f"{path}: {offset + duration:.3f} s asked for, but the file ends at "
+                    f"{name}: {offset + duration:.3f} s asked for, but the file ends at "
                     f"{file.frames / rate:.3f} s"
                 )
         if length <= 0:
-            raise AudioError(f"{path}: no samples")
+            raise AudioError(f"{name}: no samples")
         if channel is not None and channel >= file.channels:
-            raise AudioError(f"{path}: has {file.channels} channels, no channel {channel + 1}")
+            raise AudioError(f"{name}: has {file.channels} channels, no channel {channel + 1}")
         if duration is None and (missing := missing_samples(path, file)):
             logger.warning(
                 "%s: truncated, its last %.2f s are missing; fetch the file again",
-                *(path, missing / rate),
+                *(name, missing / rate),
             )
         file.seek(start)
-        blocks = _file_blocks(file, path, length, seconds, channel)
+        blocks = _file_blocks(file, name, length, seconds, channel)
         yield from _resampled(blocks, rate, sampling_rate)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, name: str) -> Iterator[None]:
     try:
         yield
     # Raw samples, which have no header, are a TypeError to soundfile.
     except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
-        raise undecodable(path, path, error) from error
+        raise undecodable(name, path, error) from error
 
 
 def _file_blocks(
-    file: soundfile.SoundFile, path: Path, length: int, seconds: float, channel: int | None
+    file: soundfile.SoundFile, name: str, length: int, seconds: float, channel: int | None
 ) -> Iterator[np.ndarray]:
     size, done = max(1, round(seconds * file.samplerate)), 0
     while done < length:
         samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
         if not len(samples):
             raise AudioError(
-                f"{path}: truncated, {done} of {length} samples could be decoded; "
+                f"{name}: truncated, {done} of {length} samples could be decoded; "
                 "fetch the file again"
             )
         done += len(samples)
         mixed = channel is None and samples.shape[1] > 1
         mono = samples.mean(axis=1) if mixed else samples[:, channel or 0]
         if not np.isfinite(mono).all():
-            raise AudioError(f"{path}: holds values that are not numbers")
+            raise AudioError(f"{name}: holds values that are not numbers")
         yield mono
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from toolkit.decode.bundle.folder import (
     write_systems,
 )
 from toolkit.decode.bundle.settings import BundleError
-from toolkit.decode.ctc.rescoring import candidates_of
+from toolkit.decode.ctc.lists import candidates_of
 from toolkit.decode.ctc.words import WordsConfig
 from toolkit.decode.rescoring.rescorer import RescoringWeights, neural_scores
 from toolkit.decode.streaming import EndpointConfig
@@ -71,8 +72,11 @@ def write(folder, mode="forecast", bidirectional=False, inputs=8, neural=None):
     write_arpa(estimate(sentences, set(WORDS), 3)[0], folder / "lm.arpa")
     arpa, normaliser = folder / "lm.arpa", folder / "normaliser.json"
     files = CtcFiles(folder / "net", normaliser, UNITS, WORDS, arpa, neural)
-    search = WordsConfig(16, mode, lm_weight=0.5, word_bonus=1.0, nbest=12 if neural else 1)
-    write_ctc_bundle(files, search, FRONTEND, folder / "final" / "ctc")
+    search = WordsConfig(16, mode, lm_weight=0.5, word_bonus=1.0)
+    fast = search if neural else None
+    if neural:
+        search = replace(search, lm_weight=0.8, word_bonus=0.0, nbest=12)
+    write_ctc_bundle(files, search, FRONTEND, folder / "final" / "ctc", fast)
     systems = [BundledSystem("ctc", "words+3gram", not bidirectional, {"dev": 12.5})]
     write_systems(folder / "final", systems)
     return folder / "final" / "ctc"
@@ -155,6 +159,12 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
     with pytest.raises(ToolkitError, match=r"weights\.json"):
         CtcRecogniser(rescored).recognise(noise(1.0))
     (rescored / "elsewhere").rename(rescored / "neural_lm" / "weights.json")
+    plain = json.loads((rescored / "ctc.json").read_text())
+    plain["search"]["mode"] = "words"
+    without = shutil.copytree(rescored, rescored.parent / "without")
+    (without / "ctc.json").write_text(json.dumps(plain))
+    with pytest.raises(BundleError, match="rescoring needs a search with n-grams"):
+        CtcRecogniser(without).recognise(noise(1.0))
 
 
 def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from toolkit.bench.ctc.emissions import Emissions
 from toolkit.decode.ctc.decoder import Hypothesis
-from toolkit.decode.ctc.rescoring import (
+from toolkit.decode.ctc.lists import (
     CtcRescorer,
     candidates_of,
     listing,
-    rescore_ctc,
+    missing_words,
     weights_of,
 )
+from toolkit.decode.ctc.rescoring import rescore_ctc
 from toolkit.decode.ctc.system import SplitData
 from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.decode.rescoring.lists import NeuralRescoringConfig
@@ -86,6 +87,23 @@ def test_scores_are_taken_apart_and_put_together():
     assert [a for a, _ in common] == pytest.approx([b for _, b in common], abs=1e-3)
     total = RescoringWeights.of(0.0, weights_of(config)).total(listed, np.zeros(len(hypotheses)))
     assert config.lm_weight * total == pytest.approx([one.score for one in hypotheses], abs=1e-4)
+
+
+def test_words_that_the_n_grams_lack_share_their_probability():
+    """The acoustic score of a text does not depend on the weight of the language model."""
+    words = (*WORDS, "BIT", "HAT")
+    missing = missing_words(LM, words)
+    assert missing == 2
+    acoustic = []
+    for weights in (weights_of(WIDE), Weights(2.0, -1.0)):
+        config = listing(WIDE, weights, 60)
+        found = WordsDecoder(UNITS, words, LM, config).decode(posteriors("THE HAT SAT HAT"))
+        listed = candidates_of(found, LM, config, missing)
+        acoustic.append(dict(zip(listed.texts, listed.acoustic, strict=True)))
+    common = [text for text in acoustic[0] if text in acoustic[1]]
+    assert "THE HAT SAT HAT" in common
+    for text in common:
+        assert acoustic[0][text] == pytest.approx(acoustic[1][text], abs=1e-3)
 
 
 def test_where_no_text_is_possible_none_is_chosen():

@@ -12,7 +12,7 @@ from toolkit.decode.bundle.ctc.settings import LM, WORDS, read_ctc_settings
 from toolkit.decode.bundle.ctc.word_times import CtcWordAligner
 from toolkit.decode.bundle.settings import ADVICE, NEURAL_LM, BundleError
 from toolkit.decode.ctc.decoder import CtcDecodeError, Hypothesis
-from toolkit.decode.ctc.rescoring import CtcRescorer
+from toolkit.decode.ctc.lists import CtcRescorer, missing_words
 from toolkit.decode.ctc.words import WordsDecoder
 from toolkit.decode.rescoring.rescorer import Rescorer
 from toolkit.decode.transcript import Recognised
@@ -43,9 +43,8 @@ class CtcRecogniser:
     ) -> None:
         self._bundle = Path(bundle)
         self.settings = read_ctc_settings(self._bundle)
-        if fast:
-            search = replace(self.settings.search, nbest=1)
-            self.settings = replace(self.settings, search=search, rescored=False)
+        if fast and self.settings.fast is not None:
+            self.settings = replace(self.settings, search=self.settings.fast, rescored=False)
         self.frontend_config = self.settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self.scorer = CtcScorer(self._bundle, device, int8)
@@ -82,10 +81,13 @@ class CtcRecogniser:
     @cached_property
     def _rescorer(self) -> CtcRescorer | None:
         """Chooses from n-best lists, if the bundle has a neural language model."""
-        if not self.settings.rescored or self._lm is None:
+        if not self.settings.rescored:
             return None
+        if self._lm is None:
+            raise BundleError(f"{self._bundle}: rescoring needs a search with n-grams; {ADVICE}")
+        missing = missing_words(self._lm, self.decoder.dictionary.words)
         rescorer = Rescorer.load(self._bundle / NEURAL_LM)
-        return CtcRescorer(rescorer, self._lm, self.settings.search)
+        return CtcRescorer(rescorer, self._lm, self.settings.search, missing)
 
     def chosen(self, hypotheses: Sequence[Hypothesis]) -> str:
         """Return the text of an n-best list: the first, or the neural language model's choice."""

@@ -25,6 +25,8 @@ class CtcSettings:
     """The dictionary search: weights, width and margin, tuned on development data."""
     rescored: bool = False
     """Whether the neural model in `neural_lm/` chooses from the search's n-best list."""
+    fast: WordsConfig | None = None
+    """The search that is tuned without rescoring, for `--fast`; None: `search`."""
     made_with: dict[str, str] = field(default_factory=dict)
     """The engines of the process that wrote it (`toolkit.engines`)."""
 

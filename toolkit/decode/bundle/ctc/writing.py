@@ -46,7 +46,11 @@ class CtcFiles:
 
 
 def write_ctc_bundle(
-    files: CtcFiles, search: WordsConfig, frontend: FrontendConfig, out: Path
+    files: CtcFiles,
+    search: WordsConfig,
+    frontend: FrontendConfig,
+    out: Path,
+    fast: WordsConfig | None = None,
 ) -> None:
     """Write the bundle of a CTC network, which can then be moved anywhere.
 
@@ -55,6 +59,7 @@ def write_ctc_bundle(
       search: the tuned search.
       frontend: the front end of the network's features.
       out: the bundle to write.
+      fast: the search that is tuned without rescoring; None: `search`.
     """
     (out / MODEL).mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
@@ -70,5 +75,5 @@ def write_ctc_bundle(
         for name in NEURAL_LM_FILES:
             shutil.copyfile(model / name, out / NEURAL_LM / name)
         shutil.copyfile(weights, out / NEURAL_LM / WEIGHTS)
-    settings = CtcSettings(frontend, search, files.neural is not None, engines())
+    settings = CtcSettings(frontend, search, files.neural is not None, fast, engines())
     write_atomically(out / SETTINGS, json.dumps(to_plain(settings), indent=1) + "\n")
