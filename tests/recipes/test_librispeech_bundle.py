@@ -93,7 +93,8 @@ def test_the_bundle_transcribes_files_of_any_form_and_names_broken_ones(
     vocabulary = (finished.root / "lang" / "words.txt").read_text().split()
     assert found[slow.stem]
     assert {*found[slow.stem].split()} <= {*vocabulary}
-    _, *told = result.errors.splitlines()
+    _, speakers, *told = result.errors.splitlines()
+    assert speakers.startswith("every recording counts as another speaker's")
     for path, line in zip((broken, missing, click), told, strict=True):
         assert line.startswith(f"Error: {path}: ")
 
