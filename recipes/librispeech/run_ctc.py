@@ -103,7 +103,7 @@ def sweep(run: Run) -> dict[str, float]:
 def report(run: Run) -> dict[str, float]:
     """Writes tta/index.html and results.json."""
     write_tta_page(run)
-    return list_results(run, [Path(folder).name for folder in decodes(run)])
+    return list_results(run, decodes(run))
 
 
 @recipe.stage(13, "Write the recogniser bundle")

@@ -31,7 +31,7 @@ from toolkit.lang.text import Normaliser as EnglishText
 from toolkit.lang.units.factory import load_units, make_units
 from toolkit.models.store import load_model
 from toolkit.processes import ranks
-from toolkit.score.results import read_results
+from toolkit.score.results import Result, read_results
 from toolkit.stages.run import Run
 from toolkit.storage.files import write_atomically
 from toolkit.train.ctc.records import count_too_long, write_records
@@ -226,6 +226,11 @@ def ngram_search(run: Run) -> str:
     return f"words+{run.config.lm.order}gram"
 
 
+def rescored_search(run: Run) -> str:
+    """Return the name of the search whose lists the LSTM language model rescores."""
+    return f"{ngram_search(run)}+lstm"
+
+
 def sweep_widths(run: Run) -> dict[str, float]:
     """Decode a split once per beam width with dictionary and language model (A31)."""
     split = splits(run).decoded[-1]
@@ -237,8 +242,14 @@ def sweep_widths(run: Run) -> dict[str, float]:
 
 
 def decodes(run: Run) -> list[str]:
-    """Return the folders of results."""
-    return ["decode/ctc", *[RESCORED] * run.config.neural]
+    """Return the names of the folders with results, below decode/."""
+    return ["ctc", *["ctc_lstm_lm"] * run.config.neural]
+
+
+def result_rows(run: Run) -> list[Result]:
+    """Return the results of all searches."""
+    found = [read_results(run.need(f"decode/{name}/rows.json")) for name in decodes(run)]
+    return [row for rows in found for row in rows]
 
 
 def write_tta_page(run: Run) -> dict[str, float]:
@@ -246,7 +257,7 @@ def write_tta_page(run: Run) -> dict[str, float]:
     dataset = run.config.dataset
     example = cuts(run, splits(run).tune[0])[0]
     extras = Extras(
-        final=[row for name in decodes(run) for row in read_results(run.need(f"{name}/rows.json"))],
+        final=result_rows(run),
         sweep=sweep_table(run.need("sweep.json")),
         dataset=dataset.html() if dataset else "",
         features=utterance_figure(load_cut_audio(example), example.id),

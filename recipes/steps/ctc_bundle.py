@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 
-from recipes.steps.ctc import RESCORED, decodes, ngram_search, tuned_search
+from recipes.steps.ctc import RESCORED, ngram_search, rescored_search, result_rows, tuned_search
 from recipes.steps.data import splits, texts
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.writing import CtcFiles, write_ctc_bundle
@@ -15,7 +15,7 @@ from toolkit.decode.ctc.words import WordsConfig, WordsDecoder
 from toolkit.decode.rescoring.rescorer import WEIGHTS, RescoringWeights
 from toolkit.fsa.lattice import Weights
 from toolkit.lang.units.factory import load_units
-from toolkit.score.results import Result, read_results
+from toolkit.score.results import Result
 from toolkit.stages.run import Run
 
 NAME = "ctc"
@@ -28,15 +28,17 @@ def write_bundle(run: Run) -> dict[str, float]:
     Of equals the simplest. Its beam is tuned on the same data, the narrowest with no more errors
     than the widest; lists that the LSTM language model rescores have that of the results.
     """
-    out, tuned_on, lm = run.make("final"), splits(run).tune, ngram_search(run)
-    rows = [row for name in decodes(run) for row in read_results(run.need(f"{name}/rows.json"))]
-    rescored = f"{lm}+lstm"
-    names = ["words", lm, *[rescored] * _helps(run)]
+    out, tuned_on, rows = run.make("final"), splits(run).tune, result_rows(run)
+    (decoder, _), weights = tuned_search(run), None
+    names = ["words", ngram_search(run)]
+    if run.config.neural:
+        weights = RescoringWeights.load(run.need(RESCORED) / WEIGHTS)
+        names += [rescored_search(run)] * (weights.neural > 0)
     best = min(names, key=lambda name: _errors(rows, name, tuned_on))
-    search, fast, neural = _tuned_search(run, best != "words"), None, None
-    if best == rescored:
+    search, fast, neural = _with_narrow_beam(run, decoder, best != "words"), None, None
+    if weights is not None and best == rescored_search(run):
         neural = run.need("lstm_lm"), run.need(RESCORED) / WEIGHTS
-        search, fast = _rescored_search(run), search
+        search, fast = _for_lists(run, decoder, weights.acoustic_scale), search
     files = CtcFiles(
         run.need("ctc"),
         run.need("features/normaliser.json"),
@@ -58,14 +60,8 @@ def write_bundle(run: Run) -> dict[str, float]:
     }
 
 
-def _helps(run: Run) -> bool:
-    """Whether the LSTM language model has a weight."""
-    return run.config.neural and RescoringWeights.load(run.need(RESCORED) / WEIGHTS).neural > 0
-
-
-def _tuned_search(run: Run, with_ngrams: bool) -> WordsConfig:
+def _with_narrow_beam(run: Run, decoder: WordsDecoder, with_ngrams: bool) -> WordsConfig:
     """The search with or without n-grams, with the narrowest beam that loses nothing."""
-    decoder, _ = tuned_search(run)
     if not with_ngrams:
         config = replace(run.config.decode.words, mode="words")
         units = load_units(run.need("units"))
@@ -79,10 +75,8 @@ def _tuned_search(run: Run, with_ngrams: bool) -> WordsConfig:
     return replace(decoder.config, width=beam.width, margin=beam.margin, nbest=1)
 
 
-def _rescored_search(run: Run) -> WordsConfig:
+def _for_lists(run: Run, decoder: WordsDecoder, scale: float) -> WordsConfig:
     """The search for the lists that are rescored, as for the results."""
-    decoder, _ = tuned_search(run)
-    scale = RescoringWeights.load(run.need(RESCORED) / WEIGHTS).acoustic_scale
     weights = Weights(scale, weights_of(decoder.config).word_penalty)
     return listing(decoder.config, weights, run.config.lstm_rescoring.count)
 

@@ -1,6 +1,6 @@
 """The LSTM language model of the CTC recipe: training, and rescoring with it."""
 
-from recipes.steps.ctc import RESCORED, ngram_search, split_data, tuned_search, write_times
+from recipes.steps.ctc import RESCORED, rescored_search, split_data, tuned_search, write_times
 from recipes.steps.data import splits
 from recipes.steps.neural_lm import train_for_words
 from toolkit.decode.ctc.rescoring import rescore_ctc
@@ -28,7 +28,7 @@ def rescore(run: Run) -> dict[str, float]:
         run.config.lstm_rescoring,
         out,
         run.jobs,
-        {"system": "ctc", "lm": f"{ngram_search(run)}+lstm", "command": run.command},
+        {"system": "ctc", "lm": rescored_search(run), "command": run.command},
         run.progress,
     )
     write_times(run, data, sorted(out.glob("*/text")))

@@ -23,17 +23,19 @@ def exp(commands, tmp_path_factory):
     return root
 
 
+def texts(path):
+    return dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+
+
 def test_every_search_has_word_times_for_the_page(exp):
     page = (exp / "report.html").read_text(encoding="utf-8")
     assert 'class="times"' in page
     for search in [*(f"ctc/{search}" for search in SEARCHES), "ctc_lstm_lm"]:
-        lines = (exp / "decode" / search / "test/text").read_text().splitlines()
-        texts = dict(line.partition(" ")[::2] for line in lines)
-        timed = {}
+        found, timed = texts(exp / "decode" / search / "test/text"), {}
         for entry in read_ctm(exp / "decode" / search / "test/words.ctm"):
             timed.setdefault(entry.utterance, []).append(entry.token)
         assert timed, search
-        assert all(texts[name].split() == words for name, words in timed.items())
+        assert all(found[name].split() == words for name, words in timed.items())
 
 
 def test_a_row_for_each_search_and_split(exp):
@@ -79,10 +81,6 @@ def test_the_page_names_the_search_behind_the_curves(exp):
     rows = (exp / "tta" / "evaluations.csv").read_text().splitlines()
     assert rows[0].endswith(",search")
     assert all('"words+lm, width 4, all utterances"' in row for row in rows[1:])
-
-
-def texts(path):
-    return dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
 
 
 def test_the_bundle_chooses_as_the_recipe_did(exp):

@@ -183,7 +183,9 @@ def transcribe(
     if reached := reached_by(bundle):
         without = "rescoring, and so its error rates, left out: " if fast else ""
         click.echo(f"{without}{reached}", err=True)
-    with tempfile.TemporaryDirectory() as work:
+    # One thread, as worker processes have: on busy cores several wait for each other, four times as
+    # long as one computes, on idle ones two gain nothing.
+    with tempfile.TemporaryDirectory() as work, one_thread():
         sources = inputs.sources(audio, sys.stdin.buffer, Path(work))
         check_ids(sources, inputs.ids) if out is None else check_keys(sources, SUFFIXES[form])
         if stream:
@@ -215,10 +217,7 @@ def transcribe(
                 )
             if lower:
                 recognised = (transcript.in_lower_case() for transcript in recognised)
-            # As worker processes and streams do: on busy cores threads wait for each other, four
-            # times as long as one computes, on idle ones two gain nothing.
-            with one_thread():
-                faults = _write(recognised, len(sources), form, out, channel or 1)
+            faults = _write(recognised, len(sources), form, out, channel or 1)
     for fault in faults:
         click.echo(f"Error: {fault}", err=True)
     ctx.exit(1 if faults else 0)
@@ -269,24 +268,22 @@ def _stream(
     from toolkit.decode.streaming_bundle import StreamingBundle
     from toolkit.features.audio import AudioError
     from toolkit.features.frontend import FrontendError
-    from toolkit.processes.threads import one_thread
 
     faults = []
     ends = None if endpoint is None else EndpointConfig(endpoint)
-    with one_thread():
-        shared = StreamingBundle(bundle, fast)
-        details = form == "json" and shared.has_times
-        for source in sources:
-            stream, latency = shared.stream(ends, details), Latency()
-            blocks = source.blocks(shared.sampling_rate, piece)
-            try:
-                for result in recognise_stream(blocks, stream, perf_counter, latency):
-                    _show(source.name, result, form)
-                click.echo(f"{source.called}: {latency.summary()}", err=True)
-            except AudioError as error:
-                faults.append(str(error))
-            except FrontendError as error:
-                faults.append(f"{source.called}: {error}")
+    shared = StreamingBundle(bundle, fast)
+    details = form == "json" and shared.has_times
+    for source in sources:
+        stream, latency = shared.stream(ends, details), Latency()
+        blocks = source.blocks(shared.sampling_rate, piece)
+        try:
+            for result in recognise_stream(blocks, stream, perf_counter, latency):
+                _show(source.name, result, form)
+            click.echo(f"{source.called}: {latency.summary()}", err=True)
+        except AudioError as error:
+            faults.append(str(error))
+        except FrontendError as error:
+            faults.append(f"{source.called}: {error}")
     return faults
 
 
