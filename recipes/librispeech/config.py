@@ -195,7 +195,6 @@ def mini() -> Config:
         # 0.4 million n-grams of 1.4 million, so that graphs take less than 6 GB to build.
         lm=NgramConfig(prune=5e-7),
         augment=THREE_SPEEDS,
-        adapted=True,
         ce=_small_lstm(hidden=320, epochs=6),
         chain=True,
         # 12 % fewer errors of the best system, with 4 epochs in half of the time 9 %.

@@ -222,17 +222,17 @@ def decode_lattice_free(run: Run) -> dict[str, float]:
     return decode_chain(run, "chain", run.need(run.config.chain_features))
 
 
-@recipe.stage(28, "Combine the systems")
+@recipe.stage(28, "Train an LSTM language model", parallel=True, when="neural")
+def train_neural_lm(run: Run) -> dict[str, float]:
+    """On lm.text and the training transcripts; before the combination, which may wait for others."""
+    return train_lstm_lm(run)
+
+
+@recipe.stage(29, "Combine the systems")
 def combine(run: Run) -> dict[str, float] | None:
     """The union of their lattices, with weights tuned on the development splits."""
     networks = _networks(run)
     return combine_systems(run, ["sat", *networks]) if networks else None
-
-
-@recipe.stage(29, "Train an LSTM language model", parallel=True, when="neural")
-def train_neural_lm(run: Run) -> dict[str, float]:
-    """On lm.text and the training transcripts; skipped without `neural`."""
-    return train_lstm_lm(run)
 
 
 @recipe.stage(30, "Rescore with the LSTM language model")

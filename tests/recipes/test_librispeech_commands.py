@@ -106,10 +106,10 @@ def test_a_changed_setting_makes_the_stages_stale_that_depend_on_it(quick, comma
 @pytest.mark.parametrize(
     ("setting", "depends"),
     [
-        ("tri.tree.max_leaves=99", [*range(9, 29), 30, 31]),
-        ("sat.fmllr=2", [*range(13, 29), 30, 31]),
+        ("tri.tree.max_leaves=99", [*range(9, 28), 29, 30, 31]),
+        ("sat.fmllr=2", [*range(13, 28), 29, 30, 31]),
         ("gmm_decode.penalties=-1", [8, 10, 12, 14, 22, 23, 26, 27, 28, 30, 31]),
-        ("senones.max_leaves=50", [*range(16, 29), 30, 31]),
+        ("senones.max_leaves=50", [*range(16, 28), 29, 30, 31]),
         ("blstm.epochs=3", [24, 25, 28, 30, 31]),
         ("bidirectional=false", [28, 30, 31]),
         ("chain=false", [28, 30, 31]),
