@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from toolkit.align.ctm import read_ctm
 from toolkit.cli import main
 from toolkit.decode.bundle.ctc import scorer as scorer_module
+from toolkit.decode.bundle.ctc.align_folder import align_folder_by_ctc
 from toolkit.decode.bundle.ctc.recogniser import CtcRecogniser
 from toolkit.decode.bundle.ctc.scorer import CtcScorer
 from toolkit.decode.bundle.ctc.streaming import CtcStreamingRecogniser
@@ -54,24 +55,35 @@ def noise(seconds, seed=0):
     return 0.1 * torch.randn(int(16000 * seconds), generator=torch.Generator().manual_seed(seed))
 
 
-def write(folder, mode="forecast", bidirectional=False, inputs=8, neural=None):
+SENTENCES = [["A", "DOG"], ["TO", "A", "ZOO"], ["DO", "AN", "OX"]]
+
+
+def write(
+    folder,
+    mode="forecast",
+    bidirectional=False,
+    inputs=8,
+    neural=None,
+    units=UNITS,
+    words=WORDS,
+    sentences=SENTENCES,
+):
     """The bundle of a network that is sure of what it makes up."""
     torch.manual_seed(3)
-    config = CtcConfig(inputs, UNITS.size, (6,), (5,), (3,), lstm_layers=2, hidden=8)
+    config = CtcConfig(inputs, units.size, (6,), (5,), (3,), lstm_layers=2, hidden=8)
     config = CtcConfig(**{**vars(config), "bidirectional": bidirectional})
     model = CtcModel(config)
     with torch.no_grad():
         model.output.weight *= 12
-        model.output.bias[UNITS.blank] += 1
+        model.output.bias[units.blank] += 1
     save_model(folder / "net", model)
     features = CtcRecognised.frontend(noise(20, 9)).double()
     stats = GlobalStats.of(features)
     zero = GlobalStats.of(features - stats.mean)
     Normaliser(stats.mean, zero).save(folder / "normaliser.json")
-    sentences = [["A", "DOG"], ["TO", "A", "ZOO"], ["DO", "AN", "OX"]]
-    write_arpa(estimate(sentences, set(WORDS), 3)[0], folder / "lm.arpa")
+    write_arpa(estimate(sentences, set(words), 3)[0], folder / "lm.arpa")
     arpa, normaliser = folder / "lm.arpa", folder / "normaliser.json"
-    files = CtcFiles(folder / "net", normaliser, UNITS, WORDS, arpa, neural)
+    files = CtcFiles(folder / "net", normaliser, units, words, arpa, neural)
     search = WordsConfig(16, mode, lm_weight=0.5, word_bonus=1.0)
     fast = search if neural else None
     if neural:
@@ -292,6 +304,18 @@ def test_a_folder_is_aligned(bundle, audio, tmp_path):
     grid = (tmp_path / "o" / "textgrid" / "one.TextGrid").read_text()
     assert '"units"' in grid
     assert np.isclose(float(grid.split("xmax = ")[1].split()[0]), 2.0)
+
+
+def test_texts_of_other_alphabets_are_aligned_with_their_letters(audio, tmp_path):
+    words = ("GRUND", "GRÜN", "ÜBER")
+    german = write(
+        tmp_path, units=Characters.of_texts(words), words=words, sentences=[["ÜBER", "GRÜN"]]
+    )
+    (tmp_path / "text").write_text("one über Grün.\ntwo GRUND\n")
+    align_folder_by_ctc(german, audio, tmp_path / "text", tmp_path / "out")
+    assert [w.token for w in read_ctm(tmp_path / "out/words.ctm")] == ["ÜBER", "GRÜN", "GRUND"]
+    letters = [u.token for u in read_ctm(tmp_path / "out/units.ctm")]
+    assert "".join(letters) == "übergrüngrund"
 
 
 def test_streams_of_one_bundle_in_several_threads_do_not_mix(bundle):

@@ -16,6 +16,8 @@ from toolkit.errors import ToolkitError
 from toolkit.features.stream import extract_file
 from toolkit.lang.letters import LetterNormaliser
 from toolkit.lang.text import Normaliser
+from toolkit.lang.units.characters import Characters
+from toolkit.lang.units.units import Units
 from toolkit.processes.bars import Bar
 from toolkit.processes.workers import map_in_processes
 from toolkit.storage.names import path_below, safe_name
@@ -82,7 +84,7 @@ def _align(bundle: Path, out: Path, recording: Recording) -> _Aligned:
 
 def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Aligned:
     name, units = recording.utterance, recogniser.scorer.units
-    rules = Normaliser() if units.kind == "characters" else LetterNormaliser()
+    rules = _rules(units)
     words = rules.words(recording.text)
     fault = recording.fault or ("" if words else "no word in its text")
     if fault or recording.audio is None:
@@ -104,6 +106,12 @@ def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Ali
         reason=f"left out of the text: {left_out}" if left_out else "",
     )
     return _Aligned(outcome, tuple(tuple(map(astuple, tiers[tier])) for tier in TIERS))
+
+
+def _rules(units: Units) -> Normaliser:
+    """Return the rules by which a text becomes words: English for the 30 symbols of English (A16)."""
+    english = units.kind == "characters" and units.symbols == Characters().symbols
+    return Normaliser() if english else LetterNormaliser()
 
 
 def _entries(utterance: str, spoken: Sequence[Word]) -> list[CtmEntry]:
