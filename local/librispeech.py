@@ -32,8 +32,13 @@ def fetch(
     if patterns == ("train*", "dev*", "test*"):
         parts = list(MINI_LIBRISPEECH)
     else:
-        known = (*LIBRISPEECH, *MINI_LIBRISPEECH)
-        parts = [part for part in known if matches(part, ",".join(patterns))]
+        # mini LibriSpeech's parts repeat utterances of the others: only where they alone match.
+        found: dict[str, None] = {}
+        for pattern in ",".join(patterns).split(","):
+            chosen = [part for part in LIBRISPEECH if matches(part, pattern)]
+            chosen = chosen or [part for part in MINI_LIBRISPEECH if matches(part, pattern)]
+            found |= dict.fromkeys(chosen)
+        parts = list(found)
     try:
         download_librispeech(out, dataset_parts=parts)
     except OSError as error:

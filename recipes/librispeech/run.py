@@ -224,7 +224,7 @@ def decode_lattice_free(run: Run) -> dict[str, float]:
 
 @recipe.stage(28, "Train an LSTM language model", parallel=True, when="neural")
 def train_neural_lm(run: Run) -> dict[str, float]:
-    """On lm.text and the training transcripts; before the combination, which may wait for others."""
+    """On lm.text and the training transcripts; the combination may have to wait for others."""
     return train_lstm_lm(run)
 
 

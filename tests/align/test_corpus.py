@@ -99,6 +99,13 @@ def test_finished_shards_are_kept(lang, tmp_path):
     assert (tmp_path / "ali/ali.000000.safetensors").read_bytes() == bytes_before
 
 
+def test_what_was_finished_is_not_aligned_again(lang, tmp_path):
+    first = align(CertainScorer(), lang, tmp_path / "ali")
+    again = CertainScorer()
+    assert align(again, lang, tmp_path / "ali") == first
+    assert again.asked == []
+
+
 def test_too_many_failures_name_utterance_and_reason(lang, tmp_path):
     with pytest.raises(AlignmentFailuresError, match=r"short .5 frames, the transcript needs 27"):
         align(CertainScorer(), lang, tmp_path / "ali", replace(CONFIG, max_failed=0.2))

@@ -167,6 +167,29 @@ def test_transcripts_vote_without_times(tmp_path):
     assert not (tmp_path / "out/words.ctm").exists()
 
 
+def test_texts_without_times_count_too(ctms, tmp_path, caplog):
+    folder = tmp_path / "decoded"
+    folder.mkdir()
+    ctms[0].rename(folder / "words.ctm")
+    (folder / "text").write_text("u-1 ONE TWO THREE\nu-2 GOOD MORNING\nu-3\n")
+    (tmp_path / "other.txt").write_text("u-2 GOOD EVENING\n")
+    words = Words()
+    systems = [read_system(path, words) for path in (folder, tmp_path / "other.txt")]
+    assert "lacks 1 texts" in caplog.text
+    assert not systems[0].timed
+    assert sorted(systems[0].ids) == ["u-1", "u-2", "u-3"]
+    found = combine(systems, Combination((0.6, 0.4)), words)
+    assert [e.token for e in found["u-2"]] == ["GOOD", "MORNING"]
+    assert found["u-3"] == []
+
+
+def test_channels_are_not_mixed(tmp_path):
+    entries = [CtmEntry("call", side, 0.5, 0.2, "YES") for side in "AB"]
+    write_ctm(entries, tmp_path / "call.ctm")
+    with pytest.raises(CombinationError, match="'call' has the channels A and B"):
+        read_system(tmp_path / "call.ctm", Words())
+
+
 def test_the_command_tunes_scores_and_writes(two, tmp_path):
     reference = tmp_path / "ref.txt"
     reference.write_text("".join(f"{u} {t}\n" for u, t in REFERENCES.items()))

@@ -74,6 +74,7 @@ def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
     prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path / "one")
     config = NgramConfig(arpa=tmp_path / "one/lm.arpa")
     weights = word_weights(config)
+    assert {*weights} == {"A", "B", "C"}
     assert weights["A"] > weights["C"]
     prepare_lm(config, TEXTS, {"A", "B", "NEW"}, tmp_path / "two")
     model = read_arpa(tmp_path / "two/lm.arpa")

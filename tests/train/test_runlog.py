@@ -124,6 +124,20 @@ def test_the_next_save_is_not_taken_for_this_one(tmp_path, clock):
     assert read_run_log(path).of(Started)[0].lost == 4.0
 
 
+@pytest.mark.parametrize("damage", [bytes(64) + b"\n", b'{"event": 1}\n', b"[]\n"])
+def test_damage_behind_the_checkpoint_is_cut_off(tmp_path, clock, damage):
+    path = tmp_path / "log.jsonl"
+    writer = begun(path, clock)
+    position = writer.position()
+    clock.now += 4
+    writer.write(Step(step=2))
+    with open(path, "ab") as file:
+        file.write(damage)
+    RunLogWriter(path, clock).resume(position, step=1)
+    assert [type(event) for event in read_run_log(path).events] == [Created, Started]
+    assert read_run_log(path).of(Started)[0].lost == 4.0
+
+
 def test_a_run_without_a_checkpoint_begins_again(tmp_path, clock):
     begun(tmp_path / "log.jsonl", clock).write(Step(step=1))
     begun(tmp_path / "log.jsonl", clock)

@@ -65,11 +65,15 @@ def align_corpus(
       AlignmentFailuresError: more than `max_failed` of the utterances failed. In any case
         `table.tsv` lists the failed ones with reasons.
     """
-    work = partial(_align_shard, senones, lang, config.search, out)
-    outcomes: list[Outcome] = []
-    for path in map_scored_shards(work, scorer, jobs, "align", progress):
-        outcomes += read_table(path)
-    write_table(out / "table.tsv", outcomes)
+    outcomes, table = [], out / "table.tsv"
+    numbers = range(len(scorer.store.shards))
+    if table.exists() and all(_shard(out, number).exists() for number in numbers):
+        outcomes = read_table(table)  # an earlier run has finished
+    else:
+        work = partial(_align_shard, senones, lang, config.search, out)
+        for path in map_scored_shards(work, scorer, jobs, "align", progress):
+            outcomes += read_table(path)
+        write_table(table, outcomes)
     for part in out.glob("ali.*.tsv"):
         part.unlink()
 
@@ -90,6 +94,10 @@ def align_corpus(
     }
 
 
+def _shard(out: Path, number: int) -> Path:
+    return out / f"ali.{number:06d}.safetensors"
+
+
 def _align_shard(
     senones: Senones,
     lang: Path,
@@ -100,7 +108,7 @@ def _align_shard(
     shard: tuple[int, Sequence[str]],
 ) -> Path:
     number, ids = shard
-    path = out / f"ali.{number:06d}.safetensors"
+    path = _shard(out, number)
     table = path.with_suffix(".tsv")
     if path.exists() and table.exists():
         return table

@@ -1,5 +1,6 @@
 """What systems recognised, as word lattices: their own, or chains of words and confidences."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ OTHER = -1
 """The id of words that are not known: what is said where a confidence is below 1."""
 LEAST = 1e-4
 """Confidences are taken as at least this."""
+logger = logging.getLogger(__name__)
 
 
 class CombinationError(ToolkitError):
@@ -43,13 +45,14 @@ def read_system(path: Path, words: Words) -> System:
     """Read the lattices of a decoded split, or the words of a file.
 
     Args:
-      path: a folder with `word_lattices/`, else with `words.ctm`, else with `text`; a CTM file; or
+      path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
+        aligned), else with `text`; a CTM file; or
         a file of transcripts, see `toolkit.score.read.read_transcripts`. Words without confidences
         are taken as sure.
       words: gives ids to the words of all systems.
 
     Raises:
-      CombinationError: nothing of this is there.
+      CombinationError: nothing of this is there, or a recording has several channels.
     """
     source = path
     if path.is_dir():
@@ -66,19 +69,44 @@ def read_system(path: Path, words: Words) -> System:
         store = WordLatticeStore(source, words)
         lattices = {name: (store[name], store.scores(name)) for name in store}
         return System(path, lattices, [*lattices, *store.failed], lattice=True)
-    if form_by_name(source) == "ctm":
-        entries: dict[str, list[CtmEntry]] = {}
-        for entry in read_ctm(source):
-            entries.setdefault(entry.utterance, []).append(entry)
-        chains = {name: _chain(found, words) for name, found in entries.items()}
-        return System(path, chains, list(chains))
-    texts = read_transcripts(source).plain_texts()
-    plain = {
+    if form_by_name(source) != "ctm":
+        plain = _untimed(read_transcripts(source).plain_texts())
+        chains = {name: _chain(found, words) for name, found in plain.items()}
+        return System(path, chains, list(plain), timed=False)
+    entries = _by_utterance(source)
+    # Words that could not be aligned are in `text` alone.
+    texts = read_transcripts(path / TEXT).plain_texts() if (path / TEXT).exists() else {}
+    without = {name: text for name, text in texts.items() if text and name not in entries}
+    if without:
+        logger.warning(
+            "%s lacks %d texts that are in %s, such as that of %s: the combination has no times",
+            *(source, len(without), path / TEXT, next(iter(without))),
+        )
+    entries |= _untimed(without)
+    chains = {name: _chain(found, words) for name, found in entries.items()}
+    return System(path, chains, [*chains, *(texts.keys() - chains)], timed=not without)
+
+
+def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:
+    """Read the words of each utterance of a CTM file."""
+    entries: dict[str, list[CtmEntry]] = {}
+    for entry in read_ctm(path):
+        found = entries.setdefault(entry.utterance, [])
+        if found and found[0].channel != entry.channel:
+            raise CombinationError(
+                f"{path}: {entry.utterance!r} has the channels {found[0].channel} and"
+                f" {entry.channel}: give each channel a name of its own"
+            )
+        found.append(entry)
+    return entries
+
+
+def _untimed(texts: Mapping[str, str]) -> dict[str, list[CtmEntry]]:
+    """The words of texts, all at the beginning."""
+    return {
         name: [CtmEntry(name, "1", 0.0, 0.0, word) for word in text.split()]
         for name, text in texts.items()
     }
-    chains = {name: _chain(found, words) for name, found in plain.items()}
-    return System(path, chains, list(texts), timed=False)
 
 
 def nothing() -> tuple[WordLattice, np.ndarray]:

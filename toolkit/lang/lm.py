@@ -16,6 +16,7 @@ from toolkit.lang.ngram.kneser_ney import estimate
 from toolkit.lang.ngram.lmplz import estimate_with_lmplz
 from toolkit.lang.ngram.perplexity import perplexity
 from toolkit.lang.prepare import Transcripts
+from toolkit.lang.tables import END, START, UNKNOWN
 from toolkit.lang.text import Normaliser, count_words, read_sentences
 from toolkit.storage.files import open_atomically, write_atomically
 
@@ -34,7 +35,8 @@ def word_weights(config: NgramConfig, rules: str = Normaliser.id) -> dict[str, f
     if config.arpa is not None:
         model = read_arpa(config.arpa)
         probabilities = 10.0 ** model.levels[0].logprob
-        return dict(zip(model.vocabulary, probabilities.tolist(), strict=True))
+        weights = dict(zip(model.vocabulary, probabilities.tolist(), strict=True))
+        return {word: p for word, p in weights.items() if word not in (START, END, UNKNOWN)}
     if config.text is not None:
         return dict(count_words(read_sentences(config.text, normaliser(rules))))
     return None

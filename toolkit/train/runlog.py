@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from time import monotonic
@@ -278,7 +279,8 @@ class RunLogWriter:
                 "it, or remove the folder to train from scratch"
             )
         last = seconds
-        with reading(self._path, TrainingError, ADVICE, "damaged after the last checkpoint"):
+        # All behind the checkpoint is cut off, so that it may be damaged.
+        with suppress(TrainingError), reading(self._path, TrainingError, ADVICE):
             for number, line in enumerate(content[end:].split(b"\n")[:-1]):
                 event = validated(json.loads(line), {"event": str, "seconds": float})
                 last = event["seconds"]

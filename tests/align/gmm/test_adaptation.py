@@ -5,7 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.align.gmm.adaptation import adapt, adapt_speakers, compose
+from toolkit.align.gmm.adaptation import (
+    SpeakerStatistics,
+    adapt,
+    adapt_speakers,
+    compose,
+    refined,
+)
 from toolkit.align.gmm.em import partition_utterances
 from toolkit.align.gmm.system import GmmSystem
 from toolkit.align.gmm.training import training_data
@@ -86,6 +92,15 @@ def test_a_second_estimate_follows_the_first(training, distorted, tmp_path):
     once = moved.adapt(training.system("tri", cepstra=distorted.cepstra))
     twice = moved.adapt(once)
     assert of_system(distorted, twice) >= of_system(distorted, once) - 1e-5
+
+
+def test_speakers_without_statistics_keep_their_transforms(training, distorted, tmp_path):
+    moved = KnownAlignments(distorted, tmp_path / "moved", training.configs["sat"])
+    once = moved.adapt(training.system("tri", cepstra=distorted.cepstra)).features
+    assert len(once.transforms) == 3
+    kept = refined(SpeakerStatistics({}), once)
+    assert {*kept} == {*once.transforms}
+    assert all(torch.equal(kept[speaker], once.transforms[speaker]) for speaker in kept)
 
 
 def test_speakers_of_few_frames_stay_as_they_are(training, draw, tmp_path):

@@ -179,6 +179,18 @@ def test_the_neural_model_chooses_from_the_list(bundle, rescored):
         CtcRecogniser(without).recognise(noise(1.0))
 
 
+def test_words_that_have_too_few_frames_share_them(bundle):
+    recogniser = CtcRecogniser(bundle)
+    log_probs = torch.full((4, UNITS.size), 1 / UNITS.size).log()
+    found = recogniser.recognised("BAND ZOO", log_probs, details=True)
+    assert found.text == "BAND ZOO"
+    first, second = found.words
+    assert (first.word, second.word) == ("BAND", "ZOO")
+    assert first.end == second.start
+    assert second.end - first.start == pytest.approx(4 * recogniser.frame_shift)
+    assert first.confidence == second.confidence == 0
+
+
 def test_utterances_of_a_stream_end_after_blanks(bundle, monkeypatch):
     recogniser = CtcRecogniser(bundle)
     stream = CtcStreamingRecogniser(recogniser, EndpointConfig(longest=1.0))

@@ -63,19 +63,19 @@ def adapt(data: TrainingData, system: GmmSystem) -> GmmSystem:
 
 
 def refined(sums: SpeakerStatistics, features: GmmFeatures) -> dict[str, Tensor]:
-    """The transform [D, D+1] of every speaker with statistics.
+    """The transform [D, D+1] of every speaker with statistics or an earlier transform, which stays.
 
     Args:
       sums: of frames that the speakers' earlier transforms have been applied to.
       features: with these transforms, which the new ones are composed with.
     """
-    transforms, gains, frames = {}, 0.0, 0.0
+    transforms, gains, frames = dict(features.transforms), 0.0, 0.0
     for speaker, statistics in sorted(sums.by_speaker.items()):
         found, gain = estimate_fmllr(statistics)
         old = features.transforms.get(speaker)
         transforms[speaker] = (found if old is None else compose(found, old.double())).float()
         gains, frames = gains + gain * statistics.beta, frames + statistics.beta
-    speakers = len(transforms)
+    speakers = len(sums.by_speaker)
     logger.info("fMLLR: %d speakers, %.3f nats per frame gained", speakers, gains / max(frames, 1))
     return transforms
 

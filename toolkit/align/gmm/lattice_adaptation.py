@@ -51,7 +51,7 @@ def refine_on_lattices(system: GmmSystem, search: LatticeSearch, out: Path, jobs
     """
     work = partial(accumulate_on_lattices, system=system, search=search)
     sums = sum_statistics(map_shards(work, system.features.store, jobs, "adapt"))
-    save_transforms(out, dict(system.features.transforms) | refined(sums, system.features))
+    save_transforms(out, refined(sums, system.features))
 
 
 def accumulate_on_lattices(

@@ -109,7 +109,7 @@ def _aligned(recogniser: CtcRecogniser, out: Path, recording: Recording) -> _Ali
 
 
 def _rules(units: Units) -> Normaliser:
-    """Return the rules by which a text becomes words: English for the 30 symbols of English (A16)."""
+    """Return the rules that turn a text into words: English ones for English's 30 symbols (A16)."""
     english = units.kind == "characters" and units.symbols == Characters().symbols
     return Normaliser() if english else LetterNormaliser()
 

@@ -141,4 +141,8 @@ class CtcRecogniser:
         """
         if not details:
             return Recognised(text)
-        return Recognised(text, self.word_aligner(text.split(), log_probs).words)
+        words = text.split()
+        try:
+            return Recognised(text, self.word_aligner(words, log_probs).words)
+        except CtcDecodeError:  # `complete` ends words whose last labels have no frame any more
+            return Recognised(text, self.word_aligner.evenly(words, len(log_probs)))

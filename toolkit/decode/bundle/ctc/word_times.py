@@ -68,6 +68,13 @@ class CtcWordAligner:
             _confidence(times, 0, len(labels)),
         )
 
+    def evenly(self, words: Sequence[str], frames: int) -> tuple[Word, ...]:
+        """Return words of equal length, for frames too few to align them; their confidence is 0."""
+        return tuple(
+            Word(word, *(self._seconds(frames * i / len(words)) for i in (n, n + 1)), 0.0)
+            for n, word in enumerate(words)
+        )
+
     def _labels(self, words: Sequence[str]) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the labels of a text and where in them each word begins and ends."""
         labels: list[int] = []
@@ -81,9 +88,11 @@ class CtcWordAligner:
         return labels, spans
 
     def _spoken(self, name: str, times: LabelTimes, begin: int, end: int) -> Word:
-        start = self._offset + float(times.starts[begin]) * self._shift
-        stop = self._offset + float(times.ends[end - 1]) * self._shift
-        return Word(name, round(start, 3), round(stop, 3), _confidence(times, begin, end))
+        start, stop = map(self._seconds, (times.starts[begin], times.ends[end - 1]))
+        return Word(name, start, stop, _confidence(times, begin, end))
+
+    def _seconds(self, frame: float) -> float:
+        return round(self._offset + float(frame) * self._shift, 3)
 
 
 def _confidence(times: LabelTimes, begin: int, end: int) -> float:
