@@ -132,7 +132,7 @@ class Lang:
         folder = Path(folder)
         normaliser = read_normaliser_id(folder)
         lang = cls(
-            Lexicon.read(folder / "lexicon.txt", stress=True),
+            Lexicon.load(folder / "lexicon.txt"),
             SymbolTable.read(folder / "phones.txt"),
             SymbolTable.read(folder / "words.txt"),
             normaliser,

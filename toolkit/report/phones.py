@@ -31,7 +31,7 @@ def phone_overview(run: RunFolder, errors: SplitErrors) -> str:
     if not systems or not (run.root / LEXICON).exists():
         return ""
     shown = min(systems, key=lambda decode: decode.score.errors)
-    pairs = phone_pairs(shown, Lexicon.read(run.root / LEXICON, stress=True))
+    pairs = phone_pairs(shown, Lexicon.load(run.root / LEXICON))
     found = confusions(pairs, MOST_CONFUSIONS)
     cards = [
         counts_card("Phones: substitutions", found.substitutions),

@@ -74,6 +74,23 @@ def test_the_dictionary_of_another_recipe(tmp_path):
     assert sorted(word for word, _ in found.probabilities.entries) == ["CAT", "CAT", "[LAUGH]"]
 
 
+def test_words_of_any_form_come_back_from_the_folder(tmp_path):
+    words = ("L’EAU", "E\u0301te\u0301", "RT(2)", "#TAG", ";;;A", "x")
+    files = {
+        "lexicon.txt": "".join(f"{word} A\n" for word in words) + "SIL SIL\n",
+        "silence_phones.txt": "SIL\n",
+        "optional_silence.txt": "SIL\n",
+        "nonsilence_phones.txt": "A\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    lang = read_dict(tmp_path).lang(position_dependent=True)
+    lang.save(tmp_path / "lang")
+    assert Lang.load(tmp_path / "lang") == lang
+    known = {"L'EAU", "ÉTÉ", "RT(2)", "#TAG", ";;;A", "X"}
+    assert known <= {*lang.lexicon}
+
+
 def test_without_probabilities_there_are_none(folder):
     assert read_dict(folder).probabilities is None
 

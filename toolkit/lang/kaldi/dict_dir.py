@@ -17,7 +17,7 @@ from toolkit.lang.lexicon import (
 )
 from toolkit.lang.probabilities import Entry, EntryProbabilities, LexiconProbabilities
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
-from toolkit.lang.text import read_lines
+from toolkit.lang.text import in_upper_case, read_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted
 
@@ -170,7 +170,7 @@ def read_dict(folder: Path) -> KaldiDict:
         mapped = tuple(renamed.get(p, p) for p in phones)
         if word in _OOV_WORDS or word in _RESERVED or set(mapped) == {SILENCE}:
             return None
-        return word.upper(), mapped
+        return in_upper_case(word), mapped
 
     lexicon, left_out = Lexicon(), Counter()
     for where, word, phones in _pronunciations(folder):

@@ -7,7 +7,7 @@ from toolkit.lang.kaldi.dict_dir import KaldiDictError, group_by, stress_of, str
 from toolkit.lang.lang import Lang
 from toolkit.lang.lexicon import POSITIONS, Lexicon, Pronunciation, without_positions
 from toolkit.lang.tables import SILENCE, SPOKEN_NOISE, UNKNOWN, SymbolTable
-from toolkit.lang.text import read_lines
+from toolkit.lang.text import in_upper_case, read_lines
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import quoted
 
@@ -154,7 +154,7 @@ def read_lang(folder: Path) -> tuple[Lang, tuple[str, ...]]:
             left_out.add(word)
             continue
         plain = without_positions(bare) if with_marks else bare
-        lexicon.add(word.upper(), (kind or p for kind, p in zip(kinds, plain, strict=True)))
+        lexicon.add(in_upper_case(word), (kind or p for kind, p in zip(kinds, plain, strict=True)))
     if not lexicon:
         raise KaldiDictError(f"{path}: no word with a pronunciation is left")
     notes = (f"left out, as the toolkit adds its own: {' '.join(sorted(left_out - {'<eps>'}))}",)
