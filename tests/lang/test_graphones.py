@@ -1,4 +1,4 @@
-import itertools
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,15 +23,29 @@ def numbered(aligner):
 
 
 def test_graphones_are_numbered_once():
-    aligner = Aligner("ab", ["X", "Y", "Z"])
+    pairs = [("ab", ("X", "Y", "Z")), ("b", ("X",)), ("ba", ("Z", "Z"))]
+    aligner = Aligner(pairs)
     expected = {
-        (spelling, phones)
+        (word[i : i + n], phones[j : j + m])
+        for word, phones in pairs
         for n, m in ((1, 0), (1, 1), (1, 2), (2, 1))
-        for spelling in map("".join, itertools.product("ab", repeat=n))
-        for phones in itertools.product("XYZ", repeat=m)
+        for i in range(len(word) - n + 1)
+        for j in range(len(phones) - m + 1)
     }
     assert set(numbered(aligner)) == expected
     assert len(aligner.weights) == len(expected)
+
+
+def test_thousands_of_letters_and_phones():
+    letters = [chr(0x4E00 + i) for i in range(3500)]
+    pairs = [(a + b, (f"P{i % 200}", f"Q{i % 7}")) for i, (a, b) in enumerate(pairwise(letters))]
+    aligner = Aligner(pairs)
+    aligner.train(pairs, iterations=2)
+    assert len(aligner.weights) < 30 * len(letters)
+    (found,) = aligner.align(pairs[-1:])
+    graphones = [aligner.graphone(i) for i in found]
+    assert "".join(spelling for spelling, _ in graphones) == pairs[-1][0]
+    assert tuple(phone for _, phones in graphones for phone in phones) == pairs[-1][1]
 
 
 PAIRS = [("abba", ("X", "Y", "X")), ("b", ("Y",)), ("ab", ("X",)), ("ab", ("X", "X", "Y", "Y"))]
@@ -39,7 +53,7 @@ PAIRS = [("abba", ("X", "Y", "X")), ("b", ("Y",)), ("ab", ("X",)), ("ab", ("X", 
 
 @pytest.fixture
 def aligner():
-    found = Aligner("ab", ["X", "Y"])
+    found = Aligner(PAIRS)
     found.weights = np.random.default_rng(0).random(len(found.weights))
     return found
 
@@ -71,8 +85,8 @@ def test_alignment_equals_enumeration(aligner):
 
 
 def test_what_cannot_be_aligned_counts_for_nothing():
-    aligner = Aligner("ab", ["X"])
     impossible = [("a", ("X", "X", "X")), ("b", ()), ("", ("X",))]
+    aligner = Aligner([*impossible, ("a", ("X",))])
     aligner.train([*impossible, ("a", ("X",))], iterations=2)
     assert aligner.align(impossible) == [[], [], []]
     assert aligner.weights[numbered(aligner)["a", ("X",)]] == 1.0

@@ -2,13 +2,15 @@
 
 In every frame a share of the probability leaks from all states to the initial ones, as if chunks
 began anew with a small weight (Povey et al. 2016, section 2.6). The transitions are a sparse
-matrix, so that torch does the same on any device. On a CPU that is as fast as a compiled loop.
+matrix; a compiled loop multiplies with it on the CPU, torch on other devices.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from toolkit.fsa.denominator import Denominator
@@ -38,7 +40,7 @@ def leaky_forward_backward(
     # The probabilities [S, N] after each frame, scaled to add up to 1, and what they added up to.
     alphas, sums = [initial.expand(-1, len(scores))], []
     for t in range(frames):
-        moved = torch.sparse.mm(forwards, alphas[-1] + leak * initial)
+        moved = forwards @ (alphas[-1] + leak * initial)
         alpha = moved * likelihoods[t, pdf]
         sums.append(alpha.sum(dim=0))
         alphas.append(alpha / sums[-1])
@@ -47,7 +49,7 @@ def leaky_forward_backward(
     for t in reversed(range(frames)):
         beta = torch.where(t == ends - 1, torch.ones_like(beta), beta)
         posteriors[t].index_add_(0, pdf, alphas[t + 1] * beta)
-        ahead = torch.sparse.mm(backwards, beta * likelihoods[t, pdf] / sums[t])
+        ahead = backwards @ (beta * likelihoods[t, pdf] / sums[t])
         beta = ahead + leak * (initial * ahead).sum(dim=0)
     real = torch.arange(frames, device=device) < ends[:, None]
     logs = torch.stack(sums, dim=1).double().log() + top.double()
@@ -55,15 +57,53 @@ def leaky_forward_backward(
     return totals, posteriors.permute(2, 0, 1).masked_fill(~real[:, :, None], 0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class _Transitions:
+    """A sparse matrix [S, S]."""
+
+    matrix: Tensor
+    """Coalesced, so that its entries are in the order of rows."""
+    first: np.ndarray
+    """[S + 1] the first entry of each row."""
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "_Transitions":
+        matrix = matrix.coalesce()
+        row = matrix.indices()[0].cpu().numpy()
+        return cls(matrix, np.searchsorted(row, np.arange(len(matrix) + 1)))
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """The product with x [S, N]; on the CPU a fifth of torch's time for a dozen columns."""
+        if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+            return torch.sparse.mm(self.matrix, x)
+        product = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        entries = self.matrix.indices()[1].numpy(), self.matrix.values().numpy()
+        _multiply(self.first, *entries, x.contiguous().numpy(), product.numpy())
+        return product
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _multiply(
+    first: np.ndarray, column: np.ndarray, weight: np.ndarray, x: np.ndarray, product: np.ndarray
+) -> None:
+    """Add the product of a matrix by rows and x [S, N] to `product` [S, N], in torch's order."""
+    for row in range(len(first) - 1):
+        for entry in range(first[row], first[row + 1]):
+            source, factor = x[column[entry]], weight[entry]
+            for n in range(x.shape[1]):
+                product[row, n] += factor * source[n]
+
+
 @lru_cache(maxsize=4)
 def _tables(
     hmm: Denominator, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Transitions into and out of each state, sparse [S, S]; initial [S, 1]; pdf of each state."""
+) -> tuple[_Transitions, _Transitions, Tensor, Tensor]:
+    """Transitions into and out of each state; initial [S, 1]; pdf of each state."""
     places = torch.from_numpy(np.stack([hmm.target, hmm.source])).long()
     weights = torch.from_numpy(hmm.weight).to(dtype)
     size = (hmm.num_states, hmm.num_states)
     options = {"check_invariants": True} if torch.__version__ >= "2" else {}
-    into = torch.sparse_coo_tensor(places, weights, size, device=device, **options).coalesce()
+    into = torch.sparse_coo_tensor(places, weights, size, device=device, **options)
     initial = torch.from_numpy(hmm.initial).to(device, dtype)[:, None]
-    return into, into.t().coalesce(), initial, torch.from_numpy(hmm.pdf).long().to(device)
+    both = _Transitions.of(into), _Transitions.of(into.t())
+    return *both, initial, torch.from_numpy(hmm.pdf).long().to(device)

@@ -259,10 +259,7 @@ def _parts(arrays: dict[str, np.ndarray]) -> tuple[list[Graphone], BackoffModel]
 
 def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
     """Return the graphones of pairs, by falling frequency, and the model of their sequences."""
-    aligner = Aligner(
-        sorted({letter for word, _ in pairs for letter in word}),
-        sorted({phone for _, phones in pairs for phone in phones}),
-    )
+    aligner = Aligner(pairs)
     step = max(1, -(-len(pairs) // ALIGNED_PAIRS))
     aligner.train(pairs[::step], ITERATIONS)
     sequences = [path for path in aligner.align(pairs) if path]

@@ -18,43 +18,48 @@ _FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graph
 
 
 class Aligner:
-    """A unigram model of graphones over fixed letters and phones.
+    """A unigram model of the graphones that pairs can consist of.
 
-    Weights are one flat array: the four shapes' blocks, each indexed by its letters and phones as
-    digits. A recursion runs over the letters and treats all words of one length at once.
+    A graphone has a number: the four shapes' blocks follow each other, each counted by its letters
+    and phones as digits. Those that occur have a weight each; of an alphabet of thousands of
+    letters there are billions of others. A recursion runs over the letters and treats all words of
+    one length at once.
     """
 
-    def __init__(self, letters: Sequence[str], phones: Sequence[str]) -> None:
-        self.letters = tuple(letters)
-        self.phones = tuple(phones)
-        self._letter_ids = {letter: i for i, letter in enumerate(letters)}
-        self._phone_ids = {phone: i for i, phone in enumerate(phones)}
-        a, p = len(letters), len(phones)
-        sizes = [a**n * p**m for n, m in _SHAPES]
-        self._offsets = np.concatenate([[0], np.cumsum(sizes)])
-        self._shares = np.repeat(_SHARES, sizes)
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.letters = tuple(sorted({letter for word, _ in pairs for letter in word}))
+        self.phones = tuple(sorted({phone for _, phones in pairs for phone in phones}))
+        self._letter_ids = {letter: i for i, letter in enumerate(self.letters)}
+        self._phone_ids = {phone: i for i, phone in enumerate(self.phones)}
+        a, p = len(self.letters), len(self.phones)
+        self._offsets = np.cumsum([0, *(a**n * p**m for n, m in _SHAPES)])
+        used = [np.unique(at) for _, numbers, _ in self._batches(pairs) for at in numbers]
+        known = np.unique(np.concatenate([np.zeros(0, np.int64), *used]))
+        self._known = known[known >= 0]
+        self._shares = np.array(_SHARES)[self._shape(self._known)]
         self.weights = _FLAT * self._shares
 
     def train(self, pairs: Sequence[Pair], iterations: int) -> None:
-        """Fit the weights to `pairs`; those that cannot be aligned are ignored."""
-        batches = list(self._batches(pairs))
+        """Fit the weights to some of the pairs; those that cannot be aligned are ignored."""
+        batches = [(self._ids(numbers), lengths) for _, numbers, lengths in self._batches(pairs)]
         for _ in range(iterations):
             counts = np.zeros_like(self.weights)
-            for _, ids, lengths in batches:
+            for ids, lengths in batches:
                 self._add_counts(ids, lengths, counts)
             self.weights = self._shares * counts / max(counts.sum(), 1e-300)
 
     def align(self, pairs: Sequence[Pair]) -> list[list[int]]:
-        """Return each pair's best graphone ids in order, an empty list where there is none."""
+        """Return the best graphone ids of some of the pairs in order, an empty list without any."""
         result: list[list[int]] = [[] for _ in pairs]
-        for rows, ids, lengths in self._batches(pairs):
-            for row, path in zip(rows, self._best(ids, lengths), strict=True):
+        for rows, numbers, lengths in self._batches(pairs):
+            for row, path in zip(rows, self._best(self._ids(numbers), lengths), strict=True):
                 result[row] = path
         return result
 
     def graphone(self, index: int) -> Graphone:
         """Return the graphone with the id `index`."""
-        shape = int(np.searchsorted(self._offsets, index, side="right")) - 1
+        index = int(self._known[index])
+        shape = int(self._shape(index))
         index -= int(self._offsets[shape])
         num_letters, num_phones = _SHAPES[shape]
         phones = []
@@ -70,10 +75,10 @@ class Aligner:
     def _batches(
         self, pairs: Sequence[Pair]
     ) -> Iterator[tuple[list[int], list[np.ndarray], np.ndarray]]:
-        """Yield (rows, graphone ids, phone counts) for words of equal length, at most 4096 each.
+        """Yield (rows, graphones, phone counts) for words of equal length, at most 4096 each.
 
-        The ids are, for each letter position i, an array [N, J + 1, 4]: the graphone of each shape
-        that ends at letter i and phone j, -1 where the shape does not fit.
+        The graphones are, for each letter position i, an array [N, J + 1, 4]: the number of that of
+        each shape that ends at letter i and phone j, -1 where the shape does not fit.
         """
         by_length: dict[int, list[int]] = {}
         for row, (spelling, sounds) in enumerate(pairs):
@@ -88,9 +93,17 @@ class Aligner:
                 phones = np.full((len(chunk), int(lengths.max())), -1)
                 for n, r in enumerate(chunk):
                     phones[n, : lengths[n]] = [self._phone_ids[p] for p in pairs[r][1]]
-                yield chunk, self._ids(letters, phones), lengths
+                yield chunk, self._numbers(letters, phones), lengths
 
-    def _ids(self, letters: np.ndarray, phones: np.ndarray) -> list[np.ndarray]:
+    def _shape(self, numbers: np.ndarray | int) -> np.ndarray:
+        """Return which of `_SHAPES` graphones have."""
+        return np.searchsorted(self._offsets, numbers, side="right") - 1
+
+    def _ids(self, numbers: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the places of graphones in `weights`, -1 where there is none."""
+        return [np.where(at >= 0, np.searchsorted(self._known, at), -1) for at in numbers]
+
+    def _numbers(self, letters: np.ndarray, phones: np.ndarray) -> list[np.ndarray]:
         a, p = len(self.letters), len(self.phones)
         none = np.full((len(letters), 1), -1)
         one = np.concatenate([none, phones], axis=1)  # [N, J + 1], the phone that ends at j

@@ -54,7 +54,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
 
     @classmethod
     def load(cls, path: Path) -> "Lexicon":
-        """Read what `write` wrote, every word as it stands there: there are no comments or variants.
+        """Read what `write` wrote, every word as it stands there, without comments or variants.
 
         Raises:
           LexiconError: a word without phones, with file and line.
