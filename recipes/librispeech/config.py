@@ -48,6 +48,7 @@ after three epochs 0.872 with an initial rate of 1e-4, 0.892 with 4e-4, 0.901 wi
 BIDIRECTIONAL_CHUNKS = ChunkConfig(left_context=10, right_context=10)
 """Chunks for a bidirectional network, with 0.3 s of context on either side that is not scored."""
 
+GMMS = ("mono", "tri", "lda_mllt", "sat")
 System = Literal[
     "mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain"
 ]
@@ -104,7 +105,7 @@ class Config(HybridConfig):
     """N-best lists, confidences and word lattices of the systems that are combined."""
     neural: bool = False
     """Also train an LSTM language model, and rescore n-best lists with it."""
-    neural_systems: tuple[str, ...] = ()
+    neural_systems: tuple[System, ...] = ()
     """The systems that it rescores; none named: the one with the fewest errors on the development
     splits. Where `nbest.count` is `lstm_rescoring.count` or more, the lists that are made when a
     system is decoded are used."""
@@ -112,6 +113,26 @@ class Config(HybridConfig):
     """The LSTM language model of `neural` and its training."""
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
     """Rescoring with it."""
+
+    def __post_init__(self) -> None:
+        trained = [*GMMS, *["lstm_ce"] * self.lstm, *self.networks]
+        for name in (self.bundle, *self.neural_systems):
+            if name is not None and name not in trained:
+                raise ValueError(
+                    f"bundle and neural_systems: these settings do not train {name}; they train"
+                    f" {', '.join(trained)}"
+                )
+
+    @property
+    def networks(self) -> list[str]:
+        """The networks that are trained, each at the end of its training."""
+        chosen = {
+            "lstm_smbr": self.lstm,
+            "lstm_fmllr": self.adapted,
+            "blstm": self.bidirectional,
+            "chain": self.chain,
+        }
+        return [name for name, wanted in chosen.items() if wanted]
 
     @property
     def needs_adapted(self) -> bool:

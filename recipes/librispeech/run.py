@@ -231,7 +231,7 @@ def train_neural_lm(run: Run) -> dict[str, float]:
 @recipe.stage(29, "Combine the systems")
 def combine(run: Run) -> dict[str, float] | None:
     """The union of their lattices, with weights tuned on the development splits."""
-    networks = _networks(run)
+    networks = run.config.networks
     return combine_systems(run, ["sat", *networks]) if networks else None
 
 
@@ -250,14 +250,14 @@ def bundle(run: Run) -> dict[str, float]:
     best = write_bundles(run, systems, rescored, out)
     write_aligner(run, out / "aligner")
     names = [*(system.name for system in systems), *map(neural_name, rescored)]
-    return list_results(run, names + ["combined"] * bool(_networks(run))) | best
+    return list_results(run, names + ["combined"] * bool(run.config.networks)) | best
 
 
 def _systems(run: Run) -> list[DecodedSystem]:
     """What the stages have decoded, the simplest first."""
     systems = [DecodedSystem(name) for name in ("mono", "tri", "lda_mllt")]
     systems += [DecodedSystem("sat", first_pass="lda_mllt", listed=True)]
-    chosen = _networks(run)
+    chosen = run.config.networks
     if "lstm_smbr" in chosen:
         systems += [DecodedSystem("lstm_ce", "fbank")]
         systems += [DecodedSystem("lstm_smbr", "fbank", listed=True)]
@@ -274,18 +274,6 @@ def _systems(run: Run) -> list[DecodedSystem]:
 def _chain_system(features: Literal["adapted", "fbank"]) -> DecodedSystem:
     speakers = {"gmm": "sat", "first_pass": "lda_mllt"} if features == "adapted" else {}
     return DecodedSystem("chain", features, graphs="chain/graphs", listed=True, **speakers)
-
-
-def _networks(run: Run) -> list[str]:
-    """The networks that the settings ask for, each at the end of its training."""
-    config = run.config
-    chosen = {
-        "lstm_smbr": config.lstm,
-        "lstm_fmllr": config.adapted,
-        "blstm": config.bidirectional,
-        "chain": config.chain,
-    }
-    return [system for system, wanted in chosen.items() if wanted]
 
 
 if __name__ == "__main__":

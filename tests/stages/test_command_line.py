@@ -188,6 +188,22 @@ def test_settings_come_from_profile_then_file_then_set(sample):
     assert "`train.epochs` 3 -> 2" in result.output
 
 
+def test_settings_that_name_nothing_are_noted_before_anything_runs(sample):
+    missing = sample.folder / "nothing"
+    note = f"note: corpus.root is {missing}, where nothing is"
+    for more in (["--dry-run"], []):
+        assert note in sample.main("--set", f"corpus.root={missing}", *more).output
+    assert note not in sample.main("--dry-run").output
+    pattern = f"corpus.root={missing}/*.txt"
+    assert "where nothing is" not in sample.main("--dry-run", "--set", pattern).output
+
+
+def test_done_and_planned_are_not_shown_at_once(sample):
+    result = sample.main("--list", "--dry-run")
+    assert result.status == 1
+    assert "give one of them" in result.output
+
+
 def test_the_last_runs_settings_are_recalled_when_they_differ(sample):
     sample.main("--set", "train.epochs=3", "--set", "lang.extra=a b")
     note = "note: the last run in {} had --set train.epochs=3 --set 'lang.extra=a b'\n"

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from toolkit.config.settings import (
     apply_overrides,
     flatten,
     load_yaml,
+    parameters_of,
     resolve_paths,
     to_plain,
 )
@@ -27,7 +29,7 @@ from toolkit.processes.errors import WorkerLostError
 from toolkit.stages.declaration import Declaration
 from toolkit.stages.directory import RunDirectory, storage_error
 from toolkit.stages.distributed import ending_followers, run_follower
-from toolkit.stages.inputs import InputNames
+from toolkit.stages.inputs import InputNames, is_path
 from toolkit.stages.listing import show_list, show_plan, show_stale_code
 from toolkit.stages.partial import read_record
 from toolkit.stages.runner import Runner
@@ -201,6 +203,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         first = last = _stage(recipe, "--profile-stage", options.profile_stage)
     if options.code and not options.dry_run:
         raise SelectionError("--code shows changes together with --dry-run")
+    if options.listing and options.dry_run:
+        raise SelectionError("--list shows what is done, --dry-run what would be: give one of them")
     if options.as_json and not options.listing:
         raise SelectionError("--json prints the stages together with --list")
     if last < first:
@@ -247,6 +251,8 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
         bars = options.amount != "quiet"
         with outlive(stage_log.record, bars) if executes else told():
             _compare_with_last(directory, given, options.as_json)
+            if executes or options.dry_run:
+                _note_missing(config)
             if options.listing:
                 show_list(recipe, directory, config, options.as_json)
             elif options.stale_code:
@@ -312,6 +318,13 @@ def _compare_with_last(directory: RunDirectory, given: dict, to_stderr: bool) ->
     if changed:
         options = " ".join(f"{option} {shlex.quote(value)}" for option, value in changed)
         click.echo(f"note: the last run in {directory.root} had {options}", err=to_stderr)
+
+
+def _note_missing(config: Any) -> None:
+    """Note settings that name nothing: the stage that reads it may be hours away, or done."""
+    for key, value in flatten(parameters_of(config)).items():
+        if is_path(value) and not has_magic(value) and not Path(value).exists():
+            click.echo(f"note: {key} is {value}, where nothing is")
 
 
 def _stage(recipe: Declaration, option: str, text: str) -> int:
