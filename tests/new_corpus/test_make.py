@@ -128,6 +128,21 @@ def test_one_kaldi_directory(root, recordings, tmp_path):
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
 
 
+def test_commands_of_a_kaldi_directory_are_run_where_asked_for(root, recordings, tmp_path):
+    write_kaldi(tmp_path / "all", recordings, range(8))
+    scp, ran = tmp_path / "all" / "wav.scp", tmp_path / "ran"
+    lines = [line.split(maxsplit=1) for line in scp.read_text().splitlines()]
+    scp.write_text("".join(f"{name} echo {name} >>{ran}; cat {path} |\n" for name, path in lines))
+    with pytest.raises(ManifestError, match="--pipes FOLDER"):
+        make_from_data(root, "mine", tmp_path / "all", "kaldi")
+    assert not ran.exists()
+    make_from_data(root, "mine", tmp_path / "all", "kaldi", pipes=tmp_path / "kept")
+    _, config = config_of(root, "mine")
+    splits = kaldi.manifests(config.corpus, config.corpus.root)
+    assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
+    assert sorted(ran.read_text().split()) == sorted(name for name, _ in lines)  # once each
+
+
 def test_no_kaldi_directory(root, tmp_path):
     with pytest.raises(ManifestError, match="neither a Kaldi data directory"):
         make_from_data(root, "mine", tmp_path, "kaldi")

@@ -92,7 +92,10 @@ def test_several_sets_are_scored_apart_and_together(files):
 
 
 def test_a_table_by_speaker_needs_speakers(files):
-    result = run("--ref", files / "ref", "--hyp", files / "hyp", "--per-speaker")
+    out = files / "never"
+    result = run("--ref", files / "ref", "--hyp", files / "hyp", "--per-speaker", "--out", out)
+    assert "%WER" not in result.output
+    assert not out.exists()
     assert result.exit_code == 2
     assert "needs --speakers" in result.stderr
 

@@ -102,8 +102,8 @@ def command(
 
     \b
     Example:
-      toolkit bench beams --model exp/demo/final --ref exp/demo/data/dev/cuts.jsonl.gz \\
-        exp/demo/data/dev/cuts.jsonl.gz
+      toolkit bench beams --model exp/demo/final --ref exp/demo/data/dev.jsonl \\
+        exp/demo/data/dev.jsonl
     """
     with tempfile.TemporaryDirectory() as work, one_thread():
         sources = Inputs().sources(audio, sys.stdin.buffer, Path(work))

@@ -23,6 +23,12 @@ from toolkit.config.parameters import KEPT
     help="A Kaldi data directory, or a folder with several: train, dev, test.",
 )
 @click.option(
+    "--pipes",
+    type=KEPT,
+    metavar="FOLDER",
+    help="Run the commands of wav.scp, which can do anything, and keep their audio in this folder.",
+)
+@click.option(
     "--lexicon",
     metavar="SOURCE",
     help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon file. "
@@ -38,6 +44,7 @@ def new_corpus(
     name: str,
     from_csv: Path | None,
     from_kaldi: Path | None,
+    pipes: Path | None,
     lexicon: str | None,
     lm_text: Path | None,
 ) -> None:
@@ -57,6 +64,8 @@ def new_corpus(
 
     if from_csv is not None and from_kaldi is not None:
         raise click.UsageError("give --from-csv or --from-kaldi, not both")
+    if pipes is not None and from_kaldi is None:
+        raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
     if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).is_file():
         raise click.BadParameter(
             f"{lexicon!r} is neither cmudict nor graphemes nor a file", param_hint="--lexicon"
@@ -66,7 +75,7 @@ def new_corpus(
     if from_csv is not None:
         made = make_from_data(root, name, from_csv, "table", lexicon, lm_text)
     elif from_kaldi is not None:
-        made = make_from_data(root, name, from_kaldi, "kaldi", lexicon, lm_text)
+        made = make_from_data(root, name, from_kaldi, "kaldi", lexicon, lm_text, pipes)
     else:
         made = make_empty(root, name, lexicon, lm_text)
     for line in made.remarks:

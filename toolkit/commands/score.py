@@ -206,6 +206,8 @@ def score(
     )
 
     result = _pooled(list(zip(refs, hyps, strict=True)), _Method(**method), quiet=as_json)
+    if per_speaker and not result.by_speaker():
+        raise click.UsageError("--per-speaker needs --speakers: the references name none")
     with_interval = interval or method["speakers"] is not None
     if as_json:
         print_json(all_numbers(result, per_utterance))
@@ -215,8 +217,6 @@ def score(
         click.echo(result.method)
     for remark in result.remarks() + (result.interval_remarks() if with_interval else []):
         click.echo(f"Note: {remark}.", err=True)
-    if per_speaker and not result.by_speaker():
-        raise click.UsageError("--per-speaker needs --speakers: the references name none")
     for requested, lines in ((per_speaker, speaker_lines), (per_utterance, utterance_lines)):
         if requested and not as_json:
             click.echo("")

@@ -1,6 +1,6 @@
 """Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from lhotse import MonoCut
 from toolkit.corpus.config import CorpusConfig
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.corpus.pipes import PipeRunner
 from toolkit.corpus.table import read_table
 from toolkit.lang.language import show_letters, survey_language
 from toolkit.lang.letters import LetterNormaliser
@@ -56,6 +57,7 @@ def make_from_data(
     reader: str,
     lexicon: str | None = None,
     lm_text: Path | None = None,
+    pipes: Path | None = None,
 ) -> NewCorpus:
     """Write the recipe of a corpus that an existing reader can read into the checkout.
 
@@ -66,6 +68,7 @@ def make_from_data(
       reader: "table" or "kaldi".
       lexicon: as in `make_empty`; by default chosen to suit the transcripts.
       lm_text: as in `make_empty`.
+      pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
 
     Raises:
       ManifestError, LanguageError: the corpus cannot be used as it is.
@@ -73,12 +76,15 @@ def make_from_data(
       TextError: the language model's text cannot be read.
     """
     data = data.absolute()
-    parts, left_out = (_tables if reader == "table" else _kaldi_parts)(data)
+    corpus = CorpusConfig(reader, data)
+    if pipes is not None:
+        corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
+    parts, left_out = _tables(data) if reader == "table" else _kaldi_parts(data, corpus.pipes)
     _check_encoding(parts, data)
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None and next(read_sentences(lm_text, LetterNormaliser()), None) is None:
         raise ManifestError(f"{lm_text}: the language model's text has no word in it")
-    found = survey(parts, CorpusConfig(reader, data), left_out)
+    found = survey(parts, corpus, left_out)
     chosen = _choose_lexicon(texts, lexicon)
     hours = round(found.hours["train"], 2) or 0.01
     settings = Settings(found.corpus, hours, chosen.lexicon, chosen.alphabet, lm_text)
@@ -95,15 +101,16 @@ def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
     return read_table(path), []
 
 
-def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the data directories that a recipe needs; return the names of the others too."""
     if folder.is_file():
         raise ManifestError(
             f"{folder} is a file: --from-kaldi takes the folder with wav.scp, text and utt2spk; "
             "a table is given by --from-csv"
         )
+    run_pipe = PipeRunner(pipes) if pipes is not None else None
     if (folder / "wav.scp").is_file():
-        return {"train": read_kaldi_dir(folder)}, []
+        return {"train": read_kaldi_dir(folder, run_pipe)}, []
     names = sorted(path.parent.name for path in folder.glob("*/wav.scp"))
     if not names:
         raise ManifestError(
@@ -112,7 +119,7 @@ def _kaldi_parts(folder: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
         )
     used = {name for chosen in choose_parts(names).values() for name in chosen}
     left_out = [name for name in names if name not in used]
-    return {name: read_kaldi_dir(folder / name) for name in sorted(used)}, left_out
+    return {name: read_kaldi_dir(folder / name, run_pipe) for name in sorted(used)}, left_out
 
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:

@@ -24,7 +24,7 @@ from toolkit.score.read import (
 from toolkit.score.segments import assign
 
 BY_ID = "id"
-"""Given instead of a file of speakers: an id's part before its first - or _ is the speaker."""
+"""Given instead of a file of speakers: these are then in the ids, see `speaker_of_id`."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ KINDS: dict[str, Kind] = {
         "all",
         "shell command in a wav.scp, not run",
         "write the audio to a file and name that; in data you trust set corpus.allow_pipes=true "
-        "and corpus.pipes=FOLDER",
+        "and corpus.pipes=FOLDER (toolkit new-corpus --pipes FOLDER)",
     ),
     "bad-segment": Kind(
         ERROR,
