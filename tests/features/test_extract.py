@@ -132,11 +132,12 @@ def test_another_front_end_or_cut_is_extracted_anew(cuts, tmp_path):
     assert cuts[-1].id not in FeatureStore(out)
 
 
-def test_lists_failures_and_goes_on(cuts, tmp_path):
+def test_lists_failures_and_goes_on(cuts, tmp_path, caplog):
     Path(cuts[5].recording.sources[0].source).write_bytes(b"broken")
     config = ExtractConfig(CONFIG.frontend, CONFIG.hours_per_shard, max_failed_share=0.1)
     headline = extract(cuts, config, tmp_path / "f")
     assert (headline["failed"], headline["utterances"]) == (1, 11)
+    assert "1 of 12 utterances have no features and are left out" in caplog.text
     (line,) = (tmp_path / "f" / "failed.tsv").read_text().splitlines()
     assert line.split("\t")[0] == cuts[5].id
     store = FeatureStore(tmp_path / "f")

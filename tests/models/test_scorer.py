@@ -10,7 +10,7 @@ from toolkit.features.normalise import GlobalStats, Normaliser
 from toolkit.models.lstm import LstmConfig, LstmModel
 from toolkit.models.priors import save_priors
 from toolkit.models.scorer import NeuralScorer
-from toolkit.models.store import save_model
+from toolkit.models.store import ModelError, save_model
 
 COUNTS = torch.tensor([10, 30, 20, 35, 5])
 
@@ -64,3 +64,12 @@ def test_a_batch_is_its_utterances(scorer):
     for scores in scorer.batch_log_likelihoods(["u", "u"]):
         torch.testing.assert_close(scores, expected)
         assert scores.device.type == "cpu"
+
+
+def test_outputs_that_are_no_numbers_are_refused(scorer):
+    scorer, _ = scorer
+    x = scorer.store.load("u").clone()
+    x[3, 1] = torch.nan
+    scorer.store.load = lambda u: x
+    with pytest.raises(ModelError, match="outputs are no numbers"):
+        scorer.log_likelihoods("u")

@@ -139,6 +139,12 @@ def extract(
             f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
             f"{config.max_failed_share:g}; first: {': '.join(failed[0])}; all: {out / FAILED}"
         )
+    if failed:
+        logger.warning(
+            "%s: %d of %d utterances have no features and are left out of all that follows, of error"
+            " rates too: %s (%s), ...; all are in %s",
+            *(out.name, len(failed), total, *failed[0], out / FAILED),
+        )
     done_shards = [markers[i] for i in sorted(markers)]
     # More than one where another environment went on; none in markers of earlier versions.
     engines = sorted({marker["engine"] for marker in done_shards if "engine" in marker})

@@ -29,6 +29,7 @@ class NeuralModel:
     """
 
     def __init__(self, folder: Path, normaliser: Path, device: str = "cpu") -> None:
+        self._folder = folder
         self.model: nn.Module = load_model(folder).to(device)
         self.normaliser = Normaliser.load(normaliser)
         self.log_priors = load_log_priors(folder)
@@ -58,9 +59,19 @@ class NeuralModel:
     def batch_log_likelihoods(
         self, utterances: Sequence[tuple[Tensor, CmnState | None]], offset: int = 0
     ) -> list[Tensor]:
-        """As `log_likelihoods`, for the features and states of several utterances in one batch."""
+        """As `log_likelihoods`, for the features and states of several utterances in one batch.
+
+        Raises:
+          ModelError: outputs are no numbers, in which a search would find no path.
+        """
         inputs = [stack(self.normaliser.apply(x, state), offset) for x, state in utterances]
-        return [row - self.log_priors for row in log_posteriors(self.model, inputs)]
+        found = [row - self.log_priors for row in log_posteriors(self.model, inputs)]
+        if any(row.isnan().any() for row in found):
+            raise ModelError(
+                f"{self._folder}: outputs are no numbers: the model, its normaliser or the features"
+                " are damaged"
+            )
+        return found
 
 
 @dataclass
