@@ -7,10 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from lhotse import CutSet
 
-from local import kaldi
+from local import cuts, kaldi
 from toolkit.corpus.config import CheckConfig, CorpusConfig
 from toolkit.corpus.manifest import ManifestError, text_of
+from toolkit.corpus.table import read_table
 from toolkit.lang.config import LangConfig
 from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.text import TextError
@@ -141,6 +143,22 @@ def test_commands_of_a_kaldi_directory_are_run_where_asked_for(root, recordings,
     splits = kaldi.manifests(config.corpus, config.corpus.root)
     assert {name: len(cuts) for name, cuts in splits.items()} == {"train": 30, "dev": 5, "test": 5}
     assert sorted(ran.read_text().split()) == sorted(name for name, _ in lines)  # once each
+
+
+def test_files_of_cuts(root, corpus, tmp_path):
+    found = read_table(corpus / "table.csv")["train"]
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    CutSet.from_cuts(found[:35]).to_file(folder / "cuts_train.jsonl.gz")
+    CutSet.from_cuts(found[35:]).to_file(folder / "cuts_dev.jsonl.gz")
+    CutSet.from_cuts(found[:5]).to_file(folder / "cuts_train_sp.jsonl.gz")
+    made = make_from_data(root, "mine", folder, "cuts")
+    assert "not used: train_sp" in made.remarks
+    _, config = config_of(root, "mine")
+    assert (config.corpus.name, config.corpus.root) == ("cuts", folder)
+    splits = cuts.manifests(config.corpus, config.corpus.root)
+    assert splits.keys() == {"train", "dev", "test"}
+    assert sum(map(len, splits.values())) == 40
 
 
 def test_no_kaldi_directory(root, tmp_path):

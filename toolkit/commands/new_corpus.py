@@ -23,6 +23,12 @@ from toolkit.config.parameters import KEPT
     help="A Kaldi data directory, or a folder with several: train, dev, test.",
 )
 @click.option(
+    "--from-cuts",
+    type=KEPT,
+    metavar="PATH",
+    help="A file of lhotse's cuts, or a folder with several, as icefall's recipes write them.",
+)
+@click.option(
     "--pipes",
     type=KEPT,
     metavar="FOLDER",
@@ -44,15 +50,16 @@ def new_corpus(
     name: str,
     from_csv: Path | None,
     from_kaldi: Path | None,
+    from_cuts: Path | None,
     pipes: Path | None,
     lexicon: str | None,
     lm_text: Path | None,
 ) -> None:
     """Make a recipe for a corpus of your own.
 
-    Writes recipes/NAME: run.py, config.py and README.md. With --from-csv or --from-kaldi the recipe
-    can be run at once; otherwise local/NAME.py is written too, with one function to fill in.
-    Existing files are never overwritten. docs/new-corpus.md is a tutorial.
+    Writes recipes/NAME: run.py, config.py and README.md. With --from-csv, --from-kaldi or
+    --from-cuts the recipe can be run at once; otherwise local/NAME.py is written too, with one
+    function to fill in. Existing files are never overwritten. docs/new-corpus.md is a tutorial.
 
     \b
     Example:
@@ -62,8 +69,10 @@ def new_corpus(
     from toolkit.new_corpus.checkout import check_name, find_checkout
     from toolkit.new_corpus.make import make_empty, make_from_data
 
-    if from_csv is not None and from_kaldi is not None:
-        raise click.UsageError("give --from-csv or --from-kaldi, not both")
+    data = {"table": from_csv, "kaldi": from_kaldi, "cuts": from_cuts}
+    given = {reader: path for reader, path in data.items() if path is not None}
+    if len(given) > 1:
+        raise click.UsageError("give one of --from-csv, --from-kaldi and --from-cuts")
     if pipes is not None and from_kaldi is None:
         raise click.UsageError("--pipes runs commands of Kaldi's wav.scp: give --from-kaldi too")
     if lexicon not in (None, "cmudict", "graphemes") and not Path(lexicon).is_file():
@@ -72,20 +81,19 @@ def new_corpus(
         )
     root = find_checkout(Path.cwd())
     check_name(name, root)
-    if from_csv is not None:
-        made = make_from_data(root, name, from_csv, "table", lexicon, lm_text)
-    elif from_kaldi is not None:
-        made = make_from_data(root, name, from_kaldi, "kaldi", lexicon, lm_text, pipes)
+    if given:
+        ((reader, source),) = given.items()
+        made = make_from_data(root, name, source, reader, lexicon, lm_text, pipes)
     else:
         made = make_empty(root, name, lexicon, lm_text)
     for line in made.remarks:
         click.echo(line)
-    *reader, config, run, readme = map(os.path.relpath, made.written)
-    for path in (*reader, config, run, readme):
+    *own, config, run, readme = map(os.path.relpath, made.written)
+    for path in (*own, config, run, readme):
         click.echo(f"wrote {path}")
     click.echo("\nNext:")
-    if reader:
-        click.echo(f"  adapt {reader[0]} to the layout of the corpus,")
+    if own:
+        click.echo(f"  adapt {own[0]} to the layout of the corpus,")
         click.echo(f"  set its folder (root) in {config}; then")
     click.echo(f"  {run} --stop-stage 3     # check the data")
     click.echo(f"  {run}                    # run all stages, up to word error rates")

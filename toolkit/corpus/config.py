@@ -14,9 +14,9 @@ class CorpusConfig:
 
     name: str = "synthetic"
     """Reader, a module of `local`: "synthetic" (offline demo), "librispeech", "an4", "kaldi" (data
-    directories), "table" (a CSV file), or one of your own."""
+    directories), "table" (a CSV file), "cuts" (files of lhotse's cuts), or one of your own."""
     root: Path | None = None
-    """Folder of the corpus, or its CSV file. None: the demo corpus is made, LibriSpeech's parts are
+    """Folder of the corpus, or its file. None: the demo corpus is made, LibriSpeech's parts are
     downloaded."""
     train: str = "train*"
     """Pattern of the part names that are merged into the split "train"."""

@@ -141,8 +141,8 @@ def extract(
         )
     if failed:
         logger.warning(
-            "%s: %d of %d utterances have no features and are left out of all that follows, of error"
-            " rates too: %s (%s), ...; all are in %s",
+            "%s: %d of %d utterances have no features and are left out of all that follows, also of"
+            " error rates: %s (%s), ...; all are in %s",
             *(out.name, len(failed), total, *failed[0], out / FAILED),
         )
     done_shards = [markers[i] for i in sorted(markers)]

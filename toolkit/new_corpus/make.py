@@ -1,12 +1,14 @@
 """Makes the recipe of a new corpus, from a table, Kaldi data directories, or to be filled in."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from lhotse import MonoCut
 
 from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.cut_files import cut_files, read_cut_file
 from toolkit.corpus.kaldi.data_dir import read_kaldi_dir
 from toolkit.corpus.manifest import ManifestError, text_of
 from toolkit.corpus.pipes import PipeRunner
@@ -64,8 +66,8 @@ def make_from_data(
     Args:
       root: of the checkout.
       name: of the corpus; see `check_name`.
-      data: the table, the Kaldi data directory, or a folder of Kaldi data directories.
-      reader: "table" or "kaldi".
+      data: the table; the Kaldi data directory, or a folder of them; the file of cuts, or a folder.
+      reader: "table", "kaldi" or "cuts".
       lexicon: as in `make_empty`; by default chosen to suit the transcripts.
       lm_text: as in `make_empty`.
       pipes: run the commands of a Kaldi wav.scp, and keep their audio in this folder.
@@ -79,7 +81,8 @@ def make_from_data(
     corpus = CorpusConfig(reader, data)
     if pipes is not None:
         corpus = replace(corpus, allow_pipes=True, pipes=pipes.absolute())
-    parts, left_out = _tables(data) if reader == "table" else _kaldi_parts(data, corpus.pipes)
+    kaldi = partial(_kaldi_parts, pipes=corpus.pipes)
+    parts, left_out = {"table": _tables, "kaldi": kaldi, "cuts": _cut_files}[reader](data)
     _check_encoding(parts, data)
     texts = [text_of(cut) for cuts in parts.values() for cut in cuts]
     if lm_text is not None and next(read_sentences(lm_text, LetterNormaliser()), None) is None:
@@ -99,6 +102,14 @@ def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
         hint = f"or give --from-kaldi, as there is {kaldi}" if kaldi else "such as table.csv"
         raise ManifestError(f"{path} is a folder: name the table in it, {hint}")
     return read_table(path), []
+
+
+def _cut_files(root: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
+    """Read the files of cuts that a recipe needs; return the names of the other parts too."""
+    files = cut_files(root)
+    used = {name for chosen in choose_parts(files).values() for name in chosen}
+    left_out = [name for name in files if name not in used]
+    return {name: read_cut_file(path) for name, path in files.items() if name in used}, left_out
 
 
 def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoCut]], list[str]]:

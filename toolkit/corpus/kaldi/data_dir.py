@@ -85,17 +85,17 @@ def _recording(scp: Path, id: str, source: str, run_pipe: RunPipe | None) -> Aud
     if not source:
         return Audio(id, fault=("missing-audio", f"{scp} names no file for {id}"))
     if not source.endswith("|"):
-        return Audio(str(_locate(folder, source)), recording_id=id)
+        return Audio(str(locate(folder, source)), recording_id=id)
     decoded = _decoded_file(source)
     if decoded is not None:
-        path = str(_locate(folder, decoded))
+        path = str(locate(folder, decoded))
         return Audio(path, recording_id=id, note=("replaced-pipe", f"{path} for `{source}`"))
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())
     return Audio(source, recording_id=id, fault=("refused-pipe", f"{scp}: {source}"))
 
 
-def _locate(folder: Path, name: str) -> Path:
+def locate(folder: Path, name: str) -> Path:
     """Resolve a path relative to `folder` or to one of the folders above it."""
     folder = folder.absolute()
     places = [place / name for place in (folder, *folder.parents)]

@@ -70,10 +70,9 @@ class CtcWordAligner:
 
     def evenly(self, words: Sequence[str], frames: int) -> tuple[Word, ...]:
         """Return words of equal length, for frames too few to align them; their confidence is 0."""
-        return tuple(
-            Word(word, *(self._seconds(frames * i / len(words)) for i in (n, n + 1)), 0.0)
-            for n, word in enumerate(words)
-        )
+        bounds = [self._seconds(frames * n / len(words)) for n in range(len(words) + 1)]
+        spans = zip(words, bounds[:-1], bounds[1:], strict=True)
+        return tuple(Word(word, start, end, 0.0) for word, start, end in spans)
 
     def _labels(self, words: Sequence[str]) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the labels of a text and where in them each word begins and ends."""

@@ -1,0 +1,119 @@
+import gzip
+import json
+
+import pytest
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+
+from local import cuts as reader
+from toolkit.corpus.config import CorpusConfig
+from toolkit.corpus.cut_files import cut_files, read_cut_file
+from toolkit.corpus.cuts import UnsafeCutError
+from toolkit.corpus.manifest import ManifestError, speaker_of, text_of
+
+
+def cut(path, name, text="HELLO", speaker="anna", start=0.0, duration=None, segments=()):
+    recording = Recording.from_file(path, recording_id=f"rec-{name}")
+    duration = recording.duration - start if duration is None else duration
+    segments = segments or [(name, 0.0, duration, text)]
+    supervisions = [
+        SupervisionSegment(id, recording.id, begin, seconds, text=words, speaker=speaker)
+        for id, begin, seconds, words in segments
+    ]
+    return MonoCut(name, start, duration, 0, supervisions, recording=recording)
+
+
+def test_utterances_of_a_file_of_cuts(audio, tmp_path):
+    path = audio(tmp_path / "audio/long.wav", seconds=4.0)
+    made = [
+        cut(path, "whole", "GOOD  MORNING"),
+        cut(path, "part", start=1.0, duration=0.5),
+        cut(path, "two", start=1.0, segments=[("a", 0.0, 1.0, "ONE"), ("b", 2.5, 9.0, "TWO")]),
+        cut(path, "nobody", speaker=None),
+        MonoCut("silent", 0.0, 1.0, 0, [], recording=Recording.from_file(path)),
+    ]
+    CutSet.from_cuts(made).to_file(tmp_path / "x_cuts.jsonl.gz")
+    found = {one.id: one for one in read_cut_file(tmp_path / "x_cuts.jsonl.gz")}
+    times = {name: (one.start, one.end) for name, one in found.items()}
+    assert times["whole"] == times["nobody"] == (0.0, 4.0)
+    assert (times["part"], times["a"], times["b"]) == ((1.0, 1.5), (1.0, 2.0), (3.5, 4.0))
+    assert [text_of(found[name]) for name in ("whole", "a", "b")] == ["GOOD MORNING", "ONE", "TWO"]
+    assert speaker_of(found["part"]) == "anna"
+    assert "names none" in found["nobody"].custom["no_speaker"]
+    assert found["silent"].custom["fault"] == "missing-transcript"
+
+
+def test_relative_names_are_looked_up_above_the_file(audio, tmp_path):
+    audio(tmp_path / "download/a.wav")
+    one = cut(tmp_path / "download/a.wav", "a").to_dict()
+    one["recording"]["sources"][0]["source"] = "download/a.wav"
+    file = tmp_path / "data/manifests/cuts_train.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(one))
+    (found,) = read_cut_file(file)
+    assert found.recording.sources[0].source == str(tmp_path / "download/a.wav")
+
+
+def test_parts_by_the_names_of_files(tmp_path):
+    for name in (
+        "librispeech_cuts_train-clean-5.jsonl.gz",
+        "dev_cuts.jsonl",
+        "cuts_test.jsonl",
+        "recordings_train.jsonl.gz",
+        "notes.txt",
+    ):
+        (tmp_path / name).write_bytes(b"")
+    assert sorted(cut_files(tmp_path)) == ["dev", "test", "train-clean-5"]
+    (tmp_path / "cuts_dev.jsonl").write_bytes(b"")
+    with pytest.raises(ManifestError, match="both of the part dev"):
+        cut_files(tmp_path)
+    assert cut_files(tmp_path / "cuts_dev.jsonl") == {"train": tmp_path / "cuts_dev.jsonl"}
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    with pytest.raises(ManifestError, match="holds no file of cuts"):
+        cut_files(plain)
+    (plain / "train.jsonl").write_bytes(b"")
+    assert [*cut_files(plain)] == ["train"]
+
+
+def test_the_reader_holds_out_what_is_missing(audio, tmp_path):
+    made = [
+        cut(audio(tmp_path / f"{n}.wav", seconds=0.2, seed=n), f"u{n}", speaker=f"s{n % 5}")
+        for n in range(20)
+    ]
+    CutSet.from_cuts(made).to_file(tmp_path / "cuts_all.jsonl.gz")
+    CutSet.from_cuts(made[:2]).to_file(tmp_path / "sp_cuts.jsonl.gz")
+    for root, train in ((tmp_path, "all"), (tmp_path / "cuts_all.jsonl.gz", "train*")):
+        corpus = CorpusConfig("cuts", train=train, dev_speakers=1, test_speakers=1)
+        splits = reader.manifests(corpus, root)
+        sizes = {name: len(found) for name, found in splits.items()}
+        assert sizes == {"train": 12, "dev": 4, "test": 4}
+    with pytest.raises(ManifestError, match="no file of cuts"):
+        reader.manifests(CorpusConfig("cuts"), tmp_path)
+
+
+def test_what_cannot_be_used_is_refused(audio, tmp_path):
+    path = audio(tmp_path / "a.wav")
+    file = tmp_path / "cuts.jsonl"
+    CutSet.from_cuts([cut(path, "fast").perturb_speed(1.1)]).to_file(file)
+    with pytest.raises(ManifestError, match=r"cuts\.jsonl:1: fast.* before augmentation"):
+        read_cut_file(file)
+    plain = cut(path, "piped").to_dict()
+    plain["recording"]["sources"][0] |= {"type": "command", "source": "touch x"}
+    file.write_text(json.dumps(plain))
+    with pytest.raises(UnsafeCutError, match="shell command"):
+        read_cut_file(file)
+    file.write_text("{}\n")
+    with pytest.raises(ManifestError, match=r"cuts\.jsonl:1: not a cut"):
+        read_cut_file(file)
+    broken = tmp_path / "cuts.jsonl.gz"
+    broken.write_bytes(gzip.compress(b"{}" * 100)[:20])
+    with pytest.raises(ManifestError, match=r"cuts\.jsonl\.gz: "):
+        read_cut_file(broken)
+
+
+def test_a_channel_of_several_is_a_fault(audio, tmp_path):
+    file = tmp_path / "cuts.jsonl"
+    CutSet.from_cuts([cut(audio(tmp_path / "a.wav", channels=2), "a")]).to_file(file)
+    (found,) = read_cut_file(file)
+    assert found.custom["fault"] == "unreadable-audio"
+    assert "channel 0 of 2" in found.custom["fault_detail"]

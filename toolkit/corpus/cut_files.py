@@ -1,0 +1,113 @@
+"""Corpora that lhotse has prepared: files of cuts, as icefall's recipes write them."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from lhotse import MonoCut, SupervisionSegment
+from lhotse.cut import Cut
+
+from toolkit.corpus.cuts import parse_cut
+from toolkit.corpus.kaldi.data_dir import locate
+from toolkit.corpus.manifest import NO_SPEAKER, ManifestError
+from toolkit.corpus.pairing import Audio, pair
+from toolkit.storage.reading import reading
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+_PART = re.compile(r"(?:.*[_-])?cuts[_-](.+)|(.+)[_-]cuts")
+ADVICE = "write it again with lhotse"
+
+
+def cut_files(root: Path) -> dict[str, Path]:
+    """Find the files of cuts in a folder by the part of the corpus.
+
+    The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
+    comes before it, else the whole name. Files of recordings and supervisions beside them are not
+    used, nor are names without `cuts` where others have it.
+
+    Raises:
+      ManifestError: there is no such file, or two are of one part.
+    """
+    if root.is_file():
+        return {"train": root}
+    names, cuts = [], []
+    for path in sorted(root.glob("*.jsonl*")):
+        name = path.name.partition(".jsonl")[0]
+        if path.name.endswith(SUFFIXES):
+            names.append((name, path))
+            if found := _PART.fullmatch(name):
+                cuts.append((found[1] or found[2], path))
+    parts: dict[str, Path] = {}
+    for part, path in cuts or names:
+        if part in parts:
+            raise ManifestError(f"{parts[part]} and {path} are both of the part {part}")
+        parts[part] = path
+    if not parts:
+        raise ManifestError(f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz)")
+    return parts
+
+
+def read_cut_file(path: Path) -> list[MonoCut]:
+    """Read the utterances of a file of lhotse's cuts, one for each supervision.
+
+    An utterance is named after its cut, or after the supervision where a cut has several. Relative
+    names of audio are looked up from the folder of the file and those above it. Augmented copies
+    are made by the recipe, so that cuts must be as they are before augmentation.
+
+    Raises:
+      ManifestError: the file cannot be read, a cut is mixed or has transforms.
+      UnsafeCutError: see `parse_cut`.
+    """
+    texts, audio, speakers = [], [], {}
+    for place, cut in _cuts(path):
+        supervisions = cut.supervisions or [None]
+        for supervision in supervisions:
+            name = cut.id if len(supervisions) == 1 else supervision.id
+            audio.append((name, _audio(cut, supervision, path)))
+            speakers.setdefault(name, (supervision and supervision.speaker, place))
+            if supervision is not None and supervision.text is not None:
+                texts.append((name, supervision.text))
+    found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
+    for one in found:
+        speaker, place = speakers[one.id]
+        if not speaker:
+            reason = f"{place} names none; all such utterances are one speaker's"
+            one.custom = {**(one.custom or {}), NO_SPEAKER: reason}
+    return found
+
+
+def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
+    """Yield the cuts, with their file and line."""
+    opened = gzip.open if path.name.endswith(".gz") else open
+    with reading(path, ManifestError, ADVICE), opened(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{path}:{number}"
+            if line.strip():
+                with reading(place, ManifestError, ADVICE, "not a cut"):
+                    cut = parse_cut(json.loads(line), place)
+                yield place, _plain(cut, place)
+
+
+def _plain(cut: Cut, place: str) -> MonoCut:
+    if not isinstance(cut, MonoCut) or cut.recording is None or cut.recording.transforms:
+        raise ManifestError(
+            f"{place}: {cut.id} is mixed, augmented or without a recording: give the cuts as they"
+            " are before augmentation; the recipe makes copies by itself (augment)"
+        )
+    return cut
+
+
+def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> Audio:
+    recording = cut.recording
+    source = str(locate(path.absolute().parent, recording.sources[0].source))
+    if recording.num_channels > 1:
+        detail = f"channel {cut.channel} of {recording.num_channels} channels: write it to a file"
+        return Audio(source, recording_id=recording.id, fault=("unreadable-audio", detail))
+    begin, end = 0.0, cut.duration
+    if supervision is not None:
+        begin, end = max(0.0, supervision.start), min(end, supervision.end)
+    start, end = cut.start + begin, cut.start + end
+    whole = start == 0 and abs(end - recording.duration) < 1e-6
+    return Audio(source, start, None if whole else end, recording.id)
