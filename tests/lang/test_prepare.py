@@ -98,6 +98,16 @@ def test_no_word_of_the_text_is_left_out_unless_it_must(config, tmp_path):
     assert json.loads((tmp_path / "o/report.json").read_text())["left_out"] == 0
 
 
+def test_so_many_phones_that_trees_fill_the_memory_are_told_of(config, tmp_path, caplog):
+    prepare_lang(config(), TEXTS, None, tmp_path / "few")
+    assert "triphone tree" not in caplog.text
+    words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(450)]
+    lines = [f"{word} P{i}\n" for i, word in enumerate(words)]
+    (tmp_path / "lexicon.txt").write_text(LEXICON + "".join(lines))
+    prepare_lang(config(), {"train": {"u": " ".join(words)}}, None, tmp_path / "many")
+    assert "452 phones: the table of a triphone tree takes 1.1 GB" in caplog.text
+
+
 def test_no_guess_needed_no_model(config, tmp_path):
     texts = {"train": {"u1": "bat tab"}}
     prepare_lang(config(), texts, None, tmp_path / "o")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -15,6 +16,9 @@ from toolkit.lang.lexicon import Lexicon
 from toolkit.lang.word_list import possible_words, read_words
 from toolkit.storage.files import open_atomically, write_atomically
 
+logger = logging.getLogger(__name__)
+LARGE_TABLE = 1e9
+"""Bytes of a tree's table above which stage 4 warns."""
 Transcripts = Mapping[str, str]
 """Text by utterance id."""
 
@@ -113,6 +117,7 @@ def prepare_lang(
             f"the lexicon: {first}; see {out / 'oov.tsv'}, add them to the lexicon, write numbers "
             f"out, take letters for phones (lang.lexicon=graphemes), or raise lang.max_unknown"
         )
+    _warn_of_large_tables(len(lang.real_phones))
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
     if report["not_guessed"]:
         headline |= {"not_guessed": report["not_guessed"]}
@@ -121,6 +126,18 @@ def prepare_lang(
     return headline | {
         f"oov_percent_{split}": round(100 * numbers["rate"], 2) for split, numbers in oov.items()
     }
+
+
+def _warn_of_large_tables(phones: int) -> None:
+    """Warn where trees (`toolkit.hmm.tree`), with an entry of 4 bytes per state and context, fill
+    the memory: three states of each phone, with each phone or none on either side."""
+    size = 4 * 3 * phones * (phones + 1) ** 2
+    if size > LARGE_TABLE:
+        logger.warning(
+            "%d phones: the table of a triphone tree takes %.1f GB in every process. Phones that do"
+            " not depend on their position (lang.position_dependent=false) are a quarter as many",
+            *(phones, size / 1e9),
+        )
 
 
 def source_lexicon(config: LangConfig, words: Collection[str] = ()) -> Lexicon:
