@@ -114,7 +114,12 @@ class Config(HybridConfig):
     lstm_rescoring: NeuralRescoringConfig = NeuralRescoringConfig()
     """Rescoring with it."""
 
-    def __post_init__(self) -> None:
+    def refuse_contradictions(self) -> None:
+        """Called when all settings are known: what is named must be trained.
+
+        Raises:
+          ValueError: it is not.
+        """
         trained = [*GMMS, *["lstm_ce"] * self.lstm, *self.networks]
         for name in (self.bundle, *self.neural_systems):
             if name is not None and name not in trained:

@@ -27,7 +27,10 @@ def test_utterances_of_a_file_of_cuts(audio, tmp_path):
     made = [
         cut(path, "whole", "GOOD  MORNING"),
         cut(path, "part", start=1.0, duration=0.5),
-        cut(path, "two", start=1.0, segments=[("a", 0.0, 1.0, "ONE"), ("b", 2.5, 9.0, "TWO")]),
+        cut(path, "two", start=1.0, segments=[("a", 0.0, 1.0, "ONE"), ("b", 2.5, 0.55, "TWO")]),
+        cut(
+            path, "cutoff", start=1.0, segments=[("c", -0.5, 1.0, "HALF"), ("d", 1.0, 9.0, "MORE")]
+        ),
         cut(path, "nobody", speaker=None),
         MonoCut("silent", 0.0, 1.0, 0, [], recording=Recording.from_file(path)),
     ]
@@ -40,6 +43,8 @@ def test_utterances_of_a_file_of_cuts(audio, tmp_path):
     assert speaker_of(found["part"]) == "anna"
     assert "names none" in found["nobody"].custom["no_speaker"]
     assert found["silent"].custom["fault"] == "missing-transcript"
+    for name in "cd":
+        assert found[name].custom["fault"] == "bad-segment"
 
 
 def test_relative_names_are_looked_up_above_the_file(audio, tmp_path):
@@ -69,7 +74,9 @@ def test_parts_by_the_names_of_files(tmp_path):
     assert cut_files(tmp_path / "cuts_dev.jsonl") == {"train": tmp_path / "cuts_dev.jsonl"}
     plain = tmp_path / "plain"
     plain.mkdir()
-    with pytest.raises(ManifestError, match="holds no file of cuts"):
+    (plain / "librispeech_recordings_train-clean-5.jsonl.gz").write_bytes(b"")
+    (plain / "supervisions_dev.jsonl").write_bytes(b"")
+    with pytest.raises(ManifestError, match=r"holds no file of cuts.*lhotse cut simple"):
         cut_files(plain)
     (plain / "train.jsonl").write_bytes(b"")
     assert [*cut_files(plain)] == ["train"]
@@ -94,8 +101,12 @@ def test_the_reader_holds_out_what_is_missing(audio, tmp_path):
 def test_what_cannot_be_used_is_refused(audio, tmp_path):
     path = audio(tmp_path / "a.wav")
     file = tmp_path / "cuts.jsonl"
-    CutSet.from_cuts([cut(path, "fast").perturb_speed(1.1)]).to_file(file)
-    with pytest.raises(ManifestError, match=r"cuts\.jsonl:1: fast.* before augmentation"):
+    CutSet.from_cuts([cut(path, "loud").perturb_volume(2.0)]).to_file(file)
+    with pytest.raises(ManifestError, match=r"cuts\.jsonl:1: loud_vp2.0 is changed by Volume"):
+        read_cut_file(file)
+    mixed = cut(path, "mixed").mix(cut(path, "noise"))
+    CutSet.from_cuts([mixed]).to_file(file)
+    with pytest.raises(ManifestError, match="MixedCut"):
         read_cut_file(file)
     plain = cut(path, "piped").to_dict()
     plain["recording"]["sources"][0] |= {"type": "command", "source": "touch x"}
@@ -109,6 +120,26 @@ def test_what_cannot_be_used_is_refused(audio, tmp_path):
     broken.write_bytes(gzip.compress(b"{}" * 100)[:20])
     with pytest.raises(ManifestError, match=r"cuts\.jsonl\.gz: "):
         read_cut_file(broken)
+
+
+def test_copies_at_other_speeds_are_left_out(audio, tmp_path, caplog):
+    one = cut(audio(tmp_path / "a.wav"), "a")
+    CutSet.from_cuts([one, one.perturb_speed(1.1), one.perturb_speed(0.9)]).to_file(
+        tmp_path / "cuts.jsonl"
+    )
+    assert [found.id for found in read_cut_file(tmp_path / "cuts.jsonl")] == ["a"]
+    assert "2 copies at other speeds are left out" in caplog.text
+
+
+def test_channels_in_files_of_their_own(audio, tmp_path):
+    left, right = (audio(tmp_path / f"{n}.wav", seed=n) for n in range(2))
+    one = cut(left, "a").to_dict()
+    one["recording"]["sources"].append({"type": "file", "channels": [1], "source": str(right)})
+    one["channel"] = 1
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(one))
+    (found,) = read_cut_file(tmp_path / "cuts.jsonl")
+    assert found.recording.sources[0].source == str(right)
+    assert "fault" not in (found.custom or {})
 
 
 def test_a_channel_of_several_is_a_fault(audio, tmp_path):

@@ -10,6 +10,8 @@ pytest.importorskip("soundfile")
     [
         (["--set", "corpus.train_hour=1"], "did you mean `corpus.train_hours`?"),
         (["--set", "ce.epoch=3"], "unknown key `ce.epoch`; did you mean `ce.epochs`?"),
+        (["--set", "bundle=blstm"], "these settings do not train blstm; they train mono, tri,"),
+        (["--set", "neural_systems=chain", "--set", "chain=false"], "do not train chain"),
         (["--stage", "32"], "--stage 32: no such stage; did you mean 31 ("),
         (["--stage", "1o"], "--stage 1o: no such stage. Stages are numbered from 1 to 31"),
     ],

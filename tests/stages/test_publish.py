@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from toolkit.stages.directory import RunDirectory
@@ -58,6 +60,15 @@ def test_old_outputs_are_replaced_and_those_no_longer_made_removed(directory):
     assert files == {"model/a": "new", "notes": "new"}
 
 
+def test_what_a_stage_made_that_had_the_number_before_stays(directory):
+    known = directory.load_digests()
+    publish(directory, replace(build(directory, "other", "list"), title="another"), known)
+    publish(directory, build(directory, "new", "model/a"), known)
+    files = tree(directory)
+    del files["stages/01.json"]
+    assert files == {"list": "other", "model/a": "new"}
+
+
 def test_a_completed_publication_can_be_completed_again(directory):
     publish(directory, build(directory, "old", "model/a"), directory.load_digests())
     marker = build(directory, "new", "model/a", "list")
@@ -98,4 +109,4 @@ def test_what_a_kill_left_half_written_is_removed(directory):
     directory.discard(directory.partial(1))
     complete_interrupted(directory, directory.load_digests())
     assert tree(directory) == {}
-    assert outputs_of(directory.marker(1)) == []
+    assert outputs_of(directory.marker(1), "t") == []

@@ -26,7 +26,7 @@ from toolkit.config.parameters import KEPT
     "--from-cuts",
     type=KEPT,
     metavar="PATH",
-    help="A file of lhotse's cuts, or a folder with several, as icefall's recipes write them.",
+    help="A file of lhotse's cuts, or a folder with several, such as cuts_train.jsonl.gz.",
 )
 @click.option(
     "--pipes",

@@ -1,10 +1,12 @@
-"""Corpora that lhotse has prepared: files of cuts, as icefall's recipes write them."""
+"""Corpora that lhotse has prepared: files of cuts."""
 
 import gzip
 import json
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from lhotse import MonoCut, SupervisionSegment
 from lhotse.cut import Cut
@@ -15,8 +17,12 @@ from toolkit.corpus.manifest import NO_SPEAKER, ManifestError
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.reading import reading
 
+logger = logging.getLogger(__name__)
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _PART = re.compile(r"(?:.*[_-])?cuts[_-](.+)|(.+)[_-]cuts")
+_OTHER = re.compile(r"(?:^|[_-])(?:recordings|supervisions)(?:[_-]|$)")
+TRIMMED = 0.1
+"""Seconds that a supervision may lie outside its cut, as times are rounded."""
 ADVICE = "write it again with lhotse"
 
 
@@ -24,8 +30,8 @@ def cut_files(root: Path) -> dict[str, Path]:
     """Find the files of cuts in a folder by the part of the corpus.
 
     The part is what follows `cuts` in the name, as in `librispeech_cuts_train-clean-5.jsonl.gz`, or
-    comes before it, else the whole name. Files of recordings and supervisions beside them are not
-    used, nor are names without `cuts` where others have it.
+    comes before it, else the whole name; names without `cuts` count only where none has it, and
+    files of recordings and supervisions never.
 
     Raises:
       ManifestError: there is no such file, or two are of one part.
@@ -35,7 +41,7 @@ def cut_files(root: Path) -> dict[str, Path]:
     names, cuts = [], []
     for path in sorted(root.glob("*.jsonl*")):
         name = path.name.partition(".jsonl")[0]
-        if path.name.endswith(SUFFIXES):
+        if path.name.endswith(SUFFIXES) and not _OTHER.search(name):
             names.append((name, path))
             if found := _PART.fullmatch(name):
                 cuts.append((found[1] or found[2], path))
@@ -45,7 +51,10 @@ def cut_files(root: Path) -> dict[str, Path]:
             raise ManifestError(f"{parts[part]} and {path} are both of the part {part}")
         parts[part] = path
     if not parts:
-        raise ManifestError(f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz)")
+        raise ManifestError(
+            f"{root} holds no file of cuts (*.jsonl or *.jsonl.gz); `lhotse cut simple` makes one"
+            " of recordings and supervisions"
+        )
     return parts
 
 
@@ -53,15 +62,19 @@ def read_cut_file(path: Path) -> list[MonoCut]:
     """Read the utterances of a file of lhotse's cuts, one for each supervision.
 
     An utterance is named after its cut, or after the supervision where a cut has several. Relative
-    names of audio are looked up from the folder of the file and those above it. Augmented copies
-    are made by the recipe, so that cuts must be as they are before augmentation.
+    names of audio are looked up from the folder of the file and those above it. Copies at other
+    speeds, which icefall adds to its cuts, are left out: the recipe makes its own.
 
     Raises:
-      ManifestError: the file cannot be read, a cut is mixed or has transforms.
+      ManifestError: the file cannot be read, a cut is mixed, has several channels or transforms
+        other than of speed.
       UnsafeCutError: see `parse_cut`.
     """
-    texts, audio, speakers = [], [], {}
+    texts, audio, speakers, copies = [], [], {}, 0
     for place, cut in _cuts(path):
+        if all(_name(transform) == "Speed" for transform in cut.recording.transforms or ["none"]):
+            copies += 1
+            continue
         supervisions = cut.supervisions or [None]
         for supervision in supervisions:
             name = cut.id if len(supervisions) == 1 else supervision.id
@@ -69,6 +82,8 @@ def read_cut_file(path: Path) -> list[MonoCut]:
             speakers.setdefault(name, (supervision and supervision.speaker, place))
             if supervision is not None and supervision.text is not None:
                 texts.append((name, supervision.text))
+    if copies:
+        logger.warning("%s: %d copies at other speeds are left out (see `augment`)", path, copies)
     found = pair(texts, audio, lambda name, _: speakers[name][0] or path.stem, str(path))
     for one in found:
         speaker, place = speakers[one.id]
@@ -91,23 +106,36 @@ def _cuts(path: Path) -> Iterator[tuple[str, MonoCut]]:
 
 
 def _plain(cut: Cut, place: str) -> MonoCut:
-    if not isinstance(cut, MonoCut) or cut.recording is None or cut.recording.transforms:
+    if not isinstance(cut, MonoCut) or cut.recording is None:
+        kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
+        raise ManifestError(f"{place}: {cut.id} is a {kind}: what is read is cuts of one channel")
+    others = {name for name in map(_name, cut.recording.transforms or []) if name != "Speed"}
+    if others:
         raise ManifestError(
-            f"{place}: {cut.id} is mixed, augmented or without a recording: give the cuts as they"
-            " are before augmentation; the recipe makes copies by itself (augment)"
+            f"{place}: {cut.id} is changed by {', '.join(sorted(others))}: give the cuts as they"
+            " are before, or write the changed audio to files"
         )
     return cut
 
 
+def _name(transform: Any) -> str:
+    return transform["name"] if isinstance(transform, Mapping) else type(transform).__name__
+
+
 def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> Audio:
     recording = cut.recording
-    source = str(locate(path.absolute().parent, recording.sources[0].source))
-    if recording.num_channels > 1:
-        detail = f"channel {cut.channel} of {recording.num_channels} channels: write it to a file"
-        return Audio(source, recording_id=recording.id, fault=("unreadable-audio", detail))
+    mine = [source for source in recording.sources if cut.channel in source.channels]
+    source = (mine or recording.sources)[0]
+    name, fault = str(locate(path.absolute().parent, source.source)), None
+    if len(source.channels) > 1:
+        detail = f"channel {cut.channel} of {len(source.channels)} in a file: write it to its own"
+        fault = ("unreadable-audio", detail)
     begin, end = 0.0, cut.duration
     if supervision is not None:
         begin, end = max(0.0, supervision.start), min(end, supervision.end)
+        if supervision.duration - (end - begin) > TRIMMED:
+            detail = f"{supervision.id}, {supervision.duration:g} s, ends outside its cut {cut.id}"
+            fault = fault or ("bad-segment", detail)
     start, end = cut.start + begin, cut.start + end
     whole = start == 0 and abs(end - recording.duration) < 1e-6
-    return Audio(source, start, None if whole else end, recording.id)
+    return Audio(name, start, None if whole else end, recording.id, fault)

@@ -46,9 +46,8 @@ def read_system(path: Path, words: Words) -> System:
 
     Args:
       path: a folder with `word_lattices/`, else with `words.ctm` (and `text`, for what could not be
-        aligned), else with `text`; a CTM file; or
-        a file of transcripts, see `toolkit.score.read.read_transcripts`. Words without confidences
-        are taken as sure.
+        aligned), else with `text`; a CTM file; or a file of transcripts, see
+        `toolkit.score.read.read_transcripts`. Words without confidences are taken as sure.
       words: gives ids to the words of all systems.
 
     Raises:
@@ -84,7 +83,7 @@ def read_system(path: Path, words: Words) -> System:
         )
     entries |= _untimed(without)
     chains = {name: _chain(found, words) for name, found in entries.items()}
-    return System(path, chains, [*chains, *(texts.keys() - chains)], timed=not without)
+    return System(path, chains, list({**texts, **chains}), timed=not without)
 
 
 def _by_utterance(path: Path) -> dict[str, list[CtmEntry]]:

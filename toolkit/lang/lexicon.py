@@ -57,14 +57,18 @@ class Lexicon(dict[str, list[Pronunciation]]):
         """Read what `write` wrote, every word as it stands there, without comments or variants.
 
         Raises:
-          LexiconError: a word without phones, with file and line.
+          LexiconError: a word without phones, with file and line; no entry.
         """
         lexicon = cls()
         for number, line in read_lines(path):
-            word, *phones = line.split() or [""]
+            if not line.strip():
+                continue
+            word, *phones = line.split()
             if not phones:
                 raise LexiconError(f"{path}:{number}: the word {quoted(word)} has no phones")
             lexicon.add(word, phones)
+        if not lexicon:
+            raise LexiconError(f"{path}: the lexicon has no entry")
         return lexicon
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -220,6 +221,11 @@ def _run(recipe: Declaration, options: Options, command: str) -> None:
     if options.config:
         config = load_yaml(config, options.config)
     config = apply_overrides(config, options.overrides, Path.cwd())
+    if hasattr(config, "refuse_contradictions"):
+        try:
+            config.refuse_contradictions()
+        except ValueError as error:
+            raise SelectionError(str(error)) from error
     jobs = options.jobs or usable_cpus()
     request = Request(
         config,
@@ -320,11 +326,16 @@ def _compare_with_last(directory: RunDirectory, given: dict, to_stderr: bool) ->
         click.echo(f"note: the last run in {directory.root} had {options}", err=to_stderr)
 
 
+_MADE = {"corpus.pipes"}
+"""Settings that name what a run makes."""
+
+
 def _note_missing(config: Any) -> None:
     """Note settings that name nothing: the stage that reads it may be hours away, or done."""
     for key, value in flatten(parameters_of(config)).items():
-        if is_path(value) and not has_magic(value) and not Path(value).exists():
-            click.echo(f"note: {key} is {value}, where nothing is")
+        if key in _MADE or not is_path(value) or has_magic(value) or os.path.exists(value):
+            continue
+        click.echo(f"note: {key} is {value}, where nothing is")
 
 
 def _stage(recipe: Declaration, option: str, text: str) -> int:

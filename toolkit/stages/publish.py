@@ -47,7 +47,7 @@ def complete_interrupted(directory: RunDirectory, digests: Digests) -> None:
 
 
 def _put_in_place(directory: RunDirectory, marker: Marker, digests: Digests) -> None:
-    stage, old = marker.stage, outputs_of(directory.marker(marker.stage))
+    stage, old = marker.stage, outputs_of(directory.marker(marker.stage), marker.title)
     directory.refuse_links(*(directory.root / name for name in (*old, *marker.outputs)))
     directory.refuse_links(*(directory.partial(stage, name) for name in marker.outputs))
     for name in old:

@@ -144,5 +144,5 @@ class CtcRecogniser:
         words = text.split()
         try:
             return Recognised(text, self.word_aligner(words, log_probs).words)
-        except CtcDecodeError:  # `complete` ends words whose last labels have no frame any more
+        except CtcDecodeError:  # `WordsConfig.complete` adds letters that have no frame any more
             return Recognised(text, self.word_aligner.evenly(words, len(log_probs)))
