@@ -109,4 +109,4 @@ def test_what_a_kill_left_half_written_is_removed(directory):
     directory.discard(directory.partial(1))
     complete_interrupted(directory, directory.load_digests())
     assert tree(directory) == {}
-    assert outputs_of(directory.marker(1), "t") == []
+    assert outputs_of(directory.marker(1)) == []

@@ -131,17 +131,18 @@ def _is_inside(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
-def outputs_of(path: Path, title: str) -> list[str]:
-    """Return the names of the outputs in the marker at `path`.
+def outputs_of(path: Path, title: str | None = None) -> list[str]:
+    """Return the names of the outputs in the marker at `path`, none when it cannot be read.
 
-    None when it cannot be read, or is of a stage with another title, which had this number before
-    and has made what it names.
+    Args:
+      path: of the marker.
+      title: none too when it is of a stage with another title, which had this number before.
     """
     try:
         marker = Marker.read(path)
     except UnreadableMarkerError:
         return []
-    return sorted(marker.outputs) if marker and marker.title == title else []
+    return sorted(marker.outputs) if marker and title in (None, marker.title) else []
 
 
 def contents_to_plain(contents: dict[str, Content]) -> dict[str, Any]:
