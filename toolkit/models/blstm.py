@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from toolkit.models.lstm import initialise
 from toolkit.models.padded import run_padded
-from toolkit.models.recurrence import faster_than_torch, run_lstm
+from toolkit.models.recurrence import replaces_torch, run_lstm
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class BlstmModel(nn.Module):
           logits: [N, T, C]; those of the padding mean nothing.
           None, as there is no state to go on from.
         """
-        if faster_than_torch(inputs):
+        if replaces_torch(inputs):
             return self.output(run_lstm(self.lstm, inputs, lengths=lengths)[0]), None
         if lengths is None or bool((lengths == inputs.shape[1]).all()):
             return self.output(self.lstm(inputs)[0]), None

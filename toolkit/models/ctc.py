@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from toolkit.models.batch_norm import MaskedBatchNorm
 from toolkit.models.padded import run_padded
-from toolkit.models.recurrence import faster_than_torch, run_lstm
+from toolkit.models.recurrence import replaces_torch, run_lstm
 from toolkit.processes.devices import full_float32, to_device
 
 
@@ -206,7 +206,7 @@ class CtcModel(nn.Module):
         return functional.dropout(self.norms[layer](x, mask), self.config.dropout, self.training)
 
     def _recur(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
-        if faster_than_torch(x):
+        if replaces_torch(x):
             return run_lstm(lstm, x, lengths=lengths.clamp(min=1))[0]
         if not lstm.bidirectional or bool((lengths == x.shape[1]).all()):
             return lstm(x)[0]

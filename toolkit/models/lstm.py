@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from toolkit.models.recurrence import faster_than_torch, run_lstm
+from toolkit.models.recurrence import replaces_torch, run_lstm
 from toolkit.processes.devices import full_float32, to_device
 
 LstmState = tuple[Tensor, Tensor]
@@ -79,7 +79,7 @@ class LstmModel(nn.Module):
           state: after the last input frame.
         """
         skipped = self.config.lookahead if state is None else 0
-        if faster_than_torch(inputs):
+        if replaces_torch(inputs):
             hidden, state = run_lstm(self.lstm, inputs, state)
         else:
             hidden, state = self.lstm(inputs, state)

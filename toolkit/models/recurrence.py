@@ -1,4 +1,4 @@
-"""LSTM layers for training on the CPU with torch 1.13.
+"""LSTM layers for training on the CPU with torch 1.13, and in bfloat16 where torch has none.
 
 That version builds the graph of a CPU LSTM frame by frame: its backward pass makes the gradient of
 every recurrent weight once per frame and adds them up. Here a layer is one node of the graph and a
@@ -8,6 +8,7 @@ and 1.8 times with one (320 cells), 2.5 times with 4 (800 cells). Torch 2.13's o
 either.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,10 +18,22 @@ from torch.nn import functional
 State = tuple[Tensor, Tensor]
 
 
-def faster_than_torch(inputs: Tensor) -> bool:
-    """Whether `run_lstm` is faster than torch."""
+def replaces_torch(inputs: Tensor) -> bool:
+    """Whether `run_lstm` is faster than torch, or torch has no LSTM.
+
+    On processors without AVX-512 torch's LSTM fails under autocast to bfloat16: oneDNN has none.
+    """
+    if inputs.device.type != "cpu":
+        return False
     old = int(torch.__version__.split(".")[0]) < 2
-    return old and torch.is_grad_enabled() and inputs.device.type == "cpu"
+    return (old and torch.is_grad_enabled()) or (_autocast_to_bfloat16() and not _has_bfloat16())
+
+
+@cache
+def _has_bfloat16() -> bool:
+    """Whether oneDNN computes in bfloat16 on this processor."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or bool(supported())
 
 
 def run_lstm(
@@ -41,7 +54,7 @@ def run_lstm(
     Returns:
       [N, T, directions * H], and the state after the last frame of inputs (or the first).
     """
-    bfloat16 = _autocast_enabled()
+    bfloat16 = _autocast_to_bfloat16()
     hidden, finals = inputs.transpose(0, 1).contiguous(), []
     backwards = None
     if lstm.bidirectional:
@@ -65,11 +78,12 @@ def run_lstm(
     return hidden.transpose(0, 1), tuple(stacked)
 
 
-def _autocast_enabled() -> bool:
+def _autocast_to_bfloat16() -> bool:
     try:
-        return torch.is_autocast_enabled("cpu")
-    except TypeError:  # torch before 2.4
-        return torch.is_autocast_cpu_enabled()
+        enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    except (TypeError, AttributeError):  # torch before 2.4
+        enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    return enabled and dtype == torch.bfloat16
 
 
 def reversal(frames: int, rows: int, lengths: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
-from toolkit.models.recurrence import faster_than_torch, run_lstm, spread_rows
+from toolkit.models.recurrence import replaces_torch, run_lstm, spread_rows
 from toolkit.train.config import make_optimizer
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcObjective, ctc_losses
@@ -220,7 +220,7 @@ def _parts(config: CtcConfig, batch: CtcBatch, device: torch.device) -> list[_Pa
     def lstms() -> Tensor:
         outputs = []
         for lstm, x in zip(model.lstms, hidden, strict=True):
-            fast = faster_than_torch(x)
+            fast = replaces_torch(x)
             outputs.append((run_lstm(lstm, x) if fast else lstm(x))[0])
         return torch.stack(outputs)
 
