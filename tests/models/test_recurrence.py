@@ -2,7 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit.models.recurrence import run_lstm
+from toolkit.models import recurrence
+from toolkit.models.blstm import BlstmConfig, BlstmModel
+from toolkit.models.ctc import CtcConfig, CtcModel
+from toolkit.models.lstm import LstmConfig, LstmModel
+from toolkit.models.recurrence import replaces_torch, run_lstm
+from toolkit.models.word_lstm import WordLstm, WordLstmConfig
 
 
 def make(bidirectional=False, layers=3, dropout=0.0, dtype=torch.float64):
@@ -79,3 +84,34 @@ def test_bfloat16_rounds_factors_and_nothing_else(bidirectional):
     for a, b in zip(gradients, expected, strict=True):
         assert a.dtype == torch.float32
         assert (a - b).norm() < 0.03 * b.norm()
+
+
+NETWORKS = {
+    "lstm": lambda: (LstmModel(LstmConfig(12, 5, hidden=8, layers=2)), torch.randn(3, 9, 12)),
+    "blstm": lambda: (BlstmModel(BlstmConfig(12, 5, hidden=8, layers=2)), torch.randn(3, 9, 12)),
+    "ctc": lambda: (CtcModel(CtcConfig(6, 4, hidden=8, lstm_layers=2)), torch.randn(3, 60, 6)),
+    "words": lambda: (
+        WordLstm(WordLstmConfig(vocabulary=7, hidden=8)),
+        torch.randint(7, (3, 9)),
+    ),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
+    """As on processors without AVX-512."""
+    monkeypatch.setattr(recurrence, "_has_bfloat16", lambda: False)
+    torch.manual_seed(0)
+    model, x = NETWORKS[network]()
+    model.eval()
+    assert not replaces_torch(x) or torch.__version__ < "2"
+    expected = model(x)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert replaces_torch(x)
+        found = model(x)[0]
+        found.float().sum().backward()
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+    assert not torch.equal(found.float(), expected)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    with torch.autocast("cpu", torch.float16):
+        assert not replaces_torch(x) or torch.__version__ < "2"

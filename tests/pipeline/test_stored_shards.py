@@ -187,6 +187,7 @@ def test_damage_and_absence_name_the_object(url, tmp_path):
         list(TeacherShards(stored).read(1))
     with pytest.raises(ValueError, match="no lattices are listed"):
         stored.open("lattices", 1)
+    stored._pool.shutdown()  # other objects of the shard are still being fetched
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
 
 
