@@ -16,6 +16,8 @@ _SHARES = (1.0, 1.0, 0.1, 0.1)
 fewer, would otherwise win where a silent letter says the same."""
 _FLAT = 1e-3  # equal start weight of every graphone; small, so that fewer graphones do not win
 
+_MARKS = 2**24  # graphones that are marked in a table, of a byte each
+
 
 class Aligner:
     """A unigram model of the graphones that pairs can consist of.
@@ -33,9 +35,7 @@ class Aligner:
         self._phone_ids = {phone: i for i, phone in enumerate(self.phones)}
         a, p = len(self.letters), len(self.phones)
         self._offsets = np.cumsum([0, *(a**n * p**m for n, m in _SHAPES)])
-        used = [np.unique(at) for _, numbers, _ in self._batches(pairs) for at in numbers]
-        known = np.unique(np.concatenate([np.zeros(0, np.int64), *used]))
-        self._known = known[known >= 0]
+        self._known = self._used(pairs)
         self._shares = np.array(_SHARES)[self._shape(self._known)]
         self.weights = _FLAT * self._shares
 
@@ -94,6 +94,16 @@ class Aligner:
                 for n, r in enumerate(chunk):
                     phones[n, : lengths[n]] = [self._phone_ids[p] for p in pairs[r][1]]
                 yield chunk, self._numbers(letters, phones), lengths
+
+    def _used(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """Return the numbers of the graphones in pairs, ascending."""
+        found = (at[at >= 0] for _, numbers, _ in self._batches(pairs) for at in numbers)
+        if self._offsets[-1] > _MARKS:
+            return np.unique(np.concatenate([np.zeros(0, np.int64), *map(np.unique, found)]))
+        marks = np.zeros(self._offsets[-1], bool)  # for cmudict 3 s less than sorting
+        for numbers in found:
+            marks[numbers] = True
+        return np.flatnonzero(marks)
 
     def _shape(self, numbers: np.ndarray | int) -> np.ndarray:
         """Return which of `_SHAPES` graphones have."""
