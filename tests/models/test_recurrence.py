@@ -113,5 +113,6 @@ def test_bfloat16_where_torch_has_no_lstm_of_it(network, monkeypatch):
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
     assert not torch.equal(found.float(), expected)
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    with torch.autocast("cpu", torch.float16):
-        assert not replaces_torch(x) or torch.__version__ < "2"
+    if hasattr(torch, "get_autocast_dtype"):  # older versions have no autocast to float16 on a CPU
+        with torch.autocast("cpu", torch.float16):
+            assert not replaces_torch(x)
