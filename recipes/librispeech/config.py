@@ -49,6 +49,7 @@ BIDIRECTIONAL_CHUNKS = ChunkConfig(left_context=10, right_context=10)
 """Chunks for a bidirectional network, with 0.3 s of context on either side that is not scored."""
 
 GMMS = ("mono", "tri", "lda_mllt", "sat")
+"""The systems that are always trained."""
 System = Literal[
     "mono", "tri", "lda_mllt", "sat", "lstm_ce", "lstm_smbr", "lstm_fmllr", "blstm", "chain"
 ]

@@ -13,7 +13,7 @@ from lhotse.cut import Cut
 
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.kaldi.data_dir import locate
-from toolkit.corpus.manifest import NO_SPEAKER, ManifestError
+from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.reading import reading
 
@@ -88,8 +88,7 @@ def read_cut_file(path: Path) -> list[MonoCut]:
     for one in found:
         speaker, place = speakers[one.id]
         if not speaker:
-            reason = f"{place} names none; all such utterances are one speaker's"
-            one.custom = {**(one.custom or {}), NO_SPEAKER: reason}
+            mark_no_speaker(one, f"{place} names none; all such utterances are one speaker's")
     return found
 
 

@@ -139,6 +139,11 @@ def make_cut(
     )
 
 
+def mark_no_speaker(cut: MonoCut, why: str) -> None:
+    """Record in a cut that its speaker is not known, for the check to report."""
+    cut.custom = {**(cut.custom or {}), NO_SPEAKER: why}
+
+
 def text_of(cut: MonoCut) -> str:
     """Return the transcript."""
     return cut.supervisions[0].text

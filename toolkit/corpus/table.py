@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import NO_SPEAKER, ManifestError
+from toolkit.corpus.manifest import ManifestError, mark_no_speaker
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.reading import quoted, regular
 
@@ -104,7 +104,7 @@ def _cuts(rows: list[tuple[str, Row]], path: Path) -> list[MonoCut]:
     )
     for cut in cuts:
         if cut.id in unnamed:
-            cut.custom = {**(cut.custom or {}), NO_SPEAKER: unnamed[cut.id]}
+            mark_no_speaker(cut, unnamed[cut.id])
     return cuts
 
 

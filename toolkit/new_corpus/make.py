@@ -107,9 +107,8 @@ def _tables(path: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
 def _cut_files(root: Path) -> tuple[dict[str, list[MonoCut]], list[str]]:
     """Read the files of cuts that a recipe needs; return the names of the other parts too."""
     files = cut_files(root)
-    used = {name for chosen in choose_parts(files).values() for name in chosen}
-    left_out = [name for name in files if name not in used]
-    return {name: read_cut_file(path) for name, path in files.items() if name in used}, left_out
+    used, left_out = _used(sorted(files))
+    return {name: read_cut_file(files[name]) for name in used}, left_out
 
 
 def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoCut]], list[str]]:
@@ -128,9 +127,14 @@ def _kaldi_parts(folder: Path, pipes: Path | None) -> tuple[dict[str, list[MonoC
             f"{folder} is neither a Kaldi data directory (wav.scp, text, utt2spk) nor a folder of "
             "Kaldi data directories"
         )
+    used, left_out = _used(names)
+    return {name: read_kaldi_dir(folder / name, run_pipe) for name in used}, left_out
+
+
+def _used(names: list[str]) -> tuple[list[str], list[str]]:
+    """Divide the names of parts, sorted, into those that a recipe uses and the others."""
     used = {name for chosen in choose_parts(names).values() for name in chosen}
-    left_out = [name for name in names if name not in used]
-    return {name: read_kaldi_dir(folder / name, run_pipe) for name in sorted(used)}, left_out
+    return sorted(used), [name for name in names if name not in used]
 
 
 def _check_encoding(parts: dict[str, list[MonoCut]], data: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lhotse import MonoCut
 
-from toolkit.corpus.manifest import NO_SPEAKER, ManifestError, audio_of, speaker_of, text_of
+from toolkit.corpus.manifest import ManifestError, audio_of, mark_no_speaker, speaker_of, text_of
 from toolkit.corpus.pairing import Audio, pair
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import reading
@@ -59,7 +59,7 @@ def read_kaldi_dir(folder: Path, run_pipe: RunPipe | None = None) -> list[MonoCu
     lacking += ": it is a speaker of its own"
     for cut in cuts:
         if cut.id not in speakers:
-            cut.custom = {**(cut.custom or {}), NO_SPEAKER: lacking}
+            mark_no_speaker(cut, lacking)
     return cuts
 
 
