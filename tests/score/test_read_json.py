@@ -100,3 +100,42 @@ def test_an_error_without_text_is_left_out(write):
 def test_records_in_lines_need_no_suffix_of_their_own(write):
     path = write("a.json", '{"id": "u1", "text": "go on"}\n\n{"id": "u2", "text": "we will"}\n')
     assert read_transcripts(path).texts == {"u1": "go on", "u2": "we will"}
+
+
+def test_nemos_manifests_have_references_and_hypotheses(write):
+    lines = [
+        {"audio_filepath": "/data/u 1.wav", "duration": 1.5, "text": "a b", "pred_text": "a c"},
+        {"audio_filepath": "/data/u2.wav", "duration": 1.5, "text": "d", "pred_text": ""},
+    ]
+    path = write("manifest.json", "\n".join(map(json.dumps, lines)))
+    assert read_transcripts(path).texts == {"u_1": "a b", "u2": "d"}
+    assert read_transcripts(path, side="hyp").texts == {"u_1": "a c", "u2": ""}
+
+
+WHISPER = {
+    "text": " Hello  there.",
+    "segments": [{"id": 0, "text": " Hello  there."}],
+    "language": "en",
+}
+
+
+@pytest.mark.parametrize("name", ["a.b.json", "a.b.json.gz"])
+def test_what_whisper_writes_is_named_like_its_file(write, name):
+    assert read_transcripts(write(name, WHISPER)).texts == {"a.b": "Hello there."}
+
+
+def test_a_folder_of_json_has_a_recording_per_file(write, tmp_path):
+    (tmp_path / "one").mkdir()
+    write("one/a 1.json", WHISPER)
+    write("b.json", {"text": "", "segments": []})
+    found = read_transcripts(tmp_path)
+    assert (found.form, found.texts) == ("folder of .json", {"b": "", "one/a_1": "Hello there."})
+    write("c.json", {"u1": "a", "u2": "b"})
+    with pytest.raises(ToolkitError, match=r"c.json has 2 transcripts: a folder has one per file"):
+        read_transcripts(tmp_path)
+
+
+def test_final_utterances_of_a_stream_are_its_text(write):
+    results = [("a", False, "on"), ("a", True, "one"), ("b", False, "x"), ("a", True, "two three")]
+    lines = [json.dumps({"name": n, "final": final, "text": t}) for n, final, t in results]
+    assert read_transcripts(write("x.jsonl", "\n".join(lines))).texts == {"a": "one two three"}

@@ -38,11 +38,12 @@ _METHOD = (
     click.option(
         "--format",
         "form",
-        type=click.Choice(["auto", "text", "trn", "plain", "json"]),
+        type=click.Choice(["auto", "text", "trn", "plain", "json", "icefall"]),
         default="auto",
         show_default=True,
-        help="Kaldi text (id words), trn (words (id)), plain lines (line number = id) or JSON; "
-        "auto detects which. Files named *.stm and *.ctm are read as STM and CTM.",
+        help="Kaldi text (id words), trn (words (id)), plain lines (line number = id), JSON or "
+        "icefall's recogs-*.txt; auto detects which. Files named *.stm and *.ctm are read as STM "
+        "and CTM.",
     ),
     click.option(
         "--speakers",

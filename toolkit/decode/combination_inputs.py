@@ -69,7 +69,7 @@ def read_system(path: Path, words: Words) -> System:
         lattices = {name: (store[name], store.scores(name)) for name in store}
         return System(path, lattices, [*lattices, *store.failed], lattice=True)
     if form_by_name(source) != "ctm":
-        plain = _untimed(read_transcripts(source).plain_texts())
+        plain = _untimed(read_transcripts(source, side="hyp").plain_texts())
         chains = {name: _chain(found, words) for name, found in plain.items()}
         return System(path, chains, list(plain), timed=False)
     entries = _by_utterance(source)

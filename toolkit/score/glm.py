@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.score.lines import TranscriptError, content, numbered_lines
+from toolkit.score.lines import Side, TranscriptError, content, numbered_lines
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import single_spaced
 
 Kind = Literal["stm", "ctm", "trn"]
-Side = Literal["ref", "hyp"]
 
 _APPLIES = re.compile(r';;\s+INPUT_DEPENDENT_APPLICATION\s*=\s*"([^"]*)"')
 _SETTING = re.compile(r"[\"']([^\"']*)[\"']")

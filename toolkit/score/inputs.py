@@ -10,11 +10,12 @@ from typing import Literal
 from toolkit.align.ctm import CtmError
 from toolkit.errors import ToolkitError
 from toolkit.score.ctm import filtered, read_scored_ctm
-from toolkit.score.glm import Glm, GlmError, Side
-from toolkit.score.lines import TranscriptError
+from toolkit.score.glm import Glm, GlmError
+from toolkit.score.lines import Side, TranscriptError
 from toolkit.score.nist import StmError, read_stm
 from toolkit.score.read import (
     FOLDER,
+    JSON_FOLDER,
     Form,
     Transcripts,
     form_by_name,
@@ -96,7 +97,7 @@ class InputReader:
 
     def _transcripts(self, path: Path, side: Side, named: bool = False) -> Transcripts:
         if (path, side) not in self._read:
-            found = read_transcripts(path, self._form, named)
+            found = read_transcripts(path, self._form, named, side)
             if self._glm is not None:
                 glm = Glm.read(self._glm, "ctm" if found.form == "ctm" else "trn", side)
                 texts = {id: glm.filter(t, f"{path}: {id}") for id, t in found.texts.items()}
@@ -176,7 +177,7 @@ def _by_stem(side: Transcripts) -> Transcripts:
     texts = {Path(id).name: text for id, text in side.texts.items()}
     return (
         replace(side, texts=texts)
-        if side.form == FOLDER and len(texts) == len(side.texts)
+        if side.form in (FOLDER, JSON_FOLDER) and len(texts) == len(side.texts)
         else side
     )
 

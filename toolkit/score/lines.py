@@ -3,9 +3,13 @@
 import gzip
 import zlib
 from pathlib import Path
+from typing import Literal
 
 from toolkit.errors import ToolkitError
 from toolkit.storage.reading import regular
+
+Side = Literal["ref", "hyp"]
+"""Which of two texts that are compared."""
 
 
 class TranscriptError(ToolkitError):

@@ -1,4 +1,4 @@
-"""Reading of transcripts: Kaldi's text, trn, plain lines, CTM, JSON, and folders of files."""
+"""Reading of transcripts: Kaldi's text, trn, plain lines, CTM, JSON, icefall's, and folders."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,16 +9,18 @@ from typing import Literal
 from toolkit.align.ctm import CtmError
 from toolkit.score.alternatives import NO_WORD, GrammarError, parse
 from toolkit.score.ctm import read_scored_ctm, timed_words
-from toolkit.score.lines import TranscriptError, numbered_lines
+from toolkit.score.lines import Side, TranscriptError, numbered_lines
 from toolkit.score.read_json import read_json_texts
+from toolkit.score.read_recogs import is_recogs, recogs_texts
 from toolkit.storage.reading import quoted
 from toolkit.storage.whitespace import WHITE_SPACE, key_and_rest, single_spaced, split_words
 
-Form = Literal["text", "trn", "plain", "json", "ctm"]
-FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json")
+Form = Literal["text", "trn", "plain", "json", "icefall", "ctm"]
+FORMS: tuple[Form, ...] = ("text", "trn", "plain", "json", "icefall")
 """The formats that `--format` accepts; CTM files are recognised by their names."""
 
 FOLDER = "folder of .txt"
+JSON_FOLDER = "folder of .json"
 OF_A_CHAPTER = ".trans.txt"
 """LibriSpeech's files, with a line of id and words for each utterance of a chapter."""
 
@@ -82,7 +84,10 @@ def form_by_name(path: Path) -> Form | Literal["stm"] | None:
 
 
 def read_transcripts(
-    path: Path, form: Form | Literal["auto"] = "auto", named: bool = False
+    path: Path,
+    form: Form | Literal["auto"] = "auto",
+    named: bool = False,
+    side: Side = "ref",
 ) -> Transcripts:
     """Read a file of transcripts in UTF-8 (gzipped: `.gz`), or a folder.
 
@@ -90,15 +95,22 @@ def read_transcripts(
     - "trn", sclite's: `word word ... (utterance-id)`; alternatives are kept as they are.
     - "plain": one transcript per line, whose id is the line number from 1; blank lines count.
     - "json": see `toolkit.score.read_json`.
+    - "icefall": see `toolkit.score.read_recogs`.
     - "ctm": the words of each utterance (see `toolkit.score.segments` for those of recordings).
     - a folder: Kaldi's, with a file `text` and maybe utt2spk; otherwise one transcript per .txt
       file, whose id is the file's path without the suffix, and without white space; one per line,
-      as in Kaldi's, of LibriSpeech's *.trans.txt.
-    - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise trn when every line ends in an id
-      in parentheses, text when every line's first field has a digit, `-` or `_`, and plain when no
-      line's has. With `named` never plain.
+      as in Kaldi's, of LibriSpeech's *.trans.txt. A folder without any has one per .json file.
+    - "auto": by the suffix .trn, .json, .jsonl or .ctm; otherwise icefall's when every line is one
+      of its, trn when every line ends in an id in parentheses, text when every line's first field
+      has a digit, `-` or `_`, and plain when no line's has. With `named` never plain.
 
-    Blank lines are skipped in text and trn files, comments (`;;`) in trn files.
+    Blank lines are skipped in text, trn and icefall's files, comments (`;;`) in trn files.
+
+    Args:
+      path: file or folder.
+      form: its format.
+      named: whether lines begin with an id.
+      side: which text is read of files that have both, references and hypotheses.
 
     Raises:
       TranscriptError: the file cannot be read or is not UTF-8, an id is missing or repeated, or the
@@ -106,7 +118,7 @@ def read_transcripts(
     """
     path = Path(path)
     if path.is_dir():
-        return _read_folder(path)
+        return _read_folder(path, side)
     if form == "auto" and form_by_name(path) == "stm":
         raise TranscriptError(
             f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
@@ -120,12 +132,15 @@ def read_transcripts(
     if form == "auto" and named_form is not None and named_form != "stm":
         form = named_form
     if form == "json":
-        return Transcripts(form, *read_json_texts(path))
+        return Transcripts(form, *read_json_texts(path, side))
     if form == "ctm":
         return Transcripts(form, _ctm_texts(path))
     lines = numbered_lines(path)
     if form == "auto":
         form = _detect(path, lines, named)
+    if form == "icefall":
+        filled = [(number, line) for number, line in lines if split_words(line)]
+        return Transcripts(form, recogs_texts(path, filled, side))
     if form == "plain":
         texts = {str(number): single_spaced(line) for number, line in lines}
         return Transcripts("plain", texts)
@@ -160,7 +175,7 @@ def read_speakers(path: Path) -> dict[str, str]:
     return speakers
 
 
-def _read_folder(folder: Path) -> Transcripts:
+def _read_folder(folder: Path, side: Side) -> Transcripts:
     if (folder / "text").is_file():
         utt2spk = folder / "utt2spk"
         speakers = read_speakers(utt2spk) if utt2spk.is_file() else {}
@@ -174,15 +189,26 @@ def _read_folder(folder: Path) -> Transcripts:
                 raise TranscriptError(f"{path}: {quoted(repeated[0])} has another text already")
             texts |= own
             continue
-        id = path.relative_to(folder).with_suffix("").as_posix()
-        id = "_".join(id.split())  # as `toolkit transcribe` names recordings
+        id = _id_of(folder, path)
         if id in texts:
             raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")
         lines = (line for _, line in numbered_lines(path))
         texts[id] = " ".join(word for line in lines for word in split_words(line))
+    if texts:
+        return Transcripts(FOLDER, texts)
+    for path in sorted(folder.rglob("*.json")):
+        own, _ = read_json_texts(path, side)
+        if len(own) != 1:
+            raise TranscriptError(f"{path} has {len(own)} transcripts: a folder has one per file")
+        texts[_id_of(folder, path)] = next(iter(own.values()))
     if not texts:
-        raise TranscriptError(f"{folder} has neither a file `text` nor any .txt file")
-    return Transcripts(FOLDER, texts)
+        raise TranscriptError(f"{folder} has neither a file `text` nor any .txt or .json file")
+    return Transcripts(JSON_FOLDER, texts)
+
+
+def _id_of(folder: Path, path: Path) -> str:
+    """Name the recording of a file as `toolkit transcribe` does."""
+    return "_".join(path.relative_to(folder).with_suffix("").as_posix().split())
 
 
 def _ctm_texts(path: Path) -> dict[str, str]:
@@ -208,6 +234,8 @@ def _ctm_texts(path: Path) -> dict[str, str]:
 
 def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
     filled = [(number, line) for number, line in lines if split_words(line)]
+    if is_recogs([line for _, line in filled]):
+        return "icefall"
     spoken = [line for _, line in filled if not line.startswith(";;")]
     if spoken and all(_TRN.match(line) for line in spoken):
         return "trn"

@@ -1,3 +1,5 @@
+import importlib
+import inspect
 import json
 import re
 
@@ -32,7 +34,7 @@ def fake(monkeypatch):
     """Benchmarks that find a planted ratio, in the place of those that measure."""
     ratios = {"train": 1.0}
 
-    def found(name, quick, profile=None):
+    def found(name, quick, profile=None, device=None):
         if profile:
             profile.write_text("<svg/>")
         if name not in ratios:
@@ -69,6 +71,37 @@ def test_what_fails_is_told_and_the_rest_is_kept(fake, tmp_path):
     text = (tmp_path / "bench.html").read_text()
     assert "&lt;no&gt; room" in text
     assert "toolkit bench train" in text
+
+
+def test_a_device_is_measured_by_the_benchmarks_that_take_one(fake, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(name, quick, profile, device):
+        asked.append((name, device))
+        return run(fake["train"]).measured["train"]
+
+    monkeypatch.setattr(measure, "measure", measured)
+    call = ["all", "--device", "cpu", "--out", str(tmp_path)]
+    assert CliRunner().invoke(bench, call).exit_code == 0
+    assert asked == [(name, "cpu") for name in command.ON_DEVICE]
+    for name in command.INCLUDED:
+        module = importlib.import_module(f"toolkit.bench.{BENCHMARKS[name]}")
+        takes = "device" in inspect.signature(module.benchmark).parameters
+        assert takes == (name in command.ON_DEVICE)
+    done = CliRunner().invoke(bench, [*call, "--only", "score"])
+    assert "score measures nothing on a device" in done.output
+
+
+def test_runs_of_another_device_are_not_compared(fake, tmp_path):
+    for device in ([], ["--device", "cpu"]):
+        call = ["all", "--only", "train", "--out", str(tmp_path), *device]
+        assert "Worse than before" not in CliRunner().invoke(bench, call).output
+        fake["train"] = 0.5
+
+
+def test_a_benchmark_is_given_its_device():
+    found = measure.measure("train-ctc", quick=True, device="cpu")
+    assert found.table.title.endswith(", cpu")
 
 
 def test_targets_name_rows_that_there_are():

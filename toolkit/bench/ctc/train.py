@@ -13,6 +13,7 @@ from toolkit.bench.instruments.gemm import Gemm, synchronised
 from toolkit.bench.instruments.harness import Case, Table, compare
 from toolkit.models.ctc import CtcConfig, CtcModel
 from toolkit.models.recurrence import replaces_torch, run_lstm, spread_rows
+from toolkit.processes.devices import choose_device
 from toolkit.train.config import make_optimizer
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.objective import CtcObjective, ctc_losses
@@ -59,36 +60,45 @@ def flops_per_element(config: CtcConfig, frames: int) -> int:
     return total + 6 * int(lengths) * (recurrent + width * config.output_dim)
 
 
-def benchmark(config: CtcConfig = CtcConfig(), frames: int = FRAMES) -> Table:  # noqa: B008
+def benchmark(
+    config: CtcConfig = CtcConfig(),  # noqa: B008 - frozen
+    frames: int = FRAMES,
+    device: str | None = None,
+) -> Table:
     """Measure elements per second of complete steps of the paper's model, on a GPU if any (A27).
 
     Convolution, LSTMs, batch normalisation, dropout, CTC loss, clipping and AdaDelta are all
     included; every element has the paper's 1,670 frames, none of them padding. The parts are
     measured separately, forwards and backwards, so that their shares need not add up to 100 %.
+
+    Args:
+      config: sizes of the network.
+      frames: of an element.
+      device: where to train; None: on a GPU if there is one.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, per_element = BATCH[device.type], flops_per_element(config, frames)
-    batch = _noise(config, size, frames).to(device)
+    where = torch.device(choose_device(device))
+    size, per_element = BATCH[where.type], flops_per_element(config, frames)
+    batch = _noise(config, size, frames).to(where)
     with tempfile.TemporaryDirectory() as folder:
         runs = {
-            LIMIT: Gemm(device, torch.float32, per_element),
-            STEP: _Step(config, batch, Path(folder), device),
-            PLAIN: _Plain(config, batch, device),
-            **dict(zip(PARTS, _parts(config, batch, device), strict=True)),
+            LIMIT: Gemm(where, torch.float32, per_element),
+            STEP: _Step(config, batch, Path(folder), where),
+            PLAIN: _Plain(config, batch, where),
+            **dict(zip(PARTS, _parts(config, batch, where), strict=True)),
         }
-        cases = [Case(name, synchronised(run, device)) for name, run in runs.items()]
+        cases = [Case(name, synchronised(run, where)) for name, run in runs.items()]
         table = compare(
             cases,
             unit="elements",
             baseline=LIMIT,
             repeats=2,
             title=f"Training the CTC model of {config.lstm_layers} x {config.hidden}, "
-            f"batch {size} of {frames} frames, {device.type}",
+            f"batch {size} of {frames} frames, {where.type}",
         )
     rates = {row.name: row.rate for row in table.rows}
     shares = ", ".join(f"{name} {100 * rates[STEP] / rates[name]:.0f} %" for name in PARTS)
     limit = rates[LIMIT] * per_element
-    skinny = {rows: _skinny(config.hidden, rows, device) for rows in (size, 24, 150)}
+    skinny = {rows: _skinny(config.hidden, rows, where) for rows in (size, 24, 150)}
     skinny_rates = ", ".join(
         f"{100 * rate / limit:.0f} % at batch {n}" for n, rate in skinny.items()
     )

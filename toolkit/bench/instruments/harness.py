@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bench.instruments.accelerators import Accelerators
 from toolkit.config.convert import from_plain
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 class BenchmarkError(ToolkitError):
     """A benchmark cannot run here."""
+
+
+def _machine() -> dict[str, Any]:
+    return {**machine(), "gpu": next((one.name for one in Accelerators().describe()), None)}
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class Table:
     """Sentences printed below the table."""
     figures: dict[str, float] = field(default_factory=dict)
     """Further numbers by name that are no rates, such as sizes: the smaller, the better."""
-    machine: dict[str, Any] = field(default_factory=machine)
+    machine: dict[str, Any] = field(default_factory=_machine)
+    """As `toolkit.environment.machine`, and the name of the first `gpu`, or None."""
     versions: dict[str, str] = field(default_factory=versions)
     commit: str | None = field(default_factory=git_commit)
 
@@ -101,8 +107,9 @@ class Table:
         from rich.markup import escape
         from rich.table import Table as RichTable
 
+        gpu = f", {self.machine['gpu']}" if self.machine.get("gpu") else ""
         about = (
-            f"{self.machine['cpu']}, {self.machine['cpus']} CPUs, torch threads: "
+            f"{self.machine['cpu']}, {self.machine['cpus']} CPUs{gpu}, torch threads: "
             f"{self.machine['torch_threads']}; median of {self.repeats} interleaved rounds"
         )
         table = RichTable(

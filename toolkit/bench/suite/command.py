@@ -19,6 +19,8 @@ INCLUDED = (
     "growth",
 )
 """The benchmarks that need nothing but the toolkit, in this order."""
+ON_DEVICE = INCLUDED[:5]
+"""Those that measure what runs on a device."""
 HISTORY, PAGE = "history.jsonl", "bench.html"
 
 
@@ -37,8 +39,15 @@ HISTORY, PAGE = "history.jsonl", "bench.html"
     is_flag=True,
     help="Run what misses a target once more, and draw where its time goes: OUT/NAME.svg.",
 )
+@click.option(
+    "--device",
+    metavar="NAME",
+    help=f"Measure what runs on this device: cuda, cuda:1, ...; {', '.join(ON_DEVICE)} alone.",
+)
 @click.option("--out", type=FILE, default=Path("bench"), show_default=True, help="Folder to write.")
-def command(only: tuple[str, ...], quick: bool, profiled: bool, out: Path) -> None:
+def command(
+    only: tuple[str, ...], quick: bool, profiled: bool, device: str | None, out: Path
+) -> None:
     """Run all benchmarks, compare them with targets and earlier runs, and write a page.
 
     Each runs in a process of its own. OUT/history.jsonl gets a line per run, and OUT/bench.html
@@ -54,13 +63,19 @@ def command(only: tuple[str, ...], quick: bool, profiled: bool, out: Path) -> No
     from toolkit.bench.suite.measure import measure
     from toolkit.bench.suite.page import build_page, regressions_table, targets_table
     from toolkit.bench.suite.targets import missed
+    from toolkit.processes.devices import choose_device
     from toolkit.storage.files import write_atomically
 
+    if device is not None:
+        device = choose_device(device)
+        if others := [name for name in only if name not in ON_DEVICE]:
+            raise click.UsageError(f"{others[0]} measures nothing on a device: leave out --device")
     earlier = read(out / HISTORY)
-    run = SuiteRun(datetime.now().astimezone().isoformat(timespec="seconds"), quick, {})
-    for name in [name for name in INCLUDED if not only or name in only]:
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    run = SuiteRun(now, quick, {}, device=device)
+    for name in only or (INCLUDED if device is None else ON_DEVICE):
         try:
-            found = run.measured[name] = measure(name, quick)
+            found = run.measured[name] = measure(name, quick, None, device)
         except BenchmarkError as error:
             run.failed[name] = str(error)
             click.echo(str(error), err=True)
@@ -68,7 +83,7 @@ def command(only: tuple[str, ...], quick: bool, profiled: bool, out: Path) -> No
         click.echo(f"{name}: {found.seconds:.0f} s, {found.peak_bytes / 2**20:,.0f} MiB")
         if profiled and missed(name, found.table):
             out.mkdir(parents=True, exist_ok=True)
-            measure(name, quick, (out / f"{name}.svg").absolute())
+            measure(name, quick, (out / f"{name}.svg").absolute(), device)
             click.echo(f"{name}: where the time goes: {out / f'{name}.svg'}")
     append(out / HISTORY, run)
     runs = [*earlier, run]

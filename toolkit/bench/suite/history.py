@@ -33,13 +33,17 @@ class SuiteRun:
     """By benchmark."""
     failed: dict[str, str] = field(default_factory=dict)
     """Reason by benchmark."""
+    device: str | None = None
+    """What was asked for: `cuda`, ...; None: each measured what it does without."""
 
     def like(self, other: "SuiteRun", name: str) -> bool:
-        """Whether a benchmark of two runs had the same size and kind of machine."""
-        if name not in self.measured or name not in other.measured or self.quick != other.quick:
+        """Whether a benchmark of two runs had the same size, device and kind of machine."""
+        if name not in self.measured or name not in other.measured:
+            return False
+        if (self.quick, self.device) != (other.quick, other.device):
             return False
         ours, theirs = (run.measured[name].table.machine for run in (self, other))
-        return all(ours.get(key) == theirs.get(key) for key in ("cpu", "cpus", "system"))
+        return all(ours.get(key) == theirs.get(key) for key in ("cpu", "cpus", "system", "gpu"))
 
 
 @dataclass(frozen=True)

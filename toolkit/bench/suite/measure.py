@@ -1,7 +1,7 @@
 """Runs one benchmark in a process of its own: `python -m toolkit.bench.suite.measure NAME FILE`.
 
-With the third argument `quick` it is as small as a smoke test; with a fourth, a flame graph is
-written there.
+With the third argument `quick` it is as small as a smoke test. A fourth names a file for a flame
+graph, a fifth the device; `-` is neither.
 """
 
 import importlib
@@ -39,13 +39,16 @@ class Measured:
         return cls(Table.from_json(plain["table"]), plain["seconds"], plain["peak_bytes"])
 
 
-def measure(name: str, quick: bool = False, profile: Path | None = None) -> Measured:
+def measure(
+    name: str, quick: bool = False, profile: Path | None = None, device: str | None = None
+) -> Measured:
     """Run a benchmark in a process of its own, so that none warms or fills the memory of another.
 
     Args:
       name: one of `BENCHMARKS` whose module defines `benchmark` and `QUICK`.
       quick: measure little, with the arguments `QUICK`: whether it works, not how fast it is.
       profile: a file to draw a flame graph of the benchmark in, which costs some time.
+      device: what to measure, for a benchmark that takes a device; None: as it does without.
 
     Raises:
       BenchmarkError: it failed; the message has the last line of its output.
@@ -53,7 +56,7 @@ def measure(name: str, quick: bool = False, profile: Path | None = None) -> Meas
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "measured.json"
         command = [sys.executable, "-m", __name__, name, str(out), "quick" if quick else "full"]
-        command += [str(profile)] if profile else []
+        command += [str(profile or "-"), device or "-"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
@@ -61,12 +64,14 @@ def measure(name: str, quick: bool = False, profile: Path | None = None) -> Meas
         return Measured.from_json(json.loads(out.read_text(encoding="utf-8")))
 
 
-def _main(name: str, out: str, size: str, profile: str = "") -> None:
+def _main(name: str, out: str, size: str, profile: str, device: str) -> None:
     module: Any = importlib.import_module(f"toolkit.bench.{BENCHMARKS[name]}")
+    arguments = dict(module.QUICK if size == "quick" else {})
+    arguments |= {"device": device} if device != "-" else {}
     before = perf_counter()
-    with sampled() if profile else nullcontext({}) as stacks:
-        table = module.benchmark(**(module.QUICK if size == "quick" else {}))
-    if profile:
+    with sampled() if profile != "-" else nullcontext({}) as stacks:
+        table = module.benchmark(**arguments)
+    if profile != "-":
         write_atomically(Path(profile), flame_graph(stacks, f"toolkit bench {name}"))
     found = Measured(table, round(perf_counter() - before, 3), peak_bytes())
     write_atomically(Path(out), json.dumps(asdict(found)) + "\n")
