@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from tests.parallel.tiny import ASYNCHRONOUS, Job, TinyData, train
+from tests.parallel.tiny import ASYNCHRONOUS, SYNCHRONOUS, Job, TinyData, TinyModel, train
 from toolkit.parallel.strategy import SingleProcess
 from toolkit.train.loop import Trainer
 
@@ -68,6 +68,31 @@ def trained(out, parallel, hook=None, number=60, victim=None, **settings):
         die_after = (1, 12) if os.environ["RANK"] == str(victim) else (0, 0)
 
     return train(out, parallel, TinyData(number, hook=hook), trainer=Mortal, **settings)
+
+
+class Factorised(TinyModel):
+    """A model with a matrix that is kept semi-orthogonal, as TDNN-F's are."""
+
+    @property
+    def semi_orthogonal(self):
+        return [self.hidden.weight]
+
+
+def distance(matrix):
+    """How far a matrix is from being semi-orthogonal, 0 if it is."""
+    product = matrix.T @ matrix
+    scale = (product**2).sum() / np.trace(product)
+    return np.linalg.norm(product / scale - np.eye(len(product)))
+
+
+@pytest.mark.parametrize("method", ["ssgd", "bmuf", "adpsgd", "asgd"])
+def test_what_is_kept_of_a_matrix_is_semi_orthogonal(tmp_path, method):
+    parallel = (SYNCHRONOUS | ASYNCHRONOUS)[method]
+    settings = {"model": Factorised, "initial_rate": 1e-3, "final_rate": 1e-3, "epochs": 2}
+    results = Job(2, train, tmp_path, parallel, TinyData(80), **settings).wait(PATIENCE)
+    assert distance(TinyModel(0).hidden.weight.detach().numpy()) > 1
+    for result in results:
+        assert distance(result["weights"]["hidden.weight"]) < 0.05
 
 
 @pytest.mark.parametrize("method", ["adpsgd", "asgd"])

@@ -114,6 +114,7 @@ def train(
     data=None,
     seed=0,
     trainer=Trainer,
+    model=TinyModel,
     **settings,
 ):
     """Train and return what is to be compared: weights, history, the strategy's numbers."""
@@ -122,7 +123,7 @@ def train(
     settings = usual | {"checkpoint_seconds": 0} | settings
     config = TrainerConfig(parallel=parallel or ParallelConfig(), **settings)
     strategy = make_strategy(config.parallel) if parallel else SingleProcess()
-    model = TinyModel(seed)
+    model = model(seed)
     data = data or TinyData()
     valid = [TinyData(seed=1).batch(99, index) for index in range(4)]
     run = trainer(model, CrossEntropy(), data, config, Path(out), valid=valid, strategy=strategy)

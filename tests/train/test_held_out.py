@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +97,15 @@ def test_another_seed_holds_out_others():
     assert divide(few, 10).held_out == split_held_out(few, 10)[1]
     assert divide(few, 10, seed=1).held_out == split_held_out(few, 10, seed=1)[1]
     assert divide(few, 10, seed=1).held_out != divide(few, 10).held_out
+
+
+def test_names_of_a_length_do_not_stay_together_whatever_the_seed():
+    """A checksum that starts elsewhere changes all of them by the same bits."""
+    names = [f"speaker-{number:03d}" for number in range(200)]
+    chosen = [split_held_out(names, 20, seed)[1] for seed in range(40)]
+    shared = [len(one & other) for one, other in combinations(chosen, 2)]
+    assert max(shared) < 12
+    assert 1.5 < sum(shared) / len(shared) < 2.5  # a tenth of 20
 
 
 def test_with_few_speakers_utterances_are_held_out_and_it_is_said():

@@ -223,6 +223,53 @@ def test_each_rank_trains_on_its_part(make_trainer, tmp_path):
         make_trainer("many", strategy=TooMany())
 
 
+def test_a_held_out_loss_that_is_no_number_is_an_error_that_names_its_batch(make_trainer):
+    class Broken(CrossEntropy):
+        def __call__(self, model, batch):
+            loss, stats = super().__call__(model, batch)
+            return (loss if model.training else loss * float("nan")), stats
+
+    _, trainer = make_trainer("run", Broken())
+    with pytest.raises(TrainingError, match=r"not finite in epoch 1, in the batch of utt"):
+        trainer.run()
+
+
+def test_fewer_ranks_go_on_where_an_epoch_was_whatever_its_steps(make_trainer, tmp_path):
+    """Small windows have at least one batch for each rank, so that steps hardly fall with these."""
+
+    class Pair(SingleProcess):
+        def rank_and_world_size(self):
+            return 0, 2
+
+    class Rounded:
+        """An epoch of ten steps for one rank and of eight for each of two."""
+
+        def __init__(self, chunks):
+            self.chunks, self.asked = chunks, []
+
+        def steps(self, epoch, world_size=1):
+            return {1: 10, 2: 8}[world_size]
+
+        def batches(self, epoch, start=0, rank=0, world_size=1):
+            self.asked.append(start)
+            batch = next(iter(self.chunks.batches(0)))
+            yield from [batch] * (self.steps(epoch, world_size) - start)
+
+    def go(strategy, objective):
+        model, trainer = make_trainer("run", objective)
+        data = Rounded(trainer._source)
+        options = {"strategy": strategy, "valid": None}
+        again = Trainer(model, objective, data, CONFIG, tmp_path / "run", **options)
+        return again, data
+
+    stopped, _ = go(Pair(), StopAt(5, interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run()
+    resumed, data = go(SingleProcess(), StopAt())
+    resumed.run()
+    assert data.asked[0] == 5  # half of the ten, as four of the eight had been taken
+
+
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("root", 2)])
 def test_learning_rates_can_grow_with_the_number_of_workers(make_trainer, scaling, factor):
     class OneOfFour(SingleProcess):

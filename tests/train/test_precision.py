@@ -42,6 +42,9 @@ def test_methods_that_look_at_gradients_do_not_get_scaled_ones(monkeypatch):
     with pytest.raises(TrainingError, match="use the method ssgd"):
         Precision(config, GPU, 2)
     assert Precision(config, GPU, 1).name == "fp16"
+    # Where a process skips a step that others take, these wait for it.
+    with pytest.raises(TrainingError, match="use the method ssgd"):
+        Precision(replace(config, parallel=ParallelConfig("scpsgd")), GPU, 2)
     assert Precision(replace(config, amp="auto"), GPU, 2).name == "fp32"
     assert Precision(replace(config, parallel=ParallelConfig("ssgd")), GPU, 2).name == "fp16"
 

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from toolkit.models.semi_orthogonal import EVERY_STEPS, make_semi_orthogonal
 from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.learner import ParameterServer
 from toolkit.parallel.point_to_point import Answer, PointToPoint
@@ -19,8 +20,10 @@ class Asgd(Asynchronous):
     gradient of another. The server updates the weights with the mean of every `parts` gradients.
     The training loop's optimizer sees no gradients: an optimizer of the same class and settings
     updates the weights on worker 0, on its device. The bytes reported are those of worker 0, which
-    sends the weights to all workers.
+    sends the weights to all workers. Semi-orthogonal matrices (TDNN-F) are kept so on the server.
     """
+
+    constrains = True
 
     def start(self, model: nn.Module, optimizer: Optimizer) -> None:
         """See `Strategy`."""
@@ -41,8 +44,18 @@ class Asgd(Asynchronous):
                 config.parts or workers.world_size,
                 config.max_gradient_norm,
                 self._streams,
+                self._constrain,
             )
             self._exchange.serve(range(1, workers.world_size), self._answering)
+
+    def _constrain(self, weights: Tensor, updates: int) -> None:
+        """Do to the server's weights what `toolkit.models.semi_orthogonal` does to a model."""
+        if updates % EVERY_STEPS:
+            return
+        own = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
+        for parameter, view in zip(self.flat.parameters, self.flat.views(weights), strict=True):
+            if id(parameter) in own:
+                make_semi_orthogonal(view)
 
     def _answering(self) -> Answer:
         """Make what answers one worker's pushes."""

@@ -21,6 +21,11 @@ class FlatParameters:
         """Number of values."""
         return sum(self._sizes)
 
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Return the parts of [W] in the shapes of their parameters."""
+        parts = flat.split(self._sizes)
+        return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
+
     def weights(self) -> Tensor:
         """Copy the weights: [W]."""
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
@@ -28,8 +33,8 @@ class FlatParameters:
     def set_weights(self, flat: Tensor) -> None:
         """Copy [W] into the weights."""
         with torch.no_grad():
-            for parameter, values in zip(self.parameters, flat.split(self._sizes), strict=True):
-                parameter.copy_(values.view_as(parameter))
+            for parameter, values in zip(self.parameters, self.views(flat), strict=True):
+                parameter.copy_(values)
 
     def gradients(self) -> Tensor:
         """Copy the gradients, zero where there are none: [W]."""
@@ -42,5 +47,5 @@ class FlatParameters:
 
     def set_gradients(self, flat: Tensor) -> None:
         """Set the gradients to views of [W]."""
-        for parameter, values in zip(self.parameters, flat.split(self._sizes), strict=True):
-            parameter.grad = values.view_as(parameter)
+        for parameter, values in zip(self.parameters, self.views(flat), strict=True):
+            parameter.grad = values

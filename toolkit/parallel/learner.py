@@ -91,6 +91,8 @@ class ParameterServer:
       parts: number of gradients per update.
       max_norm: mean gradients of a larger norm are scaled down to it.
       streams: of the weights' device, on which the optimizer makes its steps.
+      constrain: called after each update with the weights [P] and the number of updates before, to
+        change them in place.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class ParameterServer:
         parts: int,
         max_norm: float = float("inf"),
         streams: Streams | None = None,
+        constrain: Callable[[Tensor, int], None] = lambda weights, updates: None,
     ) -> None:
         self._weights = nn.Parameter(weights.detach().clone())
+        self._constrain = constrain
         self._optimizer = optimizer_like(optimizer, [self._weights])
         self._sum = torch.zeros_like(self._weights)
         self._rates: list[float] = []
@@ -170,6 +174,7 @@ class ParameterServer:
         for group in self._optimizer.param_groups:
             group["lr"] = sum(self._rates) / len(self._rates)
         self._optimizer.step()
+        self._constrain(self._weights.detach(), self.updates)
         self._sum = torch.zeros_like(self._sum)
         self._rates.clear()
         self.updates += 1

@@ -28,6 +28,9 @@ class Strategy(Protocol):
     the other ranks.
     """
 
+    constrains: bool
+    """Whether the method itself keeps semi-orthogonal matrices so; else the loop does."""
+
     def rank_and_world_size(self) -> tuple[int, int]:
         """Return (rank, world size): this rank trains on the batches i % world_size == rank."""
 
@@ -126,6 +129,8 @@ class Strategy(Protocol):
 
 class SingleProcess:
     """Training in a single process, without communication."""
+
+    constrains = False
 
     def __init__(self) -> None:
         self.model: nn.Module

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from toolkit.features.augment import original_id
+from toolkit.storage.digest import digest_bytes
 
 MIN_SPEAKERS = 8
 """Speakers from which on whole speakers are set aside. With fewer, each is too much of the data."""
@@ -121,4 +122,9 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _ranked(names: Iterable[str], seed: int) -> list[str]:
-    return sorted(names, key=lambda name: (zlib.crc32(name.encode(), seed), name))
+    def place(name: str) -> tuple[int, str]:
+        # CRC-32 is linear: with another start or prefix, names of a length that were together stay.
+        shuffled = digest_bytes(f"{seed} {name}".encode()) if seed else name
+        return zlib.crc32(shuffled.encode()), name
+
+    return sorted(names, key=place)

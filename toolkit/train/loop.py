@@ -31,6 +31,7 @@ from toolkit.train.precision import Precision
 from toolkit.train.prefetch import batches_ahead
 from toolkit.train.schedule import Schedule, exponential_rate
 from toolkit.train.selection import EpochModels, score_of
+from toolkit.train.validation import held_out_means
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +207,8 @@ class Trainer:
         if usable:
             self._optimizer.step()
             self._strategy.after_step()
-            constrain(self._model, self.steps_done())
+            if not self._strategy.constrains:
+                constrain(self._model, self.steps_done())
         self._check(self._finite.known())
         self._finite.add(loss.detach() + (norm if usable else 0), batch)
         stats = {"loss": loss.detach(), **stats}
@@ -224,15 +226,9 @@ class Trainer:
         Returns:
           `loss` per weight and every statistic's mean, such as `accuracy`; empty without batches.
         """
-        sums: dict[str, Tensor] = {}
-        self._model.eval()
-        with torch.inference_mode():
-            mine = islice(self._valid or (), self._rank, None, self._world_size)
-            for batch in self._ahead(mine):
-                loss, stats = self._compute(batch.to(self._device))
-                accumulate(sums, {"loss": loss, **stats})
-        self._strategy.barrier()  # ranks may take different times
-        return means(self._strategy.sum_over_ranks(sums))
+        mine = islice(self._valid or (), self._rank, None, self._world_size)
+        batches = (batch.to(self._device) for batch in self._ahead(mine))
+        return held_out_means(self._model, batches, self._compute, self._strategy, self._epoch)
 
     def _train_epoch(self) -> None:
         epoch, config = self._epoch, self._config
@@ -373,7 +369,10 @@ class Trainer:
                 "remove the folder to start anew, or restore the settings to resume it"
             )
         position, old_size = (state["epoch"], state["step"]), state["ranks"]
-        self._epoch, self._step = position[0], position[1] * old_size // self._world_size
+        self._epoch, self._step = position
+        if self._step and old_size != self._world_size:  # no more of the epoch than was seen
+            before = self._source.steps(self._epoch, old_size)
+            self._step = self._step * self._steps[self._epoch] // before
         self._sums = {
             name: value.to(self._device) * (self._rank == 0)
             for name, value in state["sums"].items()

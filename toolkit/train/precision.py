@@ -14,8 +14,9 @@ from toolkit.train.errors import TrainingError
 
 logger = logging.getLogger(__name__)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SCALED = ("ssgd", "scpsgd")
-"""Methods of several processes whose gradients may be scaled: they sum them, and no more."""
+SCALED = ("ssgd",)
+"""Methods of several processes whose gradients may be scaled: they sum them, and no more. So all
+processes skip the same steps; after one that only some skip, others wait for them for ever."""
 FIRST, LEAST = 2.0**16, 1.0
 """The first factor of the loss, and the smallest; with that, an overflow is an error."""
 STEPS_BETWEEN_RISES = 2000
