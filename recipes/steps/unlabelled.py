@@ -46,9 +46,10 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     The steps write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
     """
     out, store = run.make("unlabelled"), _store(run)
-    work, lake = _place(run, "features"), str(run.need("rooms/lake"))
+    lake = str(run.need("rooms/lake"))
+    work = _place(run, "features", "rooms/lake")
     if run.config.storage:
-        lake = copy_lake(store, lake, _place(run, "lake")).url
+        lake = copy_lake(store, lake, _place(run, "lake", "rooms/lake")).url
     config = replace(
         run.config.prepare,
         frontend=run.config.fbank.frontend,
@@ -106,10 +107,17 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
     return found
 
 
-def _place(run: Run, name: str) -> str:
-    """Return the prefix below which steps write."""
+def _place(run: Run, name: str, of: str | None = None) -> str:
+    """Return the prefix below which steps write.
+
+    In a store it outlives the stage, and another lake (`of`) has another one: steps know their
+    inputs by the metadata, which does not tell of other audio.
+    """
     storage = run.config.storage
-    return f"{storage.rstrip('/')}/{name}" if storage else str(run.make(f"pipeline/{name}"))
+    if not storage:
+        return str(run.make(f"pipeline/{name}"))
+    content = f"-{run.digest(of)[:12]}" if of else ""
+    return f"{storage.rstrip('/')}/{name}{content}"
 
 
 def _user_cache() -> Path:

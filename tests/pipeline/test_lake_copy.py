@@ -34,6 +34,20 @@ def test_a_copy_has_the_same_metadata_and_audio(lake, tmp_path):
     assert store.counts.bytes_written == before + metadata  # no audio
 
 
+def test_what_cannot_be_read_is_left_to_the_steps(lake, tmp_path, caplog):
+    store, ref = ObjectStore(), lake.objects[0]
+    content = b"nonsense\n" + store.get(ref)
+    other = store.put(ref.path, content, ref.about)
+    type(lake)(lake.url, (other, *lake.objects[1:]), lake.buckets).save(store)
+    (tmp_path / "lake/audio/7.flac").unlink()
+    there = f"memory://{tmp_path.name}-some"
+    copied = copy_lake(store, lake.url, there)
+    assert store.get(copied.objects[0]) == content
+    assert "audio/7.flac: there is no such audio" in caplog.text
+    assert store.get(f"{there}/audio/8.flac") == b"8"
+    assert store.size(f"{there}/audio/7.flac") is None
+
+
 @pytest.mark.parametrize("audio", ["/etc/hostname", "../audio/7.flac", "s3://other/7.flac"])
 def test_audio_outside_is_refused(lake, audio, tmp_path):
     store, ref = ObjectStore(), lake.objects[0]

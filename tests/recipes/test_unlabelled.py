@@ -2,23 +2,29 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import soundfile
 from lhotse import Recording
 from lhotse.audio import AudioSource
 
 from local.farfield.lake import write_lake
+from recipes.farfield_ssl.config import demo
+from recipes.steps.unlabelled import prepare_unlabelled
 from toolkit.corpus.manifest import make_cut
+from toolkit.features.store import FeatureStore
 from toolkit.pipeline.lake import LakeError
 from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.objects import ObjectStore
 from toolkit.pipeline.steps.sample import SelectConfig
 from toolkit.pipeline.steps.select import select
+from toolkit.storage.digest import Digests
 
 START = 1_770_000_000.0
 
 
-def cut(number, seconds):
-    source = AudioSource(type="file", channels=[0], source=f"audio/{number}.flac")
+def cut(number, seconds, form="flac"):
+    source = AudioSource(type="file", channels=[0], source=f"audio/{number}.{form}")
     recording = Recording(f"{number}", [source], 16000, int(16000 * seconds), seconds)
     made = make_cut(f"u{number:03d}", recording, "", f"s{number % 3}")
     made.custom = {"time": START + number}
@@ -47,3 +53,44 @@ def test_nothing_to_choose_from_is_an_error(lake, tmp_path):
     config = SelectConfig(min_duration=400, max_duration=500)
     with pytest.raises(LakeError, match="no utterance lasts 400 to 500 s"):
         select(lake, config, LocalExecutor(), None, str(tmp_path / "out"), up_to=True)
+
+
+class StoredRun:
+    """A run whose steps write to a store, which outlives what a stage makes."""
+
+    jobs, device = 1, "cpu"
+
+    def __init__(self, root, attempt):
+        self.config = replace(demo(), storage=str(root / "bucket"))
+        self._root, self._made = root, root / f"attempt-{attempt}"
+
+    def make(self, name):
+        (self._made / name).parent.mkdir(parents=True, exist_ok=True)
+        return self._made / name
+
+    def need(self, name):
+        return self._root / name
+
+    def digest(self, name):
+        return Digests(self._root, self._root / "digests.json").content(self._root / name).digest
+
+    def progress(self, done, total):
+        pass
+
+
+def test_other_audio_of_the_same_utterances_is_extracted_anew(tmp_path):
+    """The lake's metadata is the same to the byte, and so are the sizes of the audio."""
+    folder, means = tmp_path / "rooms/lake", []
+    (folder / "audio").mkdir(parents=True)
+    for attempt in range(2):
+        for number in range(3):
+            noise = np.random.default_rng(10 * attempt + number).normal(size=80_000)
+            samples = (noise * (300 + 3000 * attempt)).clip(-32768, 32767).astype(np.int16)
+            soundfile.write(folder / f"audio/{number}.wav", samples, 16000)
+        cuts = [cut(number, 5.0, "wav") for number in range(3)]
+        write_lake(cuts, ObjectStore(), str(folder))
+        run = StoredRun(tmp_path, attempt)
+        assert prepare_unlabelled(run)["utterances"] == 3
+        store = FeatureStore(run.make("unlabelled"))
+        means.append({name: float(store.load(name).mean()) for name in store.ids})
+    assert all(means[1][name] > means[0][name] + 1 for name in means[0])

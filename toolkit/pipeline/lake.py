@@ -15,7 +15,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -94,6 +94,15 @@ class Record:
         return record
 
 
+def readable(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Yield the records among the lines of a metadata object."""
+    for line in lines:
+        try:
+            yield Record.from_line(line)
+        except LakeError:
+            continue
+
+
 @dataclass(frozen=True)
 class Lake:
     """The metadata objects of a lake."""
@@ -122,7 +131,8 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
     try:
         content = store.get(f"{url}/{LAKE}")
     except MissingObjectError:
-        objects = [r for r in store.list(f"{url}/{METADATA}") if r.path.endswith(".jsonl")]
+        listed = store.list(f"{url}/{METADATA}", versions=True)
+        objects = [ref for ref in listed if ref.path.endswith(".jsonl")]
         if not objects:
             raise LakeError(f"{url}: no {LAKE} and no {METADATA}/**/*.jsonl there") from None
         return Lake(url, tuple(objects), _buckets(objects))

@@ -313,8 +313,14 @@ class ObjectStore:
         with contextlib.suppress(MissingObjectError):
             self._call("delete", path, request)
 
-    def list(self, prefix: str) -> list[ObjectRef]:
-        """List the objects below a prefix (a folder), sorted by name, without digests."""
+    def list(self, prefix: str, versions: bool = False) -> list[ObjectRef]:
+        """List the objects below a prefix (a folder), sorted by name, without digests.
+
+        Args:
+          prefix: the folder.
+          versions: put what tells an object from others written there, its ETag or the time when it
+            was written, into `about`.
+        """
         prefix = prefix.rstrip("/")
 
         def request() -> list[ObjectRef]:
@@ -323,7 +329,11 @@ class ObjectStore:
             root = files._strip_protocol(where).rstrip("/") + "/"
             found = files.find(where, detail=True)
             return [
-                ObjectRef(f"{prefix}/{name.removeprefix(root)}", entry["size"])
+                ObjectRef(
+                    f"{prefix}/{name.removeprefix(root)}",
+                    entry["size"],
+                    about=_version(entry) if versions else {},
+                )
                 for name, entry in sorted(found.items())
                 if name.startswith(root) and not name.endswith(".tmp")
             ]
@@ -389,6 +399,11 @@ class ObjectStore:
     def _wait(self, tries: int) -> float:
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))
+
+
+def _version(entry: Mapping[str, Any]) -> dict[str, str]:
+    keys = ("ETag", "etag", "mtime", "LastModified", "created")
+    return {"version": str(next((entry[key] for key in keys if key in entry), ""))}
 
 
 def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:

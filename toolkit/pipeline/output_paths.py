@@ -3,8 +3,14 @@
 import json
 from collections.abc import Sequence
 
+from toolkit.pipeline.objects import ObjectRef
 from toolkit.pipeline.step import Partition, Step, config_plain
 from toolkit.storage.digest import digest_bytes
+
+
+def _content(ref: ObjectRef) -> str:
+    """Return what tells an object from another: its digest, or its path and version."""
+    return ref.digest or f"{ref.path}{ref.about.get('version', '')}"
 
 
 def output_path(step: Step, partitions: Sequence[Partition], base: str) -> str:
@@ -12,7 +18,7 @@ def output_path(step: Step, partitions: Sequence[Partition], base: str) -> str:
     inputs = [
         [
             p.id,
-            *((ref.size, ref.digest if ref.digest is not None else ref.path) for ref in p.inputs),
+            *((ref.size, _content(ref)) for ref in p.inputs),
         ]
         for p in partitions
     ]

@@ -7,7 +7,7 @@ accumulated while the shard is still on the worker's disk.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
@@ -24,7 +24,7 @@ from toolkit.pipeline.steps.repartition import (
     RepartitionConfig,
     plan_repartition,
 )
-from toolkit.pipeline.steps.select import Executor, SelectConfig, select
+from toolkit.pipeline.steps.select import Executor, SelectConfig, make_selection
 from toolkit.pipeline.steps.shuffle import Shuffle, ShuffleConfig, file_order
 from toolkit.pipeline.steps.stats import Stats, StatsConfig, merge_stats, plan_shards
 from toolkit.pipeline.steps.targets import Targets, TargetsConfig
@@ -72,8 +72,9 @@ def prepare_features(
     The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
     `toolkit.pipeline.shards` describes, and `normaliser.json`. `up_to` and errors: see `select`.
     """
-    files = select(lake, config.select, executor, store, base, up_to)
-    return extract_features(files, lake.url, config, executor, store, base)
+    files, failures = make_selection(lake, config.select, executor, store, base, up_to)
+    made, normaliser = extract_features(files, lake.url, config, executor, store, base)
+    return replace(made, failures=[*failures, *made.failures]), normaliser
 
 
 def extract_features(

@@ -101,6 +101,14 @@ class Run:
         self._record_input(name, content)
         return self._directory.root / name
 
+    def digest(self, name: str) -> str:
+        """Return the digest of the content of an input, which is recorded as by `need`."""
+        self.need(name)
+        content = self._inspector.present(self._relative(name), "content")
+        if content is None:
+            raise MissingInputError(f"`{name}` has been removed while stage {self.stage} reads it")
+        return content.digest
+
     def need_outside(self, path: str | Path, whole: bool = False) -> Path:
         """Return the path of an input outside the run directory and record it.
 

@@ -1,14 +1,16 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
-from toolkit.features.store import FeatureStore
+from toolkit.features.store import FeatureStore, StoreError
 from toolkit.pipeline.attempt_store import plain_name
-from toolkit.pipeline.lake import open_lake
+from toolkit.pipeline.lake import Lake, Record, open_lake, resolve
 from toolkit.pipeline.local import LocalExecutor
+from toolkit.pipeline.normaliser_stats import NormaliserStatsError
 from toolkit.pipeline.prepare import PrepareConfig, prepare_features
 from toolkit.pipeline.shards import shards_of, write_manifests
 from toolkit.pipeline.steps.extract import Extract, ExtractConfig, plan_extract
@@ -45,6 +47,54 @@ def test_from_lake_to_normalised_features(lake, here, store, tmp_path):
     stored = Normaliser.load(f"{made.url}/normaliser.json")
     assert stored.to_json() == normaliser.to_json()
     assert made.failures == []
+
+
+def test_a_file_without_any_audio_is_empty_and_its_failures_are_listed(lake, here, store, tmp_path):
+    records = [
+        Record.from_line(line) for ref in lake.objects for line in store.get(ref).splitlines()
+    ]
+    speakers = sorted({record.speaker for record in records})
+    lost = [record for record in records if record.speaker == speakers[0]]
+    missing = [replace(record, audio=f"{record.audio}.gone") for record in lost]
+    content = b"".join(r.to_line() for r in [*records, *missing] if r not in lost) + b"nonsense"
+    url = str(tmp_path / "lake")
+    ref = store.put(f"{url}/metadata/2026/speakers.0000.jsonl", content)
+    for record in records:
+        audio = resolve(record.audio, lake.url)
+        if record.offset is None:
+            store.put(resolve(record.audio, url), store.get(audio))
+    config = replace(CONFIG, select=SelectConfig(hours=1.0, hours_per_file=1e-4))
+    made, normaliser = prepare_features(
+        Lake(url, (ref,)), config, here, store, str(tmp_path / "out"), up_to=True
+    )
+    assert {shard.utterances for shard in made.shards} > {0}
+    assert len(FeatureStore(made.url)) == len(records) - len(lost)
+    reasons = dict(made.failures)
+    assert {record.id for record in lost} <= reasons.keys()
+    assert "no metadata record" in reasons[f"2026/speakers.0000.jsonl:{len(records) + 1}"]
+    expected = estimate_normaliser(FeatureStore(made.url))
+    torch.testing.assert_close(normaliser.prior_mean, expected.prior_mean, rtol=1e-12, atol=0)
+
+
+def test_nothing_to_read_at_all_is_an_error(here, store, tmp_path):
+    url = str(tmp_path / "lake")
+    line = Record("u", "s", 3.0, 1.0, "", "u.wav").to_line()
+    ref = store.put(f"{url}/metadata/2026/speakers.0000.jsonl", line)
+    with pytest.raises(NormaliserStatsError, match="no utterance could be read"):
+        prepare_features(Lake(url, (ref,)), CONFIG, here, store, str(tmp_path / "out"), up_to=True)
+
+
+def test_an_id_of_several_speakers_is_named_when_features_are_read(cuts, here, store, tmp_path):
+    url, audio = str(tmp_path / "lake"), cuts[0].recording.sources[0].source
+    records = [Record("u", f"s{n}", cuts[0].duration, 1.0, "", audio) for n in range(8)]
+    content = b"".join(record.to_line() for record in records)
+    ref = store.put(f"{url}/metadata/2026/speakers.0000.jsonl", content)
+    select = SelectConfig(hours=1.0, hours_per_file=1e-6)
+    made, _ = prepare_features(
+        Lake(url, (ref,), 8), replace(CONFIG, select=select), here, store, f"{url}/o", up_to=True
+    )
+    with pytest.raises(StoreError, match="'u' is the id of several utterances"):
+        FeatureStore(made.url)
 
 
 def test_fused_steps_write_what_single_steps_write(lake, here, store, tmp_path, contents):

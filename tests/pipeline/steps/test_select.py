@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import pytest
 
 from toolkit.pipeline import sampling
 from toolkit.pipeline.lake import LakeError, Record, open_lake
+from toolkit.pipeline.local import LocalExecutor
 from toolkit.pipeline.steps import sample as sample_module
 from toolkit.pipeline.steps.sample import SelectConfig, plan_sample
-from toolkit.pipeline.steps.select import choose_buckets, select
+from toolkit.pipeline.steps.select import choose_buckets, estimate_hours, select
 from toolkit.pipeline.synthetic_lake import SyntheticLakeConfig, make_metadata
 
 CONFIG = SelectConfig(hours=2.0, hours_per_file=0.1)
@@ -144,6 +146,40 @@ def test_bad_lines_and_second_ids_are_listed(store, here, tmp_path):
     reasons = dict(executor.failures)
     assert set(reasons) == {"2026/speakers.0000.jsonl:4", "2026/speakers.0000.jsonl:5", "u0"}
     assert "another record" in reasons["u0"]
+
+
+def test_the_last_line_of_an_object_needs_no_end(store, here, tmp_path):
+    for part in range(3):
+        own = [Record(f"u{part}{n}", "s", 3.6, n + part, "", f"{n}.wav") for n in range(2)]
+        content = b"".join(record.to_line() for record in own)[:-1]
+        store.put(str(tmp_path / f"lake/metadata/{part}/speakers.0000.jsonl"), content)
+    lake = open_lake(store, str(tmp_path / "lake"))
+    files = select(lake, SelectConfig(0.0055, hours_per_file=1.0), here, store, str(tmp_path / "o"))
+    assert len(records_of(files, store)) == 6
+
+
+def test_an_empty_first_object_does_not_matter(store, here, tmp_path):
+    record = Record("u", "s", 36.0, 1.0, "", "u.wav")
+    for part, content in enumerate([b"", b"no record\n", record.to_line(), b""]):
+        store.put(str(tmp_path / f"lake/metadata/{part}/speakers.0000.jsonl"), content)
+    lake = open_lake(store, str(tmp_path / "lake"))
+    assert estimate_hours(lake.objects, store) > 0
+    files = select(lake, SelectConfig(0.009, hours_per_file=1.0), here, store, str(tmp_path / "o"))
+    assert [record.id for record in records_of(files, store)] == ["u"]
+    with pytest.raises(LakeError, match="hold no metadata records"):
+        estimate_hours(lake.objects[:2], store)
+
+
+def test_a_listed_object_that_is_written_again_is_another(store, here, tmp_path):
+    path = tmp_path / "lake/metadata/2026/speakers.0000.jsonl"
+    for second, seconds in enumerate((1.5, 2.5)):
+        records = [Record(f"u{n:02d}", "s", seconds, n, "", "u.wav") for n in range(50)]
+        store.put(str(path), b"".join(record.to_line() for record in records))
+        os.utime(path, (second, second))  # as if written a second later, in as many bytes
+        lake = open_lake(store, str(tmp_path / "lake"))
+        config = SelectConfig(0.01, hours_per_file=1.0)
+        files = select(lake, config, LocalExecutor(), store, str(tmp_path / "o"))
+        assert {record.duration for record in records_of(files, store)} == {seconds}
 
 
 def test_a_carriage_return_within_a_record_is_space(store, here, tmp_path):

@@ -107,7 +107,8 @@ class Sample:
                         bin = sampling.bin_of(number, config.threshold)
                         bins[bin] += round(record.duration * sampling.MICROSECONDS)
                         kept += 1
-                        buckets.add(bucket_of(record.speaker, config.buckets), line)
+                        ended = line if line.endswith(b"\n") else line + b"\n"  # the last one
+                        buckets.add(bucket_of(record.speaker, config.buckets), ended)
         outputs = tuple(
             store.put_file(path, f"{out}/{bucket:05d}/{partition.id}.jsonl", {"bucket": bucket})
             for bucket, path in buckets.close()

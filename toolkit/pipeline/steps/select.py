@@ -8,13 +8,13 @@ into few buckets.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolkit.pipeline import sampling
-from toolkit.pipeline.lake import Lake, LakeError, Record, metadata_totals
+from toolkit.pipeline.lake import Lake, LakeError, metadata_totals, readable
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.output_paths import output_path
 from toolkit.pipeline.step import Partition, Step, StepResult
@@ -32,6 +32,15 @@ class Executor(Protocol):
         """Run the step, as described at `toolkit.pipeline.executor.Executor.run`."""
 
 
+class Selection(NamedTuple):
+    """Selected records."""
+
+    files: list[ObjectRef]
+    """Files of whole speakers by name, with `hours`, `utterances` and `speakers`."""
+    failures: list[tuple[str, str]]
+    """(utterance or line of metadata, reason) of the records that cannot be taken."""
+
+
 def select(
     lake: Lake,
     config: SelectConfig,
@@ -40,6 +49,18 @@ def select(
     base: str,
     up_to: bool = False,
 ) -> list[ObjectRef]:
+    """Return the files of `make_selection`."""
+    return make_selection(lake, config, executor, store, base, up_to).files
+
+
+def make_selection(
+    lake: Lake,
+    config: SelectConfig,
+    executor: Executor,
+    store: ObjectStore,
+    base: str,
+    up_to: bool = False,
+) -> Selection:
     """Select records of the lake and group them into files by speaker.
 
     This process reads no records, but for the first object of a lake whose hours are not known:
@@ -52,9 +73,6 @@ def select(
       store: reads a metadata object where lake.json is missing.
       base: prefix below which each step writes.
       up_to: where fewer hours are eligible, select all but a thousandth of them.
-
-    Returns:
-      The files by name, with `hours`, `utterances` and `speakers`.
 
     Raises:
       LakeError: no records are eligible, or, unless `up_to`, fewer hours than are to be selected.
@@ -92,7 +110,8 @@ def select(
     group = Group(GroupConfig(config.hours_per_file, config.seed, threshold))
     partitions = plan_group(sampled)
     grouped = executor.run(group, partitions, output_path(group, partitions, base))
-    return [ref for result in grouped for ref in result.outputs]
+    failures = [failure for result in (*sampled, *grouped) for failure in result.failures]
+    return Selection([ref for result in grouped for ref in result.outputs], failures)
 
 
 def choose_buckets(hours: float, hours_per_file: float, lake_buckets: int | None) -> int:
@@ -106,17 +125,10 @@ def choose_buckets(hours: float, hours_per_file: float, lake_buckets: int | None
 
 
 def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
-    """Estimate the lake's hours from the first metadata object's hours per byte."""
-    lines = BytesIO(store.get(replace(objects[0], digest=None)))
-    seconds = sum(record.duration for record in _readable(lines))
-    if not seconds:
-        raise LakeError(f"{objects[0].path}: holds no metadata records")
-    return seconds / 3600 / objects[0].size * sum(ref.size for ref in objects)
-
-
-def _readable(lines: Iterable[bytes]) -> Iterator[Record]:
-    for line in lines:
-        try:
-            yield Record.from_line(line)
-        except LakeError:
-            continue
+    """Estimate the lake's hours from the hours per byte of its first object with any."""
+    for ref in objects:
+        lines = BytesIO(store.get(replace(ref, digest=None)))
+        seconds = sum(record.duration for record in readable(lines))
+        if seconds:
+            return seconds / 3600 / ref.size * sum(ref.size for ref in objects)
+    raise LakeError(f"{objects[0].path} and the other objects hold no metadata records")

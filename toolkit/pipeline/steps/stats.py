@@ -11,7 +11,7 @@ from torch import Tensor
 from toolkit.features.cmn_state import CmnState
 from toolkit.features.normalise import Normaliser
 from toolkit.features.shards import CUTS, read_features
-from toolkit.pipeline.normaliser_stats import NormaliserStats, merge
+from toolkit.pipeline.normaliser_stats import NormaliserStats, NormaliserStatsError, merge
 from toolkit.pipeline.objects import ObjectRef, ObjectStore
 from toolkit.pipeline.shards import Shard, single_shard
 from toolkit.pipeline.step import Partition, Resources, StepError, StepResult
@@ -40,6 +40,8 @@ class Stats:
     ) -> StepResult:
         """Accumulate the statistics of one shard, as described at `Step.run`."""
         shard = single_shard(partition.inputs)
+        if not shard.utterances:  # all of a file's audio may be missing
+            return StepResult((), (), {"hours": 0.0, "frames": 0})
         with torch_threads(resources.threads):
             total = merge(
                 NormaliserStats.of(features, state, self.config.prior_frames)
@@ -78,6 +80,8 @@ def read_utterances(
 def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Normaliser:
     """Merge the shards' statistics in the order of their numbers, in constant memory."""
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
+    if not ordered:
+        raise NormaliserStatsError("no utterance could be read: the log and the steps list why")
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered
     ).normaliser()
