@@ -139,3 +139,58 @@ def test_final_utterances_of_a_stream_are_its_text(write):
     results = [("a", False, "on"), ("a", True, "one"), ("b", False, "x"), ("a", True, "two three")]
     lines = [json.dumps({"name": n, "final": final, "text": t}) for n, final, t in results]
     assert read_transcripts(write("x.jsonl", "\n".join(lines))).texts == {"a": "one two three"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"audio_filepath": "x/u1.wav", "duration": 1.0, "text": "a b"},
+        {"id": "u1", "text": "a b"},
+        {"utterance": "u1", "pred_text": "a b", "text": "a"},
+    ],
+)
+def test_a_file_of_one_record_is_no_mapping_of_ids(write, record):
+    assert read_transcripts(write("x.json", record), side="hyp").texts == {"u1": "a b"}
+
+
+def test_parts_of_a_file_are_named_by_where_they_begin(write):
+    lines = [
+        {"audio_filepath": "/d/a b.wav", "offset": 0.0, "text": "one", "pred_text": "on"},
+        {"audio_filepath": "/d/a b.wav", "offset": 2.5, "text": "two", "pred_text": "two"},
+        {"audio_filepath": "/d/y/c.wav", "text": "three", "pred_text": "tree"},
+        {"audio_filepath": "/d/x/c.wav", "text": "four", "pred_text": "for"},
+        {"audio_filepath": "/d/x/d.wav", "offset": 1, "text": "five", "pred_text": "five"},
+    ]
+    path = write("m.json", "\n".join(map(json.dumps, lines)))
+    names = ["/d/a_b@0", "/d/a_b@2.5", "/d/y/c", "/d/x/c", "d"]
+    spoken = ["one", "two", "three", "four", "five"]
+    assert read_transcripts(path).texts == dict(zip(names, spoken, strict=True))
+    assert list(read_transcripts(path, side="hyp").texts) == names
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"segments": [{"text": " Hello"}, {"text": " there."}], "word_segments": []},
+        {"result": {}, "transcription": [{"text": " Hello"}, {"text": " there."}]},
+    ],
+)
+def test_parts_are_the_text_where_it_is_not_given(write, content):
+    assert read_transcripts(write("r.json", content)).texts == {"r": "Hello there."}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"u1": "a", "u1": "b"}', "x.json: 'u1' occurs a second time"),
+        ('{"id": "u1", "text": "a", "pred_text": null}', "'u1' has no `pred_text`"),
+        ('{"segments": [{"text": "a"}, {}]}', "'x' has no `text`"),
+    ],
+)
+def test_what_would_be_lost_is_an_error(write, content, message):
+    with pytest.raises(ToolkitError, match=message):
+        read_transcripts(write("x.json", content), side="hyp")
+
+
+def test_a_number_is_an_id(write):
+    assert read_transcripts(write("x.jsonl", '{"id": 7, "text": "a"}')).texts == {"7": "a"}

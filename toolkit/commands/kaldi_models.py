@@ -147,15 +147,23 @@ def decode(
       toolkit kaldi decode graph/HCLG.fst loglikes.scp --words graph/words.txt --model final.mdl
     """
     from toolkit.decode.kaldi.search import decode_table, load_graph
-    from toolkit.fsa.beam import Beam
+    from toolkit.fsa.beam import Beam, GraphMismatchError
     from toolkit.storage.files import open_atomically
 
     search = Beam(search=beam, max_active=max_active)
     found = decode_table(
         table, load_graph(graph, model), words, acoustic_scale, search, allow_pipes
     )
-    with open_atomically(out) as file:
-        for utterance, text in found:
-            if text is None:
-                click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
-            file.write(f"{utterance} {text or ''}".rstrip() + "\n")
+    try:
+        with open_atomically(out) as file:
+            for utterance, text in found:
+                if text is None:
+                    click.echo(f"{utterance}: no path survives; try a wider --beam", err=True)
+                file.write(f"{utterance} {text or ''}".rstrip() + "\n")
+    except GraphMismatchError as error:
+        if model is not None:
+            raise
+        raise GraphMismatchError(
+            f"{graph} reads more labels than {table} has columns: if they are transition ids, as in"
+            " the graphs of Kaldi, give their --model, such as final.mdl or 0.trans_mdl"
+        ) from error

@@ -14,7 +14,7 @@ from lhotse.cut import Cut
 from toolkit.corpus.cuts import parse_cut
 from toolkit.corpus.kaldi.data_dir import locate
 from toolkit.corpus.manifest import ManifestError, mark_no_speaker
-from toolkit.corpus.pairing import Audio, pair
+from toolkit.corpus.pairing import Audio, one_of_several, pair
 from toolkit.storage.reading import reading
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def _audio(cut: MonoCut, supervision: SupervisionSegment | None, path: Path) -> 
     source = (mine or recording.sources)[0]
     name, fault = str(locate(path.absolute().parent, source.source)), None
     if len(source.channels) > 1:
-        detail = f"channel {cut.channel} of {len(source.channels)} in a file: write it to its own"
+        detail = one_of_several(f"{cut.channel}", len(source.channels))
         fault = ("unreadable-audio", detail)
     begin, end = 0.0, cut.duration
     if supervision is not None:

@@ -27,6 +27,13 @@ class Audio:
     """(kind, detail) of a fault found while the corpus was read."""
     note: tuple[str, str] | None = None
     """(kind, detail) of something harmless that the check should mention."""
+    channel: str | None = None
+    """Name of the channel that is said to hold the utterance; a fault in a file of several."""
+
+
+def one_of_several(channel: str, channels: int) -> str:
+    """Return the detail of the fault of an utterance on one channel of a file."""
+    return f"channel {channel} of {channels} in a file: write it to its own"
 
 
 def pair(
@@ -84,6 +91,8 @@ def _cut(
         if reason is not None:
             exists = os.path.exists(item.path)
             fault = ("unreadable-audio" if exists else "missing-audio", reason)
+        elif item.channel is not None and recording.num_channels > 1:
+            fault = ("unreadable-audio", one_of_several(item.channel, recording.num_channels))
         elif text is None:
             fault = ("missing-transcript", f"{where} has no line for {item.path}")
     return make_cut(id, recording, text or "", speaker, item.start, item.end, fault, item.note)

@@ -55,7 +55,10 @@ class Combination:
     def __post_init__(self) -> None:
         if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-6:
             given = ", ".join(f"{weight:g}" for weight in self.weights)
-            raise CombinationError(f"weights {given}: none may be below 0, and their sum must be 1")
+            raise CombinationError(
+                f"weights {given}: none may be below 0, and their sum must be 1, with one for each"
+                " system"
+            )
 
 
 def combine(

@@ -1,7 +1,8 @@
 """Transcripts in JSON: lhotse's cuts, Whisper's results, and records with an id and a text."""
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ _OF_A_HYPOTHESIS = "pred_text"
 """Where NeMo's manifests have what was recognised; `text` is the reference."""
 
 
+_PARTS = ("segments", "transcription")
+"""Where Whisper, WhisperX and whisper.cpp have the parts of a recording."""
+
+
 class _Record(NamedTuple):
     id: str
     text: str | None
@@ -26,6 +31,8 @@ class _Record(NamedTuple):
     speaker: str | None = None
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
+    place: str | None = None
+    """Where its id comes from a file: its path and, of a part, where it begins."""
 
 
 def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dict[str, str]]:
@@ -35,9 +42,11 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
       a mapping with `id` (or `utterance`, the path of a file under `audio`, `audio_filepath`,
       `path` or `file`, or `name`), `text`, and optionally `speaker`. One with an `error` and no
       text (or null), as `toolkit transcribe` writes it of a recording that it cannot read, is left
-      out. Of its streams (`final`) the final utterances are concatenated.
+      out. Of its streams (`final`) the final utterances are concatenated. Where the name of a file
+      is that of several records, its path and their `offset` name them.
     - any other: a list of such records, or a mapping from ids to texts or records; or records line
-      by line as well; or Whisper's `text` and `segments` of a recording, named like the file.
+      by line as well; or Whisper's `text`, `segments` or `transcription` of a recording, which is
+      named like the file.
 
     Args:
       path: gzipped where its name ends in .gz.
@@ -52,12 +61,14 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
     texts: dict[str, str] = {}
     speakers: dict[str, str] = {}
     parts: set[str] = set()
-    for place, record in _records(path, side):
-        id, text, speaker, part = record
+    for place, record in _named_apart(list(_records(path, side))):
+        id, text, speaker, part, _ = record
         if text is None:
             continue
         if id in texts and not (part and id in parts):
-            raise TranscriptError(f"{place}: the id {quoted(id)} occurs a second time")
+            raise TranscriptError(
+                f"{place}: the id {quoted(id)} occurs a second time: give each record an `id`"
+            )
         texts[id] = single_spaced(f"{texts.get(id, '')} {text}")
         parts |= {id} if part else set()
         if speaker is not None:
@@ -82,9 +93,11 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
                 place = f"{path}:{number}"
                 yield place, _record(place, _parsed(place, line), side)
         return
-    if isinstance(parsed, dict) and isinstance(parsed.get("segments"), list):
+    if isinstance(parsed, dict) and any(isinstance(parsed.get(key), list) for key in _PARTS):
         name = Path(path).name.removesuffix(".gz")
         yield str(path), _record(str(path), {"file": name, **parsed}, side)
+    elif isinstance(parsed, dict) and _is_record(parsed):
+        yield str(path), _record(str(path), parsed, side)
     elif isinstance(parsed, dict):
         for id, value in parsed.items():
             place = f"{path}: {quoted(id)}"
@@ -108,9 +121,31 @@ def _has_records_in_lines(path: Path) -> bool:
         return False
 
 
+def _named_apart(records: Sequence[tuple[str, _Record]]) -> Iterator[tuple[str, _Record]]:
+    """Give records whose files have the same name longer ids."""
+    seen = Counter(record.id for _, record in records if record.place is not None)
+    for place, record in records:
+        if record.place is not None and seen[record.id] > 1 and not record.part:
+            record = record._replace(id=record.place)
+        yield place, record
+
+
+def _is_record(plain: dict) -> bool:
+    """Whether a mapping is one record, not one from ids to texts."""
+    texts = ("text", _OF_A_HYPOTHESIS, "supervisions")
+    return any(key in plain for key in _IDS) and any(key in plain for key in texts)
+
+
 def _parsed(place: str, text: str | bytes) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            [(key, _), *_] = Counter(key for key, _ in pairs).most_common(1)
+            raise TranscriptError(f"{place}: {quoted(key)} occurs a second time")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise TranscriptError(f"{place}: not JSON: {error}") from error
 
@@ -118,11 +153,16 @@ def _parsed(place: str, text: str | bytes) -> Any:
 def _record(place: str, record: Any, side: Side) -> _Record:
     if not isinstance(record, dict):
         raise TranscriptError(f"{place}: a record must be a mapping with `id` and `text`")
-    key = next((key for key in _IDS if isinstance(record.get(key), str)), None)
+    key = next((key for key in _IDS if type(record.get(key)) in (str, int)), None)
     if key is None:
         raise TranscriptError(f"{place}: the record has no `id`")
-    # White space goes as in the ids of a folder of texts.
-    id = "_".join(Path(record[key]).stem.split()) if key in _FILES else record[key]
+    id, longer = str(record[key]), None
+    if key in _FILES:
+        # White space goes as in the ids of a folder of texts.
+        longer = "_".join(Path(id).with_suffix("").as_posix().split()) if Path(id).name else id
+        offset = record.get("offset")
+        longer += f"@{offset:g}" if isinstance(offset, int | float) else ""
+        id = "_".join(Path(id).stem.split())
     if record.get("text") is None and isinstance(record.get("error"), str):
         return _Record(id, None)
     if record.get("final") is False:
@@ -130,13 +170,25 @@ def _record(place: str, record: Any, side: Side) -> _Record:
     parts = record.get("supervisions", [record])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise TranscriptError(f"{place}: {quoted(id)}: its supervisions are not a list of records")
-    texts = [part.get(_key(part, side)) for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise TranscriptError(f"{place}: {quoted(id)} has no `text`")
+    texts = [_text(part, side) for part in parts]
+    for part, text in zip(parts, texts, strict=True):
+        if not isinstance(text, str):
+            raise TranscriptError(f"{place}: {quoted(id)} has no `{_key(part, side)}`")
     speakers = [part.get("speaker") for part in parts]
     names = {speaker for speaker in speakers if isinstance(speaker, str)}
     speaker = names.pop() if len(names) == 1 else None
-    return _Record(id, " ".join(texts), speaker, record.get("final") is True)
+    return _Record(id, " ".join(texts), speaker, record.get("final") is True, longer)
+
+
+def _text(part: dict, side: Side) -> Any:
+    """Return the text of a record, or of its parts where it has none."""
+    key = _key(part, side)
+    parts = next((part[name] for name in _PARTS if isinstance(part.get(name), list)), None)
+    if key in part or parts is None:
+        return part.get(key)
+    own = [each.get("text") for each in parts if isinstance(each, dict)]
+    texts = [text for text in own if isinstance(text, str)]
+    return " ".join(texts) if len(texts) == len(parts) else None
 
 
 def _key(part: dict, side: Side) -> str:

@@ -49,7 +49,9 @@ class InputNames:
         read = {key for key in self._settings if key.split(".")[0] in sections}
         exact = [f"{{{key}}}" for key in sorted(read) if self._settings[key] == path]
         folders = {key: folder for key, folder in self.folders.items() if key in read}
-        return exact or [Places(folders).name(path)]
+        name = Places(folders).name(path)
+        # A setting may be a file, whose folder is the place: that is an input of another name.
+        return exact or [f"{name}/" if name.startswith("{") and name.endswith("}") else name]
 
     def is_gone(self, name: str) -> bool:
         """Whether an input was called after a setting that is no path any more."""

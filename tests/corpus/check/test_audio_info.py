@@ -14,6 +14,14 @@ def test_whole_files(audio, tmp_path, suffix):
     assert not info.silent
 
 
+@pytest.mark.parametrize(("gain", "silent"), [(-1.0, True), (-0.5, False)])
+def test_channels_that_cancel_each_other_are_silent(tmp_path, gain, silent):
+    noise = np.random.default_rng(0).integers(-999, 999, 1600)
+    both = np.stack([noise, gain * noise], axis=1).astype(np.int16)
+    soundfile.write(tmp_path / "a.wav", both, 16000)
+    assert decode(str(tmp_path / "a.wav")).silent is silent
+
+
 def test_digest_is_of_the_samples_not_the_format(audio, tmp_path):
     names = ("a.wav", "a.flac", "b.flac")
     one, same, other = (

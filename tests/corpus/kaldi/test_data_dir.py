@@ -60,6 +60,28 @@ def test_segments_with_open_ends(folder, audio, tmp_path):
     ]
 
 
+def test_a_channel_of_several_is_a_fault_and_not_their_mean(folder, audio, tmp_path):
+    for name, channels in (("mono", 1), ("stereo", 2)):
+        audio(tmp_path / f"{name}.wav", seconds=2.0, channels=channels)
+    cuts = read_kaldi_dir(
+        folder(
+            wav_scp=f"m {tmp_path}/mono.wav\ns {tmp_path}/stereo.wav\n",
+            text="u1 A\nu2 B\nu3 C\nu4 D\n",
+            segments="u1 m 0 1 0\nu2 s 0 1 1\nu3 s 0 1 A\nu4 s 0 1\n",
+            utt2spk="u1 s\nu2 s\nu3 s\nu4 s\n",
+        )
+    )
+    by_id = {cut.id: cut for cut in cuts}
+    assert [fault_of(by_id[f"u{n}"]) for n in range(1, 5)] == [
+        None,
+        "unreadable-audio",
+        "unreadable-audio",
+        None,
+    ]
+    detail = by_id["u2"].custom["fault_detail"]
+    assert detail == "channel 1 of 2 in a file: write it to its own"
+
+
 def test_duplicates_are_kept_for_the_check(folder, audio, tmp_path):
     audio(tmp_path / "a.wav")
     audio(tmp_path / "b.wav")

@@ -34,6 +34,19 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     assert "short: no path survives" in done.stderr
 
 
+def test_transition_ids_without_their_model_are_told(recogniser, tmp_path):
+    pytest.importorskip("kaldi_native_io")
+    folder = recogniser.folder
+    export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path, "transitions")
+    export_likelihoods(recogniser.scorer(TEXTS), tmp_path)
+    command = ["kaldi", "decode", tmp_path / "HCLG.fst", tmp_path / "loglikes.scp"]
+    command += ["--words", tmp_path / "words.txt"]
+    done = CliRunner().invoke(cli.main, list(map(str, command)))
+    assert done.exit_code == 1
+    assert "if they are transition ids" in done.output
+    assert "give their --model" in done.output
+
+
 def test_files_that_do_not_belong_together_are_named(recogniser, tmp_path):
     folder = recogniser.folder
     export_graph(folder / "lang", folder / "lm.arpa", recogniser.senones, tmp_path)

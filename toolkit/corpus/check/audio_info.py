@@ -31,7 +31,7 @@ class AudioInfo:
     decoded: int = 0
     """Samples per channel that could be decoded."""
     silent: bool = False
-    """Whether every sample is zero."""
+    """Whether every sample is zero, of several channels in their mean, which is what is used."""
     digest: str = ""
     """Digest of the 16-bit samples; empty where there are none."""
     error: str | None = None
@@ -73,7 +73,7 @@ def decode(path: str) -> AudioInfo:
             declared = file.frames + missing_samples(path, file)
             while len(block := file.read(BLOCK, dtype="int16", always_2d=True)) > 0:
                 decoded += len(block)
-                silent = silent and not np.any(block)
+                silent = silent and not np.any(block.sum(axis=1, dtype=np.int64))
                 digest.update(block.tobytes())
     except (soundfile.SoundFileError, OSError) as problem:
         error = str(problem).rstrip(": ")

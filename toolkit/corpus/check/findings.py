@@ -84,7 +84,12 @@ KINDS: dict[str, Kind] = {
         "only words that have no pronunciation and cannot be given one",
         "write the words out in letters, or add them to the lexicon",
     ),
-    "silent-audio": Kind(ERROR, "train", "all samples are zero", "record it again, or delete it"),
+    "silent-audio": Kind(
+        ERROR,
+        "train",
+        "all samples are zero, or channels cancel each other in their mean",
+        "record it again, keep one channel, or delete it",
+    ),
     "duplicate-recording": Kind(
         WARNING,
         "none",

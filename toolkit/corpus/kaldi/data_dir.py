@@ -142,7 +142,8 @@ def _segment(id: str, rest: str, recordings: dict[str, Audio]) -> Audio:
     except ValueError:
         fault = whole.fault or ("bad-segment", f"segments: not `recording start end`: {rest!r}")
         return Audio(whole.path, recording_id=name, fault=fault)
-    return Audio(whole.path, start, end, name, whole.fault, whole.note)
+    channel = numbers[2] if len(numbers) > 2 else None
+    return Audio(whole.path, start, end, name, whole.fault, whole.note, channel)
 
 
 def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:

@@ -1,0 +1,46 @@
+"""How inputs are named that settings name, or that lie in the folder of one."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from toolkit.stages.inputs import InputNames
+
+
+@dataclass(frozen=True)
+class Corpus:
+    root: Path
+
+
+@dataclass(frozen=True)
+class Config:
+    corpus: Corpus
+    other: dict = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("inside", ["", "/wav"])
+def test_a_table_and_the_folder_that_it_lies_in_are_two_inputs(tmp_path, inside):
+    """Also after both have moved."""
+    table = tmp_path / "table.csv"
+    table.touch()
+    folder = f"{tmp_path}{inside}"
+    names = InputNames(tmp_path / "exp", Config(Corpus(table)))
+    [first] = names.names(str(table), ["corpus"])
+    [second] = names.names(folder, ["corpus"])
+    assert (first, second) == ("{corpus.root}", f"{{corpus.root}}{inside or '/'}")
+    assert [names.path(name) for name in (first, second)] == [table, Path(folder)]
+    (tmp_path / "moved").mkdir()
+    moved = tmp_path / "moved/table.csv"
+    table.rename(moved)
+    names = InputNames(tmp_path / "exp", Config(Corpus(moved)))
+    found = [names.path(name) for name in (first, second)]
+    assert found == [moved, Path(f"{tmp_path}/moved{inside}")]
+
+
+def test_a_folder_is_called_after_its_setting(tmp_path):
+    names = InputNames(tmp_path / "exp", Config(Corpus(tmp_path)))
+    assert names.names(str(tmp_path), ["corpus"]) == ["{corpus.root}"]
+    assert names.names(f"{tmp_path}/wav", ["corpus"]) == ["{corpus.root}/wav"]
+    assert names.names(str(tmp_path), []) == [str(tmp_path)]
+    assert names.path("{corpus.root}") == tmp_path
