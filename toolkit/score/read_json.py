@@ -161,7 +161,7 @@ def _record(place: str, record: Any, side: Side) -> _Record:
         # White space goes as in the ids of a folder of texts.
         longer = "_".join(Path(id).with_suffix("").as_posix().split()) if Path(id).name else id
         offset = record.get("offset")
-        longer += f"@{offset:g}" if isinstance(offset, int | float) else ""
+        longer += f"@{offset:.12g}" if isinstance(offset, int | float) else ""
         id = "_".join(Path(id).stem.split())
     if record.get("text") is None and isinstance(record.get("error"), str):
         return _Record(id, None)

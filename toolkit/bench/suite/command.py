@@ -73,7 +73,8 @@ def command(
     earlier = read(out / HISTORY)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     run = SuiteRun(now, quick, {}, device=device)
-    for name in only or (INCLUDED if device is None else ON_DEVICE):
+    included = INCLUDED if device is None else ON_DEVICE
+    for name in [name for name in included if not only or name in only]:
         try:
             found = run.measured[name] = measure(name, quick, None, device)
         except BenchmarkError as error:
