@@ -106,11 +106,17 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, needs to be 0 or more")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError("neural rescores with n-grams: decode.words.mode=words has none")
-        records, model = self.records, self.train.model
+        records, model, masks = self.records, self.train.model, self.train.masks
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
                 f"records.window={records.window} and records.stride={records.stride} are not the "
                 f"network's: set them to {model.frames_needed} and {model.subsampling}"
+            )
+        bins, dimension = self.features.frontend.mel_bins, self.features.frontend.dimension
+        if masks.active and bins < min(masks.mel_bins, dimension):
+            raise ValueError(
+                f"train.masks.mel_bins={masks.mel_bins} takes cepstra for mel bins: set it to"
+                f" {bins}, the front end's"
             )
 
 
@@ -119,8 +125,8 @@ def _small_training(
     epochs: int,
     stride: int,
     dropout: float,
+    masks: UtteranceMaskConfig,
     warmup_steps: int = 100,
-    frequency_masks: int = 1,
 ) -> CtcTrainingConfig:
     """Return a network of one convolution and three BLSTMs that one core can train in minutes.
 
@@ -146,7 +152,7 @@ def _small_training(
             bidirectional=True,
             dropout=dropout,
         ),
-        masks=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
+        masks=masks,
     )
 
 
@@ -163,7 +169,14 @@ def demo() -> Config:
         records=RecordConfig(stride=4),
         readers=SMALL_READERS,
         lm=NgramConfig(order=4),
-        train=_small_training(hidden=160, epochs=8, stride=4, dropout=0.2),
+        train=_small_training(
+            hidden=160,
+            epochs=8,
+            stride=4,
+            dropout=0.2,
+            # Made-up voices differ by their formants.
+            masks=UtteranceMaskConfig(frequency_masks=1, time_masks=1.0, warp=0.1, cepstra=0.5),
+        ),
         evaluation_width=64,
         evaluation=EvaluationConfig("words+lm", lm_weight=1.5, word_bonus=1.0),
         decode=CtcDecodeConfig(widest=4096, tune_width=512),
@@ -191,8 +204,8 @@ def _on_seven_speeds(
             epochs=epochs,
             stride=3,
             dropout=0.3,
+            masks=UtteranceMaskConfig(frequency_masks=frequency_masks, time_masks=1.0),
             warmup_steps=200,
-            frequency_masks=frequency_masks,
         ),
     )
 

@@ -9,6 +9,15 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 
 
+def test_masks_must_know_the_mel_bins(tmp_path):
+    fewer = ["features.frontend.num_mel_bins=40", "records.window=11"]
+    with pytest.raises(ConfigError, match=r"train\.masks\.mel_bins=80 takes cepstra for mel bins"):
+        apply_overrides(PROFILES["demo"](), fewer, tmp_path)
+    apply_overrides(PROFILES["demo"](), [*fewer, "train.masks.mel_bins=40"], tmp_path)
+    apply_overrides(PROFILES["demo"](), ["features.frontend.kind=fbank"], tmp_path)
+    apply_overrides(PROFILES["full"](), ["features.frontend.num_mel_bins=40"], tmp_path)
+
+
 @pytest.mark.parametrize(
     "override",
     [

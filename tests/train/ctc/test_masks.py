@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -66,6 +68,49 @@ def test_views_are_masked_differently():
         assert len(two.labels) == len(two.label_lengths) == 6
 
 
+def test_cepstra_are_masked_in_some_utterances():
+    found = masks(UtteranceMaskConfig(cepstra=0.5, mel_bins=8))
+    for mask in found:
+        assert not mask[:, :, :8].any()
+        assert (mask[:, :, 8:] == mask[:, :1, 8:9]).all()
+    assert 0 < sum(int(mask[:, 0, 8].sum()) for mask in found) < 15
+    assert all(mask[:, :, 8:].all() for mask in masks(UtteranceMaskConfig(cepstra=1, mel_bins=8)))
+
+
+class Slopes(Ones):
+    """Batches whose bins are numbered, of 9 columns with the cepstrum."""
+
+    def batches(self, epoch, start=0, rank=0, world_size=1):
+        for batch in super().batches(epoch, start, rank, world_size):
+            yield replace(batch, inputs=torch.arange(9.0).expand(3, 400, 9))
+
+
+def test_an_utterance_is_warped_as_a_whole_and_differently_in_each_view():
+    config = UtteranceMaskConfig(warp=0.2, mel_bins=8)
+    [batch, *_] = MaskedUtterances(Slopes(), config, 3, views=2).batches(0)
+    moved = batch.inputs[..., :8] - torch.arange(8.0)
+    assert (batch.inputs[..., 8] == 8).all()
+    assert (moved == moved[:, :1]).all()
+    assert len({round(row[0, 4].item(), 4) for row in moved}) == 6
+    assert (moved[:, 0].sign().diff(dim=1).abs() <= 1).all()  # all bins in one direction
+
+
+def test_masks_are_the_same_with_and_without_a_warp():
+    plain = UtteranceMaskConfig(time_masks=2.0, frequency_masks=1, mel_bins=8)
+    warped = replace(plain, warp=0.1, cepstra=0.5)
+    for a, b in zip(masks(plain), masks(warped), strict=True):
+        assert torch.equal(a[:, :, :8], b[:, :, :8])
+
+
 def test_impossible_configurations_are_refused():
-    with pytest.raises(ValueError, match="mel_bins"):
-        UtteranceMaskConfig(mel_bins=0)
+    for name, value in [("mel_bins", 0), ("cepstra", 1.1), ("warp", 0.25), ("warp", -0.1)]:
+        with pytest.raises(ValueError, match=f"{name} is"):
+            UtteranceMaskConfig(**{name: value})
+    with pytest.raises(ValueError, match="at least 2 mel_bins"):
+        UtteranceMaskConfig(warp=0.1, mel_bins=1)
+
+
+def test_any_change_makes_it_active():
+    assert not UtteranceMaskConfig().active
+    for change in ({"cepstra": 0.1}, {"warp": 0.1}, {"time_masks": 1.0}, {"frequency_masks": 1}):
+        assert UtteranceMaskConfig(**change).active

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ def test_holds_features_labels_and_states(write_store, tmp_path):
     store, records = FeatureStore(features), Records(tmp_path / "r")
     assert records.names == store.ids
     assert (records.dimension, records.symbols) == (3, Characters().symbols)
+    assert asdict(records.frontend) == store.manifest["frontend"]
     for i, name in enumerate(store.ids):
         record = records.read(i)
         assert torch.equal(torch.from_numpy(record.features).float(), store.load(name))

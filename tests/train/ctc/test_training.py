@@ -4,6 +4,7 @@ import pytest
 
 from toolkit.models.store import load_model
 from toolkit.parallel.strategy import SingleProcess
+from toolkit.train.ctc import masks
 from toolkit.train.ctc.masks import UtteranceMaskConfig
 from toolkit.train.ctc.training import CtcTrainingConfig, train_ctc
 from toolkit.train.errors import TrainingDataError
@@ -121,12 +122,27 @@ def test_without_held_out_data_it_does_not_begin(ctc_toy, tmp_path):
         train_ctc(ctc_toy.data, [], ctc_toy.recognition, ctc_toy.config, tmp_path)
 
 
+def test_a_warp_knows_the_edges_of_the_filters(ctc_toy, tmp_path, monkeypatch):
+    seen = []
+
+    def warp(inputs, factors, bins, edges):
+        seen.append(edges)
+        return inputs
+
+    monkeypatch.setattr(masks, "warp_mel", warp)
+    config = replace(ctc_toy.config, epochs=1, masks=UtteranceMaskConfig(warp=0.1, mel_bins=2))
+    ctc_toy.train(tmp_path, config, edges=(20.0, 4000.0))
+    assert len(seen) == 6
+    assert set(seen) == {(20.0, 4000.0)}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"amp": "bf16"},
         {"optimizer": "adadelta", "initial_rate": 1.0, "final_rate": 1.0},
         {"weight": "labels"},
+        {"masks": UtteranceMaskConfig(warp=0.1, cepstra=0.5, mel_bins=4), "consistency": 0.2},
         {"masks": UtteranceMaskConfig(time_masks=1.0, time_width=2)},
         {"masks": UtteranceMaskConfig(time_masks=1.0, time_width=2), "consistency": 0.2},
     ],

@@ -105,7 +105,8 @@ def train_by_plan(
     precision = Precision(plan.train, torch.device(device), ranks.world_size()).name
     settings = {"precision": NAMES[precision], "evaluation": search.name(evaluation.width)}
     about = {"machine": machine, "settings": settings, "command": command}
-    about["system"] = _described(plan, root, units.size)
+    records = Records(root / plan.records)
+    about["system"] = _described(plan, records.dimension, units.size)
     normaliser = Normaliser.load(root / evaluation.normaliser)
     with ExitStack() as opened:
         data, valid = (
@@ -125,12 +126,12 @@ def train_by_plan(
             batch=plan.readers.batch,
             about=about,
             background_logging=sampling,
+            edges=(records.frontend.low_freq, records.frontend.upper_edge),
         )
 
 
-def _described(plan: TrainingPlan, root: Path, units: int) -> dict[str, Any]:
+def _described(plan: TrainingPlan, values: int, units: int) -> dict[str, Any]:
     """Describe the system for the page's block diagram (A41), as plain data."""
-    values = Records(root / plan.records).dimension
     return {
         "values": values,
         "readers": plan.readers.readers,

@@ -1,9 +1,12 @@
 """A folder of record files, with random access by utterance."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from toolkit.config.convert import from_plain
+from toolkit.features.frontend import FrontendConfig
 from toolkit.storage.reading import NATURAL, read_json, reading
 from toolkit.train.ctc.record_file import (
     ADVICE,
@@ -17,7 +20,10 @@ from toolkit.train.ctc.record_file import (
 
 RECORDS = "records.json"
 FILES = "files"
-_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"symbols": [str]}
+_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {
+    "symbols": [str],
+    "frontend": {str: Any},
+}
 
 
 def record_path(folder: Path, number: int) -> Path:
@@ -44,6 +50,8 @@ class Records:
         """Symbols of the output units of the labels."""
         self.dimension: int = manifest["dimension"]
         """F, values per frame."""
+        with reading(self.path / RECORDS, RecordError, ADVICE, "has no settings of a front end"):
+            self.frontend = from_plain(FrontendConfig, manifest["frontend"])
         numbers, utterances = range(manifest["files"]), manifest["utterances"]
         self._files: list[FileIndex] = [read_index(record_path(self.path, i)) for i in numbers]
         for file in self._files:

@@ -20,7 +20,7 @@ from toolkit.train.config import OptimizerName, TrainerConfig
 from toolkit.train.consistency import check_consistency
 from toolkit.train.ctc.batch import CtcBatch
 from toolkit.train.ctc.evaluation import Evaluation, Recognition
-from toolkit.train.ctc.masks import MaskedUtterances, UtteranceMaskConfig
+from toolkit.train.ctc.masks import EDGES, MaskedUtterances, UtteranceMaskConfig
 from toolkit.train.ctc.objective import CtcObjective, Weight
 from toolkit.train.ctc.state_machine import MachineConfig
 from toolkit.train.ctc.states import BackgroundLogging, CtcStates
@@ -83,6 +83,7 @@ def train_ctc(
     batch: int = 0,
     about: dict[str, Any] | None = None,
     background_logging: BackgroundLogging | None = None,
+    edges: tuple[float, float] = EDGES,
 ) -> dict[str, float]:
     """Train a CTC model, or resume an interrupted training in `out`.
 
@@ -104,6 +105,8 @@ def train_ctc(
       about: description of the run for the run log, as plain data: its name, machine, settings.
       background_logging: logs events during the training, such as
         `toolkit.bench.instruments.utilisation.sampling`.
+      edges: lower edge of the first and upper edge of the last mel filter in Hz, for masks that
+        warp.
 
     Returns:
       `cer`, `wer` and `ser` in per cent of the kept weights, `loss` of the last epoch,
@@ -131,7 +134,9 @@ def train_ctc(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info("%.1f M parameters, %d units", parameters / 1e6, recognition.units.size)
     objective = CtcObjective(recognition.units.blank, config.weight, config.consistency)
-    views = 2 if config.consistency else 1
+    if config.masks.active:
+        views = 2 if config.consistency else 1
+        data = MaskedUtterances(data, config.masks, config.seed, views, edges)
     states = CtcStates(
         config.machine,
         config.log_every,
@@ -146,7 +151,7 @@ def train_ctc(
     trainer = Trainer(
         model,
         objective,
-        MaskedUtterances(data, config.masks, config.seed, views) if config.masks.active else data,
+        data,
         config,
         out,
         device=device,
