@@ -112,12 +112,18 @@ class Config:
                 f"records.window={records.window} and records.stride={records.stride} are not the "
                 f"network's: set them to {model.frames_needed} and {model.subsampling}"
             )
-        bins, dimension = self.features.frontend.mel_bins, self.features.frontend.dimension
-        if masks.active and bins < min(masks.mel_bins, dimension):
-            raise ValueError(
-                f"train.masks.mel_bins={masks.mel_bins} takes cepstra for mel bins: set it to"
-                f" {bins}, the front end's"
-            )
+        frontend = self.features.frontend
+        if masks.warp or masks.cepstra:
+            if frontend.kind not in ("fbank", "fbank_mfcc"):
+                raise ValueError(
+                    f"train.masks.warp and cepstra need mel filters, which {frontend.kind} has not:"
+                    " set both to 0"
+                )
+            if min(masks.mel_bins, frontend.dimension) != frontend.mel_bins:
+                raise ValueError(
+                    f"train.masks.mel_bins={masks.mel_bins} are not the front end's: set it to"
+                    f" {frontend.mel_bins}"
+                )
 
 
 def _small_training(

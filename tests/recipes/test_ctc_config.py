@@ -9,13 +9,37 @@ from toolkit.errors import ToolkitError
 from toolkit.processes import ranks
 
 
-def test_masks_must_know_the_mel_bins(tmp_path):
-    fewer = ["features.frontend.num_mel_bins=40", "records.window=11"]
-    with pytest.raises(ConfigError, match=r"train\.masks\.mel_bins=80 takes cepstra for mel bins"):
-        apply_overrides(PROFILES["demo"](), fewer, tmp_path)
-    apply_overrides(PROFILES["demo"](), [*fewer, "train.masks.mel_bins=40"], tmp_path)
-    apply_overrides(PROFILES["demo"](), ["features.frontend.kind=fbank"], tmp_path)
-    apply_overrides(PROFILES["full"](), ["features.frontend.num_mel_bins=40"], tmp_path)
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["features.frontend.num_mel_bins=40"],
+            r"mel_bins=80 are not the front end's: set it to 40",
+        ),
+        (
+            ["features.frontend.num_mel_bins=90"],
+            r"mel_bins=80 are not the front end's: set it to 90",
+        ),
+        (["train.masks.mel_bins=40"], r"mel_bins=40 are not the front end's: set it to 80"),
+        (["features.frontend.kind=mfcc"], r"need mel filters, which mfcc has not: set both to 0"),
+    ],
+)
+def test_a_warp_must_know_the_mel_filters(overrides, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        apply_overrides(PROFILES["demo"](), overrides, tmp_path)
+    off = ["train.masks.warp=0", "train.masks.cepstra=0"]
+    apply_overrides(PROFILES["demo"](), [*overrides, *off], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["features.frontend.num_mel_bins=40", "train.masks.mel_bins=40"],
+        ["features.frontend.kind=fbank", "features.frontend.num_mel_bins=80"],
+    ],
+)
+def test_a_warp_takes_any_mel_filters(overrides, tmp_path):
+    apply_overrides(PROFILES["demo"](), overrides, tmp_path)
 
 
 @pytest.mark.parametrize(

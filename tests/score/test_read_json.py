@@ -133,6 +133,10 @@ def test_a_folder_of_json_has_a_recording_per_file(write, tmp_path):
     write("c.json", {"u1": "a", "u2": "b"})
     with pytest.raises(ToolkitError, match=r"c.json has 2 transcripts: a folder has one per file"):
         read_transcripts(tmp_path)
+    (tmp_path / "c.json").unlink()
+    write("one/a_1.json", WHISPER)
+    with pytest.raises(ToolkitError, match="another text has the id 'one/a_1': rename one"):
+        read_transcripts(tmp_path)
 
 
 def test_final_utterances_of_a_stream_are_its_text(write):
@@ -159,13 +163,30 @@ def test_parts_of_a_file_are_named_by_where_they_begin(write):
         {"audio_filepath": "/d/a b.wav", "offset": 2.5, "text": "two", "pred_text": "two"},
         {"audio_filepath": "/d/y/c.wav", "text": "three", "pred_text": "tree"},
         {"audio_filepath": "/d/x/c.wav", "text": "four", "pred_text": "for"},
-        {"audio_filepath": "/d/x/d.wav", "offset": 1, "text": "five", "pred_text": "five"},
+        {"audio_filepath": "/d/x/d.wav", "text": "five", "pred_text": "five"},
     ]
     path = write("m.json", "\n".join(map(json.dumps, lines)))
     names = ["/d/a_b@0", "/d/a_b@2.5", "/d/y/c", "/d/x/c", "d"]
     spoken = ["one", "two", "three", "four", "five"]
     assert read_transcripts(path).texts == dict(zip(names, spoken, strict=True))
     assert list(read_transcripts(path, side="hyp").texts) == names
+    fewer = write("n.json", "\n".join(map(json.dumps, lines[1:2])))
+    assert read_transcripts(fewer, side="hyp").texts == {"/d/a_b@2.5": "two"}
+
+
+def test_names_do_not_depend_on_what_could_be_read(write):
+    lines = [{"path": "one/a.wav", "error": "damaged"}, {"path": "two/a.wav", "text": "x"}]
+    found = read_transcripts(write("x.jsonl", "\n".join(map(json.dumps, lines))))
+    assert found.texts == {"two/a": "x"}
+
+
+def test_a_reference_is_no_hypothesis_where_others_have_one(write):
+    lines = [{"id": "a", "text": "x", "pred_text": "y"}, {"id": "b", "text": "ref"}]
+    path = write("m.jsonl", "\n".join(map(json.dumps, lines)))
+    assert read_transcripts(path, side="hyp").texts == {"a": "y"}
+    assert read_transcripts(path).texts == {"a": "x", "b": "ref"}
+    plain = write("p.jsonl", json.dumps(lines[1]))
+    assert read_transcripts(plain, side="hyp").texts == {"b": "ref"}
 
 
 @pytest.mark.parametrize(

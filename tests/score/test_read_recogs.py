@@ -39,6 +39,11 @@ def test_the_rate_is_icefalls(write):
     assert "%WER 100.00 [ 3 / 3, 2 ins, 1 del, 0 sub ]" in result.output
 
 
+def test_words_end_at_asciis_space_alone(write):
+    found = read_transcripts(write("a:\thyp=['A\u00a0B', 'C']\n"), side="hyp")
+    assert found.texts == {"a": "A\u00a0B C"}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -164,6 +164,6 @@ def decode(
         if model is not None:
             raise
         raise GraphMismatchError(
-            f"{graph} reads more labels than {table} has columns: if they are transition ids, as in"
-            " the graphs of Kaldi, give their --model, such as final.mdl or 0.trans_mdl"
+            f"{graph} and {table}: {error}; or its labels are transition ids, as in the graphs of"
+            " Kaldi: give their --model then, such as final.mdl or 0.trans_mdl"
         ) from error

@@ -1,12 +1,14 @@
 """fsspec's file systems, set up so that only `ObjectStore` counts and repeats calls."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
+
+_VERSIONS = ("ETag", "etag", "mtime", "LastModified", "created")
 
 
 class FilesystemError(ToolkitError):
@@ -31,6 +33,25 @@ def filesystem(path: str, options: Mapping[str, Any], timeout: float) -> Any:
     """
     protocol = "file" if is_local(path) else path.split("://", 1)[0]
     return _filesystem(protocol, json.dumps(dict(options), sort_keys=True), timeout)
+
+
+def find(path: str, files: Any) -> Iterator[tuple[str, int, str]]:
+    """Find the objects below a prefix, but for those that are being written.
+
+    Args:
+      path: the prefix, without a slash at its end.
+      files: its file system.
+
+    Yields:
+      The path below the prefix, the size in bytes, and what tells the object from others written
+      there: its ETag, or the time when it was written. Sorted by path.
+    """
+    where = str(local_path(path)) if is_local(path) else path
+    root = files._strip_protocol(where).rstrip("/") + "/"
+    for name, entry in sorted(files.find(where, detail=True).items()):
+        if name.startswith(root) and not name.endswith(".tmp"):
+            version = next((str(entry[key]) for key in _VERSIONS if key in entry), "")
+            yield name.removeprefix(root), entry["size"], version
 
 
 @lru_cache(maxsize=8)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
 from toolkit.pipeline.faults import is_transient, redact
-from toolkit.pipeline.filesystems import filesystem, is_local, local_path
+from toolkit.pipeline.filesystems import filesystem, find, is_local, local_path
 from toolkit.storage.digest import CHUNK, digest_bytes, file_digest
 from toolkit.storage.files import (
     create_atomically,
@@ -324,18 +324,9 @@ class ObjectStore:
         prefix = prefix.rstrip("/")
 
         def request() -> list[ObjectRef]:
-            where = str(local_path(prefix)) if is_local(prefix) else prefix
-            files = self._remote(where)
-            root = files._strip_protocol(where).rstrip("/") + "/"
-            found = files.find(where, detail=True)
             return [
-                ObjectRef(
-                    f"{prefix}/{name.removeprefix(root)}",
-                    entry["size"],
-                    about=_version(entry) if versions else {},
-                )
-                for name, entry in sorted(found.items())
-                if name.startswith(root) and not name.endswith(".tmp")
+                ObjectRef(f"{prefix}/{name}", size, about={"version": version} if versions else {})
+                for name, size, version in find(prefix, self._remote(prefix))
             ]
 
         refs = self._call("list", prefix, request)
@@ -399,11 +390,6 @@ class ObjectStore:
     def _wait(self, tries: int) -> float:
         wait = self.config.first_wait * 2 ** (tries - 1)
         return self._random.uniform(0, min(self.config.longest_wait, wait))
-
-
-def _version(entry: Mapping[str, Any]) -> dict[str, str]:
-    keys = ("ETag", "etag", "mtime", "LastModified", "created")
-    return {"version": str(next((entry[key] for key in keys if key in entry), ""))}
 
 
 def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:

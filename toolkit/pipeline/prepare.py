@@ -7,7 +7,7 @@ accumulated while the shard is still on the worker's disk.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser
@@ -70,11 +70,11 @@ def prepare_features(
     """Select records and write their features, shuffled, with a normaliser (C16-C19).
 
     The output prefix is `<base>/extract+shuffle+stats-<digest>/shuffle`; it has the files that
-    `toolkit.pipeline.shards` describes, and `normaliser.json`. `up_to` and errors: see `select`.
+    `toolkit.pipeline.shards` describes, and `normaliser.json`. See `make_selection`
+    for `up_to` and the errors.
     """
     files, failures = make_selection(lake, config.select, executor, store, base, up_to)
-    made, normaliser = extract_features(files, lake.url, config, executor, store, base)
-    return replace(made, failures=[*failures, *made.failures]), normaliser
+    return extract_features(files, lake.url, config, executor, store, base, failures)
 
 
 def extract_features(
@@ -84,8 +84,12 @@ def extract_features(
     executor: Executor,
     store: ObjectStore,
     base: str,
+    lost: Sequence[tuple[str, str]] = (),
 ) -> tuple[ShardSet, Normaliser]:
-    """Write the features of selected files: see `prepare_features`."""
+    """Write the features of selected files: see `prepare_features`.
+
+    Those `lost` before, (utterance, reason), are listed and counted with those that fail here.
+    """
     step = FusedStep(
         [
             Extract(ExtractConfig(lake, config.frontend)),
@@ -96,7 +100,7 @@ def extract_features(
     )
     partitions = plan_extract(files, file_order(config.shuffle.seed, len(files)))
     out = output_path(step, partitions, base)
-    results = executor.run(step, partitions, out)
+    results = [StepResult((), tuple(lost)), *executor.run(step, partitions, out)]
     url = f"{out}/shuffle"
     shards = write_manifests(store, url, results, config.frontend)
     with healing(store):

@@ -1,6 +1,7 @@
 """Reading of transcripts: Kaldi's text, trn, plain lines, CTM, JSON, icefall's, and folders."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -189,9 +190,7 @@ def _read_folder(folder: Path, side: Side) -> Transcripts:
                 raise TranscriptError(f"{path}: {quoted(repeated[0])} has another text already")
             texts |= own
             continue
-        id = _id_of(folder, path)
-        if id in texts:
-            raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")
+        id = _new_id(folder, path, texts)
         lines = (line for _, line in numbered_lines(path))
         texts[id] = " ".join(word for line in lines for word in split_words(line))
     if texts:
@@ -200,15 +199,18 @@ def _read_folder(folder: Path, side: Side) -> Transcripts:
         own, _ = read_json_texts(path, side)
         if len(own) != 1:
             raise TranscriptError(f"{path} has {len(own)} transcripts: a folder has one per file")
-        texts[_id_of(folder, path)] = next(iter(own.values()))
+        texts[_new_id(folder, path, texts)] = next(iter(own.values()))
     if not texts:
         raise TranscriptError(f"{folder} has neither a file `text` nor any .txt or .json file")
     return Transcripts(JSON_FOLDER, texts)
 
 
-def _id_of(folder: Path, path: Path) -> str:
+def _new_id(folder: Path, path: Path, texts: Mapping[str, str]) -> str:
     """Name the recording of a file as `toolkit transcribe` does."""
-    return "_".join(path.relative_to(folder).with_suffix("").as_posix().split())
+    id = "_".join(path.relative_to(folder).with_suffix("").as_posix().split())
+    if id in texts:
+        raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")
+    return id
 
 
 def _ctm_texts(path: Path) -> dict[str, str]:

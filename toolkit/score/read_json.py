@@ -32,7 +32,9 @@ class _Record(NamedTuple):
     part: bool = False
     """Whether it is an utterance of a stream, which has several."""
     place: str | None = None
-    """Where its id comes from a file: its path and, of a part, where it begins."""
+    """Where its id comes from a file: its path, and of a part where it begins."""
+    key: str = "text"
+    """Where its text was."""
 
 
 def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dict[str, str]]:
@@ -42,15 +44,16 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
       a mapping with `id` (or `utterance`, the path of a file under `audio`, `audio_filepath`,
       `path` or `file`, or `name`), `text`, and optionally `speaker`. One with an `error` and no
       text (or null), as `toolkit transcribe` writes it of a recording that it cannot read, is left
-      out. Of its streams (`final`) the final utterances are concatenated. Where the name of a file
-      is that of several records, its path and their `offset` name them.
+      out. Of its streams (`final`) the final utterances are concatenated. A record with an `offset`
+      is named by the path of its file and this, and so is one whose file is named as another.
     - any other: a list of such records, or a mapping from ids to texts or records; or records line
       by line as well; or Whisper's `text`, `segments` or `transcription` of a recording, which is
       named like the file.
 
     Args:
       path: gzipped where its name ends in .gz.
-      side: of a record with a `pred_text`, as NeMo writes them, that is the hypothesis.
+      side: of a record with a `pred_text`, as NeMo writes them, that is the hypothesis; where some
+        have one, the others have no hypothesis.
 
     Returns:
       Text by id, and speaker by id.
@@ -61,9 +64,11 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
     texts: dict[str, str] = {}
     speakers: dict[str, str] = {}
     parts: set[str] = set()
-    for place, record in _named_apart(list(_records(path, side))):
-        id, text, speaker, part, _ = record
-        if text is None:
+    records = list(_records(path, side))
+    recognised = any(record.key == _OF_A_HYPOTHESIS for _, record in records)
+    for place, record in _named_apart(records):
+        id, text, speaker, part, *_ = record
+        if text is None or (recognised and record.key != _OF_A_HYPOTHESIS):
             continue
         if id in texts and not (part and id in parts):
             raise TranscriptError(
@@ -161,10 +166,12 @@ def _record(place: str, record: Any, side: Side) -> _Record:
         # White space goes as in the ids of a folder of texts.
         longer = "_".join(Path(id).with_suffix("").as_posix().split()) if Path(id).name else id
         offset = record.get("offset")
-        longer += f"@{offset:.12g}" if isinstance(offset, int | float) else ""
-        id = "_".join(Path(id).stem.split())
+        if isinstance(offset, int | float):
+            id = longer = f"{longer}@{offset:.12g}"
+        else:
+            id = "_".join(Path(id).stem.split())
     if record.get("text") is None and isinstance(record.get("error"), str):
-        return _Record(id, None)
+        return _Record(id, None, place=longer)
     if record.get("final") is False:
         return _Record(id, None)
     parts = record.get("supervisions", [record])
@@ -177,7 +184,8 @@ def _record(place: str, record: Any, side: Side) -> _Record:
     speakers = [part.get("speaker") for part in parts]
     names = {speaker for speaker in speakers if isinstance(speaker, str)}
     speaker = names.pop() if len(names) == 1 else None
-    return _Record(id, " ".join(texts), speaker, record.get("final") is True, longer)
+    part, key = record.get("final") is True, _key(parts[0], side) if parts else ""
+    return _Record(id, " ".join(texts), speaker, part, longer, key)
 
 
 def _text(part: dict, side: Side) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from toolkit.score.lines import Side, TranscriptError
 from toolkit.storage.reading import quoted
+from toolkit.storage.whitespace import split_words
 
 _LINE = re.compile(r"(\S[^\t]*):\t(\w+)=(.*)")
 """Name of a cut, what the line has of it (`timestamp_hyp` too), and its value in Python."""
@@ -54,4 +55,4 @@ def _words(place: str, value: str) -> list[str]:
         raise TranscriptError(f"{place}: {value[:40]!r} is no list of words") from error
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         raise TranscriptError(f"{place}: {value[:40]!r} is no list of words")
-    return [part for word in words for part in word.split()]
+    return [part for word in words for part in split_words(word)]

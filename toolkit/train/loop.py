@@ -224,7 +224,7 @@ class Trainer:
         """Average the objective over the held-out batches, which are divided among the ranks.
 
         Returns:
-          `loss` per weight and every statistic's mean, such as `accuracy`; empty without batches.
+          See `held_out_means`, whose errors it raises.
         """
         mine = islice(self._valid or (), self._rank, None, self._world_size)
         batches = (batch.to(self._device) for batch in self._ahead(mine))

@@ -46,9 +46,10 @@ def held_out_means(
     found = means(strategy.sum_over_ranks(sums))
     if not isfinite(found.get("loss", 0.0)):
         bad = [ids for loss, ids in losses if not bool(loss.isfinite())]
-        names = f"in the batch of {', '.join(bad[0][:3])}" if bad else "on another rank"
+        where = f"in the batch of {', '.join(bad[0][:3])}" if bad else "on another rank or in sum"
         raise TrainingError(
-            f"the loss of the held-out data is not finite in epoch {epoch + 1}, {names}, so that no"
-            " epoch can be chosen by it: look for broken features or transcripts there"
+            f"the loss of the held-out data is not finite in epoch {epoch + 1}, {where}, so that no"
+            " epoch can be chosen by it: look for broken features or transcripts there, or for"
+            " weights that are all 0"
         )
     return found

@@ -43,7 +43,7 @@ def test_transition_ids_without_their_model_are_told(recogniser, tmp_path):
     command += ["--words", tmp_path / "words.txt"]
     done = CliRunner().invoke(cli.main, list(map(str, command)))
     assert done.exit_code == 1
-    assert "if they are transition ids" in done.output
+    assert "or its labels are transition ids" in done.output
     assert "give their --model" in done.output
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from toolkit.features.extract import FAILED
 from toolkit.features.frontend import FrontendConfig
 from toolkit.features.normalise import Normaliser, estimate_normaliser
 from toolkit.features.store import FeatureStore, StoreError
@@ -72,6 +73,8 @@ def test_a_file_without_any_audio_is_empty_and_its_failures_are_listed(lake, her
     reasons = dict(made.failures)
     assert {record.id for record in lost} <= reasons.keys()
     assert "no metadata record" in reasons[f"2026/speakers.0000.jsonl:{len(records) + 1}"]
+    listed = store.get(f"{made.url}/{FAILED}").decode().splitlines()
+    assert [line.split("\t")[0] for line in listed] == [name for name, _ in made.failures]
     expected = estimate_normaliser(FeatureStore(made.url))
     torch.testing.assert_close(normaliser.prior_mean, expected.prior_mean, rtol=1e-12, atol=0)
 

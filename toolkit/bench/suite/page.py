@@ -79,7 +79,8 @@ def build_page(runs: Sequence[SuiteRun]) -> Page:
     if table:
         machine = table.machine
         page.footer = (
-            f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB; commit "
+            f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB"
+            f"{', ' + machine['gpu'] if machine.get('gpu') else ''}; commit "
             f"{table.commit or 'not known'}; "
             + ", ".join(f"{name} {version}" for name, version in table.versions.items())
         )

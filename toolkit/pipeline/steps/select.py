@@ -49,7 +49,7 @@ def select(
     base: str,
     up_to: bool = False,
 ) -> list[ObjectRef]:
-    """Return the files of `make_selection`."""
+    """Return the files of `make_selection`, which has the same arguments and errors."""
     return make_selection(lake, config, executor, store, base, up_to).files
 
 
@@ -63,8 +63,8 @@ def make_selection(
 ) -> Selection:
     """Select records of the lake and group them into files by speaker.
 
-    This process reads no records, but for the first object of a lake whose hours are not known:
-    how many hours are eligible, the sample itself tells.
+    This process reads no records, but for the first object with any of a lake whose hours are not
+    known: how many hours are eligible, the sample itself tells.
 
     Args:
       lake: the lake to select from.

@@ -13,11 +13,13 @@ straight line leads to the edge, as in Kaldi's VTLN."""
 def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, float]) -> Tensor:
     """Move the spectrum of each row along the frequency axis, as another vocal tract would.
 
-    Filters are not computed again: a bin gets the value that lies at its centre's new place, on a
-    straight line between the centres of two others, or that of the first or last beyond them.
+    Filters are not computed again, as they are in the paper: a bin gets the value that lies at its
+    centre's new place, on a straight line between the centres of two others, or that of the first
+    or last beyond them.
 
     Args:
-      inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order.
+      inputs: [N, T, D], of which the first `bins` columns are log energies of mel filters in order,
+        normalised or not: a mean and variance of each bin move with them.
       factors: [N], where 1 changes nothing; below 1 / `KNEE`.
       bins: number of filters.
       edges: lower edge of the first and upper edge of the last filter in Hz.
