@@ -7,7 +7,7 @@ import numpy as np
 
 from toolkit.config.convert import from_plain
 from toolkit.features.frontend import FrontendConfig
-from toolkit.storage.reading import NATURAL, read_json, reading
+from toolkit.storage.reading import NATURAL, read_json, reading, validated
 from toolkit.train.ctc.record_file import (
     ADVICE,
     Column,
@@ -20,10 +20,7 @@ from toolkit.train.ctc.record_file import (
 
 RECORDS = "records.json"
 FILES = "files"
-_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {
-    "symbols": [str],
-    "frontend": {str: Any},
-}
+_MANIFEST = dict.fromkeys(("dimension", "files", "utterances"), NATURAL) | {"symbols": [str]}
 
 
 def record_path(folder: Path, number: int) -> Path:
@@ -51,7 +48,9 @@ class Records:
         self.dimension: int = manifest["dimension"]
         """F, values per frame."""
         with reading(self.path / RECORDS, RecordError, ADVICE, "has no settings of a front end"):
-            self.frontend = from_plain(FrontendConfig, manifest["frontend"])
+            plain = validated(manifest.get("frontend", {}), {str: Any})
+            self.frontend = from_plain(FrontendConfig, plain)
+            """Settings of the features; the defaults where records do not tell."""
         numbers, utterances = range(manifest["files"]), manifest["utterances"]
         self._files: list[FileIndex] = [read_index(record_path(self.path, i)) for i in numbers]
         for file in self._files:
