@@ -46,10 +46,12 @@ def prepare_unlabelled(run: Run) -> dict[str, float]:
     The steps write to `pipeline/`; `unlabelled/` gets the features without the bookkeeping.
     """
     out, store = run.make("unlabelled"), _store(run)
-    lake = str(run.need("rooms/lake"))
-    work = _place(run, "features", "rooms/lake")
+    lake, work = str(run.need("rooms/lake")), _place(run, "features")
     if run.config.storage:
-        lake = copy_lake(store, lake, _place(run, "lake", "rooms/lake")).url
+        # These places outlive the stage, and metadata does not tell steps of other audio.
+        content = run.digest("rooms/lake")[:12]
+        work, copy = f"{work}-{content}", f"{_place(run, 'lake')}-{content}"
+        lake = copy_lake(store, lake, copy).url
     config = replace(
         run.config.prepare,
         frontend=run.config.fbank.frontend,
@@ -107,17 +109,10 @@ def training_shards(run: Run) -> list[Path | ShardFiles]:
     return found
 
 
-def _place(run: Run, name: str, of: str | None = None) -> str:
-    """Return the prefix below which steps write.
-
-    In a store it outlives the stage, and another lake (`of`) has another one: steps know their
-    inputs by the metadata, which does not tell of other audio.
-    """
+def _place(run: Run, name: str) -> str:
+    """Return the prefix below which steps write."""
     storage = run.config.storage
-    if not storage:
-        return str(run.make(f"pipeline/{name}"))
-    content = f"-{run.digest(of)[:12]}" if of else ""
-    return f"{storage.rstrip('/')}/{name}{content}"
+    return f"{storage.rstrip('/')}/{name}" if storage else str(run.make(f"pipeline/{name}"))
 
 
 def _user_cache() -> Path:

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from toolkit.features.filterbank import hertz
+
 LIFTER = 22  # this and the following are Kaldi's
 LPC_ORDER = 12
 COMPRESSION = 0.33333
@@ -61,7 +63,7 @@ class PerceptualLinearPrediction(nn.Module):
 
     def __init__(self, points: Tensor, num_ceps: int) -> None:
         super().__init__()
-        square = (700 * ((points[1:-1].double() / 1127).exp() - 1)) ** 2  # of Hz
+        square = hertz(points[1:-1]) ** 2  # of Hz
         loudness = (square / (square + 1.6e5)) ** 2 * (square + 1.44e6) / (square + 9.61e6)
         self.register_buffer("_loudness", loudness.float())
         # The inverse DFT of a spectrum [M + 2] and its mirror image: [order + 1, M + 2].

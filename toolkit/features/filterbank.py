@@ -19,6 +19,11 @@ def mel(hertz: Tensor) -> Tensor:
     return 1127 * (1 + hertz.float() / 700).double().log().float()
 
 
+def hertz(mels: Tensor) -> Tensor:
+    """Return points of the mel scale in Hz: [...] float64."""
+    return 700 * ((mels.double() / 1127).exp() - 1)
+
+
 def mel_points(num_bins: int, low: float, high: float) -> Tensor:
     """Return where the filters begin, peak and end in mel: [M + 2] float32.
 

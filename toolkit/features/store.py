@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,14 +75,14 @@ class FeatureStore:
             self._read_cuts(i) for i in range(len(self.manifest["shards"]))
         ]
         """Utterance ids by shard, in stored order."""
-        stored = [name for names in self.shards for name in names]
-        if len(stored) > len(self._entries):
-            repeated = next(name for name, count in Counter(stored).items() if count > 1)
-            raise StoreError(
-                f"{self.path}: {repeated!r} is the id of several utterances: ids must be unique in"
-                " the whole corpus or data lake; change them there and extract again"
-            )
         if len(self._entries) != self.manifest["utterances"]:
+            counts = Counter(chain.from_iterable(self.shards))
+            repeated = next((name for name, count in counts.items() if count > 1), None)
+            if repeated is not None:
+                raise StoreError(
+                    f"{self.path}: {repeated!r} is the id of several utterances: ids must be unique"
+                    " in the whole corpus or data lake; change them there and extract again"
+                )
             raise StoreError(
                 f"{self.path}: holds {len(self._entries)} utterances where {MANIFEST} has "
                 f"{self.manifest['utterances']}; extract them again"

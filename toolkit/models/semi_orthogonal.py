@@ -1,5 +1,7 @@
 """The semi-orthogonal constraint of factorised layers (Povey et al. 2018)."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -18,9 +20,14 @@ def constrain(model: nn.Module, step: int) -> None:
       model: of any kind; without such a list nothing is done.
       step: steps taken before, over all epochs.
     """
+    constrain_matrices(getattr(model, "semi_orthogonal", ()), step)
+
+
+def constrain_matrices(matrices: Iterable[Tensor], step: int) -> None:
+    """Update matrices as `constrain` does those of a model."""
     if step % EVERY_STEPS == 0:
-        for weight in getattr(model, "semi_orthogonal", ()):
-            make_semi_orthogonal(weight)
+        for matrix in matrices:
+            make_semi_orthogonal(matrix)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from toolkit.models.semi_orthogonal import EVERY_STEPS, make_semi_orthogonal
+from toolkit.models.semi_orthogonal import constrain_matrices
 from toolkit.parallel.asynchronous import Asynchronous
 from toolkit.parallel.learner import ParameterServer
 from toolkit.parallel.point_to_point import Answer, PointToPoint
@@ -50,12 +50,9 @@ class Asgd(Asynchronous):
 
     def _constrain(self, weights: Tensor, updates: int) -> None:
         """Do to the server's weights what `toolkit.models.semi_orthogonal` does to a model."""
-        if updates % EVERY_STEPS:
-            return
         own = {id(matrix) for matrix in getattr(self.model, "semi_orthogonal", ())}
-        for parameter, view in zip(self.flat.parameters, self.flat.views(weights), strict=True):
-            if id(parameter) in own:
-                make_semi_orthogonal(view)
+        pairs = zip(self.flat.parameters, self.flat.views(weights), strict=True)
+        constrain_matrices((view for parameter, view in pairs if id(parameter) in own), updates)
 
     def _answering(self) -> Answer:
         """Make what answers one worker's pushes."""

@@ -19,8 +19,8 @@ _LINE = re.compile(r"(\S[^\t]*):\t(\w+)=(.*)")
 
 def is_recogs(lines: Sequence[str]) -> bool:
     """Whether all lines, which are not blank, are of such a file."""
-    matches = [_LINE.fullmatch(line) for line in lines]
-    return bool(matches) and all(match and match[3][:1] in "[(" for match in matches)
+    matches = (_LINE.fullmatch(line) for line in lines)  # of a long text the first line decides
+    return bool(lines) and all(match and match[3][:1] in "[(" for match in matches)
 
 
 def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> dict[str, str]:

@@ -85,6 +85,15 @@ class Run:
           MissingInputError: it does not exist; the message names the stages that are not done.
         """
         name = self._relative(name)
+        self._needed_content(name)
+        return self._directory.root / name
+
+    def digest(self, name: str) -> str:
+        """Return the digest of the content of an input, which is recorded as by `need`."""
+        return self._needed_content(self._relative(name)).digest
+
+    def _needed_content(self, name: str) -> Content:
+        """Record an input by its relative name and return its content, see `need`."""
         if any(overlap(name, output) for output in self.outputs):
             raise DeclarationError(f"stage {self.stage} needs `{name}`, which it makes itself")
         for other in self._other_stages:
@@ -99,15 +108,7 @@ class Run:
         if content is None:
             raise MissingInputError(self._missing(name))
         self._record_input(name, content)
-        return self._directory.root / name
-
-    def digest(self, name: str) -> str:
-        """Return the digest of the content of an input, which is recorded as by `need`."""
-        self.need(name)
-        content = self._inspector.present(self._relative(name), "content")
-        if content is None:
-            raise MissingInputError(f"`{name}` has been removed while stage {self.stage} reads it")
-        return content.digest
+        return content
 
     def need_outside(self, path: str | Path, whole: bool = False) -> Path:
         """Return the path of an input outside the run directory and record it.

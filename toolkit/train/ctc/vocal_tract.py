@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from toolkit.features.filterbank import mel, mel_points
+from toolkit.features.filterbank import hertz, mel, mel_points
 
 KNEE = 0.8
 """Share of the upper edge up to which frequencies are multiplied by the factor; from there on a
@@ -29,7 +29,7 @@ def warp_mel(inputs: Tensor, factors: Tensor, bins: int, edges: tuple[float, flo
     """
     low, high = edges
     points = mel_points(bins, low, high)
-    centres = 700 * (torch.exp(points[1:-1] / 1127) - 1)
+    centres = hertz(points[1:-1])
     factors = factors.double()[:, None]
     upwards = (high - factors * KNEE * high) / (high - KNEE * high)
     moved = torch.where(centres < KNEE * high, factors * centres, high - upwards * (high - centres))
