@@ -32,9 +32,9 @@ class _Utterances(NoiseFeatures):
 
     def __init__(self, dimension: int, utterances: int, frames: int) -> None:
         super().__init__(dimension, utterances, frames)
-        self.topology = Topology(
-            tuple(f"P{i}" for i in range(PHONES)), ("P0",), states=1, silence_states=1
-        )
+        # A digit at the end would mark a stress, and phones that differ in it share their pdfs.
+        phones = tuple(f"P{i}P" for i in range(PHONES))
+        self.topology = Topology(phones, phones[:1], states=1, silence_states=1)
         self.states = _States({name: _spoken(frames) for name in self.ids})
 
 
