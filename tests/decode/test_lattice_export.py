@@ -68,3 +68,17 @@ def test_what_was_exported_for_kaldi_is_imported(decoded, tmp_path):
     arguments = ["lattice", "import", *names, "--out", tmp_path / "none"]
     done = CliRunner().invoke(cli.main, list(map(str, arguments)))
     assert "has no word" in done.output
+
+
+def test_an_import_leaves_nothing_of_an_earlier_one(decoded, tmp_path):
+    run("export", decoded, "--out", tmp_path / "out")
+    both = (tmp_path / "out/lat.txt").read_text().split("\n\n")
+    paths = [tmp_path / "lat.1", tmp_path / "lat.2"]
+    for path, lattice in zip(paths, both, strict=False):
+        path.write_text(f"{lattice}\n\n")
+    words = ["--words", tmp_path / "out/words.txt", "--out", tmp_path / "again"]
+    assert "2 lattices" in run("import", *paths, *words)
+    assert "1 lattices" in run("import", paths[0], *words)
+    name = both[0].split()[0]
+    (tmp_path / "ref").write_text(f"{name} TWO\n")
+    assert "\n1 lattices, " in run("oracle", tmp_path / "again", "--ref", tmp_path / "ref")

@@ -153,3 +153,21 @@ def test_arcs_of_several_words_and_words_at_the_end():
     found = word_lattice(scored, 1.0, math.inf, 0.01)
     spoken = dict(said(found, found.scores(1.0)))
     assert spoken == pytest.approx({(2, 5, 7): -1.5, (3, 7): -2.0})
+
+
+def test_words_on_the_way_to_the_end_hide_no_other_path():
+    """A, then B at the very end, is better than A B before it."""
+    arcs = [(0, 1, 1, 2, 0.0), (0, 2, 2, 2, -5.0), (1, 3, 1, 3, 0.0), (2, 3, 1, 0, 0.0)]
+    lattice = lattice_from_arcs(arcs, [3], [0, 1, 1, 2])
+    lattice = lattice.taken(np.arange(lattice.num_arcs))
+    final = np.flatnonzero(lattice.target == lattice.num_states - 1)
+    assert len(final) == 1
+    fields = vars(lattice) | {
+        "splits": np.int32([0, 1, 3, 3, 3, 4]),
+        "words": np.int32([2, 2, 3, 3]),
+    }
+    names = ("source", "target", "labels", "scores", "splits", "words", "frame", "graph_arc")
+    lattice = type(lattice)(**{name: fields[name] for name in names})
+    scored = ScoredLattice.of(lattice, torch.zeros(2, 2), 1.0)
+    found = word_lattice(scored, 1.0, math.inf, 0.01)
+    assert dict(said(found, found.scores(1.0))) == pytest.approx({(2, 3): 0.0, (2, 3, 3): -5.0})

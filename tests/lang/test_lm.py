@@ -1,10 +1,11 @@
 import json
+import re
 
 import pytest
 
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.lm import prepare_lm, word_weights
-from toolkit.lang.ngram.arpa import read_arpa
+from toolkit.lang.ngram.arpa import ArpaError, read_arpa
 from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
 from toolkit.lang.ngram.interpolate import interpolate, mixture_weights
 from toolkit.lang.ngram.kneser_ney import estimate
@@ -82,6 +83,17 @@ def test_a_given_file_is_restricted_to_the_vocabulary(tmp_path):
     assert json.loads((tmp_path / "two/report.json").read_text())["missing_words"] == 1
     whole = read_arpa(config.arpa)
     assert model.logprob(["A", "B"]) == pytest.approx(whole.logprob(["A", "B"]))
+
+
+def test_a_given_file_of_other_words_is_refused(tmp_path):
+    prepare_lm(NgramConfig(order=2), TEXTS, {"A", "B", "C"}, tmp_path / "one")
+    arpa = tmp_path / "small.arpa"
+    text = (tmp_path / "one/lm.arpa").read_text()
+    for word in "ABC":
+        text = re.sub(rf"(?<=[\t ]){word}(?=[\t \n])", word.lower(), text)
+    arpa.write_text(text)
+    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell them"):
+        prepare_lm(NgramConfig(arpa=arpa), TEXTS, {"A", "B", "C"}, tmp_path / "two")
 
 
 def test_no_weights_without_text():

@@ -127,6 +127,16 @@ def test_words_without_a_guess_become_unknown(config, tmp_path):
     assert Lang.load(tmp_path / "o").word_id("ZZ") == Lang.load(tmp_path / "o").words["<UNK>"]
 
 
+def test_a_lexicon_that_teaches_no_spelling_leaves_words_unknown(config, tmp_path, caplog):
+    """More phones per letter than graphones have."""
+    (tmp_path / "lexicon.txt").write_text("ab zh ong 1 x y z\ncd m i e 4 x y\n", "utf-8")
+    found = prepare_lang(
+        config(max_unknown=0.5), {"train": {"u1": "ab cd ef"}}, None, tmp_path / "o"
+    )
+    assert found["oov_percent_train"] == pytest.approx(33.33, abs=0.01)
+    assert "no pronunciation is guessed" in caplog.text
+
+
 @pytest.mark.parametrize("texts", [{}, {"train": {}}, {"train": {"u": "12"}}])
 def test_no_transcripts(config, tmp_path, texts):
     with pytest.raises(LangError, match="'train' has no transcript"):

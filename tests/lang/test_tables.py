@@ -29,6 +29,11 @@ def test_gaps_are_allowed(tmp_path):
     assert table.get("c", -1) == -1
 
 
+def test_only_white_space_of_ascii_ends_a_symbol(tmp_path):
+    (tmp_path / "t.txt").write_text("a\u00a0b 1\n\u3000\t2 \r\n", "utf-8")
+    assert {*SymbolTable.read(tmp_path / "t.txt")} == {"a\u00a0b", "\u3000"}
+
+
 @pytest.mark.parametrize("line", ["c", "c 1", "a 3", "c x", "c 1 2", "c -1"])
 def test_faults_name_the_line(tmp_path, line):
     (tmp_path / "t.txt").write_text(f"a 0\nb 1\n{line}\n")

@@ -8,6 +8,7 @@ from toolkit.fsa.word_lattice import WordLattice
 from toolkit.fsa.word_lattice_store import (
     Decoding,
     WordLatticeError,
+    remove_word_lattices,
     word_lattice_path,
     write_word_lattices,
 )
@@ -50,4 +51,5 @@ def import_lattices(
                 )
         failed += [utterance for utterance, lattice in found.items() if lattice is None]
         write_word_lattices(word_lattice_path(out, number), found, symbols.__getitem__, decoding)
+    remove_word_lattices(out, len(archives))  # of an earlier import of more archives
     return len(seen) - len(failed), failed

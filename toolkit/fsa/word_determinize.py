@@ -110,11 +110,12 @@ def _single_words(scored: ScoredLattice) -> _Arcs:
     """The arcs of a lattice; those of several words become chains."""
     lattice, counts = scored.lattice, scored.lattice.word_counts
     frames = lattice.state_frames
-    links = np.maximum(counts, 1)
+    # To the end leads an arc without a word, since the end is among the states of no word.
+    links = np.maximum(counts, 1) + ((lattice.target == lattice.num_states - 1) & (counts > 0))
     arc = np.repeat(np.arange(lattice.num_arcs), links)
     place = np.arange(len(arc)) - np.repeat(np.cumsum(links) - links, links)
     words = np.zeros(len(arc), np.int32)
-    words[counts[arc] > 0] = lattice.words
+    words[place < counts[arc]] = lattice.words
     # A chain's inner states come directly before the state that it leads to.
     inner = place > 0
     position = lattice.target[arc[inner]] - 1 + place[inner] / links[arc[inner]]

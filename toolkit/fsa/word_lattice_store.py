@@ -82,6 +82,14 @@ def word_lattice_path(folder: Path, number: int) -> Path:
     return folder / f"words.{number:06d}.safetensors"
 
 
+def remove_word_lattices(folder: Path, number: int) -> None:
+    """Remove the shards from `number` on, which another decode has left."""
+    kept = {word_lattice_path(folder, n) for n in range(number)}
+    for path in folder.glob("words.*.safetensors"):
+        if path not in kept:
+            path.unlink()
+
+
 def write_word_lattices(
     path: Path,
     lattices: Mapping[str, WordLattice | None],

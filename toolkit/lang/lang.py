@@ -7,10 +7,9 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.lang.lexicon import POSITIONS, Lexicon, add_disambiguation
 from toolkit.lang.probabilities import (
-    LEXICON_FILE,
-    SILENCE_FILE,
     EntryProbabilities,
     LexiconProbabilities,
+    remove_probabilities,
 )
 from toolkit.lang.tables import (
     EPSILON,
@@ -118,9 +117,8 @@ class Lang:
         write_atomically(folder / "lang.json", json.dumps(settings, indent=1) + "\n")
         if self.probabilities is not None:
             self.probabilities.save(folder)
-        else:  # of a lexicon that was here before
-            (folder / LEXICON_FILE).unlink(missing_ok=True)
-            (folder / SILENCE_FILE).unlink(missing_ok=True)
+        else:
+            remove_probabilities(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Lang":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.lang.config import NgramConfig
 from toolkit.lang.letters import normaliser
-from toolkit.lang.ngram.arpa import read_arpa, write_arpa
+from toolkit.lang.ngram.arpa import ArpaError, read_arpa, write_arpa
 from toolkit.lang.ngram.backoff import BackoffModel
 from toolkit.lang.ngram.binary import write_binary
 from toolkit.lang.ngram.entropy_pruning import prune_by_entropy
@@ -74,10 +74,16 @@ def prepare_lm(
     discounting: dict[str, list[str]] = {}
     weights: dict[str, float] = {}
     if config.arpa is not None:
-        model = prune_by_entropy(read_arpa(config.arpa), config.prune).restrict(vocabulary)
+        given = prune_by_entropy(read_arpa(config.arpa), config.prune)
+        model = given.restrict(vocabulary)
+        if set(vocabulary).isdisjoint(model.vocabulary):
+            raise ArpaError(
+                f"{config.arpa}: none of its words, such as {max(given.vocabulary)!r}, is one of"
+                f" the recogniser's, such as {max(vocabulary)!r}: spell them alike (upper case)"
+            )
     else:
         models = []
-        for name in _sources(config, texts_by_split.get(train, {}), normalise):
+        for name in _sources(config, texts_by_split.get(train, {}), rules):
             if name == "text":
                 sentences = read_sentences(config.text, normalise)
             else:
@@ -108,11 +114,11 @@ def prepare_lm(
     return headline | _write_perplexity(model, texts_by_split, rules, out / "perplexity.tsv")
 
 
-def _sources(config: NgramConfig, transcripts: Transcripts, rules: Normaliser) -> list[str]:
+def _sources(config: NgramConfig, transcripts: Transcripts, rules: str) -> list[str]:
     """Name what models are estimated from."""
     if config.text is None:
         return ["transcripts"]
-    mixed = config.mix_transcripts and any(_sentences(transcripts, rules))
+    mixed = config.mix_transcripts and any(_sentences(transcripts, normaliser(rules)))
     return ["text", "transcripts"] if mixed else ["text"]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from toolkit.lang.config import LangConfig
-from toolkit.lang.g2p import G2p, Guess, spellable
+from toolkit.lang.g2p import G2p, G2pError, Guess, spellable
 from toolkit.lang.graphemes import grapheme_lexicon
 from toolkit.lang.lang import Lang, LangError
 from toolkit.lang.letters import normaliser
@@ -166,7 +166,11 @@ def _guess(source: Lexicon, words: list[str], out: Path) -> dict[str, Guess | No
     """Guess pronunciations of `words`; train and keep a model only when there are any."""
     if not any(spellable(word) for word in words) or not any(map(spellable, source)):
         return dict.fromkeys(words)
-    model = G2p.train(source)
+    try:
+        model = G2p.train(source)
+    except G2pError as error:
+        logger.warning("no pronunciation is guessed: %s", error)
+        return dict.fromkeys(words)
     model.save(out / "g2p.npz")
     found = model.guess(words)
     return {word: found.get(word) for word in words}

@@ -12,6 +12,7 @@ from toolkit.storage.reading import quoted
 
 LEXICON_FILE = "lexiconp_silprob.txt"
 SILENCE_FILE = "silprob.txt"
+_FILES = (LEXICON_FILE, SILENCE_FILE)
 Entry = tuple[str, Pronunciation]
 _ENDS = ("<s>", "</s>_s", "</s>_n", "overall")
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
@@ -92,7 +93,7 @@ class LexiconProbabilities:
         Raises:
           LexiconError: one of the two files is missing or a line has a fault; names file and line.
         """
-        paths = [Path(folder) / name for name in (LEXICON_FILE, SILENCE_FILE)]
+        paths = [Path(folder) / name for name in _FILES]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == len(paths):
             return None
@@ -153,3 +154,9 @@ def _number(where: str, text: str, fault: Callable[[float], str]) -> float:
     if fault(value):
         raise LexiconError(f"{where}: {quoted(text)} is not {fault(value)}")
     return value
+
+
+def remove_probabilities(folder: Path) -> None:
+    """Remove what `LexiconProbabilities.save` wrote for a lexicon that was in `folder` before."""
+    for name in _FILES:
+        (Path(folder) / name).unlink(missing_ok=True)

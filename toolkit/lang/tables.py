@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.lang.text import read_lines
+from toolkit.lang.text import ascii_fields, read_lines
 from toolkit.storage.files import open_atomically
 from toolkit.storage.reading import quoted
 
@@ -51,7 +51,7 @@ class SymbolTable:
         ids: dict[str, int] = {}
         seen: set[int] = set()
         for number, line in read_lines(path):
-            fields = line.split()
+            fields = ascii_fields(line)
             if not fields:
                 continue
             if len(fields) != 2 or not _ID.fullmatch(fields[1]):

@@ -110,6 +110,8 @@ def test_probabilities_come_back(tmp_path, marked):
     found = read_dict(tmp_path)
     assert found.probabilities == known
     assert found.lang(marked) == lang
+    write_dict(KaldiDict(LEXICON, {}, ()).lang(marked), tmp_path)
+    assert read_dict(tmp_path).probabilities is None
     if marked:
         entry = ("CAT", ("K_B", "AE1_I", "T_E"))
         assert lang.probabilities.of(entry) == known.of(("CAT", ("K", "AE1", "T")))

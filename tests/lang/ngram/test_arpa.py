@@ -97,6 +97,11 @@ def test_dialects(tmp_path):
     assert model.logprob([]) == pytest.approx(-0.3 - 0.7)
 
 
+def test_only_white_space_of_ascii_ends_a_word(tmp_path):
+    model = read(tmp_path, re.sub(r"\bB\b", "B\u00a0C", ODD))
+    assert model.vocabulary == ("</s>", "<UNK>", "<s>", "B\u00a0C")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [

@@ -1,3 +1,4 @@
+import io
 import pickle
 import random
 from collections import Counter
@@ -7,7 +8,7 @@ import pytest
 import sentencepiece
 
 from toolkit.lang.units.factory import UnitsConfig, load_units, make_units
-from toolkit.lang.units.pieces import MODEL
+from toolkit.lang.units.pieces import MODEL, Pieces
 from toolkit.lang.units.units import UnitsError
 
 
@@ -100,6 +101,28 @@ def test_models_from_elsewhere_are_used_as_they_are(foreign, texts, tmp_path, na
     else:
         with pytest.raises(UnitsError, match="'é' cannot be written in the word pieces of the mod"):
             units.encode("BÉ")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"user_defined_symbols": ["<blk>", "<sos/eos>"], "unk_id": 2, "bos_id": -1, "eos_id": -1},
+        {"byte_fallback": True, "vocab_size": 330},
+    ],
+)
+def test_symbols_in_brackets_do_not_make_a_model_of_capitals_one_of_small_letters(settings, texts):
+    """icefall's symbols, and bytes."""
+    written = io.BytesIO()
+    given = {"vocab_size": 70, "model_type": "bpe", "minloglevel": 2} | settings
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=written, **given
+    )
+    units = Pieces("sentencepiece", written.getvalue())
+    ids = units.encode(texts[0].lower())
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    assert [units.symbols[i] for i in ids] == theirs.encode(texts[0], out_type=str)
+    assert not any(units.symbols[i].startswith("<") for i in ids)
+    assert units.decode(ids) == texts[0]
 
 
 def test_settings_of_models_from_elsewhere(tmp_path):

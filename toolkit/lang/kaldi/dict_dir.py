@@ -15,7 +15,12 @@ from toolkit.lang.lexicon import (
     with_positions,
     without_positions,
 )
-from toolkit.lang.probabilities import Entry, EntryProbabilities, LexiconProbabilities
+from toolkit.lang.probabilities import (
+    Entry,
+    EntryProbabilities,
+    LexiconProbabilities,
+    remove_probabilities,
+)
 from toolkit.lang.tables import END, EPSILON, SILENCE, SPOKEN_NOISE, START, UNKNOWN
 from toolkit.lang.text import in_upper_case, read_lines
 from toolkit.storage.files import write_atomically
@@ -66,6 +71,8 @@ def write_dict(lang: Lang, folder: Path) -> int:
         found = replace(lang.probabilities, entries=known).renamed(unmarked)
         shares = {entry: found.of(entry).pronunciation for entry in pairs}
         found.save(folder)
+    else:
+        remove_probabilities(folder)
     speech = sorted({p for _, phones in pairs for p in phones} - {SILENCE, SPOKEN_NOISE})
     _check(pairs, speech)
     silence = (SILENCE, SPOKEN_NOISE)

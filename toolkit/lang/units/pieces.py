@@ -1,6 +1,7 @@
 """Word pieces of sentencepiece as output units of CTC models."""
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,15 @@ SHOWN = 10  # characters in an error
 LETTERS = f"{ascii_uppercase}'"
 """Always pieces of a language with Latin letters: words outside the transcripts may need them."""
 
+_BRACKETS = re.compile(r"<.+>|\[.+\]")
+
 
 class Pieces:
     """Word pieces, those at the beginning of a word marked with U+2581, and blank as the last.
 
     The model's symbols for unknown text and for the edges of sentences are no units. A model with
-    small letters among its pieces is given text in small letters, any other in capitals.
+    small letters among its pieces is given text in small letters, any other in capitals; symbols in
+    brackets, such as icefall's <blk> and <sos/eos>, and bytes such as <0x6a> tell nothing of that.
 
     Args:
       kind: `bpe`, `unigram`, or `sentencepiece` for models from elsewhere.
@@ -42,7 +46,7 @@ class Pieces:
         self._ids = [i for i in range(len(known)) if not any(kind(i) for kind in left_out)]
         self._labels = {number: label for label, number in enumerate(self._ids)}
         self.symbols = [*map(known.id_to_piece, self._ids), BLANK]
-        self._small = any(map(str.islower, self.symbols[:-1]))
+        self._small = any(s.islower() for s in self.symbols[:-1] if not _BRACKETS.fullmatch(s))
         self.size = len(self.symbols)
         self.blank = self.size - 1
 
