@@ -20,6 +20,7 @@ from toolkit.train.corpus import Corpus
 from toolkit.train.lfmmi.data import PieceBatch, PieceConfig, Pieces
 from toolkit.train.lfmmi.objective import LfmmiObjective
 from toolkit.train.loop import Trainer
+from toolkit.train.prefetch import batches_ahead
 from toolkit.train.windows import Windows
 
 PHONES = 40
@@ -90,7 +91,7 @@ class LatticeFreeSteps:
         model = TdnnfModel(TdnnfConfig(**{**vars(network), **outputs})).train()
         objective = LfmmiObjective(self.denominator, LEAK, cross_entropy=0.1, l2=5e-5)
         self._trainer = Trainer(model, objective, source, TrainerConfig(), out, device=device)
-        self._batches = _endless(source)
+        self._batches = batches_ahead(_endless(source), device)
         self._steps, self._device = steps, device
 
     def run(self) -> float:
